@@ -65,7 +65,7 @@ def discover(
     kept, others = settled(files)
     del files
     for file in others:
-        if formats.names.known(os.path.basename(file.path)):
+        if found.alone or formats.names.known(os.path.basename(file.path)):
             found.bare.append(BareFile(file.path, file.size, file.mtime_ns, file.findings))
         else:
             found.unrecognised += 1
@@ -119,9 +119,7 @@ def _add_file(top: str, names: NameReader, listing: Listing) -> None:
     indexes += (e.path for e in beside if formats.names.may_be_index(e.name) and e.path not in indexes)
     if formats.names.known(name):
         return
-    for _ in range(
-        2
-    ):  # a name that says nothing: its index may lie higher, in that of the whole tree of arrays
+    for _ in range(4):  # a name that says nothing: its index may lie higher, in that of the whole save
         home = os.path.dirname(home)
         with suppress(OSError):  # what lies above was not asked about, and may be somebody else's
             indexes += (

@@ -20,8 +20,8 @@ from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage.retry import there
 
-_ABOVE = 4
-"""How many directories above a file an index that names it may lie (an OCDBT manifest: two)."""
+_ABOVE = 5
+"""How many directories above a file an index that names it may lie (OCDBT: two, a snapshot: four)."""
 _LISTED = 16
 _FOLLOWED = 100_000
 """Parts of other files that an index leads to, at most: the nodes of an OCDBT tree."""

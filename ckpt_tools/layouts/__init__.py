@@ -35,6 +35,7 @@ ORDER = (
     "detectron2",
     "stable_baselines3",
     "paddle_dist",
+    "torchsnapshot",
     "dcp",
     "dcp_hf",
     "orbax",

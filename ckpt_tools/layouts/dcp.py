@@ -129,14 +129,14 @@ def rest_of_state(home: str, mark: str) -> Piece:
     )
 
 
-_HOMES = ((STEP, ""), (EPOCH, "_epoch"), (EPOCH_STEP, "_epoch_step"), ("{name}", "_any"))
+HOMES = ((STEP, ""), (EPOCH, "_epoch"), (EPOCH_STEP, "_epoch_step"), ("{name}", "_any"))
 
 LAYOUT = Layout(
     name="dcp",
     title="PyTorch Distributed Checkpoint",
     pieces=(
-        *(p for home, mark in _HOMES for p in pieces(home, mark, b"" if mark == "_any" else _STATE)),
-        *(replace(rest_of_state(home, mark), companion=True) for home, mark in _HOMES),
+        *(p for home, mark in HOMES for p in pieces(home, mark, b"" if mark == "_any" else _STATE)),
+        *(replace(rest_of_state(home, mark), companion=True) for home, mark in HOMES),
     ),
     lacks=_lacks,
     later=_later,

@@ -124,3 +124,11 @@ def test_every_file_that_is_named_is_in_the_answer(layout: str) -> None:
     named = {f.path for f in done.findings if f.code == "not-inspected"}
     assert files and {str(p) for p in files} == {str(p) for p in files if str(p) in reported} | named
     assert not (reported & named) and (not named or done.verdict is Verdict.UNKNOWN)
+
+
+@pytest.mark.parametrize("place", ["plain", "step_5/0/model", "step_5/batched", "checkpoint-5"])
+def test_a_named_file_is_looked_at_wherever_it_lies(place: str, tmp_path: Path) -> None:
+    """Its name may be that of a companion, which is a part only beside others of its layout."""
+    (tmp_path / place).mkdir(parents=True)
+    path = shutil.copy(good(tmp_path), tmp_path / place / "weights")
+    assert [Path(file.report.path) for file in ckpt_tools.verify(path).files] == [Path(path)]

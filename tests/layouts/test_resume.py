@@ -36,6 +36,7 @@ OURS_ALONE = {
     "mindspore_ckpt",
     "mindspore_strategy",
     "paddle_dist",
+    "torchsnapshot",
 }
 """Formats whose frameworks are not installed; ``zip_archive`` is Keras' own."""
 STEPS = ("iteration", "global_step", "global_steps", "step", "steps")

@@ -94,9 +94,9 @@ def check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterator
         if p.transforms:
             yield from _transformed(source, anatomy, p)
         elif p.dtype:
-            yield from _tensor(source, anatomy, p)
+            yield from check_tensor(source, anatomy, p)
         else:
-            yield from _object(source, anatomy, p)
+            yield from check_object(source, anatomy, p)
     if blob:
         yield from _blob(source, anatomy, at, blob)
     elif at < source.size:
@@ -123,7 +123,7 @@ def _archive(source: Source, anatomy: Anatomy, p: Piece) -> Generator[Finding, N
     return box.tensors
 
 
-def _tensor(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
+def check_tensor(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
     held, failed = yield from _noting(_archive(source, anatomy, p))
     if len(held) == 1 and not held[0].name:
         t = held[0]
@@ -137,7 +137,7 @@ def _tensor(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
 
 
 def _differs(p: Piece, t: Tensor) -> Finding:
-    why = f"{p.fqn[:200]!r} is {t.dtype} {list(t.shape)} here, .metadata says {p.dtype} {list(p.sizes)}"
+    why = f"{p.fqn[:200]!r} is {t.dtype} {list(t.shape)} here, the index says {p.dtype} {list(p.sizes)}"
     return finding("tensor-size", why, offset=p.start if t.offset is None else t.offset)
 
 
@@ -155,7 +155,7 @@ def _noting(
         yield f
 
 
-def _object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
+def check_object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
     """An object: a torch.save archive, as both planners that exist write it; or the plain pickle of another
     planner.
     """
@@ -236,7 +236,9 @@ def _transformed(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding
             )
             return
         inner = p._replace(start=0, length=len(data), transforms=())
-        yield from told_of(structure(BytesSource(data), box := Anatomy(), partial(_object, p=inner)), p.start)
+        yield from told_of(
+            structure(BytesSource(data), box := Anatomy(), partial(check_object, p=inner)), p.start
+        )
         anatomy.named(box)
 
 

@@ -1,0 +1,1 @@
+"""What ``torchsnapshot`` writes: ``.snapshot_metadata`` and the files that it describes."""
