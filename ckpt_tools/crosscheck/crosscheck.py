@@ -16,6 +16,7 @@ from ckpt_tools.crosscheck.duplicates import same_content
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
 from ckpt_tools.crosscheck.unfinished import TORN
 from ckpt_tools.crosscheck.unlike import changed, unlike_run
+from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.crosscheck.writers import contradictions
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
@@ -190,7 +191,7 @@ def _gaps(run: _Run, c: Checkpoint, expected: completeness.Expected) -> list[Fin
     """What a checkpoint lacks: one finding that says so where it may still be written."""
     if not run.tree:
         return []
-    gaps = completeness.missing(c, expected)
+    gaps = completeness.missing(c, expected) or [*without_model(run.session, c)]
     torn = [p for p in c.parts if _is_torn(run.reports[p.path])]
     if not (torn or _serious(gaps)) or not run.session.unfinished(c, run.finished):
         return gaps

@@ -313,6 +313,19 @@ def losses(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
     if not checkpoint.unfinished:
         yield from _survivable_roles_gone(checkpoint, run)
         yield from _survivable_ranks_gone(checkpoint, run)
+        yield from _replicas_gone(checkpoint, run)
+
+
+def _replicas_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
+    """Ranks that saved other checkpoints of the run, and for which replicas stand in here."""
+    pieces = [run.layouts.of(checkpoint).piece(p.piece) for p in checkpoint.parts]
+    if not all("dp" in piece.replicated_over and piece.step_from == "content" for piece in pieces):
+        return
+    mine = {p.rank for p in checkpoint.parts}
+    others = {p.rank for c in run.checkpoints if c.run == checkpoint.run for p in c.parts}
+    for rank in sorted(rank for rank in others - mine if rank is not None):
+        text = f"{label(checkpoint)} has no file of rank {rank}, which the run's other checkpoints have"
+        yield finding("missing-rank", text, severity=Severity.WARNING, path=_where(checkpoint))
 
 
 def _survivable_roles_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:

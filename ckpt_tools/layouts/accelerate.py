@@ -143,6 +143,7 @@ LAYOUT = Layout(
     check=_check,
     unclear=_unclear,
     commit="rng",
+    needs_any=("model", *DIFFUSERS),
     reshardable=True,
     reference=(
         "accelerate/checkpointing.py save_accelerator_state; "

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import missed
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.deepspeed import FORMATS, tag
@@ -22,9 +23,24 @@ def _read_tracker(data: bytes) -> str | None:
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    yield from missed(
-        parts, lambda p: p.path.removeprefix(f"{p.home}/zero/") if p.piece == "parameter" else None
-    )
+    def name(part: Part) -> str | None:
+        return part.path.removeprefix(f"{part.home}/zero/") if part.piece == "parameter" else None
+
+    yield from [*missed(parts, name)] or _half_parameters([part for part, _ in parts if name(part)])
+
+
+def _half_parameters(parts: Sequence[Part]) -> Iterator[tuple[str, Finding]]:
+    """Parameters without a file that every other one of the checkpoint has."""
+    homes: dict[str, dict[str, dict[str, Part]]] = {}
+    for part in parts:
+        directory, _, name = part.path.rpartition("/")
+        homes.setdefault(part.home, {}).setdefault(directory, {})[name] = part
+    for parameters in homes.values():
+        for directory, files in parameters.items():
+            others = [set(names) for other, names in parameters.items() if other != directory]
+            if gone := sorted(set[str]().union(*others[:1]).intersection(*others) - files.keys()):
+                text = f"{', '.join(gone)} is not beside it, which every other parameter has"
+                yield next(iter(files.values())).path, finding("missing-part", text)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -75,8 +91,8 @@ LAYOUT = Layout(
     reference="deepspeed/checkpoint/ds_to_universal.py; latest_universal holds the tag",
     limits=(
         (
-            "nothing lists the parameters: one that is gone is missed only where the run's other checkpoints "
-            "have it"
+            "nothing lists the parameters: one that is gone as a whole is missed only where the run's other "
+            "checkpoints have it"
         ),
     ),
 )

@@ -12,7 +12,7 @@ from ckpt_tools.crosscheck.duplicates import Copied, same_content
 from ckpt_tools.crosscheck.neighbours import Neighbours
 from ckpt_tools.crosscheck.writers import contradictions
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.part import Part
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.evidence import FileEvidence
@@ -43,7 +43,7 @@ class Contradictions:
         self.layouts = session.layouts
 
     @cached_property
-    def _same_kind(self) -> Neighbours:
+    def _by_kind(self) -> Neighbours:
         return Neighbours(self.run.checkpoints, lambda o: (o.layout, o.run, o.kind))
 
     @cached_property
@@ -69,14 +69,30 @@ class Contradictions:
                 from ckpt_tools.crosscheck.unlike import changed  # rare, and a start is faster without it
 
                 yield Contradiction(odd.path, changed(odd, typical, self.session))
+        if c.kind is Kind.DYING_GASP:
+            yield from self._cut_short(candidate, parts)
+
+    def _cut_short(self, candidate: Candidate, parts: Sequence[Part]) -> Iterator[Contradiction]:
+        """Files of a dying gasp that hold no more than the first tensors of the same ranks' regular saves."""
+        saves = self._sound(self._neighbours(candidate, {p.rank for p in parts}, Kind.PERIODIC))
+        mine = {p.path for p in parts}
+        for odd, typical in consistency.signatures([*parts, *saves], self.session.reports, self.layouts):
+            if odd.path in mine:
+                from ckpt_tools.crosscheck.unlike import changed
+
+                found = changed(odd, typical, self.session)
+                if found.severity is Severity.ERROR:
+                    yield Contradiction(odd.path, found)
 
     def _compared(self, candidate: Candidate, parts: Sequence[Part]) -> list[Part]:
         """The files themselves, and the sound ones of the same ranks in checkpoints near in time."""
         self._inspect(parts)
-        neighbours = self._neighbours(candidate, {p.rank for p in parts})
-        self._inspect(neighbours)
-        reports = self.session.reports
-        return [*parts, *(p for p in neighbours if reports[p.path].verdict is not Verdict.BROKEN)]
+        neighbours = self._neighbours(candidate, {p.rank for p in parts}, candidate.whole.kind)
+        return [*parts, *self._sound(neighbours)]
+
+    def _sound(self, parts: Sequence[Part]) -> list[Part]:
+        self._inspect(parts)
+        return [p for p in parts if self.session.reports[p.path].verdict is not Verdict.BROKEN]
 
     def _reported(self, parts: Sequence[Part], compared: Sequence[Part]) -> list[tuple[str, Finding]]:
         """(path, finding) where steps, writers or counters in files contradict names or other files."""
@@ -98,10 +114,10 @@ class Contradictions:
         for p in parts:
             self.session.report(p, self.evidence.level)
 
-    def _neighbours(self, candidate: Candidate, ranks: Collection[int | None]) -> list[Part]:
-        """The same ranks' files in checkpoints of the same kind, the nearest in time first."""
+    def _neighbours(self, candidate: Candidate, ranks: Collection[int | None], kind: Kind) -> list[Part]:
+        """The same ranks' files in checkpoints of a kind, the nearest in time first."""
         c, mine = candidate.whole, candidate.named.key
-        others = (o for o in self._same_kind.around(c, (c.layout, c.run, c.kind)) if o.key != mine)
+        others = (o for o in self._by_kind.around(c, (c.layout, c.run, kind)) if o.key != mine)
         near = [p for o in islice(others, _NEAR) for p in o.parts if p.rank in ranks and p.size > 0]
         return near[:_NEAR_FILES]
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck import twins
+from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
@@ -129,6 +130,7 @@ class Review:
             for f in completeness.missing(c, self.run.expected)
             if f.code == "missing-part" or (nobody_asks and f.severity is Severity.ERROR)
         ]
+        absent = absent or [*without_model(self.session, c)]
         return [*absent, *layout.lacks(self.candidate.named, self.run.candidates)]
 
     def _hidden(self) -> list[Finding]:

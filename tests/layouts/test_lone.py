@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, materialise, tree
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable
@@ -50,3 +50,11 @@ def missed(root: Path, survivable: bool) -> bool:
     except NoneUsable as e:
         return not survivable and e.plan is not None and "missing-part" in str(e.plan.rejected)
     return survivable and "missing-part" in {f.code for f in made.warnings}
+
+
+def test_a_rank_that_lost_its_file_is_named_where_another_stands_in(tmp_path: Path) -> None:
+    root = tree("imagenet", tmp_path)
+    (root / "rank_0" / "checkpoint.pth.tar").unlink()
+    made = plan(str(root))
+    assert {f.path for r in made.ranks for f in r.files} == {str(root / "rank_4" / "checkpoint.pth.tar")}
+    assert "missing-rank" in {f.code for f in made.warnings}

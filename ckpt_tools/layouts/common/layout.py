@@ -237,8 +237,9 @@ class Layout:
     writes it before the others have finished.
     ``sized_by`` is the piece whose content tells how many ranks saved, where the model files do not.
     ``commit`` is the role of the file that is written last: without it a save is unfinished. ``needs`` are
-    roles without which nothing can be resumed. ``saved_with`` are (piece, role): no save has a file of the
-    piece without one of the role.
+    roles without which nothing can be resumed, ``needs_any`` those of which one must be there, unless files
+    that no piece explains lie in the checkpoint's own directory. ``saved_with`` are (piece, role): no save
+    has a file of the piece without one of the role.
     ``steps`` reads (step, epoch, step_in_epoch) from a part's metadata, ``place`` works a part's step out
     from its siblings' metadata, nearest in time first. ``check`` compares names with contents over the parts
     of one run and yields (path, finding). ``resume`` tells the framework. ``committed`` says that a
@@ -278,6 +279,7 @@ class Layout:
     sized_by: str = ""
     commit: str = ""
     needs: tuple[str, ...] = ()
+    needs_any: tuple[str, ...] = ()
     saved_with: tuple[tuple[str, str], ...] = ()
     read_tracker: Callable[[bytes], int | str | None] | None = None
     write_tracker: Callable[[int | str], bytes] = plain_tracker
