@@ -34,7 +34,7 @@ _STATES = (
     "rng_state"
 )
 _MODELS = (
-    "training_info|config|generation_config|adapter_config|adapter_model_config|quantize_config|"
+    "training_info|training_metadata|config|generation_config|adapter_config|adapter_model_config|quantize_config|"
     "quantization_config|quant_config|hf_quant_config|training_args|model_index|modules|model_args|params|"
     "ds_config|deepspeed_config|scheduler_config|recipe|args|hparams|hyperparameters|run_config"
 )

@@ -40,6 +40,7 @@ ORDER = (
     "dcp_hf",
     "orbax",
     "tensorflow",
+    "keras_backup",
     "keras",
     "gguf",
     "safetensors_set",

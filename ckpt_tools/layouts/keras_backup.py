@@ -1,0 +1,57 @@
+"""Keras' BackupAndRestore: ``latest.weights.h5`` with ``training_metadata.json``, and what both were
+before as ``.bkp``.
+"""
+
+from __future__ import annotations
+
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+
+
+def _steps(_part: Part, metadata: Metadata) -> Steps:
+    """An optimizer of Keras keeps the number of its steps as its first variable."""
+    return whole(metadata.get("optimizer/vars/0")), None, None
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(path or checkpoint.path)  # BackupAndRestore(backup_dir=path)
+
+
+def _weights(name: str, template: str, *, here: bool = False) -> Piece:
+    return Piece(name, "model", template, ("hdf5",), shared=True, step_from="content", here=here)
+
+
+LAYOUT = Layout(
+    name="keras-backup",
+    title="Keras BackupAndRestore",
+    pieces=(
+        _weights("weights", "latest.weights.h5", here=True),
+        Piece(
+            "progress",
+            "progress",
+            "training_metadata.json",
+            ("json_member",),
+            shared=True,
+            required=False,  # only beside latest.weights.h5
+            here=True,
+        ),
+        _weights("weights_before", "latest.weights.h5.bkp"),
+    ),
+    resume=_resume,
+    steps=_steps,
+    needs=("model",),
+    saved_with=(("weights", "progress"),),  # without it Keras trains from epoch 0 on, with these weights
+    stateless=("training_metadata.json.bkp",),
+    reshardable=True,
+    compare_steps=False,
+    reference="keras/src/callbacks/backup_and_restore.py; keras/src/optimizers/base_optimizer.py iterations",
+    limits=(
+        (
+            "Keras goes back to the .bkp files only where it cannot open the latest, whatever the plan "
+            "says: copy both over the files without .bkp"
+        ),
+        "the epoch in training_metadata.json is Keras' own affair: a changed digit in it is not seen",
+    ),
+)
