@@ -212,12 +212,18 @@ class Tree:
             if e.name == MARKER or TEMPORARY.search(e.name) or (own and e.name in notes):
                 continue
             if not is_directory(e):
-                if e.path not in self.parts and is_file(e):
+                if e.path not in self.parts and is_file(e) and not self._of_another(e.name):
                     yield name, e.path
             elif e.is_symlink() and not any(p.startswith(f"{e.path}/") for p in self.parts):
                 yield name, e.path
             elif not (self._scattered and _holds_checkpoints(e.path)):
                 yield from self._others(e.path, f"{name}/")
+
+    def _of_another(self, name: str) -> bool:
+        """Whether a file of this name is a checkpoint of its own in a directory that is one."""
+        return self._scattered and any(
+            p.file.fullmatch(name) for p in self.layout.pieces if p.depth == 0 and not p.here
+        )
 
     @cached_property
     def _scattered(self) -> bool:
