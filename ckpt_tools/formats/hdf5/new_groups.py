@@ -142,6 +142,8 @@ class FractalHeap:
         blocks, what = self.blocks, f"a block of {self.what}"
         blocks.take(address, size, what)
         head = 13 + self.offset_size
+        if size < head + 4:
+            raise Damage("bad-header", f"{what} has {size} bytes"[:500], address)
         if self.summed:
             at = address + head
             around = (Extent(address, head), b"\0\0\0\0", Extent(at + 4, size - head - 4))
@@ -163,10 +165,12 @@ class FractalHeap:
 
     def held(self, name: bytes) -> Fields:
         """The object of a heap ID. Raises Damage."""
-        what, kind = f"an object of {self.what}", name[0] >> 4 & 3
+        what = f"an object of {self.what}"
+        told = Fields(name, self.address, what)
+        kind = told.number(1) >> 4 & 3
         if kind == 2:  # it is in the ID itself
             return Fields(name[1:], self.address, what)
-        at, length = Fields(name, self.address, what, 1).numbers(self.offset_size, self.length_size)
+        at, length = told.numbers(self.offset_size, self.length_size)
         near = bisect_right(self.direct, at, key=attrgetter("start")) - 1
         home = self.direct[near] if near >= 0 else _Block(0, 0, 0)
         self._left -= length
