@@ -30,6 +30,7 @@ from ckpt_tools.formats.archives import zip_directory
 from ckpt_tools.formats.common import json_text, tensors
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.hdf5.checksums import lookup3
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level
 
@@ -127,6 +128,41 @@ def shards(n: int, files: int) -> dict[str, bytes]:
     return {"model.safetensors.index.json": index, **bodies}
 
 
+def hdf5(*bodies: Callable[[list[int]], bytes]) -> dict[str, bytes]:
+    """An HDF5 file of structures that are each told where all of them lie; the first is the root group."""
+    places, at = list[int](), 48
+    for body in bodies:
+        places.append(at)
+        at += len(body([0] * len(bodies))) + 4
+    super_block = b"\x89HDF\r\n\x1a\n\3\x08\x08\0" + struct.pack("<4Q", 0, (1 << 64) - 1, at, 48)
+    blocks = [super_block, *(body(places) for body in bodies)]
+    return {"x.h5": b"".join(block + struct.pack("<I", lookup3(block)) for block in blocks)}
+
+
+def hdf5_group(*links: bytes) -> bytes:
+    """The header of a group with these links."""
+    info = b"\x02\x12\0\0\0\0" + b"\xff" * 16
+    return b"OHDR\2\2" + struct.pack("<I", sum(map(len, (info, *links)))) + info + b"".join(links)
+
+
+def hdf5_link(name: str, to: int) -> bytes:
+    body = b"\1\0" + bytes([len(name)]) + name.encode() + struct.pack("<Q", to)
+    return struct.pack("<BHB", 6, len(body), 0) + body
+
+
+def hdf5_links(n: int) -> dict[str, bytes]:
+    """Groups beside each other."""
+    rows = [lambda at: hdf5_group(*(hdf5_link(f"g{i}", to) for i, to in enumerate(at[1:])))]
+    return hdf5(*rows, *[lambda _: hdf5_group()] * n)
+
+
+def hdf5_chain(n: int) -> dict[str, bytes]:
+    """Groups in each other."""
+    return hdf5(
+        *(lambda at, i=i: hdf5_group(hdf5_link("g", at[i])) for i in range(1, n)), lambda _: hdf5_group()
+    )
+
+
 FILES: dict[str, Callable[[int], dict[str, bytes]]] = {
     "torch": torch_zip,
     "torch, one storage": lambda n: torch_zip(n, lambda _: 0, 1),
@@ -176,6 +212,9 @@ FILES: dict[str, Callable[[int], dict[str, bytes]]] = {
     "DCP": lambda n: dcp(n, 2),
     "DCP, many files": lambda n: dcp(n, n),
     "zarr": zarr,
+    "HDF5": hdf5_links,
+    "HDF5, one group": lambda n: hdf5(lambda at: hdf5_group(*(hdf5_link(f"g{i}", at[0]) for i in range(n)))),
+    "HDF5, deep": hdf5_chain,
     "msgpack": lambda n: {"x.msgpack": packed({f"w{i}": Array((1,), "float32", FLOATS) for i in range(n)})},
     "msgpack, one name": lambda n: {"x.msgpack": b"\xde" + n.to_bytes(2, "big") + b"\xa1w\x01" * n},
     "msgpack, numbers": lambda n: {"x.msgpack": packed({"w": [*range(200)] * n})},
