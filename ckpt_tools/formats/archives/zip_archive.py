@@ -1,16 +1,18 @@
-"""Any other zip archive, such as Keras' .keras: the container and its checksums; what is
-inside is not interpreted.
+"""Any other zip archive, such as Keras' .keras: the container and its checksums; of what is inside, Keras'
+arrays.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.zip import protect, read_record, read_zip, unsummed
-from ckpt_tools.formats.common.format import Anatomy, Format
+from ckpt_tools.formats.archives.zip import Record, protect, read_record, read_zip, unsummed
+from ckpt_tools.formats.common.format import Anatomy, Format, inside
 from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.hdf5 import hdf5
+from ckpt_tools.formats.hdf5.superblock import MAGIC
 from ckpt_tools.formats.numpy import npz
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.model.finding import Finding
@@ -22,6 +24,7 @@ _BASELINES = "_stable_baselines3_version"
 _STEPS = re.compile(rb'"num_timesteps": (\d{1,18})\b')
 _DATA = 16 << 20
 """Bytes of their JSON that are read at most."""
+_WEIGHTS = "model.weights.h5"
 
 
 def magic(head: bytes) -> bool:
@@ -41,7 +44,23 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if _BASELINES in by_name and "data" in by_name:
         told = _STEPS.search(read_record(source, by_name["data"], _DATA))
         anatomy.metadata["num_timesteps"] = int(told[1]) if told else None
+    yield from _weights(source, records, anatomy)
     protect(records, anatomy, frozenset(records) if unsummed(records) else ())
+
+
+def _weights(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
+    """The arrays of a Keras model, in its one record of HDF5, which is stored as it is."""
+    one = next((r for r in records if r.name == _WEIGHTS and r.payload >= 0 and not r.method), None)
+    if one is None or source.read(one.payload, min(len(MAGIC), one.stored)) != MAGIC:
+        return  # its checksum says whether it ever was
+    inner = yield from inside(source, one.payload, one.stored, _arrays, anatomy)
+    anatomy.windows.pop()  # there is nothing in it for a loader
+    anatomy.metadata |= inner.metadata
+
+
+def _arrays(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """The archive's checksum covers what HDF5 has none for."""
+    return (f for f in hdf5.structure(source, anatomy) if f.code != "not-checksummed")
 
 
 FORMAT = Format(
@@ -52,7 +71,7 @@ FORMAT = Format(
     checks={Level.STRUCTURE: _structure},
     protects="a CRC-32 per record over its uncompressed payload; headers exist twice",
     limits=(
-        "what the records hold is not interpreted, apart from the names in pickles and torch's tensors",
+        "what records hold is not read, but names in pickles, torch's tensors and Keras' model.weights.h5",
         "Stable-Baselines3 keeps code as text in its JSON, which loading runs: it is not looked at",
         (
             "attributes, comments and the version of the writer are in the directory only, so a flipped bit"
