@@ -945,10 +945,17 @@ tensorflow tensorflow note:checkpoint unneeded:.meta+.index
     data_epoch:{prefix}-{epoch:04d}.ckpt.data-{shard:05d}-of-{of:05d} index:{prefix}-{generation}.index
     data:{prefix}-{generation}.data-{shard:05d}-of-{of:05d}
 
+keras_backup keras-backup stateless:training_metadata.json.bkp
+  .
+    weights:latest.weights.h5 progress:training_metadata.json weights_before:latest.weights.h5.bkp
+
 keras keras
   .
-    model:{prefix}<-|.|_>{epoch:02d}[-{name}].keras weights:{prefix}<-|.|_>{epoch:02d}[-{name}].weights.h5
-    h5:{prefix}<-|.|_>{epoch:02d}[-{name}].h5
+    model_batch:{prefix}<-|.|_>{epoch:02d}<-|.|_>{step_in_epoch}.keras
+    model:{prefix}<-|.|_>{epoch:02d}[-{name}].keras
+    weights_batch:{prefix}<-|.|_>{epoch:02d}<-|.|_>{step_in_epoch}.weights.h5
+    weights:{prefix}<-|.|_>{epoch:02d}[-{name}].weights.h5
+    h5_batch:{prefix}<-|.|_>{epoch:02d}<-|.|_>{step_in_epoch}.h5 h5:{prefix}<-|.|_>{epoch:02d}[-{name}].h5
 
 gguf gguf
   .
