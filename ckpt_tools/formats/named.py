@@ -81,6 +81,7 @@ NAMED = (
     Named("tf_bundle", "tensorflow", (".index",), r"(.+)\.data-\d{5,}-of-\d{5,}", True),
     Named("hdf5", "hdf5", (".h5", ".hdf5")),
     Named("gguf", "exports", (".gguf",)),
+    Named("onnx", "exports", (".onnx",), r"(.+)\.onnx(?:\.data|_data(?:_\d+)?)", True),
     Named("mindspore_strategy", "mindspore", (".ckpt",), r"(?:src|dst)_\w*strategy\w*\.json", state=False),
     Named("ocdbt", "tensorstore", (), r"manifest\.(?:ocdbt|[0-9a-f]{16})", True),
     Named("zarr", "tensorstore", (), r"\.zarray|zarr\.json", True),
@@ -175,5 +176,5 @@ def _expression(named: list[Named] | tuple[Named, ...]) -> re.Pattern[str]:
     )
 
 
-UNREAD = re.compile(r".*\.(?:joblib(?:\.\w+)?|nemo|onnx)", re.IGNORECASE)
+UNREAD = re.compile(r".*\.(?:joblib(?:\.\w+)?|nemo)", re.IGNORECASE)
 """Names of formats that hold a state, and that nothing here reads."""

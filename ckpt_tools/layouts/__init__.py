@@ -43,6 +43,7 @@ ORDER = (
     "keras_backup",
     "keras",
     "gguf",
+    "onnx",
     "safetensors_set",
     "rank_files",  # names that training loops of one's own give
     "mindspore",  # its flat and callable names match almost any .ckpt

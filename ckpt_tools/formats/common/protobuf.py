@@ -1,5 +1,5 @@
-"""The few parts of protobuf's wire format that MindSpore's files use, read strictly and without loading
-contents.
+"""The parts of protobuf's wire format that files of MindSpore, ONNX and TensorFlow use, read strictly and
+without loading contents.
 
 Facts: protobuf's encoding guide; a writer packs each number into as few bytes as it takes, so a longer form
 is damage here.
@@ -8,6 +8,7 @@ is damage here.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.storage import ShortRead, Source
@@ -18,12 +19,23 @@ WINDOW = 192
 """Bytes per read of a larger file: they hold the head of a record with a name of usual length."""
 
 
+class Field(NamedTuple):
+    """A field of a message: its number, and how it is packed: 0 is a number, 1 and 5 are eight and four
+    bytes, 2 has a length. ``value`` is the number, or how many bytes there are from ``start`` on.
+    """
+
+    number: int
+    packed: int
+    value: int
+    start: int
+
+
 class Reader:
     """Protobuf fields by position, read through one small window; contents are skipped, never read."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, window: int = WINDOW) -> None:
         self.source, self.size = source, source.size
-        self.step = source.size if source.size <= SMALL else WINDOW
+        self.step = source.size if source.size <= SMALL else window
         self.base, self.window = 0, b""
 
     def get(self, at: int, length: int) -> bytes:
@@ -70,6 +82,28 @@ class Reader:
                 raise Damage("bad-header", f"a field of {value} bytes reaches beyond its record", at)
             yield key, value, start
             at = start if number else start + value
+
+    def every(self, at: int, limit: int, beyond: str = "bad-header") -> Iterator[Field]:
+        """Each field between ``at`` and ``limit``, whatever it is; ``beyond`` is the code for one that does
+        not end there.
+        """
+        while at < limit:
+            key, start = self.varint(at, limit)
+            number, packed = key >> 3, key & 7
+            if not 0 < number < 1 << 29 or packed not in (0, 1, 2, 5):
+                raise Damage("bad-header", f"{key:#x} is no field of a message", at)
+            value = 8 if packed == 1 else 4
+            if packed == 0:
+                value, end = self.varint(start, limit)
+            else:
+                if packed == 2:
+                    value, start = self.varint(start, limit)
+                end = start + value
+            if end > limit:
+                why = f"a field of {value} bytes reaches beyond the end of its message"
+                raise Damage(beyond, why, limit if beyond == "truncated" else at)
+            yield Field(number, packed, value, start)
+            at = end
 
     def text(self, at: int, length: int, bound: int, what: str) -> str:
         """A short UTF-8 text without control characters: those are in no name, but a flipped bit or a lost

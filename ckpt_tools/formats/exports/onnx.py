@@ -1,0 +1,290 @@
+"""ONNX: a graph as one protobuf message, its tensors inside or in files beside it ("external data").
+
+Facts: onnx/onnx.proto and external_data_helper.py of onnx 1.23.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.protobuf import Field, Reader
+from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, zero_tail
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.storage import Source
+
+_WINDOW = 4096
+_DEEP, _MAX_DIMS, _MAX_ENTRIES = 200, 64, 16
+_NUMBER, _BYTES = 0, 2
+_MESSAGES: Mapping[str, Mapping[int, str]] = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "training": {1: "graph", 2: "graph"},
+    "function": {7: "node"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+}
+"""Where tensors are: the fields of each message that lead to one."""
+_DIMS, _KIND, _NAME, _RAW, _EXTERNAL, _PLACE = 1, 2, 8, 9, 13, 14
+_VALUES = {4: 32, 5: 0, 6: 0, 7: 0, 10: 64, 11: 0}
+"""Fields that hold numbers one by one, and how many bits each takes; 0 where that varies."""
+_TYPES = {
+    1: ("float32", 32),
+    2: ("uint8", 8),
+    3: ("int8", 8),
+    4: ("uint16", 16),
+    5: ("int16", 16),
+    6: ("int32", 32),
+    7: ("int64", 64),
+    8: ("string", 0),
+    9: ("bool", 8),
+    10: ("float16", 16),
+    11: ("float64", 64),
+    12: ("uint32", 32),
+    13: ("uint64", 64),
+    14: ("complex64", 64),
+    15: ("complex128", 128),
+    16: ("bfloat16", 16),
+    17: ("float8_e4m3fn", 8),
+    18: ("float8_e4m3fnuz", 8),
+    19: ("float8_e5m2", 8),
+    20: ("float8_e5m2fnuz", 8),
+    21: ("uint4", 4),
+    22: ("int4", 4),
+    23: ("float4_e2m1fn", 4),
+    24: ("float8_e8m0fnu", 8),
+    25: ("uint2", 2),
+    26: ("int2", 2),
+    27: ("float6_e2m3fn", 6),
+    28: ("float6_e3m2fn", 6),
+}
+"""TensorProto.DataType -> (dtype, bits per element)."""
+_BEGIN = re.compile(rb"\x08[\x01-\x20](?:\x12[\x01-\x7f][ -\x7f]|[\x1a\x22\x28\x32\x3a\x42])", re.DOTALL)
+"""``ir_version``, then the name of the producer or another field of a model."""
+_DATA = re.compile(r"(.+)\.onnx(?:\.data|_data(?:_\d+)?)", re.DOTALL)
+
+
+def _index_of(name: str) -> tuple[str, ...]:
+    m = _DATA.fullmatch(name)
+    return (f"{m[1]}.onnx",) if m else ()
+
+
+class _Described(NamedTuple):
+    """A tensor as the model describes it. ``nbytes`` is None where its type does not tell it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int | None
+    at: int
+
+
+class _Extent(NamedTuple):
+    """Where a tensor lies in a file beside the model."""
+
+    tensor: _Described
+    offset: int
+    length: int
+
+
+def _text(reader: Reader, f: Field) -> str:
+    if f.packed != _BYTES or f.value > MAX_NAME:
+        raise Damage("bad-header", "a name is no text, or too long", f.start)
+    return reader.get(f.start, f.value).decode(errors="replace")
+
+
+def _numbers(reader: Reader, f: Field) -> Iterator[int]:
+    """The numbers of a repeated field, written one by one or together."""
+    if f.packed == _NUMBER:
+        yield f.value
+    at, end = f.start, f.start + f.value
+    while f.packed == _BYTES and at < end:
+        value, at = reader.varint(at, end)
+        yield value
+
+
+class _Message:
+    """A TensorProto: its dimensions, where it lies outside, and the last of each other field."""
+
+    def __init__(self, reader: Reader, at: int, size: int) -> None:
+        self.reader, self.at = reader, at
+        self.dims, self.external, self.last = list[int](), dict[str, str](), dict[int, Field]()
+        for f in reader.every(at, at + size):
+            if f.number == _DIMS:
+                self._add_dims(f)
+            elif f.number == _EXTERNAL and f.packed == _BYTES:
+                self._add_external(f)
+            else:
+                self.last[min(f.number, 1000)] = f
+
+    def _add_dims(self, f: Field) -> None:
+        for n in _numbers(self.reader, f):
+            self.dims.append(n)
+            if len(self.dims) > _MAX_DIMS or n >> 62:
+                raise Damage("bad-header", "a tensor has an impossible shape", f.start)
+
+    def _add_external(self, f: Field) -> None:
+        entry = {e.number: _text(self.reader, e) for e in self.reader.every(f.start, f.start + f.value)}
+        if len(self.external) < _MAX_ENTRIES:
+            self.external[entry.get(1, "")] = entry.get(2, "")
+
+    def number(self, field: int) -> int:
+        f = self.last.get(field)
+        return f.value if f and f.packed == _NUMBER else 0
+
+    def described(self) -> _Described:
+        name = _text(self.reader, self.last[_NAME]) if _NAME in self.last else ""
+        kind = self.number(_KIND)
+        dtype, bits = _TYPES.get(kind, (f"onnx type {kind}", 0))
+        nbytes = -(-bits * math.prod(self.dims) // 8) if bits else None
+        return _Described(name, dtype, tuple(self.dims), nbytes, self.at)
+
+
+class _Model:
+    """What is found on the walk through a model."""
+
+    def __init__(self, anatomy: Anatomy) -> None:
+        self.anatomy, self.count = anatomy, 0
+        self.beside: defaultdict[str, list[_Extent]] = defaultdict(list)
+
+    def take(self, reader: Reader, f: Field) -> Iterator[Finding]:
+        """A tensor: its bytes must be as many as its type and shape say."""
+        message = _Message(reader, f.start, f.value)
+        tensor = message.described()
+        self.count += 1
+        if self.count > MAX_TENSORS:
+            raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", f.start)
+        self.anatomy.keys.add(tensor.name)
+        if tensor.nbytes is None and tensor.dtype != "string":
+            why = f"tensor {tensor.name[:200]!r} is of {tensor.dtype}, of which this version knows nothing"
+            yield finding("unknown-dtype", why, offset=tensor.at)
+        if message.number(_PLACE) == 1:
+            yield from self._outside(message, tensor)
+        else:
+            yield from self._inside(message, tensor)
+
+    def _inside(self, message: _Message, tensor: _Described) -> Iterator[Finding]:
+        raw, bits = message.last.get(_RAW), _TYPES.get(message.number(_KIND), ("", 0))[1]
+        held, offset = raw.value if raw else None, raw.start if raw else None
+        for field, width in _VALUES.items():
+            values = message.last.get(field)
+            if raw is None and values is not None:
+                plain = values.packed == _BYTES and width and width in (bits, bits // 2)
+                held = values.value if plain else tensor.nbytes
+                offset = values.start if plain else None
+        if tensor.nbytes is not None and (held or 0) != tensor.nbytes:
+            yield _wrong_size(tensor, held or 0)
+        self.anatomy.tensors.append(Tensor(*tensor[:3], tensor.nbytes or 0, offset))
+
+    def _outside(self, message: _Message, tensor: _Described) -> Iterator[Finding]:
+        said = message.external
+        where, numbers = said.get("location", ""), [said.get(key, "0") for key in ("offset", "length")]
+        if not where or not all(n.isascii() and n.isdigit() and len(n) <= 18 for n in numbers):
+            why = f"tensor {tensor.name[:200]!r} has no valid place in another file"
+            raise Damage("bad-header", why, tensor.at)
+        offset, length = map(int, numbers)
+        if "length" not in said:
+            length = tensor.nbytes or 0
+        if tensor.nbytes not in (None, length):
+            yield _wrong_size(tensor, length)
+        self.beside[where].append(_Extent(tensor, offset, length))
+        self.anatomy.tensors.append(Tensor(*tensor[:3], length, storage=where))
+
+
+def _wrong_size(tensor: _Described, held: int) -> Finding:
+    why = f"{tensor.dtype} {tensor.shape[:8]} takes {tensor.nbytes} bytes, {held} are there"
+    return finding("tensor-size", f"tensor {tensor.name[:200]!r}: {why}", offset=tensor.at)
+
+
+def _walk(reader: Reader, model: _Model) -> Iterator[Finding]:
+    """Go through all messages that lead to a tensor, however deep."""
+    seen = set[int]()
+    levels = [("model", reader.every(0, reader.size, "truncated"))]
+    while levels:
+        message, fields = levels[-1]
+        f = next(fields, None)
+        if f is None:
+            levels.pop()
+            continue
+        if message == "model":
+            seen.add(f.number)
+            _remember(reader, f, model.anatomy)
+        within = _MESSAGES[message].get(f.number)
+        if within is None or f.packed != _BYTES:
+            continue
+        if within == "tensor":
+            yield from model.take(reader, f)
+        elif len(levels) < _DEEP:
+            levels.append((within, reader.every(f.start, f.start + f.value)))
+        else:
+            raise Damage("too-complex", f"messages inside each other, {_DEEP} deep", f.start)
+    if missing := [name for number, name in ((7, "graph"), (8, "opset_import")) if number not in seen]:
+        why = f"the model ends at byte {reader.size} and has no {' and no '.join(missing)}"
+        raise Damage("truncated", why, reader.size)
+
+
+def _remember(reader: Reader, f: Field, anatomy: Anatomy) -> None:
+    if f.number in (1, 5) and f.packed == _NUMBER:
+        anatomy.metadata["ir_version" if f.number == 1 else "model_version"] = f.value
+    elif f.number in (2, 3) and f.packed == _BYTES and f.value <= MAX_TEXT:
+        anatomy.metadata["producer_name" if f.number == 2 else "producer_version"] = _text(reader, f)
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    if not source.size:
+        raise Damage("empty-file", "the file has no bytes", 0)
+    model = _Model(anatomy)
+    yield from _walk(Reader(source, _WINDOW), model)
+    for where, extents in model.beside.items():
+        anatomy.members[where] = Claim(FORMAT.name, partial(_beside, extents), whole=True)
+    yield finding("not-checksummed", "ONNX keeps no checksum over its tensors")
+    anatomy.explain(0, source.size, "the model: only the form of its messages is checked", Guard.UNPROTECTED)
+
+
+@limited
+def _beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """A file of external data: all that the model places there must be there."""
+    end = max(e.offset + e.length for e in extents)
+    if source.size < end:
+        code, size = (
+            ("truncated", f"ends at byte {source.size}") if source.size else ("empty-file", "has no bytes")
+        )
+        yield finding(code, f"the file {size}; its model describes {end} bytes", offset=source.size)
+    for t, offset, length in sorted(extents, key=lambda e: e.offset):
+        anatomy.keys.add(t.name)
+        anatomy.tensors.append(Tensor(t.name, t.dtype, t.shape, length, min(offset, source.size)))
+    anatomy.explain(0, source.size, "tensors without a checksum, and what lies between", Guard.UNPROTECTED)
+    if 0 < end <= source.size and (lost := zero_tail(source, anatomy.tensors, 0)):
+        yield lost
+
+
+FORMAT = Format(
+    name="onnx",
+    suffixes=(".onnx",),
+    names=_DATA.pattern,
+    magic=lambda head: _BEGIN.match(head) is not None,
+    distinct=False,
+    checks={Level.STRUCTURE: _structure},
+    protects="nothing; every tensor must have the size that its type and shape say, inside or beside",
+    limits=(
+        "a flipped bit in a tensor, a name or an attribute is not seen",
+        "a cut between two fields behind the first opset_import is not seen: protobuf has no end mark",
+        "how many texts or numbers of varying length a tensor holds is not counted",
+        "in a file of external data, bytes that the model does not name may be anything: saving anew appends",
+    ),
+    reference="onnx 1.23: onnx/onnx.proto, onnx/external_data_helper.py",
+    loader="",
+    index=True,
+    index_of=_index_of,
+)
