@@ -32,6 +32,8 @@ OURS_ALONE = {
     "orbax_tree",
     "zarr",
     "hdf5",
+    "gguf",
+    "onnx",
     "zip_archive",
     "mindspore_ckpt",
     "mindspore_strategy",

@@ -23,7 +23,7 @@ from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 _WINDOW = 4096
-_DEEP, _MAX_DIMS, _MAX_ENTRIES = 200, 64, 16
+_DEEP, _MAX_DIMS, _MAX_ENTRIES, _BEGINNING = 200, 64, 16, 64
 _NUMBER, _BYTES = 0, 2
 _MESSAGES: Mapping[str, Mapping[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
@@ -265,8 +265,17 @@ def _beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) -> Ite
         anatomy.keys.add(t.name)
         anatomy.tensors.append(Tensor(t.name, t.dtype, t.shape, length, min(offset, source.size)))
     anatomy.explain(0, source.size, "tensors without a checksum, and what lies between", Guard.UNPROTECTED)
-    if 0 < end <= source.size and (lost := zero_tail(source, anatomy.tensors, 0)):
-        yield lost
+    if 0 < end <= source.size:
+        lost = zero_tail(source, anatomy.tensors, 0) or _never_filled(source, anatomy.tensors)
+        yield from [lost] if lost else []
+
+
+def _never_filled(source: Source, tensors: Sequence[Tensor]) -> Finding | None:
+    """Several matrices that all begin with zeros: the file was given its size, and its bytes were lost."""
+    matrices = [t for t in tensors if len(t.shape) > 1 and t.nbytes >= _BEGINNING][:_MAX_ENTRIES]
+    if len(matrices) < 2 or any(any(source.read(t.offset or 0, _BEGINNING)) for t in matrices):
+        return None
+    return finding("zero-tail", "its matrices all begin with zeros", offset=0)
 
 
 FORMAT = Format(
