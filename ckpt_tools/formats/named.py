@@ -82,6 +82,8 @@ NAMED = (
     Named("hdf5", "hdf5", (".h5", ".hdf5")),
     Named("gguf", "exports", (".gguf",)),
     Named("onnx", "exports", (".onnx",), r"(.+)\.onnx(?:\.data|_data(?:_\d+)?)", True),
+    Named("saved_model", "tensorflow", (), r"saved_model\.pb", True),
+    Named("tf_fingerprint", "tensorflow", (), r"fingerprint\.pb", True),
     Named("mindspore_strategy", "mindspore", (".ckpt",), r"(?:src|dst)_\w*strategy\w*\.json", state=False),
     Named("ocdbt", "tensorstore", (), r"manifest\.(?:ocdbt|[0-9a-f]{16})", True),
     Named("zarr", "tensorstore", (), r"\.zarray|zarr\.json", True),

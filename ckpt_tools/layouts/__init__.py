@@ -44,6 +44,7 @@ ORDER = (
     "keras",
     "gguf",
     "onnx",
+    "saved_model",
     "safetensors_set",
     "rank_files",  # names that training loops of one's own give
     "mindspore",  # its flat and callable names match almost any .ckpt

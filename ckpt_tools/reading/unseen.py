@@ -101,6 +101,15 @@ def _rows(s: Session, answer: Answer) -> Iterator[Unseen]:
             if f.code == "unreadable"
         )
         yield from (Unseen(path, why) for path, why in bare)
+        yield from _described(s)
+
+
+def _described(s: Session) -> Iterator[Unseen]:
+    """Files that are no parts by their names: an index leads to them."""
+    parts = {p.path for p in s.parts}
+    for path, report in s.reports.items():
+        if report.verdict is Verdict.UNKNOWN and path not in parts:
+            yield from (Unseen(path, f.message) for f in report.findings if f.code in NOT_SEEN)
 
 
 def _beside(s: Session, answer: Answer) -> Iterator[Unseen]:

@@ -34,6 +34,7 @@ OURS_ALONE = {
     "hdf5",
     "gguf",
     "onnx",
+    "saved_model",
     "zip_archive",
     "mindspore_ckpt",
     "mindspore_strategy",
