@@ -961,6 +961,28 @@ gguf gguf
   .
     split:{prefix}-{shard:05d}-of-{of:05d}.gguf model:{prefix}.gguf
 
+onnx onnx
+  .
+    model:{prefix}.onnx ?data:{prefix}.onnx<.data|_data>
+
+saved_model saved-model
+  {generation}/
+    graph:saved_model.pb
+  {generation}/variables/
+    index:variables.index data:variables.data-{shard:05d}-of-{of:05d}
+  {generation}/
+    hashes:fingerprint.pb
+  {generation}/assets/
+    ?asset:{name}
+  {name}/
+    graph_named:saved_model.pb
+  {name}/variables/
+    index_named:variables.index data_named:variables.data-{shard:05d}-of-{of:05d}
+  {name}/
+    hashes_named:fingerprint.pb
+  {name}/assets/
+    ?asset_named:{name}
+
 safetensors_set sharded-safetensors
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
     index_step:{prefix}.safetensors.index.json shard_step:{prefix}-{shard:05d}-of-{of:05d}.safetensors
