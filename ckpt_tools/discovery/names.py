@@ -249,6 +249,7 @@ class _Naming:
         self._ranks = _rank_directories(files)
         self._own_prefixes = _own_prefixes(files, self._ranks)
         self._joined = _common_prefixes(self._prefixes(files))
+        self._unfinished = {_marked(file) for file in files if file.place.piece.marks}
         self._runs: dict[tuple[str, str], str] = {}
         self._folders: dict[tuple[Place, str], Folder] = {}
         self._moments: dict[tuple[object, ...], Moment] = {}
@@ -280,10 +281,12 @@ class _Naming:
             place.epoch if name.epoch is None else name.epoch,
             place.step_in_epoch if name.step_in_epoch is None else name.step_in_epoch,
             generation,
-            place.unfinished or name.unfinished,
+            place.unfinished or name.unfinished or place.home in self._unfinished,
         )
         moment = self._moments.get(told) or self._moments.setdefault(told, _moment(told))
         folder = self._folders.get((place, prefix)) or self._folder(file, base, prefix)
+        if place.piece.marks:
+            folder = folder._replace(home=_marked(file))
         return _part((folder, moment, rank, name.whole, size, mtime_ns, findings))
 
     def _folder(self, file: NamedFile, base: str, prefix: str) -> Folder:
@@ -321,6 +324,11 @@ class _Naming:
         run = seen if not prefix else prefix if seen == "." else f"{seen}/{prefix}"
         self._runs[base, prefix] = run
         return run
+
+
+def _marked(file: NamedFile) -> str:
+    """The directory that a file beside it says is not finished."""
+    return file.path.removesuffix(file.place.piece.marks)
 
 
 def _contradictions(file: NamedFile, rank: int | None) -> tuple[Finding, ...]:

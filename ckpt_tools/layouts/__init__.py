@@ -18,6 +18,9 @@ from ckpt_tools.model.selection import ReadOptions, Selection
 
 ORDER = (
     "mindio_ttp",
+    "nemo_rl",  # before the layouts of what lies inside it
+    "nemo",
+    "openrlhf",
     "megatron",
     "megatron_core",
     "verl",

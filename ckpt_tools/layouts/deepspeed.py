@@ -30,12 +30,9 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
 
 
 _COUNTERS = {
-    "model": ("global_steps",),
-    "model_any": ("global_steps",),
-    "zero3": ("global_steps",),
-    "zero3_any": ("global_steps",),
-    "optim": ("optimizer_step",),
-    "optim_any": ("optimizer_step",),
+    f"{name}{mark}": (counter,)
+    for name, counter in (("model", "global_steps"), ("zero3", "global_steps"), ("optim", "optimizer_step"))
+    for mark in ("", "_any", "_actor", "_critic")
 }
 """Piece -> what its counter is called."""
 
@@ -44,7 +41,7 @@ def _check(parts: Rows) -> Found:
     """The files of each tag against each other, and the counters of all tags."""
     homes: dict[str, list[tuple[Part, Report]]] = {}
     for part, report in parts:
-        homes.setdefault(part.home, []).append((part, report))
+        homes.setdefault(part.folder.directory, []).append((part, report))
     for rows in homes.values():
         yield from _steps_differ(rows)
         yield from _optimizers_gone(rows)
@@ -73,7 +70,7 @@ def _optimizers_gone(rows: Rows) -> Found:
     for p, r in rows:
         # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
         expected = present or r.metadata.get("optimizer", 0) is None
-        if p.role == "model" and expected and (sizes := _data_by_model(r)):
+        if p.piece.startswith(("model", "zero3")) and expected and (sizes := _data_by_model(r)):
             dp, mp = sizes
             gone = ((m, [d for d in range(dp) if (d, m) not in present]) for m in range(mp))
             if lost := {m: ranks for m, ranks in gone if ranks}:
@@ -100,7 +97,7 @@ def _listed_nowhere(p: Part) -> str | None:
     return p.path.rpartition("/")[2] if p.role in ("layer", "expert", "expert_optimizer") else None
 
 
-def _read_tracker(data: bytes) -> str | None:
+def read_tracker(data: bytes) -> str | None:
     text = data.decode("utf-8", "replace").strip()
     return text if 0 < len(text) <= 255 and not any(c in text for c in "\n/\0") else None
 
@@ -149,7 +146,7 @@ LAYOUT = Layout(
     steps=_steps,
     check=_check,
     tracker="latest",
-    read_tracker=_read_tracker,
+    read_tracker=read_tracker,
     tracked=tag,
     tracked_early=True,
     needs=("model",),

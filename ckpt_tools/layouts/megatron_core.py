@@ -27,7 +27,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from borrowed(parts, {"data": ("optimizer_step",), "prefixed": ("optimizer_step",)})
 
 
-def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
+def pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
     plain = Piece("", "", "", FORMATS, kind, shared=True)
     torch = replace(plain, formats=("torch_zip", "torch_legacy"), unasked=True)
     data = replace(plain, required=False)
@@ -43,6 +43,14 @@ def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
             "integrity",
             "integrity.json",
         ),
+        (torch, "train_state", "train_state", "train_state.pt"),
+        (
+            replace(data, formats=(), mark=True, loaded=False),
+            "run_config",
+            "run_config",
+            "run_config.yaml",
+        ),
+        (torch, "dataloader", "dataloader", "train_dataloader_dprank{dp:03d}.pt"),
     ):
         yield replace(piece, name=f"{name}{mark}", role=role, template=f"{home}/{file}")
 
@@ -50,7 +58,7 @@ def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
 LAYOUT = Layout(
     name="megatron-core",
     title="Megatron-core distributed checkpoint",
-    pieces=(*_pieces("iter_{step:07d}", Kind.PERIODIC, ""), *_pieces("release", Kind.RELEASE, "_release")),
+    pieces=(*pieces("iter_{step:07d}", Kind.PERIODIC, ""), *pieces("release", Kind.RELEASE, "_release")),
     resume=resume,
     check=_check,
     tracker="latest_checkpointed_iteration.txt",
@@ -62,7 +70,8 @@ LAYOUT = Layout(
     compare_steps=False,
     reference=(
         "Megatron-LM megatron/core/dist_checkpointing/serialization.py save(), strategies/torch.py; "
-        "metadata.json is written last"
+        "metadata.json is written last; Megatron-Bridge src/megatron/bridge/training/checkpointing.py "
+        "(train_state.pt, latest_train_state.pt and run_config.yaml after it)"
     ),
     limits=(
         (

@@ -86,6 +86,7 @@ class Template:
     """What a template tells by itself: how deep its files lie, and how their names read."""
 
     template: str
+    apart: bool = False
 
     @cached_property
     def depth(self) -> int:
@@ -95,8 +96,10 @@ class Template:
     @cached_property
     def home(self) -> int:
         """How many of these components, from the first, lead to the checkpoint's own directory: up to the one
-        that names a step or nothing but itself; 0 without one.
+        that names a step or nothing but itself; 0 without one, and where a checkpoint has several.
         """
+        if self.apart:
+            return 0
         named = [
             re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")
         ]
@@ -141,6 +144,9 @@ class Piece(Template):
     pieces.
     A ``mark`` tells by being there: it may be empty.
     ``here``: the directory that holds the file is one checkpoint, whatever it is called.
+    ``apart``: a checkpoint has several such directories, of which none is its own.
+    ``marks`` is the end of the name of a file that lies beside a checkpoint's directory, is called like it
+    otherwise, and says that it is not finished.
     ``everyone_saves`` says that each rank writes its own file although replicas hold the same: then a set
     with ranks missing, or off the save interval, was written by a dying job.
     ``survivable``: the framework goes on without the file (with other random numbers), so a rank without one
@@ -171,6 +177,8 @@ class Piece(Template):
     unfinished: bool = False
     mark: bool = False
     here: bool = False
+    apart: bool = False
+    marks: str = ""
     everyone_saves: bool = False
     survivable: bool = False
     unasked: bool = False

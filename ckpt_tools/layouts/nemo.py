@@ -1,0 +1,62 @@
+"""NeMo 2: ``<name>--val_loss=1.23-step=99-consumed_samples=100.0[-last]/`` with Megatron-core's files in
+``weights/`` and the configuration in ``context/``; ``…-unfinished`` lies beside it until the save is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.layouts import megatron_core
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.files import told_otherwise
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+HOME = "[{name}-][epoch={epoch}-]step={step}[-{name}]"
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """The name counts from 0, ``global_step`` in common.pt from 1."""
+    yield from told_otherwise(parts, lambda p: (p.step, None, None))
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    path = checkpoint.path
+    return Resume(path, (f"resume.resume_from_path={path}",))  # AutoResume(resume_from_path=…)
+
+
+def _pieces() -> Iterator[Piece]:
+    yield from megatron_core.pieces(f"{HOME}/weights", Kind.PERIODIC, "")
+    yield Piece("context", "context", f"{HOME}/context/io.json", ("json_member",), shared=True)
+    mark = Piece("config", "config", f"{HOME}/context/model.yaml", mark=True, required=False, loaded=False)
+    yield mark
+    unfinished = replace(mark, name="unfinished", role="unfinished", template=f"{HOME}-unfinished")
+    yield replace(unfinished, marks="-unfinished", unfinished=True)
+
+
+LAYOUT = Layout(
+    name="nemo",
+    title="NeMo 2",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    check=_check,
+    commit="metadata",
+    needs=("index",),
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "nemo/lightning/pytorch/callbacks/model_checkpoint.py _save_checkpoint, "
+        "set_checkpoint_unfinished_marker; nemo/lightning/ckpt_utils.py; "
+        "nemo/lightning/resume.py _find_trainer_ckpt_path"
+    ),
+    limits=(
+        "AutoResume(resume_if_exists=True) takes the directory that ends in -last and was written last",
+        "the step is that of the name, which counts from 0: global_step in common.pt is one more",
+        "of context/ only io.json is read, and no YAML",
+        "NeMo 1: mp_rank_XX/*.ckpt are files of Lightning, told by what is in them",
+    ),
+)

@@ -1,0 +1,72 @@
+"""NeMo-RL: ``step_N/policy/weights`` (Megatron-core's ``iter_0000000``, or DCP) and ``policy/optimizer``,
+``training_info.json`` and ``train_dataloader.pt``; ``tmp_step_N`` until the save is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ckpt_tools.layouts import dcp, megatron_core
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import Resume
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)
+
+
+def _model(home: str, who: str, mark: str) -> Iterator[Piece]:
+    """One of the models of a job: the policy, and in PPO the value model."""
+    at = f"{home}/{who}/weights"
+    mcore = megatron_core.pieces(f"{at}/iter_0000000", Kind.PERIODIC, f"_mcore_{who}{mark}")
+    yield from (replace(piece, role=f"{who}_{piece.role}") for piece in mcore)
+    for directory, what in (
+        (at, "model"),
+        (f"{at}/model", "model_inner"),
+        (f"{home}/{who}/optimizer", "optimizer"),
+        (f"{home}/{who}/optimizer/optim", "optimizer_inner"),
+    ):
+        for piece in dcp.pieces(directory, f"_{who}_{what}{mark}"):
+            role = f"{who}_{what.removesuffix('_inner')}"
+            yield replace(piece, role=f"{role}_index" if piece.role == "metadata" else role)
+    weights = Piece(
+        f"safetensors_{who}{mark}", f"{who}_model", f"{at}/model/{{name}}.safetensors", ("safetensors",)
+    )
+    yield replace(weights, shared=True)
+
+
+def _pieces(home: str, mark: str) -> Iterator[Piece]:
+    for who in ("policy", "value"):
+        yield from _model(home, who, mark)
+    yield Piece(f"info{mark}", "info", f"{home}/training_info.json", ("json_member",), shared=True)
+    data = Piece(
+        f"data{mark}", "data", f"{home}/train_dataloader.pt", ("torch_zip", "torch_legacy"), shared=True
+    )
+    yield replace(data, unasked=True)
+    config = Piece(f"config{mark}", "config", f"{home}/config.yaml", mark=True, required=False)
+    yield replace(config, loaded=False)
+
+
+LAYOUT = Layout(
+    name="nemo-rl",
+    title="NeMo-RL",
+    pieces=(
+        *_pieces("step_{step}", ""),
+        *(replace(piece, unfinished=True) for piece in _pieces("tmp_step_{step}", "_tmp")),
+    ),
+    resume=_resume,
+    needs=("info",),
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "nemo_rl/utils/checkpoint.py CheckpointManager; nemo_rl/utils/native_checkpoint.py save_checkpoint; "
+        "nemo_rl/algorithms/grpo.py"
+    ),
+    limits=(
+        "the framework takes the highest step_N there is: move a damaged one away, or give a view",
+        "config.yaml and the tokenizer are not read",
+    ),
+)
