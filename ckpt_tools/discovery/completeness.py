@@ -127,7 +127,7 @@ class Expected:
         self.writers[c.kind, c.generation].update([p.rank for p in c.parts])
         self._add_places(c, layout)
         self._add_survivable(c, layout)
-        for name, home in {(p.piece, p.home) for p in c.parts}:
+        for name, home in dict.fromkeys((p.piece, p.home) for p in c.parts):
             piece = layout.piece(name)
             if piece.required and (home or piece.step_from == "name"):
                 self.usual[c.kind][c.layout, piece.name] += 1

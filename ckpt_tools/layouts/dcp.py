@@ -168,6 +168,10 @@ LAYOUT = Layout(
             " later step that no name tells is not seen there"
         ),
         (
+            "files in directories that s3torchconnector's prefix strategies give to ranks are found through"
+            " .metadata; each such directory is also listed as a save that never finished"
+        ),
+        (
             "a rank whose thread had nothing to write leaves an empty file, or none: .metadata says what must"
             " be there"
         ),
