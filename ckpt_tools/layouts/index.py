@@ -18,6 +18,141 @@ mindio_ttp mindio-ttp
   ttp_saved_checkpoints-step_{step}[{tmp}]/rank_{rank}/
     ttp:ttp_rank_{rank}-{epoch}_{step_in_epoch}.ckpt
 
+nemo_rl nemo-rl
+  step_{step}/policy/weights/iter_0000000/
+    metadata_json_mcore_policy:metadata.json index_mcore_policy:.metadata common_mcore_policy:common.pt
+    data_mcore_policy:__{rank}_{shard}.distcp prefixed_mcore_policy:{name}__{rank}_{shard}.distcp
+    integrity_mcore_policy:integrity.json train_state_mcore_policy:train_state.pt
+    run_config_mcore_policy:run_config.yaml dataloader_mcore_policy:train_dataloader_dprank{dp:03d}.pt
+  step_{step}/policy/weights/
+    metadata_policy_model:.metadata rank_metadata_policy_model:__{rank}.metadata
+    data_policy_model:__{rank}_{shard}.distcp prefixed_policy_model:{name}__{rank}_{shard}.distcp
+  step_{step}/policy/weights/model/
+    metadata_policy_model_inner:.metadata rank_metadata_policy_model_inner:__{rank}.metadata
+    data_policy_model_inner:__{rank}_{shard}.distcp
+    prefixed_policy_model_inner:{name}__{rank}_{shard}.distcp
+  step_{step}/policy/optimizer/
+    metadata_policy_optimizer:.metadata rank_metadata_policy_optimizer:__{rank}.metadata
+    data_policy_optimizer:__{rank}_{shard}.distcp prefixed_policy_optimizer:{name}__{rank}_{shard}.distcp
+  step_{step}/policy/optimizer/optim/
+    metadata_policy_optimizer_inner:.metadata rank_metadata_policy_optimizer_inner:__{rank}.metadata
+    data_policy_optimizer_inner:__{rank}_{shard}.distcp
+    prefixed_policy_optimizer_inner:{name}__{rank}_{shard}.distcp
+  step_{step}/policy/weights/model/
+    safetensors_policy:{name}.safetensors
+  step_{step}/value/weights/iter_0000000/
+    metadata_json_mcore_value:metadata.json index_mcore_value:.metadata common_mcore_value:common.pt
+    data_mcore_value:__{rank}_{shard}.distcp prefixed_mcore_value:{name}__{rank}_{shard}.distcp
+    integrity_mcore_value:integrity.json train_state_mcore_value:train_state.pt
+    run_config_mcore_value:run_config.yaml dataloader_mcore_value:train_dataloader_dprank{dp:03d}.pt
+  step_{step}/value/weights/
+    metadata_value_model:.metadata rank_metadata_value_model:__{rank}.metadata
+    data_value_model:__{rank}_{shard}.distcp prefixed_value_model:{name}__{rank}_{shard}.distcp
+  step_{step}/value/weights/model/
+    metadata_value_model_inner:.metadata rank_metadata_value_model_inner:__{rank}.metadata
+    data_value_model_inner:__{rank}_{shard}.distcp
+    prefixed_value_model_inner:{name}__{rank}_{shard}.distcp
+  step_{step}/value/optimizer/
+    metadata_value_optimizer:.metadata rank_metadata_value_optimizer:__{rank}.metadata
+    data_value_optimizer:__{rank}_{shard}.distcp prefixed_value_optimizer:{name}__{rank}_{shard}.distcp
+  step_{step}/value/optimizer/optim/
+    metadata_value_optimizer_inner:.metadata rank_metadata_value_optimizer_inner:__{rank}.metadata
+    data_value_optimizer_inner:__{rank}_{shard}.distcp
+    prefixed_value_optimizer_inner:{name}__{rank}_{shard}.distcp
+  step_{step}/value/weights/model/
+    safetensors_value:{name}.safetensors
+  step_{step}/
+    info:training_info.json data:train_dataloader.pt config:config.yaml
+  tmp_step_{step}/policy/weights/iter_0000000/
+    metadata_json_mcore_policy_tmp:metadata.json index_mcore_policy_tmp:.metadata
+    common_mcore_policy_tmp:common.pt data_mcore_policy_tmp:__{rank}_{shard}.distcp
+    prefixed_mcore_policy_tmp:{name}__{rank}_{shard}.distcp integrity_mcore_policy_tmp:integrity.json
+    train_state_mcore_policy_tmp:train_state.pt run_config_mcore_policy_tmp:run_config.yaml
+    dataloader_mcore_policy_tmp:train_dataloader_dprank{dp:03d}.pt
+  tmp_step_{step}/policy/weights/
+    metadata_policy_model_tmp:.metadata rank_metadata_policy_model_tmp:__{rank}.metadata
+    data_policy_model_tmp:__{rank}_{shard}.distcp prefixed_policy_model_tmp:{name}__{rank}_{shard}.distcp
+  tmp_step_{step}/policy/weights/model/
+    metadata_policy_model_inner_tmp:.metadata rank_metadata_policy_model_inner_tmp:__{rank}.metadata
+    data_policy_model_inner_tmp:__{rank}_{shard}.distcp
+    prefixed_policy_model_inner_tmp:{name}__{rank}_{shard}.distcp
+  tmp_step_{step}/policy/optimizer/
+    metadata_policy_optimizer_tmp:.metadata rank_metadata_policy_optimizer_tmp:__{rank}.metadata
+    data_policy_optimizer_tmp:__{rank}_{shard}.distcp
+    prefixed_policy_optimizer_tmp:{name}__{rank}_{shard}.distcp
+  tmp_step_{step}/policy/optimizer/optim/
+    metadata_policy_optimizer_inner_tmp:.metadata
+    rank_metadata_policy_optimizer_inner_tmp:__{rank}.metadata
+    data_policy_optimizer_inner_tmp:__{rank}_{shard}.distcp
+    prefixed_policy_optimizer_inner_tmp:{name}__{rank}_{shard}.distcp
+  tmp_step_{step}/policy/weights/model/
+    safetensors_policy_tmp:{name}.safetensors
+  tmp_step_{step}/value/weights/iter_0000000/
+    metadata_json_mcore_value_tmp:metadata.json index_mcore_value_tmp:.metadata
+    common_mcore_value_tmp:common.pt data_mcore_value_tmp:__{rank}_{shard}.distcp
+    prefixed_mcore_value_tmp:{name}__{rank}_{shard}.distcp integrity_mcore_value_tmp:integrity.json
+    train_state_mcore_value_tmp:train_state.pt run_config_mcore_value_tmp:run_config.yaml
+    dataloader_mcore_value_tmp:train_dataloader_dprank{dp:03d}.pt
+  tmp_step_{step}/value/weights/
+    metadata_value_model_tmp:.metadata rank_metadata_value_model_tmp:__{rank}.metadata
+    data_value_model_tmp:__{rank}_{shard}.distcp prefixed_value_model_tmp:{name}__{rank}_{shard}.distcp
+  tmp_step_{step}/value/weights/model/
+    metadata_value_model_inner_tmp:.metadata rank_metadata_value_model_inner_tmp:__{rank}.metadata
+    data_value_model_inner_tmp:__{rank}_{shard}.distcp
+    prefixed_value_model_inner_tmp:{name}__{rank}_{shard}.distcp
+  tmp_step_{step}/value/optimizer/
+    metadata_value_optimizer_tmp:.metadata rank_metadata_value_optimizer_tmp:__{rank}.metadata
+    data_value_optimizer_tmp:__{rank}_{shard}.distcp
+    prefixed_value_optimizer_tmp:{name}__{rank}_{shard}.distcp
+  tmp_step_{step}/value/optimizer/optim/
+    metadata_value_optimizer_inner_tmp:.metadata rank_metadata_value_optimizer_inner_tmp:__{rank}.metadata
+    data_value_optimizer_inner_tmp:__{rank}_{shard}.distcp
+    prefixed_value_optimizer_inner_tmp:{name}__{rank}_{shard}.distcp
+  tmp_step_{step}/value/weights/model/
+    safetensors_value_tmp:{name}.safetensors
+  tmp_step_{step}/
+    info_tmp:training_info.json data_tmp:train_dataloader.pt config_tmp:config.yaml
+
+nemo nemo
+  [{name}-][epoch={epoch}-]step={step}[-{name}]/weights/
+    metadata_json:metadata.json index:.metadata common:common.pt data:__{rank}_{shard}.distcp
+    prefixed:{name}__{rank}_{shard}.distcp integrity:integrity.json train_state:train_state.pt
+    run_config:run_config.yaml dataloader:train_dataloader_dprank{dp:03d}.pt
+  [{name}-][epoch={epoch}-]step={step}[-{name}]/context/
+    context:io.json config:model.yaml
+  .
+    unfinished:[{name}-][epoch={epoch}-]step={step}[-{name}]-unfinished
+
+openrlhf openrlhf
+  _actor/global_step{step}/
+    model_actor:mp_rank_{tp:02d}_model_states.pt
+    zero3_actor:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_actor:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_actor:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_actor:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_actor:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+  _actor/best_global_step{step}/
+    model_actor_best:mp_rank_{tp:02d}_model_states.pt
+    zero3_actor_best:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_actor_best:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_actor_best:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_actor_best:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_actor_best:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+  _critic/global_step{step}/
+    model_critic:mp_rank_{tp:02d}_model_states.pt
+    zero3_critic:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_critic:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_critic:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_critic:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_critic:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+  _critic/best_global_step{step}/
+    model_critic_best:mp_rank_{tp:02d}_model_states.pt
+    zero3_critic_best:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_critic_best:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_critic_best:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_critic_best:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_critic_best:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+
 megatron megatron note:latest_checkpointed_iteration.txt
   iter_{step:07d}/mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]/
     model:model_optim_rng.pt distrib_optim:distrib_optim.pt model_rng:model_rng.pt
@@ -37,11 +172,13 @@ megatron megatron note:latest_checkpointed_iteration.txt
 megatron_core megatron-core note:latest_checkpointed_iteration.txt
   iter_{step:07d}/
     metadata_json:metadata.json index:.metadata common:common.pt data:__{rank}_{shard}.distcp
-    prefixed:{name}__{rank}_{shard}.distcp integrity:integrity.json
+    prefixed:{name}__{rank}_{shard}.distcp integrity:integrity.json train_state:train_state.pt
+    run_config:run_config.yaml dataloader:train_dataloader_dprank{dp:03d}.pt
   release/
     metadata_json_release:metadata.json index_release:.metadata common_release:common.pt
     data_release:__{rank}_{shard}.distcp prefixed_release:{name}__{rank}_{shard}.distcp
-    integrity_release:integrity.json
+    integrity_release:integrity.json train_state_release:train_state.pt run_config_release:run_config.yaml
+    dataloader_release:train_dataloader_dprank{dp:03d}.pt
 
 verl verl note:latest_checkpointed_iteration.txt
   global_step_{step}/actor/
