@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.findings import finding
+from ckpt_tools.formats import format_of
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -47,10 +48,18 @@ def signatures(parts: Sequence[Part], reports: Reports, layouts: Layouts) -> Ite
 
 
 def _comparable(p: Part, report: Report, layout: Layout) -> bool:
-    """Whether a file's tensors should be those of the same rank's files at other steps."""
-    if not report.tensors or not layout.compare_steps or layout.piece(p.piece).weak:
+    """Whether a file's tensors should be those of the same rank's files at other steps, or show at least that
+    it was cut between two of them.
+    """
+    if not report.tensors or any(f.code in ("truncated", "bad-header") for f in report.findings):
         return False
-    return not any(f.code in ("truncated", "bad-header") for f in report.findings)
+    hides_cuts = report.format is not None and format_of(report.format).hides_cuts
+    return hides_cuts or same_tensors(p, layout)
+
+
+def same_tensors(p: Part, layout: Layout) -> bool:
+    """Whether all saves of a part have the same tensors, as far as its layout knows."""
+    return layout.compare_steps and not layout.piece(p.piece).weak
 
 
 def _series(p: Part, report: Report, layout: Layout) -> object:

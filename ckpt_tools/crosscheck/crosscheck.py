@@ -124,7 +124,9 @@ def _contradictions(run: _Run) -> Iterator[FileFinding]:
 def _changed_tensors(run: _Run) -> Iterator[FileFinding]:
     """Files with other tensors than the same rank's files of other steps."""
     for odd, typical in consistency.signatures(run.parts, run.reports, run.session.layouts):
-        yield odd.path, changed(odd, typical, run.session)
+        wrong = changed(odd, typical, run.session)
+        if wrong.severity is Severity.ERROR or consistency.same_tensors(odd, run.session.layouts.of(odd)):
+            yield odd.path, wrong
 
 
 def _unlike_run(run: _Run) -> Iterator[FileFinding]:

@@ -29,6 +29,8 @@ TORCH_SUFFIXES = (
     "scaler.bin",
 )
 """Names that torch.save's files have. ``.bin`` alone is used by too many other programs."""
+JOBLIB_SUFFIXES = (".pkl", *(f".joblib{end}" for end in ("", ".z", ".gz", ".bz2", ".xz", ".lzma", ".lz4")))
+"""Names of joblib's compressed pickles; .pkl.gz is a data set as often."""
 _STATES = (
     "trainer_state|train_state|sampler_state|scheduler_state|dataloader_state|data_state|optimizer_state|"
     "rng_state"
@@ -67,9 +69,10 @@ NAMED = (
     Named(
         "pickle_plain",
         "pickles",
-        (".pkl", ".pdparams", ".pdopt", ".pdckpt", ".pdstates", ".pdema"),
+        (".pkl", ".pdparams", ".pdopt", ".pdckpt", ".pdstates", ".pdema", ".joblib"),
         r"\d+_\d+\.distcp",
     ),
+    Named("joblib", "pickles", JOBLIB_SUFFIXES),
     Named("safetensors", "safetensors", (".safetensors",)),
     Named(
         "safetensors_index",
@@ -178,5 +181,5 @@ def _expression(named: list[Named] | tuple[Named, ...]) -> re.Pattern[str]:
     )
 
 
-UNREAD = re.compile(r".*\.(?:joblib(?:\.\w+)?|nemo)", re.IGNORECASE)
+UNREAD = re.compile(r".*\.nemo", re.IGNORECASE)
 """Names of formats that hold a state, and that nothing here reads."""

@@ -49,6 +49,7 @@ ORDER = (
     "onnx",
     "saved_model",
     "safetensors_set",
+    "numpy_steps",
     "rank_files",  # names that training loops of one's own give
     "mindspore",  # its flat and callable names match almost any .ckpt
     "files",

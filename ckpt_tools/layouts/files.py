@@ -19,7 +19,9 @@ from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy", "torch_tar")
-FORMATS = (*TORCH, "mindspore_ckpt", "safetensors")
+MAY_BE_DATA = ("npz", "npy")
+OBJECTS = ("pickle_plain", "joblib")
+FORMATS = (*TORCH, "mindspore_ckpt", "safetensors", *MAY_BE_DATA, "eqx")
 PADDLE = ("pickle_plain",)
 STEPS = (
     "global_step",
@@ -42,12 +44,16 @@ STEPS = (
     "state.timestamp.batch",
 )
 EPOCHS = ("epoch", "epoch_num", "current_epoch", "last_finished_epoch", "meta.epoch", "train_state.epoch")
-_NAMES = (
-    "{name}.<pt|pth|pth.tar|bin>",
-    "{name}.ckpt",
-    "{name}.safetensors",
-    "{name}.<pdparams|pdopt|pdema|pdstates|states>",
-)
+_NAMES = {
+    "torch": ("{name}.<pt|pth|pth.tar|bin>", TORCH),
+    "ckpt": ("{name}.ckpt", (*TORCH, "mindspore_ckpt")),
+    "safetensors": ("{name}.safetensors", ("safetensors",)),
+    "numpy": ("{name}.<npz|npy>", MAY_BE_DATA),
+    "equinox": ("{name}.eqx", ("eqx",)),
+    "paddle": ("{name}.<pdparams|pdopt|pdema|pdstates|states>", PADDLE),
+    "joblib": ("{name}.joblib", OBJECTS),
+}
+"""The names of files, and the formats that each may have, by the name of its piece."""
 
 
 class Holds(NamedTuple):
@@ -71,7 +77,7 @@ _PIECES = {
     "other": Holds(),
 }
 """What one file may hold, by the name of its piece.
-One that could not be read is a ``torch``, ``ckpt`` or ``safetensors``.
+One that could not be read is what its name says: ``torch``, ``ckpt`` …
 """
 _ROLLING = "rolling_"
 """Before the name of a piece: a file that is written over at every save,
@@ -291,13 +297,7 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
-    for name, template, formats in zip(
-        ("torch", "ckpt", "safetensors", "paddle"),
-        _NAMES,
-        (TORCH, (*TORCH, "mindspore_ckpt"), ("safetensors",), PADDLE),
-        strict=True,
-    ):
-        step_from = "content" if name == "ckpt" else "name"
+    for name, (template, formats) in _NAMES.items():
         yield Piece(
             name,
             "model",
@@ -305,7 +305,7 @@ def _pieces() -> Iterator[Piece]:
             formats,
             shared=True,
             single=True,
-            step_from=step_from,
+            step_from="content" if name == "ckpt" else "name",
             weak=True,
             required=False,
         )
@@ -314,8 +314,8 @@ def _pieces() -> Iterator[Piece]:
             yield Piece(
                 f"{mark}{name}",
                 "model",
-                _NAMES[0],
-                (*FORMATS, *PADDLE),
+                _NAMES["torch"][0],
+                (*FORMATS, *OBJECTS),
                 shared=True,
                 single=True,
                 weak=True,
@@ -345,6 +345,8 @@ LAYOUT = Layout(
             "a number in a name is a step unless the content makes it an epoch; other words in it name a run "
             "of its own"
         ),
+        "a .npz or .npy is a checkpoint where its name says so: of others nobody knows whether they are data",
+        "what joblib keeps is taken for a model, whatever its classes are",
         (
             "files of one step that hold different models (a generator and a discriminator) are two runs: say"
             " how they belong together with [[layout]]"

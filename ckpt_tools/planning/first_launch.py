@@ -18,6 +18,7 @@ from ckpt_tools.discovery.sidecars import read_tracker
 from ckpt_tools.discovery.unrecognised import LARGE, Suspect, suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
@@ -316,5 +317,7 @@ def _holds_state(session: Session, path: str) -> bool:
         return True
     if path != session.root and not formats.names.state(name) and formats.names.known(name):
         return False
+    if path.endswith((".npz", ".npy")) and read_bare_name(name).noun:
+        return True
     found = session.report_file(path, Level.STRUCTURE).format
     return path == session.root or (found is not None and formats.names.holds_state(found))

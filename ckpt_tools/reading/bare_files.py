@@ -27,6 +27,7 @@ there.
 """
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
+_MAY_BE_DATA = tuple(f".{name}" for name in files.MAY_BE_DATA)
 _EXPORTS = frozenset({"model", "models", "weights", "pytorch_model", "net", "state_dict", "model_weights"})
 
 
@@ -100,6 +101,9 @@ def settle_bare_files(s: Session) -> None:
 def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
     """The file by its name and content; None where neither is that of a checkpoint."""
     name = read_bare_name(p.path.rpartition("/")[2])
+    if p.path.endswith(_MAY_BE_DATA) and not name.calls_it_a_state:
+        s.make_bare(p)
+        return None
     by_name = _Bare(p, name, role=name.role or "model")
     if not inside or p.size <= 0:
         return by_name
@@ -120,8 +124,9 @@ def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _B
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
     of_optimizer = p.path.endswith(".pdopt")
     optimizer = of_optimizer or has_optimizer(report, anatomy)
+    is_object = p.path.endswith(".joblib")  # a model as a whole
     holds = files.Holds(
-        weights=not of_optimizer and _has_weights(anatomy, name, optimizer),
+        weights=is_object or (not of_optimizer and _has_weights(anatomy, name, optimizer)),
         optimizer=optimizer,
         counters=not scheduler and (bool(steps) or epoch is not None),
     )

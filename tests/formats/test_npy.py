@@ -90,6 +90,14 @@ def test_names_and_numbers_of_an_archive(tmp_path: Path) -> None:
     assert inspect(str(tmp_path / "c.npy"), Level.STRUCTURE)[0].metadata["step"] == 300
 
 
+def test_settings_of_any_length_before_the_leaves_of_a_model(tmp_path: Path) -> None:
+    for n in range(90):
+        path = tmp_path / f"{n}.eqx"
+        path.write_bytes(b'{"name": "%s"}\n' % (b"x" * n) + saved(np.ones(3)))
+        report, _ = inspect(str(path), Level.STRUCTURE)
+        assert (report.format, report.tensors, bad(report.findings)) == ("eqx", 1, [])
+
+
 def _members(n: int, make: Callable[[int], bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as z:

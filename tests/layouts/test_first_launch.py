@@ -28,8 +28,10 @@ from ckpt_tools.model.selection import Selection
 
 FIRST = Selection(allow_none=True, level=Level.STRUCTURE)
 TRACKERS = {layout.tracker for layout in LAYOUTS} - {None}
-VAGUE = {"json_member", "mcore_integrity", "mindspore_strategy"}
-"""Their magics are those of any JSON or protobuf; no save writes one of them alone."""
+VAGUE = {"json_member", "mcore_integrity", "mindspore_strategy", "npy", "npz", "eqx"}
+"""Their magics are those of any JSON or protobuf, or of data; no save writes one of them alone, under a name
+that says nothing.
+"""
 
 
 def state(path: Path) -> bool:
@@ -241,7 +243,7 @@ def test_each_bystander_alone(tmp_path: Path) -> None:
 
 
 UNKNOWN = {
-    "weights.npy": b"\x93NUMPY",
+    "images.npy": b"\x93NUMPY",
     "state.blob": b"\x81\xa5",
     "model.bin": b"\0\1\2\3",
     "blob": b"\0\1\2\3",
@@ -396,9 +398,12 @@ def test_what_paddle_or_flax_saved_is_never_taken_for_nothing(tmp_path: Path, su
         plan(str(tmp_path), FIRST)
 
 
-@pytest.mark.parametrize("data", [b"\x93NUMPY\1\0", b"whatever\0\1"])
-def test_leaves_of_equinox_are_never_taken_for_nothing(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "a.eqx").write_bytes(data)
+@pytest.mark.parametrize("data", [b"\x93NUMPY\1\0", b"\x80\x04whatever\0\1", b"x\x9cwhatever"])
+@pytest.mark.parametrize(
+    "name", ["a.eqx", "model_10.joblib", "model.joblib.gz", "ckpt_5.npz", "resnet_weights.npz", "params.npy"]
+)
+def test_what_may_be_a_model_is_never_taken_for_nothing(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
     with pytest.raises(errors.NoneUsable):
         plan(str(tmp_path), FIRST)
 
@@ -412,7 +417,7 @@ def test_arrays_that_may_be_data_are_a_question_where_they_are_large(tmp_path: P
         plan(str(tmp_path), FIRST)
 
 
-@pytest.mark.parametrize("name", ["model_10.joblib", "model.joblib.gz", "m.nemo"])
+@pytest.mark.parametrize("name", ["m.nemo"])
 def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\x80\x04whatever\0\1")
     with pytest.raises(errors.UsageError, match=r"that ckpt cannot read: .* is yours to say"):

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch.distributed.checkpoint as saver
@@ -40,6 +41,7 @@ OURS_ALONE = {
     "mindspore_strategy",
     "paddle_dist",
     "torchsnapshot",
+    "eqx",
 }
 """Formats whose frameworks are not installed; ``zip_archive`` is Keras' own."""
 STEPS = ("iteration", "global_step", "global_steps", "step", "steps")
@@ -76,6 +78,11 @@ def loaded(made: LoadPlan, formats: Mapping[str, str | None]) -> tuple[dict[str,
             sets.add(os.path.dirname(path))
         elif form in ("torch_zip", "torch_legacy", "torch_tar"):
             states[path] = load_torch(path)
+        elif form in ("npy", "npz"):
+            kept = np.load(path)
+            states[path] = {name: kept[name].tolist() for name in kept} if form == "npz" else kept.tolist()
+        elif path.endswith(".joblib"):
+            ours.append(path)
         elif form == "pickle_plain":
             with open(path, "rb") as f:
                 states[path] = _Modules.load(f)

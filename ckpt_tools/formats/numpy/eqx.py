@@ -19,9 +19,10 @@ _LINE = 1 << 20
 
 def magic(head: bytes) -> bool:
     """NumPy's mark at the beginning, or behind a line of JSON that may be longer than what is seen of it."""
-    if head[:1] == b"{":
-        return b"\n" + npy.MAGIC in head or (len(head) == HEAD and b"\n" not in head)
-    return npy.magic(head)
+    if head[:1] != b"{":
+        return npy.magic(head)
+    _, line, behind = head.partition(b"\n")
+    return len(head) == HEAD if not line else behind.startswith(npy.MAGIC[: len(behind)])
 
 
 @limited

@@ -12,6 +12,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, Format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_TENSORS, zero_tail
 from ckpt_tools.formats.numpy.header import Element, Header, read_header
+from ckpt_tools.formats.pickles.arrays import arrays
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Call, Pickled
@@ -75,7 +76,7 @@ def read_array(source: Source, at: int, name: str, anatomy: Anatomy) -> Generato
         pickled = yield from read_judged(source, array.data, source.size, anatomy)
         what = "a pickle of an array's objects: its names and numbers are not checked"
         anatomy.explain(array.data, pickled.end - array.data, what, Guard.UNPROTECTED)
-        told(pickled, anatomy)
+        yield from _told(pickled, anatomy)
         return pickled.end
     end = array.data + array.header.nbytes
     if end > source.size:
@@ -93,7 +94,7 @@ def tensor_of(header: Header, name: str, offset: int | None) -> Tensor:
     return Tensor(name, header.element.name, shape, header.nbytes, offset)
 
 
-def told(pickled: Pickled, anatomy: Anatomy) -> None:
+def _told(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
     """What a pickled array of objects says of a training: of one without dimensions the dict in it, which is
     how numpy.save keeps a dict.
     """
@@ -103,6 +104,7 @@ def told(pickled: Pickled, anatomy: Anatomy) -> None:
     _, shape, _, _, items = state
     if shape == () and type(items) is list and len(items) == 1:
         scalars(items[0], anatomy)
+        yield from arrays(pickled._replace(value=items[0]), anatomy)
 
 
 def _explain(source: Source, at: int, array: Array, anatomy: Anatomy) -> None:

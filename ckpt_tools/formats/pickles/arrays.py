@@ -12,6 +12,7 @@ from typing import Any
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
+from ckpt_tools.formats.pickles.joblib_arrays import WRAPPER
 from ckpt_tools.formats.pickles.stubs import Call, Filled, Global, Long, Pickled
 from ckpt_tools.formats.torch.names import named
 from ckpt_tools.model.finding import Finding
@@ -37,7 +38,7 @@ def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
     filled = {id(f.call): f for f in pickled.filled}
     made: dict[int, Tensor] = {}
     for call in pickled.calls:
-        if call.func not in _MAKERS:
+        if call.func not in _MAKERS and call.func != WRAPPER:
             continue
         array = _array(call, filled.get(id(call)))
         if isinstance(array, Finding):
@@ -51,6 +52,8 @@ def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
 def _array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
     """The array that a call and its state describe; None for one whose type is not looked at."""
     state = call.state[-4:] if type(call.state) is tuple else ()
+    if call.func == WRAPPER and isinstance(call.state, dict):  # joblib's: the machine has looked at it
+        state = (call.state.get("shape"), call.state.get("dtype"), False, b"" if filled else None)
     if len(state) != 4:
         return finding("bad-pickle", "an array has no state as numpy writes it", offset=call.offset)
     shape, dtype, _, data = state
@@ -75,9 +78,10 @@ def _is_length(n: Any) -> bool:
 
 def _code(dtype: Any) -> str | None:
     """What numpy calls an element type ("f4"), None where it is none."""
-    if type(dtype) is not Call or dtype.func != _DTYPE or not dtype.args or type(dtype.args[0]) is not str:
+    if type(dtype) is not Call or dtype.func != _DTYPE or not dtype.args:
         return None
-    return dtype.args[0]
+    kind = dtype.args[0]
+    return str(kind) if type(kind) in (str, Global) else None
 
 
 def _in_order(dtype: Call) -> bool:

@@ -5,6 +5,7 @@ format that holds a pickle.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -48,18 +49,19 @@ def read_judged(
     whole: bool = False,
     harmless: tuple[str, ...] = (),
     first: int = _FIRST,
+    arrays: bool = False,
 ) -> Generator[Finding, None, Pickled]:
     """Read the pickle that begins at ``start`` and may use the file up to ``stop``; its ``end`` is an offset
     of the file. Raises Damage.
 
     ``whole`` reads as much at once as is kept in memory; otherwise ``first`` bytes are read first, and four
     times as much as long as the pickle goes on.
-    What the pickle names is judged also when it is damaged further on.
+    What the pickle names is judged also when it is damaged further on. ``arrays`` are those of joblib.
     """
     names = _Names()
     head = source.read(start, min(stop - start, WINDOW if whole else first))
     try:
-        pickled = read_from(source, start, stop, head, names.seen, called=names.called)
+        pickled = read_from(source, start, stop, head, names.seen, called=names.called, arrays=arrays)
     except NeedMore:
         yield from _judged(names.told(head), anatomy, harmless)
         if stop == source.size:
@@ -78,6 +80,18 @@ def read_judged(
     yield from _nested(pickled, told, 3)
     yield from _judged(told, anatomy, harmless)
     return pickled._replace(end=start + pickled.end)
+
+
+def read_otherwise(source: Source) -> Iterator[Finding]:
+    """What somebody would run who unpickles a file of joblib's and does not know of the arrays in it: their
+    bytes are opcodes then, and mean something else.
+    """
+    names = _Names()
+    head = source.read(0, min(source.size, _FIRST))
+    with suppress(Damage):
+        read_from(source, 0, source.size, head, names.seen, called=names.called)
+    found = judge(names.told(head), [])
+    yield from (f for f in found if f.code == "unsafe-pickle")
 
 
 class _Names:

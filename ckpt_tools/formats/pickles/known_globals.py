@@ -48,6 +48,8 @@ _NUMPY_TYPES = (
 )
 _NUMPY = (
     words("numpy.", _NUMPY_TYPES)
+    | words("", "joblib.numpy_pickle.NumpyArrayWrapper ml_dtypes.bfloat16 ml_dtypes.int4 ml_dtypes.uint4")
+    | words("ml_dtypes.float8_", "e3m4 e4m3 e4m3b11fnuz e4m3fn e4m3fnuz e5m2 e5m2fnuz e8m0fnu")
     | words("numpy.core.multiarray.", "_reconstruct scalar")
     | words("numpy._core.multiarray.", "_reconstruct scalar")
     | words("", "numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format
 from ckpt_tools.formats.pickles.arrays import arrays
-from ckpt_tools.formats.pickles.judged import read_judged
+from ckpt_tools.formats.pickles.judged import read_judged, read_otherwise
 from ckpt_tools.formats.pickles.machine import Machine
 from ckpt_tools.formats.pickles.reader import STEPS, NeedMore
 from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.legacy_magic import also_tar, legacy_magic
 from ckpt_tools.formats.torch.tensors import tensors
 from ckpt_tools.model.finding import Finding
@@ -44,7 +45,14 @@ def _textual(head: bytes) -> bool:
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield finding("not-checksummed", "a pickle has no checksum: only its own structure was checked")
     yield from also_tar(source)
-    pickled = yield from read_judged(source, 0, source.size, anatomy)
+    pickled = yield from read_plain(source, anatomy)
+    if pickled.bare:
+        yield from read_otherwise(source)
+
+
+def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
+    """One pickle that takes the whole of a source, and joblib's arrays in it. Raises Damage."""
+    pickled = yield from read_judged(source, 0, source.size, anatomy, arrays=True)
     anatomy.explain(
         0,
         pickled.end,
@@ -58,11 +66,20 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding(
             "trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end
         )
+    return pickled
 
 
 FORMAT = Format(
     name="pickle_plain",
-    suffixes=(".pkl", ".pdparams", ".pdopt", ".pdckpt", ".pdstates", ".pdema"),  # after .pkl: paddle.save
+    suffixes=(
+        ".pkl",
+        ".pdparams",
+        ".pdopt",
+        ".pdckpt",
+        ".pdstates",
+        ".pdema",
+        ".joblib",
+    ),  # after .pkl: paddle.save
     names=r"\d+_\d+\.distcp",  # paddle.distributed's; torch's begin with two underlines
     magic=magic,
     distinct=False,

@@ -23,6 +23,7 @@ from ckpt_tools.formats.pickles.stubs import (
     Key,
     Long,
     NeedMore,
+    Nested,
     Number,
     Persistent,
     Pickled,
@@ -47,6 +48,8 @@ __all__ = [
 ]
 WINDOW = 4 << 20
 """Bytes of a pickle in memory, unless a single line of it is longer."""
+_NESTED = 4096
+"""Bytes that are read first of a pickle inside another one, and behind it."""
 
 
 def read_pickle(
@@ -75,16 +78,25 @@ def read_from(
     seen: dict[Global, int],
     *,
     called: dict[Global, int] | None = None,
+    arrays: bool = False,
 ) -> Pickled:
     """The same for the pickle at ``start`` of a file, which ends at ``stop`` at the latest; ``head`` is what
     was read of it. Raises ShortRead, too.
 
-    A window goes over the file: neither its bytes nor long texts in it are all in memory.
+    A window goes over the file: neither its bytes nor long texts in it are all in memory. With ``arrays``
+    those that joblib keeps in the stream are gone over.
     """
     machine = Machine(head, 0, start, seen, called)
+    machine.arrays = arrays
+    return _read_on(machine, source, stop)
+
+
+def _read_on(machine: Machine, source: Source, stop: int) -> Pickled:
     while True:
         try:
             return _run(machine)
+        except Nested:
+            _go_over(machine, source, stop)
         except NeedMore as e:
             at, need = machine.base + machine.op, machine.base + e.upto
             if need > stop:
@@ -98,6 +110,21 @@ def read_from(
         except Damage:
             machine.forget()
             raise
+
+
+def _go_over(outer: Machine, source: Source, stop: int) -> None:
+    """Read the pickle of an array's objects where the machine stands, and let it go on behind that."""
+    at = outer.base + outer.pos
+    head = source.read(at, min(_NESTED, stop - at))
+    inner = Machine(head, 0, at, outer.seen, outer.called)
+    inner.ticks, inner.left = outer.ticks, outer.left
+    pickled = _read_on(inner, source, stop)
+    outer.left = inner.left
+    outer.calls += pickled.calls
+    outer.stack[-1].items = [pickled.value]
+    end = at + pickled.end
+    outer.op = end - outer.base
+    outer.feed(source.read(end, min(_NESTED, stop - end)))
 
 
 def _run(machine: Machine) -> Pickled:

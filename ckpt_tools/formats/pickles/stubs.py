@@ -123,6 +123,10 @@ class NeedMore(Damage):
         self.upto = upto
 
 
+class Nested(Exception):
+    """Where the machine stands, another pickle begins, which has a memo of its own."""
+
+
 class Filled(NamedTuple):
     """An object that was given bytes, as an array is given its elements, and where in the file they lie."""
 
@@ -143,3 +147,5 @@ class Pickled(NamedTuple):
     twice: Sequence[tuple[str, int]] = ()
     """Keys that one dict was given twice, with the offset of the second time: the first few."""
     filled: Sequence[Filled] = ()
+    bare: int = 0
+    """Arrays of joblib without a padding before them: another unpickler takes their bytes for opcodes."""

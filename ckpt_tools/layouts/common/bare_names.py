@@ -18,7 +18,7 @@ class BareName(NamedTuple):
     here.
 
     ``pattern`` is the name without its numbers: who saved two files of one pattern saved them in the same
-    place of a program.
+    place of a program. ``noun``: a word of it is one for a model or its state.
     """
 
     role: str = ""
@@ -30,10 +30,17 @@ class BareName(NamedTuple):
     words: tuple[str, ...] = ()
     pattern: str = ""
     shard: bool = False
+    noun: bool = False
 
     @property
     def numbered(self) -> bool:
         return (self.step, self.epoch, self.number) != (None, None, None)
+
+    @property
+    def calls_it_a_state(self) -> bool:
+        """Whether the name of a file that may as well be data is that of a checkpoint."""
+        told = self.noun or self.role == "optimizer"
+        return not self.words and (told or (self.step, self.epoch) != (None, None) or bool(self.alias))
 
     @property
     def says_something(self) -> bool:
@@ -43,7 +50,9 @@ class BareName(NamedTuple):
 
 _PADDLE = {"pdparams": "", "pdopt": "optimizer", "pdema": "ema", "pdstates": "trainer", "states": "trainer"}
 """Endings of PaddlePaddle's names, each with the role that it tells: one save has a file of each."""
-SUFFIXES = re.compile(rf"\.(pt|pth|pth\.tar|bin|ckpt|safetensors|{'|'.join(_PADDLE)})$", re.IGNORECASE)
+SUFFIXES = re.compile(
+    rf"\.(pt|pth|pth\.tar|bin|ckpt|safetensors|npz|npy|eqx|joblib|{'|'.join(_PADDLE)})$", re.IGNORECASE
+)
 _UNITS = {
     **dict.fromkeys(
         (
@@ -116,6 +125,19 @@ _PLAIN = frozenset(
         "pth",
     )
 )
+_NOUNS = _PLAIN - {
+    "dict",
+    "pytorch",
+    "torch",
+    "full",
+    "global",
+    "train",
+    "training",
+    "lr",
+    "at",
+    "pth",
+    "saved",
+}
 _METRICS = frozenset(
     (
         "loss",
@@ -208,6 +230,7 @@ def read_bare_name(name: str) -> BareName:
         role=said.role or paddle or "",
         pattern=re.sub(r"\d+", "", stem).strip("-_. ="),
         shard=bool(re.search(r"\d-of-\d", stem)),
+        noun=not _NOUNS.isdisjoint(tokens),
     )
 
 

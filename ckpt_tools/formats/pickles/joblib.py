@@ -1,0 +1,193 @@
+"""Compressed pickles of joblib.dump(compress=…), the whole of which is decoded: what a pickle names shows
+only then.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format, structure
+from ckpt_tools.formats.named import JOBLIB_SUFFIXES
+from ckpt_tools.formats.pickles.judged import read_otherwise
+from ckpt_tools.formats.pickles.pickle_plain import magic as is_pickle
+from ckpt_tools.formats.pickles.pickle_plain import read_plain
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.storage import ShortRead, Source
+
+_PIECE = 1 << 18
+_RATIO, _FLOOR = 64, 64 << 20
+"""Bytes that a file may decode into: so many for each of its own, or so many if that is more."""
+_MEMORY = 100 << 20
+"""Bytes that xz may ask for: its highest preset needs 65 MiB."""
+_ZFILE = 21
+"""Bytes before the zlib data of joblib before 0.10: "ZF" and the decoded size as text."""
+
+
+class _Codec(NamedTuple):
+    """A compression: how its data begins, and what makes its decoder (None for one that is not read here)."""
+
+    name: str
+    begins: bytes
+    decoder: Callable[[], Any] | None
+
+
+_CODECS = (
+    *(_Codec("zlib", bytes((0x78, level)), zlib.decompressobj) for level in (0x01, 0x5E, 0x9C, 0xDA)),
+    _Codec("gzip", b"\x1f\x8b\x08", lambda: zlib.decompressobj(31)),
+    _Codec("bz2", b"BZh", bz2.BZ2Decompressor),
+    _Codec("xz", b"\xfd7zXZ\0", lambda: lzma.LZMADecompressor(memlimit=_MEMORY)),
+    _Codec("lzma", b"\x5d\0\0", lambda: lzma.LZMADecompressor(memlimit=_MEMORY)),
+    _Codec("ZF", b"ZF0x", zlib.decompressobj),
+    _Codec("lz4", b"\x04\x22\x4d\x18", None),
+)
+
+
+def _codec(head: bytes) -> _Codec | None:
+    return next((c for c in _CODECS if head.startswith(c.begins)), None)
+
+
+def magic(head: bytes) -> bool:
+    """The beginning of one of the compressions that joblib knows."""
+    return _codec(head) is not None
+
+
+class _Walk:
+    """Decodes a file piece by piece; ``at`` is where in the file it stands, ``wrong`` what stopped it."""
+
+    def __init__(self, source: Source, codec: _Codec) -> None:
+        self.source, self.codec = source, codec
+        self.at = _start(source) if codec.name == "ZF" else 0
+        self.wrong: Damage | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        decoder = self.codec.decoder() if self.codec.decoder else None
+        while decoder and not decoder.eof:
+            raw = self.source.read(self.at, min(_PIECE, max(0, self.source.size - self.at)))
+            if not raw:
+                self.wrong = Damage("truncated", f"the {self.codec.name} data has no end", self.at)
+                return
+            try:
+                yield from _decode(decoder, raw)
+            except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as e:
+                why = f"the {self.codec.name} data does not decode: {e}"
+                self.wrong = Damage("bad-compression", why, self.at)
+                return
+            self.at += len(raw) - len(decoder.unused_data)
+
+
+def _start(source: Source) -> int:
+    """Where the data of a Z-file begins: Python 2 wrote one blank more."""
+    return _ZFILE + (source.size > _ZFILE and source.read(_ZFILE, 1) == b" ")
+
+
+def _decode(decoder: Any, raw: bytes) -> Iterator[bytes]:
+    """What some bytes of a file decode into, no more than a piece at a time. zlib hands back what it has not
+    taken, the others keep it.
+    """
+    more = True
+    while more:
+        out = decoder.decompress(raw, _PIECE)
+        if out:
+            yield out
+        raw = getattr(decoder, "unconsumed_tail", b"")
+        more = not decoder.eof and (bool(raw) or not getattr(decoder, "needs_input", True))
+
+
+class _Decoded:
+    """What a file decodes into, as a source that is read from its beginning on: what lies before the last
+    read is forgotten.
+    """
+
+    def __init__(self, walk: _Walk, size: int) -> None:
+        self.walk, self.path, self.size = walk, walk.source.path, size
+        self.pieces, self.at, self.data = iter(walk), 0, bytearray()
+
+    @property
+    def bytes_read(self) -> int:
+        return self.walk.source.bytes_read
+
+    def read(self, offset: int, length: int) -> bytes:
+        self._forget(offset)
+        while self.at + len(self.data) < offset + length:
+            piece = next(self.pieces, b"")
+            if not piece:
+                raise ShortRead(offset, length, max(0, self.at + len(self.data) - offset))
+            self.data += piece
+            self._forget(offset)
+        return bytes(self.data[:length])
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        buffer[:] = self.read(offset, len(buffer))
+
+    def _forget(self, offset: int) -> None:
+        before = min(max(offset - self.at, 0), len(self.data))
+        del self.data[:before]
+        self.at += before
+
+
+def _decoded_size(walk: _Walk) -> int:
+    """Bytes that a whole file decodes into. Raises Damage where they are too many."""
+    size, most = 0, max(_RATIO * walk.source.size, _FLOOR)
+    for piece in walk:
+        size += len(piece)
+        if size > most:
+            why = f"{walk.codec.name} data that decodes into more than {most:,} bytes is not read"
+            raise Damage("unread-pickle", why, 0)
+    return size
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    codec = _codec(source.read(0, min(HEAD, source.size)))
+    if codec is None:
+        raise Damage("bad-header", "the file does not begin like compressed data", 0)
+    if codec.decoder is None:
+        raise Damage("unread-pickle", f"{codec.name} data is not read here, so nobody knows what it names", 0)
+    walk = _Walk(source, codec)
+    size = _decoded_size(walk)
+    if walk.wrong:
+        yield walk.wrong.finding
+    elif walk.at < source.size:
+        why = f"{source.size - walk.at:,} bytes follow the {codec.name} data"
+        yield finding("trailing-data", why, offset=walk.at)
+    what = f"{codec.name} data: its checksum, if it has one, covers what it decodes into"
+    anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
+    if not is_pickle(_Decoded(_Walk(source, codec), size).read(0, min(HEAD, size))):
+        yield finding("wrong-format", f"the {codec.name} data is no pickle", offset=0)
+        return
+
+    def pickle(decoded: Source, inside: Anatomy) -> Iterator[Finding]:
+        pickled = yield from read_plain(decoded, inside)
+        if pickled.bare:
+            yield from read_otherwise(_Decoded(_Walk(source, codec), size))
+
+    inner = Anatomy()
+    for f in structure(_Decoded(_Walk(source, codec), size), inner, pickle):
+        yield replace(f, offset=None)
+    anatomy.named(inner)
+    anatomy.keys |= inner.keys
+    anatomy.metadata.update(inner.metadata)
+    anatomy.tensors += (replace(t, offset=None) for t in inner.tensors)
+
+
+FORMAT = Format(
+    name="joblib",
+    suffixes=JOBLIB_SUFFIXES,
+    magic=magic,
+    distinct=False,
+    checks={Level.STRUCTURE: _structure},
+    protects="the checksum of zlib, gzip, bz2 or xz over what the file decodes into; .lzma has none",
+    limits=(
+        "the whole file is decoded to see what its pickle names, up to 64 times its size or 64 MiB",
+        "lz4 is not read, nor arrays in files of their own, as joblib before 0.10 kept them",
+        "where a name is said to stand is an offset of what the file decodes into",
+    ),
+    unasked=True,
+    reference="joblib 1.6: joblib/compressor.py, numpy_pickle.py, numpy_pickle_compat.py (Z-files)",
+)
