@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.findings import finding
-from ckpt_tools.formats import format_of
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -30,15 +29,17 @@ def consistency(parts: Sequence[Part], reports: Reports, layouts: Layouts) -> It
     yield from layout.check([(p, r) for p in parts if (r := reports.get(p.path)) and r.format])
 
 
-def signatures(parts: Sequence[Part], reports: Reports, layouts: Layouts) -> Iterator[tuple[Part, Part]]:
+def signatures(
+    parts: Sequence[Part], reports: Reports, layouts: Layouts, hides_cuts: Callable[[Report], bool]
+) -> Iterator[tuple[Part, Part]]:
     """(odd part, typical part) where a rank's tensors differ from those of most of its files in the run.
 
-    Of two signatures that are equally frequent the one of the older file counts as usual.
+    Files of a format that ``hides_cuts`` are compared in every layout. Of two signatures that are equally frequent the one of the older file counts as usual.
     """
     series: dict[object, list[tuple[Part, Report]]] = defaultdict(list)
     for p in parts:
         report = reports.get(p.path)
-        if report is not None and _comparable(p, report, layouts.of(p)):
+        if report is not None and _comparable(p, report, layouts.of(p), hides_cuts):
             series[_series(p, report, layouts.of(p))].append((p, report))
     for same in series.values():
         same.sort(key=lambda row: (row[0].step or 0, row[0].epoch or 0, row[0].step_in_epoch or 0))
@@ -47,14 +48,13 @@ def signatures(parts: Sequence[Part], reports: Reports, layouts: Layouts) -> Ite
         yield from ((p, typical) for p, r in same if r.signature != usual)
 
 
-def _comparable(p: Part, report: Report, layout: Layout) -> bool:
+def _comparable(p: Part, report: Report, layout: Layout, hides_cuts: Callable[[Report], bool]) -> bool:
     """Whether a file's tensors should be those of the same rank's files at other steps, or show at least that
     it was cut between two of them.
     """
     if not report.tensors or any(f.code in ("truncated", "bad-header") for f in report.findings):
         return False
-    hides_cuts = report.format is not None and format_of(report.format).hides_cuts
-    return hides_cuts or same_tensors(p, layout)
+    return same_tensors(p, layout) or hides_cuts(report)
 
 
 def same_tensors(p: Part, layout: Layout) -> bool:

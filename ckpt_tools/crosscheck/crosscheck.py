@@ -123,10 +123,15 @@ def _contradictions(run: _Run) -> Iterator[FileFinding]:
 
 def _changed_tensors(run: _Run) -> Iterator[FileFinding]:
     """Files with other tensors than the same rank's files of other steps."""
-    for odd, typical in consistency.signatures(run.parts, run.reports, run.session.layouts):
+    pairs = consistency.signatures(run.parts, run.reports, run.session.layouts, _hides_cuts)
+    for odd, typical in pairs:
         wrong = changed(odd, typical, run.session)
         if wrong.severity is Severity.ERROR or consistency.same_tensors(odd, run.session.layouts.of(odd)):
             yield odd.path, wrong
+
+
+def _hides_cuts(report: Report) -> bool:
+    return report.format is not None and format_of(report.format).hides_cuts
 
 
 def _unlike_run(run: _Run) -> Iterator[FileFinding]:
