@@ -30,16 +30,22 @@ def consistency(parts: Sequence[Part], reports: Reports, layouts: Layouts) -> It
 
 
 def signatures(
-    parts: Sequence[Part], reports: Reports, layouts: Layouts, hides_cuts: Callable[[Report], bool]
+    parts: Sequence[Part],
+    reports: Reports,
+    layouts: Layouts,
+    hides_cuts: Callable[[str | None], bool],
 ) -> Iterator[tuple[Part, Part]]:
     """(odd part, typical part) where a rank's tensors differ from those of most of its files in the run.
 
-    Files of a format that ``hides_cuts`` are compared in every layout. Of two signatures that are equally frequent the one of the older file counts as usual.
+    Of two signatures that are equally frequent the one of the older file counts as usual. Files of a format
+    that ``hides_cuts`` are compared in every layout.
     """
     series: dict[object, list[tuple[Part, Report]]] = defaultdict(list)
     for p in parts:
         report = reports.get(p.path)
-        if report is not None and _comparable(p, report, layouts.of(p), hides_cuts):
+        if report is None or not _comparable(report):
+            continue
+        if same_tensors(p, layouts.of(p)) or hides_cuts(report.format):
             series[_series(p, report, layouts.of(p))].append((p, report))
     for same in series.values():
         same.sort(key=lambda row: (row[0].step or 0, row[0].epoch or 0, row[0].step_in_epoch or 0))
@@ -48,13 +54,9 @@ def signatures(
         yield from ((p, typical) for p, r in same if r.signature != usual)
 
 
-def _comparable(p: Part, report: Report, layout: Layout, hides_cuts: Callable[[Report], bool]) -> bool:
-    """Whether a file's tensors should be those of the same rank's files at other steps, or show at least that
-    it was cut between two of them.
-    """
-    if not report.tensors or any(f.code in ("truncated", "bad-header") for f in report.findings):
-        return False
-    return same_tensors(p, layout) or hides_cuts(report)
+def _comparable(report: Report) -> bool:
+    """Whether a file has tensors, all of which could be read."""
+    return report.tensors > 0 and not any(f.code in ("truncated", "bad-header") for f in report.findings)
 
 
 def same_tensors(p: Part, layout: Layout) -> bool:

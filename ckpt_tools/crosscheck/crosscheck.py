@@ -15,14 +15,14 @@ from ckpt_tools.crosscheck import consistency
 from ckpt_tools.crosscheck.duplicates import same_content
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
 from ckpt_tools.crosscheck.unfinished import TORN
-from ckpt_tools.crosscheck.unlike import changed, unlike_run
+from ckpt_tools.crosscheck.unlike import differs, unlike_run
 from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.crosscheck.writers import contradictions
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.sidecars import NOTES
 from ckpt_tools.findings import finding
-from ckpt_tools.formats import format_of
+from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -123,15 +123,9 @@ def _contradictions(run: _Run) -> Iterator[FileFinding]:
 
 def _changed_tensors(run: _Run) -> Iterator[FileFinding]:
     """Files with other tensors than the same rank's files of other steps."""
-    pairs = consistency.signatures(run.parts, run.reports, run.session.layouts, _hides_cuts)
-    for odd, typical in pairs:
-        wrong = changed(odd, typical, run.session)
-        if wrong.severity is Severity.ERROR or consistency.same_tensors(odd, run.session.layouts.of(odd)):
-            yield odd.path, wrong
-
-
-def _hides_cuts(report: Report) -> bool:
-    return report.format is not None and format_of(report.format).hides_cuts
+    layouts = run.session.layouts
+    for odd, typical in consistency.signatures(run.parts, run.reports, layouts, hides_cuts):
+        yield from ((odd.path, f) for f in differs(odd, typical, run.session))
 
 
 def _unlike_run(run: _Run) -> Iterator[FileFinding]:

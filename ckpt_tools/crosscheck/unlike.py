@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
+from ckpt_tools.crosscheck.consistency import same_tensors
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of
 from ckpt_tools.inspection.check import prefix_signature
@@ -57,6 +58,13 @@ def _encryption(rows: Rows) -> Iterator[tuple[str, Finding]]:
         if mode and mode != usual:
             text = f"it is encrypted with {mode}, the run's other files with {usual}"
             yield part.path, finding("signature-changed", text)
+
+
+def differs(odd: Part, typical: Part, s: Session) -> Iterator[Finding]:
+    """The same of a part whose siblings may have other tensors: only that it was cut counts then."""
+    found = changed(odd, typical, s)
+    if found.severity is Severity.ERROR or same_tensors(odd, s.layouts.of(odd)):
+        yield found
 
 
 def changed(odd: Part, typical: Part, s: Session) -> Finding:

@@ -31,6 +31,11 @@ def format_of(name: str) -> Format:
     return found
 
 
+def hides_cuts(name: str | None) -> bool:
+    """Whether a file of that format, cut between two of its records, looks whole."""
+    return name is not None and format_of(name).hides_cuts
+
+
 def __getattr__(name: str) -> object:
     if name == "FORMATS":
         return tuple(format_of(one) for one in names.order)
@@ -49,6 +54,7 @@ __all__ = [
     "Damage",
     "Format",
     "format_of",
+    "hides_cuts",
     "names",
     "structure",
 ]

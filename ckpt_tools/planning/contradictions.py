@@ -11,6 +11,7 @@ from ckpt_tools.crosscheck import attempts, consistency
 from ckpt_tools.crosscheck.duplicates import Copied, same_content
 from ckpt_tools.crosscheck.neighbours import Neighbours
 from ckpt_tools.crosscheck.writers import contradictions
+from ckpt_tools.formats import hides_cuts
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
@@ -63,10 +64,14 @@ class Contradictions:
             wrong = {path for path, f in reported if f.severity is Severity.ERROR}
             copies = self._copies(candidate, compared, wrong)
             yield from (Contradiction(*copied) for copied in copies if copied.path in mine)
-        unlike = consistency.signatures(compared, self.session.reports, self.layouts)
-        for odd, typical in (*unlike, *self.evidence.unlike_replicas(c)):
+        for odd, typical in consistency.signatures(compared, self.session.reports, self.layouts, hides_cuts):
             if odd.path in mine:
-                from ckpt_tools.crosscheck.unlike import changed  # rare, and a start is faster without it
+                from ckpt_tools.crosscheck.unlike import differs  # rare, and a start is faster without it
+
+                yield from (Contradiction(odd.path, f) for f in differs(odd, typical, self.session))
+        for odd, typical in self.evidence.unlike_replicas(c):
+            if odd.path in mine:
+                from ckpt_tools.crosscheck.unlike import changed
 
                 yield Contradiction(odd.path, changed(odd, typical, self.session))
         if c.kind is Kind.DYING_GASP:
@@ -76,7 +81,8 @@ class Contradictions:
         """Files of a dying gasp that hold no more than the first tensors of the same ranks' regular saves."""
         saves = self._sound(self._neighbours(candidate, {p.rank for p in parts}, Kind.PERIODIC))
         mine = {p.path for p in parts}
-        for odd, typical in consistency.signatures([*parts, *saves], self.session.reports, self.layouts):
+        compared = [*parts, *saves]
+        for odd, typical in consistency.signatures(compared, self.session.reports, self.layouts, hides_cuts):
             if odd.path in mine:
                 from ckpt_tools.crosscheck.unlike import changed
 
