@@ -1140,6 +1140,12 @@ safetensors_set sharded-safetensors
     index:{prefix}.safetensors.index.json shard:{prefix}-{shard:05d}-of-{of:05d}.safetensors
     index_bin:{prefix}.bin.index.json shard_bin:{prefix}-{shard:05d}-of-{of:05d}.bin
 
+numpy_steps numpy
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_>{step}/
+    ~npy:{name}.npy ~npz:{name}.npz
+  <epoch-|epoch_|epoch=>{epoch}/
+    ~npy_epoch:{name}.npy ~npz_epoch:{name}.npz
+
 rank_files rank-files
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
     model:[<model|weights|state_dict|model_state|model_states|pytorch_model>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><model|weights|state_dict|model_state|model_states|pytorch_model>].<pt|pth|bin|ckpt|safetensors>
@@ -1243,15 +1249,15 @@ mindspore mindspore note:meta.json stateless:-graph.meta
 files files
   .
     ~torch:{name}.<pt|pth|pth.tar|bin> ~ckpt:{name}.ckpt ~safetensors:{name}.safetensors
-    ~paddle:{name}.<pdparams|pdopt|pdema|pdstates|states> ~state:{name}.<pt|pth|pth.tar|bin>
-    ~uncounted:{name}.<pt|pth|pth.tar|bin> ~counted:{name}.<pt|pth|pth.tar|bin>
-    ~weights:{name}.<pt|pth|pth.tar|bin> ~optimizer:{name}.<pt|pth|pth.tar|bin>
-    ~optimizer_counted:{name}.<pt|pth|pth.tar|bin> ~progress:{name}.<pt|pth|pth.tar|bin>
-    ~other:{name}.<pt|pth|pth.tar|bin> ~rolling_state:{name}.<pt|pth|pth.tar|bin>
-    ~rolling_uncounted:{name}.<pt|pth|pth.tar|bin> ~rolling_counted:{name}.<pt|pth|pth.tar|bin>
-    ~rolling_weights:{name}.<pt|pth|pth.tar|bin> ~rolling_optimizer:{name}.<pt|pth|pth.tar|bin>
-    ~rolling_optimizer_counted:{name}.<pt|pth|pth.tar|bin> ~rolling_progress:{name}.<pt|pth|pth.tar|bin>
-    ~rolling_other:{name}.<pt|pth|pth.tar|bin>
+    ~numpy:{name}.<npz|npy> ~equinox:{name}.eqx ~paddle:{name}.<pdparams|pdopt|pdema|pdstates|states>
+    ~joblib:{name}.joblib ~state:{name}.<pt|pth|pth.tar|bin> ~uncounted:{name}.<pt|pth|pth.tar|bin>
+    ~counted:{name}.<pt|pth|pth.tar|bin> ~weights:{name}.<pt|pth|pth.tar|bin>
+    ~optimizer:{name}.<pt|pth|pth.tar|bin> ~optimizer_counted:{name}.<pt|pth|pth.tar|bin>
+    ~progress:{name}.<pt|pth|pth.tar|bin> ~other:{name}.<pt|pth|pth.tar|bin>
+    ~rolling_state:{name}.<pt|pth|pth.tar|bin> ~rolling_uncounted:{name}.<pt|pth|pth.tar|bin>
+    ~rolling_counted:{name}.<pt|pth|pth.tar|bin> ~rolling_weights:{name}.<pt|pth|pth.tar|bin>
+    ~rolling_optimizer:{name}.<pt|pth|pth.tar|bin> ~rolling_optimizer_counted:{name}.<pt|pth|pth.tar|bin>
+    ~rolling_progress:{name}.<pt|pth|pth.tar|bin> ~rolling_other:{name}.<pt|pth|pth.tar|bin>
 """
 """Module, name and notes of each layout; below it its directories, and in each its pieces, in their order."""
 WEAK, DESCRIBED = "~", "?"
