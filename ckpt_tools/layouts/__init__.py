@@ -33,6 +33,7 @@ ORDER = (
     "pytorch_sample",
     "lightning",
     "composer",
+    "timm",
     "fairseq",
     "mmengine",
     "detectron2",
@@ -48,6 +49,7 @@ ORDER = (
     "gguf",
     "onnx",
     "saved_model",
+    "torchtune",
     "safetensors_set",
     "numpy_steps",
     "rank_files",  # names that training loops of one's own give

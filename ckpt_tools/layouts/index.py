@@ -571,6 +571,11 @@ composer composer
     metadata_sharded:.metadata rank_metadata_sharded:__{rank}.metadata
     data_sharded:__{rank}_{shard}.distcp prefixed_sharded:{name}__{rank}_{shard}.distcp
 
+timm timm
+  .
+    ~epoch:checkpoint-{epoch}.pth.tar ~last:last.pth.tar
+    ~recovery:recovery-{epoch}-{step_in_epoch}.pth.tar ~best:model_best.pth.tar
+
 fairseq fairseq
   .
     ~update:checkpoint_{epoch}_{step}.pt ~epoch:checkpoint{epoch}.pt ~last:checkpoint_last.pt
@@ -1119,6 +1124,15 @@ saved_model saved-model
     hashes_named:fingerprint.pb
   {name}/assets/
     ?asset_named:{name}
+
+torchtune torchtune
+  <recipe_state>/
+    recipe:recipe_state.pt
+  epoch_{epoch}/
+    shard:model-{shard:05d}-of-{of:05d}.safetensors bin:model-{shard:05d}-of-{of:05d}.bin
+    old:<hf|tune>_model_{shard:04d}_{name}.pt index:<model.safetensors|pytorch_model.bin>.index.json
+    adapter:adapter_model.safetensors adapter_pt:adapter_model.<pt|bin>
+    config:<config|generation_config|adapter_config|tokenizer|tokenizer_config>.json
 
 safetensors_set sharded-safetensors
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/

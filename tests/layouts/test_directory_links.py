@@ -60,7 +60,7 @@ def homes() -> Iterator[tuple[Path, Callable[[Path, Path], None]]]:
         # <dir>_R tells a rank only among its siblings, so a store's own name leads to a question
         # and a folder of safetensors whose name tells no step is a run of its own
         asks = name.startswith("mindspore/") and way is stored
-        yield case, elsewhere if asks or name.startswith("sharded-safetensors/") else way
+        yield case, elsewhere if asks or name.startswith(("sharded-safetensors/", "torchtune/")) else way
 
 
 @pytest.mark.slow

@@ -56,6 +56,7 @@ FLAGS = {
     "megatron": ("--load", "--ckpt-step"),
     "megatron-core": ("--load", "--ckpt-step"),
     "mmengine": ("--resume",),
+    "timm": ("--resume",),
 }
 """Layout -> what its framework's programs are called with; the others take a path in their code."""
 

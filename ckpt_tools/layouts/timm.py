@@ -1,0 +1,79 @@
+"""timm: ``checkpoint-E.pth.tar`` of the best epochs, counted from 0, ``last.pth.tar`` of the last one,
+``model_best.pth.tar``, and ``recovery-E-B.pth.tar`` after B batches of epoch E.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.layouts.common.counters import named_epochs
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+FORMATS = ("torch_zip", "torch_legacy")
+
+
+def _epoch(metadata: Metadata) -> int | None:
+    return whole(metadata.get("epoch"))
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    return None, _epoch(metadata) if part.epoch is None else part.epoch, part.step_in_epoch
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from named_epochs(parts, _epoch, "epoch")
+
+
+def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
+    """A recovery file within an epoch that was finished since."""
+    finished = [o.epoch for o in others if o.run == c.run and o.step_in_epoch is None and o.epoch is not None]
+    return c.step_in_epoch is not None and c.epoch is not None and max(finished, default=-1) >= c.epoch
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    path = path or checkpoint.path
+    return Resume(path, ("--resume", path))
+
+
+def _pieces() -> Iterator[Piece]:
+    saved = Piece(
+        "",
+        "model",
+        "",
+        FORMATS,
+        shared=True,
+        single=True,
+        step_from="content",
+        weak=True,
+        proof="version",
+    )
+    yield replace(saved, name="epoch", template="checkpoint-{epoch}.pth.tar")
+    yield replace(saved, name="last", template="last.pth.tar")
+    yield replace(saved, name="recovery", template="recovery-{epoch}-{step_in_epoch}.pth.tar")
+    yield replace(saved, name="best", template="model_best.pth.tar", kind=Kind.BEST)
+
+
+LAYOUT = Layout(
+    name="timm",
+    title="timm",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    steps=_steps,
+    check=_check,
+    later=_later,
+    epoch_base=0,
+    renewed="last",
+    reshardable=True,
+    compare_steps=False,
+    reference="timm 1.0.31: utils/checkpoint_saver.py, models/_helpers.py resume_checkpoint()",
+    limits=(
+        "timm goes on with epoch E + 1 after recovery-E-B.pth.tar: the rest of epoch E is left out",
+        "last.pth.tar and a checkpoint-E.pth.tar of its epoch are copies: a whole one stands in for it",
+    ),
+)

@@ -1,0 +1,91 @@
+"""torchtune: ``epoch_N/`` holds the model after an epoch, ``recipe_state/recipe_state.pt`` the optimizer and
+the counters of the last one alone, written over at the end of every save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
+
+TORCH = ("torch_zip", "torch_legacy")
+_RECIPE = "recipe"
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    """The recipe counts the epochs that have run, directories from 0."""
+    run = whole(metadata.get("epochs_run"))
+    return None, run - 1 if part.piece == _RECIPE and run else part.epoch, None
+
+
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """The optimizer's state: that of another epoch would be loaded with this model, without a word."""
+    if _is_recipe(c):
+        yield finding("missing-part", "recipe_state.pt holds no model", path=c.path)
+    for o in others:
+        if o.run == c.run and _is_recipe(o) and not _is_recipe(c) and o.epoch != c.epoch:
+            of = "an epoch that it does not tell" if o.epoch is None else f"epoch {o.epoch}"
+            text = f"recipe_state.pt is of {of}: nothing holds the optimizer's state of epoch {c.epoch}"
+            hint = "to start from this model with a new optimizer, move recipe_state/ away"
+            yield finding("missing-part", text, path=c.path, hint=hint)
+
+
+def _is_recipe(c: Checkpoint) -> bool:
+    return all(p.piece == _RECIPE for p in c.parts)
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    home = checkpoint.path.rpartition("/")[0]
+    return Resume(checkpoint.path, ("resume_from_checkpoint=True", f"output_dir={home}"))
+
+
+def _pieces() -> Iterator[Piece]:
+    """Models are torchtune's where a recipe's state lies beside them; others are sharded safetensors."""
+    recipe = "<recipe_state>/recipe_state.pt"
+    state = Piece(_RECIPE, "recipe", recipe, TORCH, shared=True, required=False, step_from="content")
+    yield replace(state, kind=Kind.RELEASE)  # no checkpoint by itself
+    model = Piece("", "model", "", ("safetensors",), shared=True, companion=True)
+    home = "epoch_{epoch}"
+    shard = f"{home}/model-{{shard:05d}}-of-{{of:05d}}"
+    yield replace(model, name="shard", template=f"{shard}.safetensors")
+    yield replace(model, name="bin", template=f"{shard}.bin", formats=TORCH)
+    yield replace(
+        model, name="old", template=f"{home}/<hf|tune>_model_{{shard:04d}}_{{name}}.pt", formats=TORCH
+    )
+    index = f"{home}/<model.safetensors|pytorch_model.bin>.index.json"
+    yield replace(model, name="index", role="index", template=index, formats=("safetensors_index",))
+    adapter = replace(model, role="adapter", required=False)
+    yield replace(adapter, name="adapter", template=f"{home}/adapter_model.safetensors")
+    yield replace(adapter, name="adapter_pt", template=f"{home}/adapter_model.<pt|bin>", formats=TORCH)
+    config = f"{home}/<config|generation_config|adapter_config|tokenizer|tokenizer_config>.json"
+    yield replace(
+        adapter, name="config", role="config", template=config, formats=("json_member",), loaded=False
+    )
+
+
+LAYOUT = Layout(
+    name="torchtune",
+    title="torchtune",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    steps=_steps,
+    lacks=_lacks,
+    epoch_base=0,
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "torchtune 0.6.1: training/checkpointing/_checkpointer.py save_checkpoint() (model, adapter, then "
+        "recipe_state/), _utils.py get_largest_iter_folder(); recipes/full_finetune_single_device.py "
+        "(epochs_run)"
+    ),
+    limits=(
+        "nothing in a model tells its epoch: only its directory's name does",
+        "torchtune itself resumes from the epoch_N of the highest N: move one away that was not finished",
+    ),
+)
