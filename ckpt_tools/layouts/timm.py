@@ -1,4 +1,4 @@
-"""timm: ``checkpoint-E.pth.tar`` of the best epochs, counted from 0, ``last.pth.tar`` of the last one,
+"""What timm saves: ``checkpoint-E.pth.tar`` of the best epochs, counted from 0, ``last.pth.tar``,
 ``model_best.pth.tar``, and ``recovery-E-B.pth.tar`` after B batches of epoch E.
 """
 
