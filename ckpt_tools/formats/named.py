@@ -65,6 +65,7 @@ NAMED = (
     Named("torch_tar", "torch", TORCH_SUFFIXES),
     Named("mindspore_encrypted", "mindspore", (".ckpt",)),
     Named("dcp", "dcp", (".metadata", ".distcp"), "", True),
+    Named("paddle_tensors", "paddle", (".pdiparams", ".pdparams")),
     Named("paddle_dist", "paddle", (), r"\d+\.metadata", True),
     Named(
         "pickle_plain",

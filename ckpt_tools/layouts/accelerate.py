@@ -45,7 +45,9 @@ def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
     last state, which had no train_state.json until 2024.
     """
     run = [o for o in others if o is not c and (o.layout, o.run) == (c.layout, c.run)]
-    untold = (c.step, c.epoch, c.generation) == (None, None, None)
+    untold = (c.step, c.epoch, c.generation) == (None, None, None) and "state" not in {
+        p.role for p in c.parts
+    }
     return untold and bool(run) and all(o.mtime_ns < c.mtime_ns for o in run)
 
 

@@ -22,7 +22,7 @@ TORCH = ("torch_zip", "torch_legacy", "torch_tar")
 MAY_BE_DATA = ("npz", "npy")
 OBJECTS = ("pickle_plain", "joblib")
 FORMATS = (*TORCH, "mindspore_ckpt", "safetensors", *MAY_BE_DATA, "eqx")
-PADDLE = ("pickle_plain",)
+PADDLE = ("pickle_plain", "paddle_tensors")
 STEPS = (
     "global_step",
     "step",
@@ -315,7 +315,7 @@ def _pieces() -> Iterator[Piece]:
                 f"{mark}{name}",
                 "model",
                 _NAMES["torch"][0],
-                (*FORMATS, *OBJECTS),
+                (*FORMATS, *OBJECTS, PADDLE[1]),
                 shared=True,
                 single=True,
                 weak=True,

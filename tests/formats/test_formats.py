@@ -4,6 +4,7 @@ fixtures, not tests.
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -84,9 +85,21 @@ def _array_borders(data: bytes) -> set[int]:
     return {m.start() for m in re.finditer(rb"\x93NUMPY", data)}
 
 
+def _paddle_borders(data: bytes) -> set[int]:
+    """A stream of Paddle's tensors does not say how many there are: all of its fixtures' are without levels."""
+    out, at, sizes = set[int](), 0, {0: 1, 3: 8, 4: 2, 5: 4, 6: 8, 20: 1, 22: 2, 23: 8, 32: 1}
+    while at < len(data):
+        n = data[at + 16]
+        shape = [data[i] for i in range(at + 23, at + 20 + n, 2)]
+        at += 20 + n + math.prod(shape) * sizes[data[at + 21]]
+        out.add(at)
+    return out
+
+
 BLIND_CUTS: dict[str, Callable[[bytes], set[int]]] = {
     "mindspore_ckpt": _mindspore_borders,
     "mindspore_strategy": _strategy_borders,
+    "paddle_tensors": _paddle_borders,
     "gguf": _gguf_padding,
     "msgpack_stream": _stream_borders,
     "npy": _array_borders,
