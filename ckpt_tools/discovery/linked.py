@@ -54,7 +54,7 @@ def _telling(files: Iterable[NamedFile]) -> int:
     """How much the names of files tell of which save they are and whose."""
     most = 0
     for place, name, *_ in files:
-        if place.sure:
+        if place.sure or place.piece.generic:
             numbers = place.step, place.epoch, place.generation, place.rank
             told = (*numbers, *place.coords, name.step, name.epoch, name.rank)
             most = max(most, 1 + sum(value is not None for value in told))
