@@ -65,12 +65,16 @@ def _files(parts: Sequence[Part], root: str) -> str:
 
 
 def apart(
-    parts: Sequence[Part], others: Sequence[Sequence[Part]], begun: Sequence[Sequence[Part]] = ()
+    parts: Sequence[Part],
+    others: Sequence[Sequence[Part]],
+    begun: Sequence[Sequence[Part]] = (),
+    commit: str = "",
 ) -> Apart | None:
     """Whether the times of ``parts``, which are to be loaded together, are those of two attempts.
 
     ``others`` are the same files of the run's other checkpoints. ``begun`` are saves that never finished:
-    they show what lay in between, but not how long a save takes.
+    they show what lay in between, but not how long a save takes. Files of the role ``commit`` follow when
+    every rank is done, however long that takes.
     """
     mine = sorted((p for p in parts if p.size >= 0), key=lambda p: p.mtime_ns)
     times = [p.mtime_ns for p in mine]
@@ -85,11 +89,19 @@ def apart(
     why = ""
     if saves.between(older[-1].mtime_ns, newer[0].mtime_ns):
         why = "another checkpoint was written in between"
+    elif _commits(older, newer, commit):
+        return None
     elif not spans:
         why = "no save takes so long" if _long_alone(pause, times) else ""
     elif _skips_a_save(pause, [*spans, times[:at]]):
         why = "the run saves whole checkpoints more often than that"
     return Apart(older, newer, why) if why else None
+
+
+def _commits(older: Sequence[Part], newer: Sequence[Part], commit: str) -> bool:
+    """Whether only the files are newer that a save writes last: then a second attempt wrote all before them."""
+    roles = {p.role for p in newer}
+    return commit in roles and roles <= {commit, "index"} and commit not in {p.role for p in older}
 
 
 def _unusual(pause: int, spans: Sequence[Sequence[int]], saves: _Saves) -> bool:

@@ -55,7 +55,7 @@ def two_attempts(
     pieces = {p.piece for p in planned}
     others = [[p for p in o.parts if p.piece in pieces] for o in _siblings(c, run)]
     begun = [o.parts for o in run.unfinished if o.order != c.order]
-    found = attempts.apart(planned, others, begun)
+    found = attempts.apart(planned, others, begun, layout.commit)
     if found is None:
         return None
     sides = found.sides(root)
