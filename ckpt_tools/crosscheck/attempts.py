@@ -99,7 +99,7 @@ def apart(
 
 
 def _commits(older: Sequence[Part], newer: Sequence[Part], commit: str) -> bool:
-    """Whether only the files are newer that a save writes last: then a second attempt wrote all before them."""
+    """Whether only what a save writes last is newer: a second attempt would have written all before it."""
     roles = {p.role for p in newer}
     return commit in roles and roles <= {commit, "index"} and commit not in {p.role for p in older}
 
