@@ -37,6 +37,11 @@ class _Reading(NamedTuple):
     doubtful: bool
 
 
+def is_directory_alike(e: os.DirEntry[str]) -> bool:
+    """Whether it is a directory under a name that others give their files."""
+    return formats.names.of_directories(e.name) and surely_directory(e)
+
+
 class DirectoryNames:
     """The entries of one directory, sorted by what their names tell: ``mine`` are those that some layout
     knows.
@@ -80,7 +85,7 @@ class NameReader:
                 if self._is_unneeded(e.name, beside):
                     here.unneeded.append(e.path)
                     continue
-            if describes:
+            if describes and not is_directory_alike(e):
                 here.indexes.append(e.path)
             if fields is None or (doubtful and self._is_no_file(e, places.pieces[fields.piece])):
                 here.others.append(e)
@@ -169,8 +174,7 @@ class Listing:
             found.trackers[name, here.path] = e.path
         elif formats.names.known(name) or alone:
             file = BareFile(e.path, *stat_of(e))
-            in_its_place = "." in name or not surely_directory(e)  # directories are called checkpoint_5, too
-            if file.size >= 0 or (in_its_place and not holds_something(e)):
+            if file.size >= 0 or not (holds_something(e) or is_directory_alike(e)):
                 found.bare.append(file)
         elif surely_directory(e) or name.endswith(here.layouts.stateless):
             pass

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.directory import DirectoryNames, Listing, NameReader
+from ckpt_tools.discovery.directory import DirectoryNames, Listing, NameReader, is_directory_alike
 from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.discovery.names import lone_numbers, name_parts, settled
@@ -116,7 +116,8 @@ def _add_file(top: str, names: NameReader, listing: Listing) -> None:
         raise CannotLook(f"cannot list {home}, the directory of {top}: {e.strerror}") from e
     listing.add(names.inspect(home, [e for e in beside if e.name == name]), alone=True)
     indexes = listing.found.indexes
-    indexes += (e.path for e in beside if formats.names.may_be_index(e.name) and e.path not in indexes)
+    described = (e for e in beside if formats.names.may_be_index(e.name) and not is_directory_alike(e))
+    indexes += (e.path for e in described if e.path not in indexes)
     if formats.names.known(name):
         return
     for _ in range(4):  # a name that says nothing: its index may lie higher, in that of the whole save

@@ -99,7 +99,7 @@ NAMED = (
     Named("torchsnapshot", "torchsnapshot", (), r"\.snapshot_metadata", True),
     Named("mcore_integrity", "json_files", (), r"integrity\.json", True),
     Named("msgpack_stream", "msgpack", (), r"streaming_(?:params|train_state)(?:_\d{1,18})?"),
-    Named("msgpack", "msgpack", (".msgpack",), r"checkpoint_\d{1,18}"),
+    Named("msgpack", "msgpack", (".msgpack",), r"checkpoint_\d{1,18}", True),
 )
 """In the order in which magics are tried, most specific first."""
 
@@ -108,6 +108,9 @@ _STATE = re.compile(rf"(?:{_STATES}|pygrain_states)\.json|{_SAVES}")
 """JSON members that are written with a checkpoint only; the others lie beside code and pretrained models as
 well.
 """
+
+
+_DIRECTORIES = re.compile(r"checkpoint_\d+")
 
 
 class Names:
@@ -157,6 +160,10 @@ class Names:
     def holds_state(self, format_name: str) -> bool:
         """Whether only a training run writes files of a format."""
         return format_name not in self._stateless
+
+    def of_directories(self, name: str) -> bool:
+        """Whether a name of a file is as often that of a directory: ``checkpoint_5``."""
+        return _DIRECTORIES.fullmatch(name) is not None
 
     def may_be_index(self, name: str) -> bool:
         """Whether a file of this name may describe the files beside it."""

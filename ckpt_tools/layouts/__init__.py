@@ -43,6 +43,8 @@ ORDER = (
     "dcp",
     "dcp_hf",
     "orbax",
+    "flax",
+    "easylm",
     "tensorflow",
     "keras_backup",
     "keras",

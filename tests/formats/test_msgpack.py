@@ -77,7 +77,7 @@ def test_a_stream_is_good_and_no_part_of_it_but_whole_leaves(leaf: dict[tuple[st
         (packed([1, 2]), None),
         (packed({1: 2}), None),
         (b"\x80", None),
-        (b"not packed at all", None),
+        (b"not packed at all", "bad-header"),
         (bytes(5000), "zero-filled"),
         (b"\x00\x01" + packed({"a": 1}), "bad-header"),
         (b"", "empty-file"),

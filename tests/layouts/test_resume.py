@@ -36,6 +36,8 @@ OURS_ALONE = {
     "gguf",
     "onnx",
     "saved_model",
+    "msgpack",
+    "msgpack_stream",
     "zip_archive",
     "mindspore_ckpt",
     "mindspore_strategy",

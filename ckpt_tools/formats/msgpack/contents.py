@@ -1,7 +1,7 @@
 """What flax keeps in MessagePack: trees of maps with arrays, scalars and texts as their leaves.
 
 Facts: flax/serialization.py of 0.12 (_MsgpackExtType, _ndarray_to_bytes, _chunk), the same since 0.1;
-flax/training/checkpoints.py.
+flax/training/checkpoints.py (MP_ARRAY_PH).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from ckpt_tools.model.tensor import Tensor
 
 DEEPEST = 128
 """Levels: no module is nested so deep."""
+ELSEWHERE = "//GDAPlaceholder:"
+"""Begins the text that stands for an array of several hosts; its path in the directory of arrays follows."""
 CHUNKED = "__msgpack_chunked_array__"
 ARRAYS = (1, 3)
 """Types of ext that hold an array, or a number as numpy keeps it."""
@@ -58,10 +60,13 @@ class _Level:
 
 
 class Tree:
-    """One object with everything in it, below ``path``. What it holds goes into the anatomy."""
+    """One object with everything in it, below ``path``. What it holds goes into the anatomy; ``elsewhere``
+    are the paths of arrays that lie beside the file.
+    """
 
     def __init__(self, tokens: Tokens, anatomy: Anatomy, path: tuple[str, ...] = ()) -> None:
         self.tokens, self.anatomy, self.path = tokens, anatomy, path
+        self.elsewhere = list[str]()
         self._levels = list[_Level]()
 
     def read(self) -> Iterator[Finding]:
@@ -133,8 +138,11 @@ class Tree:
         level = self._levels[-1] if self._levels else None
         if token.kind == "ext" and token.code in ARRAYS:
             yield from self._array(token)
-        elif token.kind == "text" and token.size <= MAX_TEXT:
-            self._remember(self.tokens.body(token).decode("utf-8", "replace"))
+        elif token.kind == "text" and token.size <= MAX_NAME:
+            text = self.tokens.body(token).decode("utf-8", "replace")
+            self._remember(text)
+            if text.startswith(ELSEWHERE) and len(self.elsewhere) < MAX_TENSORS:
+                self.elsewhere.append(text.removeprefix(ELSEWHERE))
         elif token.kind == "value":
             self._remember(token.value)
             if level and type(token.value) is int and len(level.numbers) < _DIMENSIONS:

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import zero_tail
 from ckpt_tools.formats.msgpack.contents import ARRAYS, Tree
 from ckpt_tools.formats.msgpack.tokens import Tokens
+from ckpt_tools.formats.tensorstore.zarr import Described
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.model.tensor import Tensor
@@ -45,9 +46,9 @@ def _names(head: bytes, at: int) -> bool:
 
 
 def _ours(source: Source) -> bool:
-    """Text, and lists and numbers of other programs, are left alone."""
-    head = source.read(0, min(64, source.size))
-    return not head or head[0] == 0 or not (min(head) >= 0x20 or 0x80 <= head[0] < 0xA0)
+    """Lists and maps that other programs keep, such as those with numbers as names, are left alone."""
+    head = source.read(0, min(1, source.size))
+    return not head or not (0x80 <= head[0] < 0xA0 or 0xDC <= head[0] < 0xE0)
 
 
 def explain(anatomy: Anatomy, tensors: list[Tensor], end: int) -> None:
@@ -67,7 +68,11 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Every name and length. Reads a page for each array."""
     yield finding("not-checksummed", "MessagePack has no checksum: only its structure was checked")
     tokens = Tokens(source)
-    yield from Tree(tokens, anatomy).read()
+    tree = Tree(tokens, anatomy)
+    yield from tree.read()
+    for path in tree.elsewhere:
+        array = f"{source.path.rpartition('/')[2]}_gda/{path}"
+        anatomy.members[f"{array}/.zarray"] = Claim(FORMAT.name, Described(array, FORMAT.name), follow=True)
     explain(anatomy, anatomy.tensors, tokens.at)
     if tokens.at < source.size:
         text = f"{source.size - tokens.at:,} bytes follow the object"
@@ -88,5 +93,6 @@ FORMAT = Format(
         "a flipped bit in an array, a number or a name cannot be seen",
         "of files that do not begin with a map with names, or with an array of flax', nothing is looked at",
     ),
+    index=True,
     reference="github.com/msgpack/msgpack/blob/master/spec.md; flax 0.12 flax/serialization.py",
 )

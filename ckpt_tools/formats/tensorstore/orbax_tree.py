@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
 from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import near_miss
-from ckpt_tools.formats.tensorstore.zarr import read_array
+from ckpt_tools.formats.tensorstore.zarr import Described, nothing
 from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
@@ -38,31 +36,6 @@ _ENTRY, _VALUE, _KEY = (
 _FIRST = re.compile(rb'\s?\{\s*"(?:%s)"\s*:' % "|".join(_TOP).encode())
 _STORED = frozenset({"jax.Array", "np.ndarray", "scalar"})
 _LISTED = 16
-
-
-def _nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
-    """The claim on a file that only has to be there."""
-    return iter(())
-
-
-@frozen
-class _Chunks:
-    """The claim on an array's metadata, which its own format checks: every chunk that it describes was
-    written.
-    """
-
-    SENT: ClassVar[bool] = True
-    name: str
-
-    def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-        try:
-            array = read_array(source, Anatomy(), [])
-        except Damage:
-            return
-        if array is not None and array.chunk_count() <= MAX_CHUNKS:
-            claim = Claim(FORMAT.name, _nothing)
-            anatomy.members.update((f"{self.name}/{chunk}", claim) for chunk in array.names())
-        yield from ()
 
 
 def _words(found: Mapping[str, object], known: tuple[str, ...]) -> Iterator[str]:
@@ -122,12 +95,14 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if len(leaves) <= MAX_CHUNKS:
         anatomy.keys |= leaves.keys()
     if top.get("use_ocdbt") is True and arrays:
-        anatomy.members["manifest.ocdbt"] = Claim(FORMAT.name, _nothing)
+        anatomy.members["manifest.ocdbt"] = Claim(FORMAT.name, nothing)
     elif top.get("use_ocdbt") is False:
         all_written = top.get("store_array_data_equal_to_fill_value") is True
         metadata = "zarr.json" if top.get("use_zarr3") is True else ".zarray"
         for name in arrays[:MAX_CHUNKS]:
-            anatomy.members[f"{name}/{metadata}"] = Claim(FORMAT.name, _Chunks(name), follow=all_written)
+            anatomy.members[f"{name}/{metadata}"] = Claim(
+                FORMAT.name, Described(name, FORMAT.name), follow=all_written
+            )
 
 
 FORMAT = Format(

@@ -43,6 +43,32 @@ class Chunk:
         yield from check_chunk(source, anatomy, 0, source.size, self.coding, what="the chunk")
 
 
+def nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
+    """The claim on a file that only has to be there."""
+    return iter(())
+
+
+@frozen
+class Described:
+    """The claim on an array's metadata of an index (a format) that names its directory: the chunks belong to
+    what the index describes, and each was written. The metadata's own format checks them.
+    """
+
+    SENT: ClassVar[bool] = True
+    name: str
+    format: str
+
+    def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+        try:
+            array = read_array(source, Anatomy(), [])
+        except Damage:
+            return
+        if array is not None and array.chunk_count() <= MAX_CHUNKS:
+            claim = Claim(self.format, nothing)
+            anatomy.members.update((f"{self.name}/{chunk}", claim) for chunk in array.names())
+        yield from ()
+
+
 def _magic(head: bytes) -> bool:
     return _FIRST.match(head) is not None
 

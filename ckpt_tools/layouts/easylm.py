@@ -1,0 +1,86 @@
+"""EasyLM: ``streaming_train_state_N`` (or ``streaming_params_N``) at milestones, and one file without a
+number that is written over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+
+def _step(metadata: Metadata) -> int | None:
+    return whole(metadata.get("step"))
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    return _step(metadata) if part.step is None else part.step, None, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from named_steps(parts, _step, "step")
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(path or checkpoint.path)
+
+
+def _pieces() -> Iterator[Piece]:
+    for name in ("train_state", "params"):
+        saved = Piece(
+            name,
+            "model",
+            f"streaming_{name}",
+            ("msgpack_stream",),
+            shared=True,
+            single=True,
+            step_from="content",
+        )
+        yield replace(
+            saved, name=f"{name}_milestone", template=f"streaming_{name}_{{step}}", step_from="name"
+        )
+        yield saved
+    for name in ("metadata", "dataset"):
+        template = f"{name}_{{step}}.pkl"
+        yield Piece(
+            name, name, template, ("pickle_plain",), shared=True, loaded=False, required=False, companion=True
+        )
+
+
+def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
+    """The parameters alone tell no step: a milestone beside them does."""
+    alone = any(p.piece == "params" for p in c.parts)
+    return alone and c.step is None and any(o.step is not None and o.run == c.run for o in others)
+
+
+def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
+    """Whether they were written after every milestone, and so may be newer."""
+    return _later(c, others) and all(o.mtime_ns <= c.mtime_ns for o in others)
+
+
+LAYOUT = Layout(
+    name="easylm",
+    title="EasyLM",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    steps=_steps,
+    check=_check,
+    later=_later,
+    unclear=_unclear,
+    needs=("model",),
+    reshardable=True,
+    compared_by_role=True,
+    reference="EasyLM/checkpoint.py StreamingCheckpointer.save_all(), load_trainstate_checkpoint()",
+    limits=(
+        "--load_checkpoint wants trainstate:: or params:: before the path",
+        "a file that ends between two arrays looks whole: that it has fewer than others of its run is said",
+        "streaming_params tells no step; metadata.pkl and dataset.pkl beside it are not looked at",
+    ),
+)
