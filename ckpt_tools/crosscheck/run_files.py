@@ -78,7 +78,9 @@ def place(p: Part) -> object:
 def judged(p: Part, s: Session) -> bool:
     """Whether a copy in this place would be loaded, and is no damaged file anyway."""
     piece, report = s.layouts.piece_of(p), s.reports.get(p.path)
-    return report is not None and p.size > 0 and piece.loaded and report.verdict is not Verdict.BROKEN
+    if report is None or p.size <= 0 or piece.constant:
+        return False
+    return piece.loaded and report.verdict is not Verdict.BROKEN
 
 
 class RunFiles:

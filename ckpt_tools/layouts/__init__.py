@@ -42,6 +42,8 @@ ORDER = (
     "torchsnapshot",
     "dcp",
     "dcp_hf",
+    "t5x",
+    "levanter",
     "orbax",
     "flax",
     "easylm",

@@ -1,4 +1,4 @@
-"""flax' own checkpoints, before Orbax: ``checkpoint_N`` is a file, and ``checkpoint_N_gda`` beside it holds
+"""Flax' own checkpoints, before Orbax: ``checkpoint_N`` is a file, and ``checkpoint_N_gda`` beside it holds
 the arrays that lie on several hosts.
 """
 

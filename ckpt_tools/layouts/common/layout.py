@@ -142,7 +142,7 @@ class Piece(Template):
     A ``described`` file is data that an index beside it explains: verify and plan follow the index, so only a
     listing looks for its name, when no other fits, in the own directory of a checkpoint that has other
     pieces.
-    A ``mark`` tells by being there: it may be empty.
+    A ``mark`` tells by being there: it may be empty. A ``constant`` file is the same in every save.
     ``here``: the directory that holds the file is one checkpoint, whatever it is called.
     ``apart``: a checkpoint has several such directories, of which none is its own.
     ``marks`` is the end of the name of a file that lies beside a checkpoint's directory, is called like it
@@ -176,6 +176,7 @@ class Piece(Template):
     described: bool = False
     unfinished: bool = False
     mark: bool = False
+    constant: bool = False
     here: bool = False
     apart: bool = False
     marks: str = ""

@@ -1,0 +1,48 @@
+"""Checkpoints that keep each array in a directory of its own, as zarr, with nothing that lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.layout import Piece
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+
+ROLE = "array"
+
+
+def array(name: str, path: str, *, sure: bool, unfinished: bool = False) -> Piece:
+    """What describes an array in the directory ``path``. Unless it is ``sure`` by its name, what else lies in
+    the checkpoint's directory says that it is one.
+    """
+    return Piece(
+        name,
+        ROLE,
+        f"{path}/.zarray",
+        ("zarr",),
+        shared=True,
+        constant=True,
+        companion=not sure,
+        inside=not sure,
+        unfinished=unfinished,
+    )
+
+
+def lost_arrays(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Arrays that every other checkpoint of the run has."""
+    siblings = [
+        _arrays(o)
+        for o in others
+        if (o.layout, o.run) == (c.layout, c.run) and o.key != c.key and not o.unfinished
+    ]
+    if siblings and not c.unfinished:
+        for path in sorted(frozenset.intersection(*siblings) - _arrays(c)):
+            text = (
+                f"there is no array {path.removesuffix('/.zarray')!r}, which the run's other checkpoints have"
+            )
+            yield finding("missing-part", text, path=c.path)
+
+
+def _arrays(c: Checkpoint) -> frozenset[str]:
+    return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if p.role == ROLE)

@@ -1,0 +1,50 @@
+"""Levanter: ``step-N/`` with a directory for each array, and ``metadata.json``, which is written last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.layouts.common.arrays import ROLE, array, lost_arrays
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.plan import Resume
+
+_HOME = "step-{step}"
+_DEEPEST = 9
+"""Components of an array's path: opt_state/inner_state/1/mu/transformer/layers/attn/q_proj/weight."""
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)  # trainer.load_checkpoint_path
+
+
+def _pieces() -> Iterator[Piece]:
+    # of every TrainerState; Orbax keeps arrays of an item called model right in it
+    for name, path in (("_step", "_step"), ("key", "training_key"), ("model", "model/{name}/{name}")):
+        yield array(name, f"{_HOME}/{path}", sure=True)
+    for depth in range(1, _DEEPEST + 1):
+        yield array(f"array{depth}", "/".join([_HOME, *["{name}"] * depth]), sure=False)
+    metadata = f"{_HOME}/metadata.json"
+    yield Piece("metadata", "metadata", metadata, ("json_member",), shared=True, companion=True, inside=True)
+
+
+LAYOUT = Layout(
+    name="levanter",
+    title="Levanter",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    commit="metadata",
+    needs=(ROLE,),
+    lacks=lost_arrays,
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "levanter/checkpoint.py save_checkpoint(), discover_latest_checkpoint(); "
+        "levanter/tensorstore_serialization.py; levanter/trainer_state.py TrainerState"
+    ),
+    limits=(
+        "nothing lists the arrays: one that is lost is missed where the run has another checkpoint",
+        "a chunk that is not there may be one of zeros",
+        "the framework takes the latest timestamp in metadata.json, and not the highest step",
+    ),
+)

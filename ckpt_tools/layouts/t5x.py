@@ -1,0 +1,64 @@
+"""T5X, before Orbax: ``checkpoint_N/`` with a MessagePack file ``checkpoint`` and a directory for each large
+array; ``.tmp-…`` while it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.layouts.common.arrays import ROLE, array, lost_arrays
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+
+def _step(metadata: Metadata) -> int | None:
+    return whole(metadata.get("optimizer.state.step"))
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from named_steps(parts, _step, "optimizer.state.step")
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)  # utils.RestoreCheckpointConfig.path
+
+
+def _pieces() -> Iterator[Piece]:
+    for home, mark in (("checkpoint_{step}.tmp-{name}", "_tmp"), ("checkpoint_{step}", "")):
+        unfinished = bool(mark)
+        yield array(f"target{mark}", f"{home}/target.{{name}}", sure=True, unfinished=unfinished)
+        yield array(f"array{mark}", f"{home}/{{name}}", sure=False, unfinished=unfinished)
+        yield Piece(
+            f"index{mark}",
+            "index",
+            f"{home}/checkpoint",
+            ("msgpack",),
+            shared=True,
+            companion=True,
+            inside=True,
+            unfinished=unfinished,
+        )
+
+
+LAYOUT = Layout(
+    name="t5x",
+    title="T5X",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    check=_check,
+    needs=("index", ROLE),
+    lacks=lost_arrays,
+    reshardable=True,
+    compare_steps=False,
+    reference="t5x/checkpoints.py Checkpointer.save(), _write_state_to_tensorstore(), latest_step()",
+    limits=(
+        "nothing lists the arrays: one that is lost is missed where the run has another checkpoint",
+        "a chunk that is not there may be one of zeros",
+        "the state of the data set (train_ds-…) is not looked at",
+    ),
+)
