@@ -743,6 +743,48 @@ dcp_hf dcp-hf
   .
     shard_any:shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors
 
+t5x t5x
+  checkpoint_{step}.tmp-{name}/target.{name}/
+    target_tmp:.zarray
+  checkpoint_{step}.tmp-{name}/{name}/
+    array_tmp:.zarray
+  checkpoint_{step}.tmp-{name}/
+    index_tmp:checkpoint
+  checkpoint_{step}/target.{name}/
+    target:.zarray
+  checkpoint_{step}/{name}/
+    array:.zarray
+  checkpoint_{step}/
+    index:checkpoint
+
+levanter levanter
+  step-{step}/_step/
+    _step:.zarray
+  step-{step}/training_key/
+    key:.zarray
+  step-{step}/model/{name}/{name}/
+    model:.zarray
+  step-{step}/{name}/
+    array1:.zarray
+  step-{step}/{name}/{name}/
+    array2:.zarray
+  step-{step}/{name}/{name}/{name}/
+    array3:.zarray
+  step-{step}/{name}/{name}/{name}/{name}/
+    array4:.zarray
+  step-{step}/{name}/{name}/{name}/{name}/{name}/
+    array5:.zarray
+  step-{step}/{name}/{name}/{name}/{name}/{name}/{name}/
+    array6:.zarray
+  step-{step}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    array7:.zarray
+  step-{step}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    array8:.zarray
+  step-{step}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    array9:.zarray
+  step-{step}/
+    metadata:metadata.json
+
 orbax orbax
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/
     metadata_tmp:_CHECKPOINT_METADATA commit_tmp:commit_success.txt
@@ -1078,6 +1120,16 @@ orbax orbax
     ?data3_any:{name}
   {name}/{name}/ocdbt.process_{node}/d/
     ?data4_any:{name}
+
+flax flax
+  .
+    ~file:checkpoint_{step} ~temporary:checkpoint_tmp
+
+easylm easylm
+  .
+    train_state_milestone:streaming_train_state_{step} train_state:streaming_train_state
+    params_milestone:streaming_params_{step} params:streaming_params metadata:metadata_{step}.pkl
+    dataset:dataset_{step}.pkl
 
 tensorflow tensorflow note:checkpoint unneeded:.meta+.index
   {prefix}-{generation}_temp/
