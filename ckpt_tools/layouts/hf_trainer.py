@@ -73,8 +73,9 @@ def _own_pieces() -> Iterator[Piece]:
     yield either("rng", "rng", f"{HOME}/rng_state.pth", survivable=True)
     yield either("rng_rank", "rng", f"{HOME}/rng_state_{{rank}}.pth", sharded=True, survivable=True)
     yield either("args", "args", f"{HOME}/training_args.bin", loaded=False)
-    configs = f"{HOME}/<config|adapter_config>.json"
-    yield described("config", "config", configs, ("json_member",), loaded=False)
+    # before it loads the weights, the trainer reads by which version of transformers they were saved
+    yield described("config", "config", f"{HOME}/config.json", ("json_member",))
+    yield described("adapter_config", "config", f"{HOME}/adapter_config.json", ("json_member",), loaded=False)
     yield described("tokenizer", "tokenizer", f"{HOME}/<{_TOKENIZER}>.json", required=False, loaded=False)
     # transformers 4.3x staged there
     yield Piece("tmp", "model", "tmp-checkpoint-{step}/{name}", (), shared=True, unfinished=True)
