@@ -204,7 +204,7 @@ hf_trainer hf-trainer note:dlrover_latest.txt
     adapter_bin:adapter_model.bin adapter_bin_shard:adapter_model-{shard:05d}-of-{of:05d}.bin
     adapter_bin_index:adapter_model.bin.index.json optimizer:optimizer.pt optimizer_bin:optimizer.bin
     scheduler:scheduler.pt scaler:scaler.pt rng:rng_state.pth rng_rank:rng_state_{rank}.pth
-    args:training_args.bin config:<config|adapter_config>.json
+    args:training_args.bin config:config.json adapter_config:adapter_config.json
     tokenizer:<generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config>.json
   tmp-checkpoint-{step}/
     tmp:{name}
