@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ckpt_tools.discovery.directory import DirectoryNames, Listing
 from ckpt_tools.discovery.found import Discovery, NamedFile
+from ckpt_tools.discovery.names import next_reading
 from ckpt_tools.storage.links import Links, within
 
 _LINKED = 10_000
@@ -53,8 +54,12 @@ class _Behind:
 def _telling(files: Iterable[NamedFile]) -> int:
     """How much the names of files tell of which save they are and whose."""
     most = 0
-    for place, name, *_ in files:
-        if place.sure or place.piece.generic:
+    for file in files:
+        at: NamedFile | None = file
+        while at is not None and not (at.place.sure or at.place.piece.generic):
+            at = next_reading(at)  # what two frameworks write, one of them surely
+        if at is not None:
+            place, name = at.place, at.name
             numbers = place.step, place.epoch, place.generation, place.rank
             told = (*numbers, *place.coords, name.step, name.epoch, name.rank)
             most = max(most, 1 + sum(value is not None for value in told))

@@ -38,7 +38,7 @@ def _explained(file: NamedFile) -> tuple[str, ...]:
     return () if place.piece.described else (place.base, place.home, file.places.path)
 
 
-def _next(file: NamedFile) -> NamedFile | None:
+def next_reading(file: NamedFile) -> NamedFile | None:
     """The file as the next piece that its name fits."""
     name = read_name(file.name.whole, file.places.pieces, file.name.piece)
     return name and file._replace(place=file.places[name.piece], name=name)
@@ -66,7 +66,7 @@ class _Settling:
         while at is not None and not at.place.sure:
             if at.place.piece.weak or at.place.piece.described or self._stays(at.place):
                 return file
-            at = _next(at)
+            at = next_reading(at)
         return at or file
 
     def decide(self, waiting: list[NamedFile], *, weak: bool) -> list[NamedFile]:
@@ -78,7 +78,7 @@ class _Settling:
                 left.append(file)
             elif self._stays(file.place):
                 self.kept.append(file)
-            elif again := _next(file):
+            elif again := next_reading(file):
                 waiting.append(again)
             else:
                 self.others.append(file)

@@ -86,6 +86,7 @@ LAYOUT = Layout(
     read_tracker=_read_tracker,
     tracked=tag,
     needs=("parameter",),
+    saved_with=(("parameter", "optimizer"),),
     reshardable=True,
     compare_steps=False,
     reference="deepspeed/checkpoint/ds_to_universal.py; latest_universal holds the tag",

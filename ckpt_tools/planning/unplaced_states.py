@@ -17,12 +17,14 @@ from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.part import Kind, Unseen
+from ckpt_tools.model.part import Kind, Part, Unseen
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.bare_files import has_optimizer
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage import LocalSource, ShortRead
 
+_BLOCK = 1 << 20
 _MOST = 512
 """Files that are inspected, the newest ones."""
 
@@ -42,6 +44,8 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
         s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
         if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or not _further(report, anatomy, step):
             continue
+        if any(_same_bytes(s, file, p) for p in c.parts):
+            continue  # latest.pth, a copy of the newest
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
         if kinds == {Kind.PERIODIC}:
             raise _question(s, c, file.path)
@@ -61,6 +65,20 @@ def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
         directories = (f"{above}/{'/'.join(inside[:depth])}" for depth in range(1, len(inside)))
         if homes.isdisjoint(directories):
             yield file
+
+
+def _same_bytes(s: Session, file: BareFile, part: Part) -> bool:
+    if file.size != part.size:
+        return False
+    try:
+        with LocalSource(file.path) as one, LocalSource(part.path) as other:
+            sizes = ((at, min(_BLOCK, part.size - at)) for at in range(0, part.size, _BLOCK))
+            return all(one.read(at, size) == other.read(at, size) for at, size in sizes)
+    except OSError as why:
+        s.unplaced.append(Unseen(file.path, f"cannot read it: {why.strerror}"))
+    except ShortRead:
+        s.unplaced.append(Unseen(file.path, "it changed while it was read"))
+    return False
 
 
 def _further(report: Report, anatomy: Anatomy, step: int | None) -> bool:

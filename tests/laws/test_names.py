@@ -17,7 +17,7 @@ from fixture_trees import CASES, materialise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ckpt_tools.api import plan
+from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError
 
 STEPPED = ("step_99", "99", "step-99", "epoch_9", "checkpoint-99", "iter_0000099", "global_step99", "0")
@@ -199,3 +199,26 @@ def test_two_frameworks_in_one_directory_are_never_mixed(case: Path, other: Path
             path.rename(root / path.name)
         said = ask(root)
         assert said.code or said.inodes <= mine or said.inodes <= its, said.files
+
+
+@given(cases, st.sampled_from(["latest", "last", "checkpoint_last", "latest-rank0"]), st.booleans())
+@examples(200)
+def test_another_name_for_the_newest_changes_nothing(case: Path, name: str, linked: bool) -> None:
+    """A link, or a copy of its only file that was written a moment later, is that checkpoint and no other."""
+    with tempfile.TemporaryDirectory() as made:
+        root = materialise(case, Path(made))
+        before, listed = ask(root), len(scan(str(root)).checkpoints)
+        home = home_of(root, before) if before.files else None
+        assume(home is not None and (linked or home.is_file()))
+        assert home is not None
+        suffix = home.name[len(home.name.split(".")[0]) :] if home.name.endswith(".pth.tar") else home.suffix
+        to, times = home.parent / (name + suffix * home.is_file()), home.parent.stat()
+        assume(not os.path.lexists(to) and case.parent.parent.name != "gguf")  # models, each of its own
+        if linked:
+            to.symlink_to(home.name)
+        else:
+            shutil.copy2(home, to)
+            os.utime(to, ns=(before.mtime_ns + 10**9,) * 2)
+        os.utime(home.parent, ns=(times.st_atime_ns, times.st_mtime_ns))
+        after = ask(root)
+        assert (after.code, after.step, len(scan(str(root)).checkpoints)) == (0, before.step, listed)
