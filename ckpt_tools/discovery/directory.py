@@ -13,7 +13,6 @@ from ckpt_tools import formats
 from ckpt_tools.discovery.file_stat import holds_something, is_link, stat_of, surely_directory
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.layouts import Layouts, NameFields, Places, read_name
-from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.layouts.common.places import PieceName
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.storage.retry import ABSENT, patiently
@@ -181,10 +180,7 @@ class Listing:
         elif TEMPORARY.search(name):
             found.unfinished.append(e.path)
         else:
-            found.unrecognised += 1
-            found.strange[here.path] = None
-            if copy(name):
-                found.copies.append(e.path)
+            found.add_unrecognised(here.path, name)
 
     def add_unlisted(self, path: str, why: OSError) -> None:
         """A directory that could not be listed, or an entry of which nobody can say whether it is one."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.layouts import NameFields, Place, Places
+from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.storage.links import Links
@@ -65,6 +66,13 @@ class Discovery:
     excluded: Excluded = field(default_factory=Excluded)
     tree: bool = False
     alone: bool = False
+
+    def add_unrecognised(self, directory: str, name: str) -> None:
+        """Count a file that nothing recognises; one that is called a copy may be one of what is known."""
+        self.unrecognised += 1
+        self.strange[directory] = None
+        if copy(name):
+            self.copies.append(f"{directory}/{name}")
 
     def resolved(self, path: str) -> str:
         """The path without a link to a directory below ROOT."""

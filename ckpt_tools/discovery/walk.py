@@ -65,11 +65,11 @@ def discover(
     kept, others = settled(files)
     del files
     for file in others:
-        if found.alone or formats.names.known(os.path.basename(file.path)):
+        directory, name = os.path.split(file.path)
+        if found.alone or formats.names.known(name):
             found.bare.append(BareFile(file.path, file.size, file.mtime_ns, file.findings))
         else:
-            found.unrecognised += 1
-            found.strange[os.path.dirname(file.path)] = None
+            found.add_unrecognised(directory, name)
     found.lone += lone_numbers(kept, above)
     found.parts = name_parts(kept, above)
     return found

@@ -147,7 +147,7 @@ UNASKED: dict[str, Callable[[str], bool]] = {
 def test_the_layouts_whose_frameworks_do_not_ask() -> None:
     unasked = {layout.name for layout in LAYOUTS if any(p.unasked for p in layout.pieces)}
     others = {"hf-trainer", "composer", "fairseq", "mmengine", "verl", "paddle-dist", "stable-baselines3"}
-    assert unasked == {*UNASKED, *others}
+    assert unasked == {*UNASKED, *others, "nemo", "nemo-rl", "openrlhf"}
 
 
 @pytest.mark.parametrize("layout", UNASKED)
