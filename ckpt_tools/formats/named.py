@@ -189,5 +189,5 @@ def _expression(named: list[Named] | tuple[Named, ...]) -> re.Pattern[str]:
     )
 
 
-UNREAD = re.compile(r".*\.nemo", re.IGNORECASE)
-"""Names of formats that hold a state, and that nothing here reads."""
+UNREAD = re.compile(r".*\.(nemo|ubj|xgb|lgb|cbm|bst)", re.IGNORECASE)
+"""Names of formats that hold a state, and that nothing here reads: NeMo 1, XGBoost, LightGBM, CatBoost."""
