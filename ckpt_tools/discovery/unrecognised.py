@@ -69,6 +69,11 @@ def suspects(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]
             yield Suspect(path, max(size, 0), "", writer.title)
         elif size >= LARGE and _may_be_data(os.path.basename(path)):
             yield Suspect(path, size, "")
+    yield from _among_strange(found, root, layouts)
+
+
+def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]:
+    """Those beside files that nothing recognises; of small ones only so many are opened."""
     left = _OPENED
     for directory in found.strange:
         entries = entries_of(directory, partial(found.excluded.keep, root))

@@ -64,18 +64,24 @@ class Contradictions:
             wrong = {path for path, f in reported if f.severity is Severity.ERROR}
             copies = self._copies(candidate, compared, wrong)
             yield from (Contradiction(*copied) for copied in copies if copied.path in mine)
+        yield from self._unlike(candidate, mine, compared)
+        if c.kind is Kind.DYING_GASP:
+            yield from self._cut_short(candidate, parts)
+
+    def _unlike(
+        self, candidate: Candidate, mine: set[str], compared: Sequence[Part]
+    ) -> Iterator[Contradiction]:
+        """Those of ``mine`` that hold other tensors than the same ranks' nearby, or than their replicas."""
         for odd, typical in consistency.signatures(compared, self.session.reports, self.layouts, hides_cuts):
             if odd.path in mine:
                 from ckpt_tools.crosscheck.unlike import differs  # rare, and a start is faster without it
 
                 yield from (Contradiction(odd.path, f) for f in differs(odd, typical, self.session))
-        for odd, typical in self.evidence.unlike_replicas(c):
+        for odd, typical in self.evidence.unlike_replicas(candidate.whole):
             if odd.path in mine:
                 from ckpt_tools.crosscheck.unlike import changed
 
                 yield Contradiction(odd.path, changed(odd, typical, self.session))
-        if c.kind is Kind.DYING_GASP:
-            yield from self._cut_short(candidate, parts)
 
     def _cut_short(self, candidate: Candidate, parts: Sequence[Part]) -> Iterator[Contradiction]:
         """Files of a dying gasp that hold no more than the first tensors of the same ranks' regular saves."""

@@ -51,9 +51,7 @@ def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
 
 def _array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
     """The array that a call and its state describe; None for one whose type is not looked at."""
-    state = call.state[-4:] if type(call.state) is tuple else ()
-    if call.func == WRAPPER and isinstance(call.state, dict):  # joblib's: the machine has looked at it
-        state = (call.state.get("shape"), call.state.get("dtype"), False, b"" if filled else None)
+    state = _state(call, filled)
     if len(state) != 4:
         return finding("bad-pickle", "an array has no state as numpy writes it", offset=call.offset)
     shape, dtype, _, data = state
@@ -65,11 +63,25 @@ def _array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
     if type(shape) is not tuple or len(shape) > _DIMENSIONS or not all(map(_is_length, shape)):
         return finding("bad-pickle", "an array's shape is no tuple of lengths", offset=call.offset)
     nbytes = min(math.prod(shape) * int(code[1:]), _HUGE)
-    have = filled.nbytes if filled else None if type(data) is Long else len(data)
+    have = _bytes_there(filled, data)
     if have is not None and have != nbytes:
         why = f"an array of {_TYPES[code]} {list(shape)} needs {nbytes:,} bytes and has {have:,}"
         return finding("tensor-size", why, offset=call.offset)
     return Tensor("", _TYPES[code], shape, nbytes, filled.offset if filled and _in_order(dtype) else None)
+
+
+def _state(call: Call, filled: Filled | None) -> tuple[Any, ...]:
+    """(shape, type, order, bytes) of an array; those of joblib, which the machine counted, without bytes."""
+    if call.func == WRAPPER and isinstance(call.state, dict):
+        return call.state.get("shape"), call.state.get("dtype"), False, b"" if filled else None
+    return call.state[-4:] if type(call.state) is tuple else ()
+
+
+def _bytes_there(filled: Filled | None, data: bytes) -> int | None:
+    """How many bytes an array has; None where they were not kept."""
+    if filled:
+        return filled.nbytes
+    return None if type(data) is Long else len(data)
 
 
 def _is_length(n: Any) -> bool:

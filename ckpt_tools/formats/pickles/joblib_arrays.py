@@ -19,6 +19,7 @@ ALIGNMENT = 16
 number as low, so an unpickler that does not know of arrays stops there.
 """
 _DTYPE = Global("numpy", "dtype")
+_ODD = "the type of an array of joblib is none that NumPy writes"
 _HAS_OBJECTS = 1  # NPY_ITEM_REFCOUNT
 _ML_DTYPES = {"bfloat16": 2}
 """Bytes of the types of ml_dtypes; all others take one."""
@@ -57,23 +58,27 @@ def behind(state: Any) -> Behind:
 
 def _size(dtype: Any) -> int | None:
     """Bytes of an element, None of a Python object. Raises ValueError."""
-    odd = ValueError("the type of an array of joblib is none that NumPy writes")
-    if type(dtype) is not Call or dtype.func != _DTYPE or not dtype.args or type(dtype.state) is not tuple:
-        raise odd
-    kind, state = dtype.args[0], dtype.state
-    if len(state) < 8 or any(type(n) is not int for n in (state[5], state[7])) or state[2] is not None:
-        raise odd
+    if not _is_dtype(dtype):
+        raise ValueError(_ODD)
+    kind, flags, told = dtype.args[0], dtype.state[7], dtype.state[5]
     if type(kind) is Global and kind.module == "ml_dtypes":
         size = _ML_DTYPES.get(kind.name, 1)
     else:
         element = element_of(kind) if type(kind) is str else None
-        if element is None or (element.objects and not state[7] & _HAS_OBJECTS):
-            raise odd
-        size = element.size
-        if state[7] & _HAS_OBJECTS:
-            if not element.objects and kind[:1] != "V":
-                raise odd
+        has_objects = bool(flags & _HAS_OBJECTS)
+        if element is None or (element.objects != has_objects and not (has_objects and kind[:1] == "V")):
+            raise ValueError(_ODD)
+        if has_objects:
             return None
-    if state[5] not in (-1, size):
-        raise odd
+        size = element.size
+    if told not in (-1, size):
+        raise ValueError(_ODD)
     return size
+
+
+def _is_dtype(dtype: Any) -> bool:
+    """Whether it is a call and a state as dtypes are pickled, of no type with subarrays."""
+    if type(dtype) is not Call or dtype.func != _DTYPE or not dtype.args or type(dtype.state) is not tuple:
+        return False
+    state = dtype.state
+    return len(state) >= 8 and type(state[5]) is int and type(state[7]) is int and state[2] is None

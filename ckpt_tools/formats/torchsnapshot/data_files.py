@@ -50,22 +50,27 @@ def check(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> Iterato
             why = f"{e.name[:200]!r} should end at byte {at:,}, the file ends at {source.size:,}"
             code = "truncated" if source.size else "empty-file"
             raise Damage(code, why, source.size)
-        if e.serializer == PLAIN:
-            yield from _plain(anatomy, e, stop - e.start)
-        elif e.serializer != SAVED:
-            what = f"{e.name[:200]!r} is serialized as {e.serializer[:40]}: its bytes were not looked at"
-            anatomy.explain(e.start, stop - e.start, what, Guard.UNPROTECTED)
-            yield finding("too-complex", what, offset=e.start)
-        elif not source.size:
-            raise Damage("empty-file", f"the file has no bytes; {e.name[:200]!r} should be in it", 0)
-        else:
-            piece = Piece(e.start, stop - e.start, e.name, e.dtype, e.shape, ())
-            yield from (check_tensor if e.dtype else check_object)(source, anatomy, piece)
+        yield from _entry(source, anatomy, e, stop - e.start)
     if source.size and len(entries) > 1 and _all_zero(source, entries):
         why = f"all {len(entries):,} entries begin with zero bytes"
         yield finding("zero-filled", why, offset=0, severity=Severity.WARNING)
     if at < source.size:
         yield finding("trailing-data", f"{source.size - at:,} bytes follow the last entry", offset=at)
+
+
+def _entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Iterator[Finding]:
+    """What the bytes of one entry are, by how they were written."""
+    if e.serializer == PLAIN:
+        yield from _plain(anatomy, e, length)
+    elif e.serializer != SAVED:
+        what = f"{e.name[:200]!r} is serialized as {e.serializer[:40]}: its bytes were not looked at"
+        anatomy.explain(e.start, length, what, Guard.UNPROTECTED)
+        yield finding("too-complex", what, offset=e.start)
+    elif not source.size:
+        raise Damage("empty-file", f"the file has no bytes; {e.name[:200]!r} should be in it", 0)
+    else:
+        piece = Piece(e.start, length, e.name, e.dtype, e.shape, ())
+        yield from (check_tensor if e.dtype else check_object)(source, anatomy, piece)
 
 
 def _all_zero(source: Source, entries: Sequence[Entry]) -> bool:
