@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,12 @@ from ckpt_tools.errors import NoneUsable
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.model.checkpoint import Checkpoint
 
-TOLD = [case for case in CASES if any(x.name == case.parent.parent.name and x.saved_with for x in LAYOUTS)]
+TOLD = [
+    case
+    for case in CASES
+    if any(x.name == case.parent.parent.name and x.saved_with for x in LAYOUTS)
+    and not json.loads(case.read_text())["plans"][0].get("error")  # of several runs none is chosen
+]
 
 
 def lone(case: Path, at: Path) -> tuple[Path, Checkpoint]:
