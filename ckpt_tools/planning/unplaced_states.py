@@ -13,6 +13,7 @@ from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy
+from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -42,9 +43,13 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     for file in newer[:_MOST]:
         report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
         s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
-        if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or not _further(report, anatomy, step):
+        array = os.path.relpath(os.path.dirname(file.path), above)  # what zarr's arrays are called
+        named = is_optimizer_state(array) and bool(anatomy.tensors)
+        if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or not (
+            named or _further(report, anatomy, step)
+        ):
             continue
-        if any(_same_bytes(s, file, p) for p in c.parts):
+        if not named and any(_same_bytes(s, file, p) for p in c.parts):
             continue  # latest.pth, a copy of the newest
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
         if kinds == {Kind.PERIODIC}:

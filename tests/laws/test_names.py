@@ -162,6 +162,7 @@ def test_a_renamed_checkpoint_is_never_passed_over_without_a_word(case: Path, na
         assume(home is not None)
         assert home is not None
         suffix = home.suffix if home.is_file() else ""
+        assume(suffix or home.is_dir())  # nothing tells flax' checkpoint_50 from a log but its name
         to = home.parent / (name.format(home.name.removesuffix(suffix)) + suffix)
         assume(not to.exists())
         home.rename(to)
@@ -201,6 +202,10 @@ def test_two_frameworks_in_one_directory_are_never_mixed(case: Path, other: Path
         assert said.code or said.inodes <= mine or said.inodes <= its, said.files
 
 
+TELLS_NOTHING = {"equinox"}
+"""Where nothing inside tells the step, and another name of the newest is asked about."""
+
+
 @given(cases, st.sampled_from(["latest", "last", "checkpoint_last", "latest-rank0"]), st.booleans())
 @examples(200)
 def test_another_name_for_the_newest_changes_nothing(case: Path, name: str, linked: bool) -> None:
@@ -221,4 +226,6 @@ def test_another_name_for_the_newest_changes_nothing(case: Path, name: str, link
             os.utime(to, ns=(before.mtime_ns + 10**9,) * 2)
         os.utime(home.parent, ns=(times.st_atime_ns, times.st_mtime_ns))
         after = ask(root)
+        if after.code == 2 and case.parent.name in TELLS_NOTHING:
+            return
         assert (after.code, after.step, len(scan(str(root)).checkpoints)) == (0, before.step, listed)
