@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ckpt_tools.layouts.common.arrays import ROLE, array, lost_arrays
@@ -10,6 +11,8 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import Resume
 
 _HOME = "step-{step}"
+_ARRAYS = "opt_state|model|_step|training_key"
+"""What every TrainerState has."""
 _DEEPEST = 9
 """Components of an array's path: opt_state/inner_state/1/mu/transformer/layers/attn/q_proj/weight."""
 
@@ -36,6 +39,7 @@ LAYOUT = Layout(
     commit="metadata",
     needs=(ROLE,),
     lacks=lost_arrays,
+    traces=(re.compile(rf"(?:^|/)step-\d+/(?:metadata\.json|(?:{_ARRAYS})/(?:.+/)?\d+(?:\.\d+)*)$"),),
     reshardable=True,
     compare_steps=False,
     reference=(

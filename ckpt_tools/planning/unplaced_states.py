@@ -65,7 +65,10 @@ def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
     if not later:
         return
     homes = {p.home for p in s.parts if p.home}
+    explained = set(s.indexes.members({p.path for p in s.parts}))
     for file in later:
+        if file.path in explained:
+            continue
         inside = file.path[len(above) + 1 :].split("/")
         directories = (f"{above}/{'/'.join(inside[:depth])}" for depth in range(1, len(inside)))
         if homes.isdisjoint(directories):

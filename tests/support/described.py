@@ -131,7 +131,7 @@ def trainer(data: Draw, steps: Sequence[int]) -> Tree:
     def files(step: int) -> Iterator[File]:
         for name, content in small_files.trainer(step).items():
             role = roles[name]
-            yield File(f"checkpoint-{step}/{name}", content, role, shared=True, commit=role == "state", loaded=role not in ("config", "args"), swap=role == "state",
+            yield File(f"checkpoint-{step}/{name}", content, role, shared=True, commit=role == "state", loaded=role != "args", swap=role == "state",
                        flip=name.endswith(("pt", "pth", "bin")))  # fmt: skip
 
     return Tree("hf-trainer", 1, [Save(s, 0, list(files(s))) for s in steps], needed=("model",))

@@ -16,10 +16,11 @@ _CODES = {("float32", 4): "<f", ("float64", 8): "<d", ("int64", 8): "<q", ("int3
 _MOST = 1 << 53
 _WORDS = (
     r"exp_avg(_sq)?|exp_inf|max_exp_avg_sq|momentum_buffer|square_avg|sum_sq|adam_[mv]|moments?\d?|opt_state"
+    r"|state\.param_states"
 )
 _PADDLE = r"_(moment\d?|beta\d_pow_acc|velocity|inf_norm|momentum|mean_square|mean_grad)_\d+$"
 _STATE = re.compile(rf"(^|[./])({_WORDS})([./]|$)|{_PADDLE}")
-"""What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's, optax and Paddle's
+"""What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's, optax, T5X' and Paddle's
 (paddle/optimizer/*.py) call their state of a parameter.
 """
 

@@ -69,7 +69,7 @@ _TYPES = {
     28: ("float6_e3m2fn", 6),
 }
 """TensorProto.DataType -> (dtype, bits per element)."""
-_BEGIN = re.compile(rb"\x08[\x01-\x20](?:\x12[\x01-\x7f][ -\x7f]|[\x1a\x22\x28\x32\x3a\x42])", re.DOTALL)
+_BEGIN = re.compile(rb"\x08[\x01-\x20](?:[\x12\x1a][\x01-\x7f][ -\x7f]|[\x22\x28\x32\x3a\x42])", re.DOTALL)
 """``ir_version``, then the name of the producer or another field of a model."""
 _DATA = re.compile(r"(.+)\.onnx(?:\.data|_data(?:_\d+)?)", re.DOTALL)
 
