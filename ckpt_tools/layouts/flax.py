@@ -56,6 +56,6 @@ LAYOUT = Layout(
     ),
     limits=(
         "a prefix of the script's own, and steps with a fraction, are files of no known arrangement",
-        "a checkpoint_N that is gone is asked about only where its checkpoint_N_gda has an optimizer's arrays",
+        "a checkpoint_N that is gone is asked about only where an optimizer's arrays are left beside it",
     ),
 )
