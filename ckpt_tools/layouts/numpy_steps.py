@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.dcp import EPOCH, STEP
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -26,8 +27,12 @@ def _names(c: Checkpoint) -> set[str]:
 
 
 def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Files that another save of the run has."""
+    """Files that another save of the run has; or one save, where the files are called after several."""
     mine = _names(c)
+    told = (read_bare_name(name) for name in mine if name.endswith(".npz"))
+    if len({t.step or t.number for t in told if t.noun} - {None}) > 1:
+        text = "its files are called after several saves: nothing says that they are one checkpoint"
+        yield finding("missing-part", text, path=c.path)
     for o in others:
         if (o.layout, o.run) == (c.layout, c.run) and (lost := _names(o) - mine):
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""

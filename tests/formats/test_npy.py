@@ -24,6 +24,8 @@ from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource
 
+pytestmark = pytest.mark.filterwarnings("ignore:Stored array in format")
+
 PLAIN = (
     arrays.scalar_dtypes()
     | arrays.unicode_string_dtypes()

