@@ -20,6 +20,7 @@ from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.crosscheck.writers import contradictions
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
+from ckpt_tools.discovery.losses import losses
 from ckpt_tools.discovery.sidecars import NOTES
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of, hides_cuts
@@ -176,7 +177,7 @@ def _completeness(run: _Run) -> Iterator[Finding]:
             run.incomplete.add(c.path)
         yield from gaps
         if run.tree:
-            yield from completeness.losses(c, expected)
+            yield from losses(c, expected)
         yield from completeness.doubled(c, layouts.of(c))
         if len({p.generation for p in c.parts}) > 1:
             text = f"{completeness.label(c)} joins files of different restarts"

@@ -186,7 +186,7 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
     ]
 
 
-def _where(checkpoint: Checkpoint) -> str:
+def where(checkpoint: Checkpoint) -> str:
     """Its own directory, and not the run's, which its other checkpoints share."""
     return checkpoint.parts[0].home or checkpoint.parts[0].path
 
@@ -209,7 +209,7 @@ def _ranks_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
         "missing-rank",
         text,
         severity=_excused(checkpoint, gone, run, severity),
-        path=_where(checkpoint),
+        path=where(checkpoint),
         ranks=gone,
     )
 
@@ -250,7 +250,7 @@ def _places_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> I
             lost = _of_this_grid(lost, sizes, places)
         if lost:
             text = f"{label(checkpoint)} lacks the {name} of {ranges.places(lost)}"
-            yield finding("missing-rank", text, severity=severity, path=_where(checkpoint))
+            yield finding("missing-rank", text, severity=severity, path=where(checkpoint))
 
 
 def _of_this_grid(
@@ -278,16 +278,16 @@ def _roles_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
     texts = [f"no {role} file" for role in layout.needs if role not in roles]
     texts += [
         f"no {piece.name} file, which the run's other checkpoints have"
-        for piece in _usual(checkpoint, run)
+        for piece in usual_pieces(checkpoint, run)
         if not piece.survivable and piece.role not in roles and piece.role not in layout.needs
     ]
-    texts = texts or list(_saved_with(checkpoint, layout, survivable=False).values())
+    texts = texts or list(saved_with(checkpoint, layout, survivable=False).values())
     for text in texts:
         what = f"{label(checkpoint)} has {text}"
-        yield finding("missing-part", what, severity=severity, path=_where(checkpoint))
+        yield finding("missing-part", what, severity=severity, path=where(checkpoint))
 
 
-def _saved_with(checkpoint: Checkpoint, layout: Layout, *, survivable: bool) -> dict[str, str]:
+def saved_with(checkpoint: Checkpoint, layout: Layout, *, survivable: bool) -> dict[str, str]:
     """Roles without a file, where another file is there with which one is always saved; in words."""
     present = {p.piece for p in checkpoint.parts}
     roles = {layout.piece(name).role for name in present}
@@ -299,68 +299,13 @@ def _saved_with(checkpoint: Checkpoint, layout: Layout, *, survivable: bool) -> 
     }
 
 
-def _usual(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
+def usual_pieces(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
     """The pieces that at least half of the checkpoints of its run have."""
     layout, kind = run.layouts.of(checkpoint), checkpoint.kind
     for (of_layout, name), count in run.usual[kind].items():
         # a dying gasp of another layout may be part of the run
         if of_layout == layout.name and 2 * count >= run.count[kind]:
             yield layout.piece(name)
-
-
-def losses(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
-    """What a checkpoint lacks that resuming can do without: never a reason to fall back, but said."""
-    if not checkpoint.unfinished:
-        yield from _survivable_roles_gone(checkpoint, run)
-        yield from _survivable_ranks_gone(checkpoint, run)
-        yield from _replicas_gone(checkpoint, run)
-
-
-def _replicas_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
-    """Ranks that saved other checkpoints of the run, and for which replicas stand in here."""
-    pieces = [run.layouts.of(checkpoint).piece(p.piece) for p in checkpoint.parts]
-    if not all("dp" in piece.replicated_over and piece.step_from == "content" for piece in pieces):
-        return
-    mine = {p.rank for p in checkpoint.parts}
-    others = {p.rank for c in run.checkpoints if c.run == checkpoint.run for p in c.parts}
-    for rank in sorted(rank for rank in others - mine if rank is not None):
-        text = f"{label(checkpoint)} has no file of rank {rank}, which the run's other checkpoints have"
-        yield finding("missing-rank", text, severity=Severity.WARNING, path=_where(checkpoint))
-
-
-def _survivable_roles_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
-    layout = run.layouts.of(checkpoint)
-    present = {layout.piece(p.piece).role for p in checkpoint.parts}
-    usual = {piece.role for piece in _usual(checkpoint, run) if piece.survivable}
-    lost = _saved_with(checkpoint, layout, survivable=True) | {
-        role: f"no {role} file, which the run's other checkpoints have" for role in usual - present
-    }
-    for what in lost.values():
-        text = f"{label(checkpoint)} has {what}: training goes on with other random numbers"
-        yield finding("missing-part", text, severity=Severity.WARNING, path=_where(checkpoint))
-
-
-def _survivable_ranks_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
-    layout, ranks = run.layouts.of(checkpoint), defaultdict[str, set[int]](set)
-    for p in checkpoint.parts:
-        if p.rank is not None and layout.piece(p.piece).survivable:
-            ranks[p.piece].add(p.rank)
-    for name in sorted(ranks):
-        role, most, own = layout.piece(name).role, run.survivable[checkpoint.kind, name], 1 + max(ranks[name])
-        if gone := ranges.gaps(ranks[name], own):
-            text = (
-                f"{label(checkpoint)} starts with other random numbers, "
-                f"without the {role} file of {ranges.ranks(gone, own)}"
-            )
-            yield finding(
-                "missing-rank", text, severity=Severity.WARNING, path=_where(checkpoint), ranks=gone
-            )
-        elif own < most:
-            text = (
-                f"{label(checkpoint)} has {role} files of {own} ranks, another of the run of {most}: "
-                "the job had fewer, or they are lost"
-            )
-            yield finding("missing-rank", text, severity=Severity.NOTE, path=_where(checkpoint))
 
 
 def _pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:

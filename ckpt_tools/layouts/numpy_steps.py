@@ -30,7 +30,8 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Files that another save of the run has; or one save, where the files are called after several."""
     mine = _names(c)
     told = (read_bare_name(name) for name in mine if name.endswith(".npz"))
-    if len({t.step or t.number for t in told if t.noun} - {None}) > 1:
+    saves = {t.number if t.step is None else t.step for t in told if t.noun}
+    if len(saves - {None}) > 1:
         text = "its files are called after several saves: nothing says that they are one checkpoint"
         yield finding("missing-part", text, path=c.path)
     for o in others:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ckpt_tools.crosscheck import unfinished
 from ckpt_tools.crosscheck.trackers import tracker_findings
 from ckpt_tools.discovery import completeness
+from ckpt_tools.discovery.losses import losses
 from ckpt_tools.errors import (
     CannotLook,
     CkptError,
@@ -329,7 +330,7 @@ class Planner(Candidates):
         yield from choice_warnings.passed_over(choice, c, self.ranked, {f.path for f in self.warnings})
         yield from assignment.findings
         yield from self._warnings_of_files(parts)
-        yield from completeness.losses(c, self.expected)
+        yield from losses(c, self.expected)
         yield from tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
         yield from choice_warnings.unfinished(
             self.unfinished, c, self._by, self.root, self.under_way, layouts=self.layouts

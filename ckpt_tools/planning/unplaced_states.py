@@ -41,21 +41,25 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     above = c.parts[0].base if asked.run is not None else s.root
     newer = sorted(_saved_after(s, c, above), key=lambda f: -f.mtime_ns)
     for file in newer[:_MOST]:
-        report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
-        s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
-        array = os.path.relpath(os.path.dirname(file.path), above)  # what zarr's arrays are called
-        named = is_optimizer_state(array) and bool(anatomy.tensors)
-        if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or not (
-            named or _further(report, anatomy, step)
-        ):
+        if not _may_be_later(s, file, above, c, step):
             continue
-        if not named and any(_same_bytes(s, file, p) for p in c.parts):
-            continue  # latest.pth, a copy of the newest
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
         if kinds == {Kind.PERIODIC}:
             raise _question(s, c, file.path)
         text = f"it was saved after {c.label} and holds an optimizer's state, but is not called a checkpoint"
         yield finding("passed-over", text, path=file.path)
+
+
+def _may_be_later(s: Session, file: BareFile, above: str, c: Checkpoint, step: int | None) -> bool:
+    """Whether training may have gone on with a file, as far as its content tells."""
+    report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
+    s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
+    if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
+        return False
+    if _is_optimizer_array(file, above, anatomy):
+        return True
+    copied = (_same_bytes(s, file, p) for p in c.parts)  # latest.pth, a copy of the newest
+    return _further(report, anatomy, step) and not any(copied)
 
 
 def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
@@ -73,6 +77,13 @@ def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
         directories = (f"{above}/{'/'.join(inside[:depth])}" for depth in range(1, len(inside)))
         if homes.isdisjoint(directories):
             yield file
+
+
+def _is_optimizer_array(file: BareFile, above: str, anatomy: Anatomy) -> bool:
+    """Whether a file describes an array that is called as an optimizer's state: zarr's is its directory. All
+    saves have the same bytes there.
+    """
+    return bool(anatomy.tensors) and is_optimizer_state(os.path.relpath(os.path.dirname(file.path), above))
 
 
 def _same_bytes(s: Session, file: BareFile, part: Part) -> bool:

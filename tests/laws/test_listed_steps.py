@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import lzma
-
 import pytest
-from places import FIXTURES
+from recorded import PLANNED, RECORDED, TREES
 
-RECORDED = {
-    question: answer
-    for path in sorted((FIXTURES / "answers/layouts").glob("*.xz"))
-    for question, answer in json.loads(lzma.decompress(path.read_bytes())).items()
-}
-PLANNED = ": ckpt plan @ --json"
-TREES = sorted(
-    question.removesuffix(PLANNED)
-    for question, recorded in RECORDED.items()
-    if question.endswith(PLANNED) and recorded["answer"].get("checkpoint") is not None
-)
 NUMBERS = ("step", "epoch", "generation")
 """What tells one save from another in a listing, each where the names or, failing that, the contents tell it."""
 

@@ -82,7 +82,7 @@ class Fletcher32:
         words = array("H", bytes(data))
         if sys.byteorder == "little":
             words.byteswap()
-        self._second = (self._second + len(words) * self._first + sum(accumulate(words))) or 0
+        self._second += len(words) * self._first + sum(accumulate(words))
         self._first += sum(words)
 
     def digest(self) -> bytes:

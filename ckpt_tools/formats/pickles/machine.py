@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.formats.pickles.joblib_arrays import ALIGNMENT, WRAPPER, behind
 from ckpt_tools.formats.pickles.stubs import (
     Call,
     Dict,
@@ -21,7 +20,6 @@ from ckpt_tools.formats.pickles.stubs import (
     Key,
     Long,
     NeedMore,
-    Nested,
     Number,
     Persistent,
     Pickled,
@@ -85,7 +83,6 @@ class Machine:
     """One run over one pickle."""
 
     __slots__ = (
-        "arrays",
         "bare",
         "base",
         "called",
@@ -137,7 +134,7 @@ class Machine:
         self.calls: list[Call] = []
         self.called: dict[Global, int] = {} if called is None else called  # what is called, and where first
         self.twice: list[tuple[str, int]] = []
-        self.arrays, self.bare = False, 0  # of joblib: whether they are looked for; how many have no padding
+        self.bare = 0  # arrays of joblib without padding: see joblib_machine
         self.last = (b"", 0, 0)  # the bytes read last, and where in the file
         self.filled: list[Filled] = []
 
@@ -491,9 +488,6 @@ class Machine:
             target[k if type(k) is str else key(k)] = items[i + 1]
 
     def build(self) -> None:
-        if self.arrays and type(self.stack[-2]) is Call and self.stack[-2].func == WRAPPER:
-            self.array(self.stack[-1], self.stack[-2])
-            return
         state, target = self.stack.pop(), self.stack[-1]
         if type(target) not in (Call, Dict):
             raise self.bad("it gives a state to a plain value")
@@ -503,27 +497,6 @@ class Machine:
                 self.charge(2)
                 self.filled.append(Filled(target, *self.last[1:]))
         target.state = state
-
-    def array(self, state: Any, target: Call) -> None:
-        """An array of joblib, and the elements behind it. Raises Nested where these are a pickle."""
-        follows, at = behind(state), self.pos
-        if follows.padded:
-            if at >= len(self.data) or at + 1 + self.data[at] > len(self.data):
-                raise NeedMore(at + 1 if at >= len(self.data) else at + 1 + self.data[at], self.base + at)
-            at += 1 + self.data[at]
-            padding = self.data[self.pos + 1 : at]
-            if not 0 < len(padding) <= ALIGNMENT or padding.strip(b"\xff"):
-                raise self.bad("the padding before an array is not joblib's")
-        if self.frame not in (-1, self.pos):
-            raise self.bad("an array lies inside a frame")
-        self.frame = -1
-        self.stack.pop()
-        target.state = state
-        self.bare += not follows.padded
-        if follows.objects:
-            raise Nested
-        self.filled.append(Filled(target, self.base + at, follows.nbytes))
-        self.pos = at + follows.nbytes
 
     def proto(self) -> None:
         if self.uint(1) > 5 or self.op != self.start:

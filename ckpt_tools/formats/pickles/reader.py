@@ -86,9 +86,11 @@ def read_from(
     A window goes over the file: neither its bytes nor long texts in it are all in memory. With ``arrays``
     those that joblib keeps in the stream are gone over.
     """
-    machine = Machine(head, 0, start, seen, called)
-    machine.arrays = arrays
-    return _read_on(machine, source, stop)
+    if arrays:
+        from ckpt_tools.formats.pickles.joblib_machine import JoblibMachine  # not for torch's pickles
+
+        return _read_on(JoblibMachine(head, 0, start, seen, called), source, stop)
+    return _read_on(Machine(head, 0, start, seen, called), source, stop)
 
 
 def _read_on(machine: Machine, source: Source, stop: int) -> Pickled:
@@ -369,7 +371,7 @@ for _op, _n in (
 ):  # Machine.run does these itself, unless they are cut off
     STEPS[_op[0]] = lambda m, n=_n: m.take(n)  # type: ignore[misc]
 STEPS[ord("1")] = Machine.marked
-STEPS[ord("b")] = Machine.build
+STEPS[ord("b")] = lambda m: m.build()  # joblib's machine has its own
 STEPS[0x80] = Machine.proto
 STEPS[0x95] = Machine.open_frame
 STEPS[0x98] = lambda m: m.stack[-1]  # READONLY_BUFFER changes no value

@@ -1,0 +1,65 @@
+"""What a checkpoint lacks that resuming can do without: random numbers, ranks that have replicas."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ckpt_tools.discovery.completeness import Expected, label, saved_with, usual_pieces, where
+from ckpt_tools.findings import finding
+from ckpt_tools.model import ranges
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+
+
+def losses(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
+    """What a checkpoint lacks that resuming can do without: never a reason to fall back, but said."""
+    if not checkpoint.unfinished:
+        yield from _survivable_roles_gone(checkpoint, run)
+        yield from _survivable_ranks_gone(checkpoint, run)
+        yield from _replicas_gone(checkpoint, run)
+
+
+def _replicas_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
+    """Ranks that saved other checkpoints of the run, and for which replicas stand in here."""
+    pieces = [run.layouts.of(checkpoint).piece(p.piece) for p in checkpoint.parts]
+    if not all("dp" in piece.replicated_over and piece.step_from == "content" for piece in pieces):
+        return
+    mine = {p.rank for p in checkpoint.parts}
+    others = {p.rank for c in run.checkpoints if c.run == checkpoint.run for p in c.parts}
+    for rank in sorted(rank for rank in others - mine if rank is not None):
+        text = f"{label(checkpoint)} has no file of rank {rank}, which the run's other checkpoints have"
+        yield finding("missing-rank", text, severity=Severity.WARNING, path=where(checkpoint))
+
+
+def _survivable_roles_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
+    layout = run.layouts.of(checkpoint)
+    present = {layout.piece(p.piece).role for p in checkpoint.parts}
+    usual = {piece.role for piece in usual_pieces(checkpoint, run) if piece.survivable}
+    lost = saved_with(checkpoint, layout, survivable=True) | {
+        role: f"no {role} file, which the run's other checkpoints have" for role in usual - present
+    }
+    for what in lost.values():
+        text = f"{label(checkpoint)} has {what}: training goes on with other random numbers"
+        yield finding("missing-part", text, severity=Severity.WARNING, path=where(checkpoint))
+
+
+def _survivable_ranks_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
+    layout, ranks = run.layouts.of(checkpoint), defaultdict[str, set[int]](set)
+    for p in checkpoint.parts:
+        if p.rank is not None and layout.piece(p.piece).survivable:
+            ranks[p.piece].add(p.rank)
+    for name in sorted(ranks):
+        role, most, own = layout.piece(name).role, run.survivable[checkpoint.kind, name], 1 + max(ranks[name])
+        if gone := ranges.gaps(ranks[name], own):
+            text = (
+                f"{label(checkpoint)} starts with other random numbers, "
+                f"without the {role} file of {ranges.ranks(gone, own)}"
+            )
+            yield finding("missing-rank", text, severity=Severity.WARNING, path=where(checkpoint), ranks=gone)
+        elif own < most:
+            text = (
+                f"{label(checkpoint)} has {role} files of {own} ranks, another of the run of {most}: "
+                "the job had fewer, or they are lost"
+            )
+            yield finding("missing-rank", text, severity=Severity.NOTE, path=where(checkpoint))
