@@ -8,25 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Steps, whole
+from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
-FORMATS = ("torch_zip", "torch_legacy")
-_SAVED = Piece(
-    "model",
-    "model",
-    "model_{step:07d}.pth",
-    FORMATS,
-    shared=True,
-    single=True,
-    step_from="content",
-    weak=True,
-    proof="iteration",
-)
+_SAVED = replace(proven("iteration"), name="model", template="model_{step:07d}.pth")
 
 
 def read_tracker(data: bytes) -> str | None:

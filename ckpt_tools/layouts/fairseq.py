@@ -10,13 +10,13 @@ from dataclasses import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import named_epochs, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
-FORMATS = ("torch_zip", "torch_legacy")
 _UPDATES = "optimizer_history.num_updates"
 _ITERATOR = "extra_state.train_iterator"
 
@@ -55,18 +55,7 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
-    saved = Piece(
-        "",
-        "model",
-        "",
-        FORMATS,
-        shared=True,
-        unasked=True,
-        single=True,
-        step_from="content",
-        weak=True,
-        proof=_UPDATES,
-    )
+    saved = proven(_UPDATES, unasked=True)
     yield replace(saved, name="update", template="checkpoint_{epoch}_{step}.pt")
     yield replace(saved, name="epoch", template="checkpoint{epoch}.pt")
     yield replace(saved, name="last", template="checkpoint_last.pt")

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from ckpt_tools.layouts.common.counters import named_epochs, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.layouts.detectron2 import FORMATS, file_name, read_tracker
+from ckpt_tools.layouts.common.whole_files import proven
+from ckpt_tools.layouts.detectron2 import file_name, read_tracker
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
@@ -41,18 +42,7 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
-    saved = Piece(
-        "",
-        "model",
-        "",
-        FORMATS,
-        shared=True,
-        unasked=True,
-        single=True,
-        step_from="content",
-        weak=True,
-        proof="meta.iter",
-    )
+    saved = proven("meta.iter", unasked=True)
     yield replace(saved, name="iter", template="iter_{step}.pth")
     yield replace(saved, name="epoch", template="epoch_{epoch}.pth")
     yield replace(saved, name="best_iter", template="best_{name}_iter_{step}.pth", kind=Kind.BEST)

@@ -9,13 +9,12 @@ from dataclasses import replace
 
 from ckpt_tools.layouts.common.counters import named_epochs
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
-
-FORMATS = ("torch_zip", "torch_legacy")
 
 
 def _epoch(metadata: Metadata) -> int | None:
@@ -42,17 +41,7 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
-    saved = Piece(
-        "",
-        "model",
-        "",
-        FORMATS,
-        shared=True,
-        single=True,
-        step_from="content",
-        weak=True,
-        proof="version",
-    )
+    saved = proven("version")
     yield replace(saved, name="epoch", template="checkpoint-{epoch}.pth.tar")
     yield replace(saved, name="last", template="last.pth.tar")
     yield replace(saved, name="recovery", template="recovery-{epoch}-{step_in_epoch}.pth.tar")

@@ -1,0 +1,25 @@
+"""Files of torch that are a whole checkpoint each, as training loops save them in one directory."""
+
+from __future__ import annotations
+
+from ckpt_tools.layouts.common.layout import Piece
+
+FORMATS = ("torch_zip", "torch_legacy")
+
+
+def proven(proof: str, *, unasked: bool = False) -> Piece:
+    """A piece without a name and a template yet, for ``dataclasses.replace``: a file of the layout has the
+    entry ``proof``, whatever it is called; others may have the same names.
+    """
+    return Piece(
+        "",
+        "model",
+        "",
+        FORMATS,
+        shared=True,
+        unasked=unasked,
+        single=True,
+        step_from="content",
+        weak=True,
+        proof=proof,
+    )
