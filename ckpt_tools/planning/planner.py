@@ -43,7 +43,6 @@ from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import in_order, ordered
 from ckpt_tools.planning.topology import ALONE, HIGHEST
-from ckpt_tools.planning.unplaced_states import newer_states
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 
 _TELLING = 8
@@ -137,7 +136,10 @@ class Planner(Candidates):
         if choice.checkpoint is None:
             raise self.failure(choice, self.ranked)
         c = choice.checkpoint
-        self.warnings += newer_states(self.session, c, self.step(c), self.selection)
+        if self.session.found.bare:
+            from ckpt_tools.planning.unplaced_states import newer_states  # rare: a start is faster without
+
+            self.warnings += newer_states(self.session, c, self.step(c), self.selection)
         return self.finish(choice, c)
 
     def _ask_how_many(self, choice: Choice) -> None:
