@@ -133,11 +133,13 @@ def _suspect(e: os.DirEntry[str], size: int) -> Suspect | None:
     if _ARCHIVES.fullmatch(e.name):
         fmt = _archived(begins)
         return Suspect(e.path, size, fmt) if fmt else None
+    if UNREAD.fullmatch(e.name):  # LightGBM's are text
+        return Suspect(e.path, size, "")
     if head.startswith(b"\x7fELF") or _is_text(begins):
         return None
     known = (f.name for f in map(format_of, formats.names.order) if f.distinct and f.magic(head))
     fmt = next(known, "")
-    return Suspect(e.path, size, fmt) if fmt or size >= LARGE or UNREAD.fullmatch(e.name) else None
+    return Suspect(e.path, size, fmt) if fmt or size >= LARGE else None
 
 
 def _archived(begins: bytes) -> str:

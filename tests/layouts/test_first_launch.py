@@ -417,8 +417,11 @@ def test_arrays_that_may_be_data_are_a_question_where_they_are_large(tmp_path: P
         plan(str(tmp_path), FIRST)
 
 
-@pytest.mark.parametrize("name", ["m.nemo", "booster_100.ubj", "model.lgb"])
-def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b"\x80\x04whatever\0\1")
+@pytest.mark.parametrize("name", ["m.nemo", "booster_100.ubj", "booster.xgb", "m.bst", "model.lgb", "m.cbm"])
+@pytest.mark.parametrize("content", [b"\x80\x04whatever\0\1", b"tree\nversion=v4\nnum_class=1\n"])
+def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(
+    name: str, content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(errors.UsageError, match=r"that ckpt cannot read: .* is yours to say"):
         plan(str(tmp_path), FIRST)
