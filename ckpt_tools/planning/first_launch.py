@@ -231,7 +231,7 @@ def _unknown(session: Session, rows: Sequence[Suspect]) -> Outcome:
         f"{session.root} holds {kind}: {_names(session, files)}: whether they are checkpoints is yours to say"
     )
     hint = f"if they are checkpoints, {_describe(session, files)}; {_BYSTANDERS}; {_FRESH}"
-    why = "a large file of no known kind"
+    why = "a large file of no known kind" if large else "a file that ckpt cannot read"
     return Outcome(NotRecognised(text, hint), list(_each("unrecognised-file", why, files)))
 
 

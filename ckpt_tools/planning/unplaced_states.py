@@ -1,4 +1,4 @@
-"""Files that no layout places, saved after the choice, with an optimizer's state in them: a checkpoint that
+"""Files that no layout places, no older than the choice, with an optimizer's state in them: a checkpoint that
 was renamed, or another framework's. Nobody but the caller can say that training did not go on there.
 """
 
@@ -46,7 +46,7 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
         if kinds == {Kind.PERIODIC}:
             raise _question(s, c, file.path)
-        text = f"it was saved after {c.label} and holds an optimizer's state, but is not called a checkpoint"
+        text = f"it holds an optimizer's state and is no older than {c.label}, but is not called a checkpoint"
         yield finding("passed-over", text, path=file.path)
 
 
@@ -63,9 +63,13 @@ def _may_be_later(s: Session, file: BareFile, above: str, c: Checkpoint, step: i
 
 
 def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
-    """Files of a checkpoint format outside every checkpoint's own directory."""
+    """Files of a checkpoint format outside every checkpoint's own directory, of the same time where times are
+    lost.
+    """
     newest = max(p.mtime_ns for p in c.parts)
-    later = [f for f in s.found.bare if f.mtime_ns > newest and f.size > 0 and f.path.startswith(f"{above}/")]
+    later = [
+        f for f in s.found.bare if f.mtime_ns >= newest and f.size > 0 and f.path.startswith(f"{above}/")
+    ]
     if not later:
         return
     homes = {p.home for p in s.parts if p.home}
@@ -113,8 +117,8 @@ def _question(s: Session, c: Checkpoint, path: str) -> UsageError:
     name = os.path.relpath(path, s.root)
     top = name.partition("/")[0]
     text = (
-        f"which checkpoint is the newest is in doubt: {name} was saved after {c.label} ({c.path}), holds an"
-        " optimizer's state, and lies in no arrangement that a layout describes"
+        f"which checkpoint is the newest is in doubt: {name} was saved no earlier than {c.label} ({c.path}),"
+        " holds an optimizer's state, and lies in no arrangement that a layout describes"
     )
     hint = (
         f"give {quote(os.path.join(s.root, top))} as ROOT to resume from it, or say --exclude"

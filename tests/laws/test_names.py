@@ -16,6 +16,7 @@ from examples import examples
 from fixture_trees import CASES, materialise
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from places import FIXTURES
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError
@@ -178,6 +179,15 @@ def test_a_renamed_checkpoint_is_never_passed_over_without_a_word(case: Path, na
             here = {os.path.relpath(path, root) for path in (to, to.parent, *to.rglob("*"))}
             same_save = after.step is not None and after.step == before.step
             assert same_save or {path for _, path in after.named - before.named} & here, after
+
+
+def test_without_times_a_state_that_nothing_places_is_asked_about(tmp_path: Path) -> None:
+    """A copy that kept no times: a renamed checkpoint is as old as all others."""
+    root = materialise(FIXTURES / "layouts/levanter/steps/expected.json", tmp_path)
+    (root / "step-20").rename(root / "foo")
+    for path in root.rglob("*"):
+        os.utime(path, (10**9, 10**9))
+    assert ask(root).code == 2
 
 
 @given(cases, st.sampled_from(PAIRS), st.sampled_from([-5000, 0, 5000]))
