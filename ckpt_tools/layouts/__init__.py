@@ -24,6 +24,8 @@ ORDER = (
     "megatron",
     "megatron_core",
     "verl",
+    "colossalai",
+    "nanotron",
     "hf_trainer",  # before the layouts of what may lie inside it
     "deepspeed_universal",
     "deepspeed",
@@ -57,6 +59,7 @@ ORDER = (
     "safetensors_set",
     "numpy_steps",
     "rank_files",  # names that training loops of one's own give
+    "ray",
     "mindspore",  # its flat and callable names match almost any .ckpt
     "files",
 )

@@ -18,6 +18,8 @@ from ckpt_tools.model.report import Report
 
 DIFFUSERS = ("unet", "unet_ema", "transformer", "transformer_ema", "controlnet", "prior", "prior_ema")
 """Directories into which hooks of diffusers' training scripts save the model, each with a role of its own."""
+MARKS = ("", "_step", "_epoch", "_kohya_step", "_kohya_epoch", "_kohya")
+"""Ends of the names of pieces, by what the directory is called."""
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
@@ -35,7 +37,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     keys = {
         f"{name}{mark}": said
         for name, said in (("scheduler", ("last_epoch",)), ("optimizer", ("optimizer_step",)))
-        for mark in ("", "_step", "_epoch", "_kohya_step", "_kohya_epoch", "_kohya")
+        for mark in MARKS
     }
     yield from borrowed(parts, keys, number)
 
@@ -146,6 +148,7 @@ LAYOUT = Layout(
     unclear=_unclear,
     commit="rng",
     needs_any=("model", *DIFFUSERS),
+    saved_with=tuple((f"scheduler{mark}", "optimizer") for mark in MARKS),  # which it was prepared with
     reshardable=True,
     reference=(
         "accelerate/checkpointing.py save_accelerator_state; "

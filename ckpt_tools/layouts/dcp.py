@@ -116,6 +116,18 @@ def pieces(home: str, mark: str, state_word: bytes = b"") -> Iterator[Piece]:
     )
 
 
+def _spread(home: str, mark: str) -> Iterator[Piece]:
+    """Data that s3torchconnector's prefix strategies put into directories: a number backwards with zeros
+    behind it, or what a strategy of the user's own gives.
+    """
+    numbered = Piece("", "model", "", FORMATS, shared=True, required=False)
+    for name, prefix in (("numbered", "{layer:010d}"), ("spread", "{name}")):
+        data = numbered if name == "numbered" else replace(numbered, companion=True, inside=True)
+        for deep, epoch in (("", ""), ("_deep", "/<epoch_>{name}")):
+            template = f"{home}/{prefix}{epoch}/__{{rank}}_{{shard}}.distcp"
+            yield replace(data, name=f"{name}{deep}{mark}", template=template)
+
+
 def rest_of_state(home: str, mark: str) -> Piece:
     """What Lightning and Fabric save of a state beside the tensors, last of all; step and epoch are in it."""
     return Piece(
@@ -135,6 +147,7 @@ LAYOUT = Layout(
     name="dcp",
     title="PyTorch Distributed Checkpoint",
     pieces=(
+        *(p for home, mark in HOMES[:-1] for p in _spread(home, mark)),
         *(p for home, mark in HOMES for p in pieces(home, mark, b"" if mark == "_any" else _STATE)),
         *(replace(rest_of_state(home, mark), companion=True) for home, mark in HOMES),
     ),
@@ -168,8 +181,8 @@ LAYOUT = Layout(
             " later step that no name tells is not seen there"
         ),
         (
-            "files in directories that s3torchconnector's prefix strategies give to ranks are found through"
-            " .metadata; each such directory is also listed as a save that never finished"
+            "files in directories that s3torchconnector's prefix strategies give to ranks are listed with"
+            " their checkpoint where its name tells a step or an epoch; others are found through .metadata"
         ),
         (
             "a rank whose thread had nothing to write leaves an empty file, or none: .metadata says what must"

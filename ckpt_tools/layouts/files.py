@@ -4,6 +4,7 @@ what somebody's own training loop saves, told apart by names and by what is in t
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -54,6 +55,9 @@ _NAMES = {
     "joblib": ("{name}.joblib", OBJECTS),
 }
 """The names of files, and the formats that each may have, by the name of its piece."""
+
+
+_RANK = re.compile(r"(?<![a-z])rank[-_]?(\d{1,6})(?!\d)")
 
 
 class Holds(NamedTuple):
@@ -134,6 +138,7 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
 
     Half of a training state never is a checkpoint.
     """
+    yield from _of_ranks(c, others)
     mine = holds_of(c)
     if mine is None:
         return
@@ -146,6 +151,18 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
         yield _lacking(c, "count of steps or epochs", o)
     if len(c.parts) > 1 or not mine.optimizer:
         yield from _unwritten(c, [o for o, _ in siblings if o.kind is c.kind])
+
+
+def _of_ranks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Files of several ranks, of which each would load the first: outside the arrangement of rank-files."""
+    run = (p for o in (c, *others) if (o.layout, o.run) == (c.layout, c.run) for p in o.parts)
+    ranks = {int(named[1]) for p in run if (named := _RANK.search(p.name))}
+    if len(ranks) > 1 and any(_RANK.search(p.name) for p in c.parts):
+        text = f"files are called after {len(ranks)} ranks, and nothing tells which of them make a checkpoint"
+        hint = (
+            "call their directory after its step (step_N), or describe it in ckpt.toml: ckpt layouts --guess"
+        )
+        yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
 
 
 def _lacks_optimizer(
@@ -226,7 +243,7 @@ def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
     """Whether a checkpoint that nothing places in the order of training may be newer than all that have a
     place.
 
-    It is as good as they are, and was written later.
+    It is as good as they are, and was written no earlier.
     """
     mine = holds_of(c)
     if mine is None or not mine.weights or c.kind is not Kind.PERIODIC or _placed(c):
@@ -235,7 +252,7 @@ def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
         return False
     placed = [o for o, held in _same_run(c, others) if held.weights and _placed(o)]
     periodic = [o for o in placed if o.kind is Kind.PERIODIC]
-    return bool(periodic) and all(o.mtime_ns < c.mtime_ns for o in periodic)
+    return bool(periodic) and all(o.mtime_ns <= c.mtime_ns for o in periodic)
 
 
 def _named(p: Part) -> Steps:

@@ -59,6 +59,10 @@ def model_pieces(home: str) -> Iterator[Piece]:
         yield replace(index, name=f"{name}_index", template=f"{home}/{prefix}.{suffix}.index.json")
 
 
+OPTIMIZERS = ("optimizer", "metadata_optimizer", "pd_optimizer", "unified_optimizer")
+"""Pieces of an optimizer that is saved with a scheduler and random numbers: DeepSpeed's holds them itself."""
+
+
 def _own_pieces() -> Iterator[Piece]:
     """What the trainer itself writes beside the model."""
     torch, described = partial(Piece, formats=TORCH, shared=True), partial(Piece, shared=True, companion=True)
@@ -119,12 +123,12 @@ LAYOUT = Layout(
     check=_check,
     commit="state",
     needs=("model",),
-    saved_with=(
-        ("scheduler", "optimizer"),  # save_only_model leaves out all three
-        ("optimizer", "scheduler"),
-        ("optimizer", "rng"),
-        ("scheduler", "rng"),
+    saved_with=(  # save_only_model leaves out all three
+        *((piece, "optimizer") for piece in ("scheduler", "pd_scheduler")),
+        *((piece, "scheduler") for piece in OPTIMIZERS),
+        *((piece, "rng") for piece in ("scheduler", "pd_scheduler", *OPTIMIZERS)),
     ),
+    one_of=(OPTIMIZERS, ("model", "model_shard", "metadata_pytorch_model_fsdp", "pd_model")),
     tracker="dlrover_latest.txt",
     read_tracker=dcp.read_number,
     always_tracked=False,

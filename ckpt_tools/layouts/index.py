@@ -194,6 +194,59 @@ verl verl note:latest_checkpointed_iteration.txt
     extra_state_alone:extra_state_world_size_{world}_rank_{rank}.pt config_alone:fsdp_config.json
     data:data.pt
 
+colossalai colossalai
+  epoch-{epoch}_step-{step_in_epoch}/modeling/
+    model_bin:pytorch_model[-stage-{layer:05d}-shard]-{shard:05d}.bin
+    model_bin_index:pytorch_model.bin.index.json
+    model_safetensors:model[-stage-{layer:05d}-shard]-{shard:05d}.safetensors
+    model_safetensors_index:model.safetensors.index.json
+  epoch-{epoch}_step-{step_in_epoch}/optimizer/
+    optimizer_bin:pytorch_optim[-stage-{layer:05d}-shard]-{shard:05d}.bin
+    optimizer_bin_index:pytorch_optim.bin.index.json
+    optimizer_safetensors:optimizer[-stage-{layer:05d}-shard]-{shard:05d}.safetensors
+    optimizer_safetensors_index:optimizer.safetensors.index.json groups:pytorch_optim_group.bin
+  epoch-{epoch}_step-{step_in_epoch}/modeling/
+    adapter:adapter_model.safetensors adapter_bin:adapter_model.bin
+    config:<config|generation_config|adapter_config>.json
+  epoch-{epoch}_step-{step_in_epoch}/
+    scheduler:lr_scheduler state:running_states.json
+
+nanotron nanotron note:latest.txt
+  {step}/model/
+    model0:model_{name}.safetensors
+  {step}/model/{name}/
+    model1:model_{name}.safetensors
+  {step}/model/{name}/{name}/
+    model2:model_{name}.safetensors
+  {step}/model/{name}/{name}/{name}/
+    model3:model_{name}.safetensors
+  {step}/model/{name}/{name}/{name}/{name}/
+    model4:model_{name}.safetensors
+  {step}/model/{name}/{name}/{name}/{name}/{name}/
+    model5:model_{name}.safetensors
+  {step}/model/{name}/{name}/{name}/{name}/{name}/{name}/
+    model6:model_{name}.safetensors
+  {step}/model/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    model7:model_{name}.safetensors
+  {step}/model/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    model8:model_{name}.safetensors
+  {step}/model/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    model9:model_{name}.safetensors
+  {step}/model/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    model10:model_{name}.safetensors
+  {step}/optimizer/
+    optimizer:optimizer_{name}.pt
+  {step}/lr_scheduler/
+    lr_scheduler:lr_scheduler_{name}.pt
+  {step}/random/
+    random:tp-{name}.pt
+  {step}/
+    metadata:checkpoint_metadata.json
+  {step}/optimizer/
+    optimizer_config:optimizer_config.json
+  {step}/
+    model_config:model_config.json config:config.yaml
+
 hf_trainer hf-trainer note:dlrover_latest.txt
   checkpoint-{step}/
     state:trainer_state.json model:model.safetensors model_shard:model-{shard:05d}-of-{of:05d}.safetensors
@@ -239,7 +292,7 @@ deepspeed_universal deepspeed-universal note:latest_universal
   global_step{step}_universal/
     model:mp_rank_{tp:02d}_model_states.pt layer:layer_{layer:02d}-model_{tp:02d}-model_states.pt
 
-deepspeed deepspeed note:latest
+deepspeed deepspeed note:latest stateless:zero_to_fp32.py
   <global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}/
     model:mp_rank_{tp:02d}_model_states.pt
     zero3:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
@@ -712,6 +765,30 @@ torchsnapshot torchsnapshot
     ?other6_any:{name}
 
 dcp dcp note:dlrover_latest.txt
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{layer:010d}/
+    numbered:__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{layer:010d}/<epoch_>{name}/
+    numbered_deep:__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{name}/
+    spread:__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{name}/<epoch_>{name}/
+    spread_deep:__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/{layer:010d}/
+    numbered_epoch:__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/{layer:010d}/<epoch_>{name}/
+    numbered_deep_epoch:__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/{name}/
+    spread_epoch:__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/{name}/<epoch_>{name}/
+    spread_deep_epoch:__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/{layer:010d}/
+    numbered_epoch_step:__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/{layer:010d}/<epoch_>{name}/
+    numbered_deep_epoch_step:__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/{name}/
+    spread_epoch_step:__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/{name}/<epoch_>{name}/
+    spread_deep_epoch_step:__{rank}_{shard}.distcp
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
     metadata:.metadata rank_metadata:__{rank}.metadata data:__{rank}_{shard}.distcp
     prefixed:{name}__{rank}_{shard}.distcp
@@ -1295,6 +1372,10 @@ rank_files rank-files
     inner_scaler_epoch:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
     shared_scaler_epoch:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors> other_epoch:{name}.<pt|pth|bin>
+
+ray ray
+  checkpoint_{generation:06d}/
+    torch:{name}.<pt|pth|pth.tar|ckpt|bin> pickle:{name}.pkl tensors:{name}.safetensors numpy:{name}.npz
 
 mindspore mindspore note:meta.json stateless:-graph.meta
   rank_{rank}/

@@ -69,6 +69,12 @@ LAYOUT = Layout(
     pieces=(*_pieces("iter_{step:07d}", Kind.PERIODIC, ""), *_pieces("release", Kind.RELEASE, "_release")),
     resume=resume,
     check=_check,
+    one_of=(
+        ("model", "model_rng"),
+        ("distrib_optim", "optim", "layer_wise"),
+        ("model_rank", "distrib_optim"),  # which is called after its rank, too, where the model is
+        ("model_rank", "optim"),
+    ),
     tracker="latest_checkpointed_iteration.txt",
     read_tracker=read_tracker,
     reference=(

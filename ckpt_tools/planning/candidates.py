@@ -11,11 +11,13 @@ from functools import cached_property
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.crosscheck import trackers
 from ckpt_tools.crosscheck import unfinished as under_way
+from ckpt_tools.crosscheck.pages import equal
 from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.crosscheck.unfinished import Sizes
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.roots import absent
+from ckpt_tools.discovery.sidecars import unfetched
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import layouts_of
@@ -28,6 +30,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, decision_log, filters
 from ckpt_tools.planning import other_writers as writers
 from ckpt_tools.planning.choose import rank
+from ckpt_tools.planning.common_steps import newest_untold, untold, with_common_steps
 from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import ask_where_unclear, in_order, ordered, passed_over
@@ -47,9 +50,10 @@ class Candidates:
     """The candidates of one question, best first, and what is known of their run.
 
     ``candidates()`` raises CkptError subclasses as docs/exit-codes.md lists them. Attributes that it fills
-    in: ``session`` (what is below the root), ``checkpoints`` (the finished ones of the run), ``unfinished``
-    (its saves that never finished), ``lost`` (what a tracker names and is gone), ``expected`` (what each
-    should have), ``ranked``, ``topology``, ``saved`` (the world size that wrote the files) and ``judge``.
+    in: ``session`` (what is below the root), ``checkpoints`` (the finished ones of the run), ``exports``
+    (what nobody trains on, left out beside them), ``unfinished`` (its saves that never finished), ``lost``
+    (what a tracker names and is gone), ``expected`` (what each should have), ``ranked``, ``topology``,
+    ``saved`` (the world size that wrote the files) and ``judge``.
     """
 
     session: Session
@@ -66,6 +70,7 @@ class Candidates:
         self.warnings: list[Finding] = []
         self.steps: dict[CheckpointKey, int | None] = {}
         self.unfinished: list[Checkpoint] = []
+        self.exports: list[Checkpoint] = []
         self.lost: list[Rejected] = []
         self.ranked: list[Checkpoint] = []
         self.order = "mtime"
@@ -85,6 +90,7 @@ class Candidates:
             self._require_leave_for_no_root(error)
             return []
         self.warnings += (replace(f, severity=Severity.WARNING) for f in self.session.notes)
+        self.warnings += unfetched(bare.path for bare in self.session.found.bare)
         everything = self._without_exports(
             grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
         )
@@ -105,7 +111,10 @@ class Candidates:
         """Without those of layouts that hold exports alone, where anything else was asked for."""
         saves = [c for c in everything if not self.layouts.of(c).of_exports]
         asked = any(filters.requested(c, self.selection) for c in saves)
-        return saves if asked and self.selection.kind is not Kind.RELEASE else everything
+        if not asked or self.selection.kind is Kind.RELEASE:
+            return everything
+        self.exports = [c for c in everything if self.layouts.of(c).of_exports]
+        return saves
 
     def _named_by_trackers_and_gone(self) -> list[Rejected]:
         lost = trackers.lost(self.session, self.checkpoints, self.unfinished)
@@ -123,11 +132,11 @@ class Candidates:
         return [c for c in saves if c.run in runs]
 
     def _settle_steps_and_places(self) -> None:
-        """Steps where names of two layouts count them differently, and coordinates, as the contents tell
-        them.
-        """
+        """Steps where names count them differently, and coordinates, as the contents tell them."""
         if len({c.layout for c in self.checkpoints}) > 1:
             self.checkpoints = [replace(c, step=self.step(c)) for c in self.checkpoints]
+        elif not any(self.layouts.of(c).last_resort for c in self.checkpoints):  # those are placed already
+            self.checkpoints = with_common_steps(self.session, self.checkpoints, self.step, self.names)
         self.checkpoints = expert_names(self.session, self.checkpoints, self.names)
 
     def _not_hidden(self) -> list[Checkpoint]:
@@ -166,7 +175,7 @@ class Candidates:
         requested = selection.resume_from or selection.order
         saves = in_order(candidates, self.layouts, selection.prefer)
         if requested is None:
-            ask_where_unclear(candidates, saves, self.layouts)
+            ask_where_unclear(candidates, saves, self.layouts, self._same)
             self.times = choice_warnings.times_of(saves, self.session.now_ns, self.layouts)
         else:
             self.times = Times.IN_STEP
@@ -176,9 +185,14 @@ class Candidates:
         if self.order == "mtime":
             self.warnings += choice_warnings.clocks(self.session, candidates)
             by_mtime, by_step = choice_warnings.heads(saves, self.expected, selection.prefer)
-            if by_mtime.order != by_step.order:
+            if by_mtime.order != by_step.order and by_mtime.unit == by_step.unit:
                 self.warnings.append(choice_warnings.disagreement(self.session, by_mtime, by_step))
         return ordered(candidates, self.layouts, self.order, selection.prefer)
+
+    def _same(self, c: Checkpoint, other: Checkpoint) -> bool:
+        """Whether both are one file each, of the same bytes."""
+        files = (*c.parts, *other.parts)
+        return len(files) == 2 and equal(*files, self.session)
 
     def newest_of(self, by_mtime: Checkpoint, by_step: Checkpoint) -> str:
         """The order that tells which of two is the newest. Raises UsageError when only the caller can say."""
@@ -199,12 +213,22 @@ class Candidates:
         Raises UsageError where it is in doubt which checkpoint is the newest.
         """
         if self.times is Times.IN_STEP or self.times.mute:
+            complete = [c for c in self.ranked if not completeness.missing(c, self.expected)]
+            if complete and (other := next(iter(self.untold(complete[0], complete)), None)):
+                raise newest_untold(self.root, complete[0], other)
             return
         by_mtime, by_step = choice_warnings.heads(
             in_order(self.ranked, self.layouts, self.selection.prefer), self.expected, self.selection.prefer
         )
         if by_mtime.order != by_step.order:
             self.order = self.newest_of(by_mtime, by_step)
+
+    def untold(self, chosen: Checkpoint, candidates: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+        """Candidates that may be later than the one chosen, where the caller has not said what tells."""
+        selection = self.selection
+        if (selection.resume_from or selection.order or selection.prefer) is None:
+            saves = in_order(candidates, self.layouts)
+            yield from untold(chosen, saves, mute=self.times.mute)
 
     def _session(self) -> Session:
         """What is below the root. Raises CannotLook."""

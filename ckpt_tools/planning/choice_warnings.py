@@ -142,8 +142,8 @@ def passed_over(
     lost = {r.checkpoint.key for r in choice.rejected}
     for c in ranked:
         known = c.key in lost or not named.isdisjoint((c.path, *(p.path for p in c.parts)))
-        if c.kind is Kind.RELEASE is not chosen.kind and c.mtime_ns > chosen.mtime_ns and not known:
-            text = f"it was written after {chosen.label}, but is called an export"
+        if c.kind is Kind.RELEASE is not chosen.kind and c.mtime_ns >= chosen.mtime_ns and not known:
+            text = f"it was written no earlier than {chosen.label}, but is called an export"
             yield finding("passed-over", text, path=c.path)
 
 
@@ -214,5 +214,7 @@ def unfinished(
 
 
 def _goes_before(c: Checkpoint, chosen: Checkpoint, order: str) -> bool:
+    if c.kind is Kind.RELEASE is not chosen.kind:  # another framework's release/ may be called so
+        return c.mtime_ns >= chosen.mtime_ns
     later = c.layout == chosen.layout and c.order > chosen.order
     return later or rank([chosen, c], order)[0] is c

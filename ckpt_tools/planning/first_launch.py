@@ -129,6 +129,7 @@ def _objection(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> 
     outside = _outside(session, saves, inside)
     return (
         _tracked(session, inside)
+        or _sealed(session, inside)
         or _copied_by_hand(session, inside)
         or _in_no_layout(session, outside)
         or _large(session, outside)
@@ -169,6 +170,20 @@ def _tracked(session: Session, inside: Scope) -> Outcome | None:
         return Outcome(NoneUsable(text, f"bring that checkpoint back; {_FRESH}"), findings)
     error = NotRecognised(f"{text}: whether there was a checkpoint is yours to say", _FRESH)
     return Outcome(error, findings)
+
+
+def _sealed(session: Session, inside: Scope) -> Outcome | None:
+    """Seals although there is no checkpoint: what was sealed was whole."""
+    if session.indexes.seals is None:
+        return None
+    from ckpt_tools.planning.sealed_and_gone import only_seals  # only where there are seals
+
+    files = [path for path in only_seals(session) if inside(path)]
+    if not files:
+        return None
+    text = f"{session.root} holds seals of what is not there: {_names(session, files)}"
+    found = list(_each("seal-missing", "it was sealed, and is not there", files))
+    return Outcome(NoneUsable(text, f"bring it back; {_FRESH}"), found)
 
 
 def _copied_by_hand(session: Session, inside: Scope) -> Outcome | None:
@@ -313,6 +328,8 @@ def _holds_state(session: Session, path: str) -> bool:
     the first step.
     """
     name = os.path.basename(path)
+    if formats.names.placed(path):
+        return False
     if formats.names.only_state(name):
         return True
     if path != session.root and not formats.names.state(name) and formats.names.known(name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -128,10 +128,24 @@ class Review:
         absent = [
             f
             for f in completeness.missing(c, self.run.expected)
-            if f.code == "missing-part" or (nobody_asks and f.severity is Severity.ERROR)
+            if f.code in ("missing-part", "mixed-attempts") or (nobody_asks and f.severity is Severity.ERROR)
         ]
-        absent = absent or [*without_model(self.session, c)]
+        absent = absent or [*self._sealed_and_gone(), *without_model(self.session, c)]
         return [*absent, *layout.lacks(self.candidate.named, self.run.candidates)]
+
+    def _about_seals(self) -> Iterator[Finding]:
+        """What is wrong with the seals of the candidate's files, each said once."""
+        seals = self.session.indexes.seals
+        if seals is not None:
+            parts = self.candidate.whole.parts
+            for p in parts:
+                seals.claims(p.path)
+            places = (place for p in parts for place in (p.path, p.home))
+            yield from dict.fromkeys(f for place in places for f in seals.about.get(place, ()))
+
+    def _sealed_and_gone(self) -> list[Finding]:
+        """Files that were sealed with the candidate's, and are not there."""
+        return [f for f in self._about_seals() if f.severity is Severity.ERROR]
 
     def _hidden(self) -> list[Finding]:
         """What could not be listed in the candidate's own directory, where the caller passes over such."""
@@ -159,7 +173,7 @@ class Review:
         """The files to load at the level asked for, one by one and beside each other."""
         self._prefetch(parts)
         wrong = {p.path: why for p in parts if (why := self._wrong_by_itself(p)) is not None}
-        warnings = []
+        warnings = [f for f in self._about_seals() if f.severity is Severity.WARNING]
         for path, f, twin in self.contradictions.of(self.candidate, parts):
             if twin is not None:
                 self.twins[path, f] = twin

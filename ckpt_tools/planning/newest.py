@@ -12,10 +12,8 @@ from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
+from ckpt_tools.model.checkpoint import Order, unit_of
 from ckpt_tools.model.frozen import frozen
-
-Order = tuple[int, int, int]
-"""Progress of training as ``Checkpoint.order`` has it: (step, epoch, step in the epoch), -1 for unknown."""
 
 _DAY_NS = 86_400 * 1_000_000_000
 _FIRST_NS = 3_655 * _DAY_NS
@@ -100,9 +98,20 @@ def times(saves: Sequence[Saved], now: int) -> Times:
     steps = len({s.order for s in known})
     if steps > 1 and (silent := _silent(by_time)):
         return silent
-    if all(a.order <= b.order for a, b in pairwise(by_time)):
+    if _in_step(by_time):
         return Times.IN_STEP
     return _clock_was_wrong(by_time, now) or _out_of_step(by_time, steps)
+
+
+def _in_step(by_time: Sequence[Saved]) -> bool:
+    """Whether steps rise with the times, as do the numbers of those that count in another unit."""
+    newest = dict[str, Order]()
+    for save in by_time:
+        unit = unit_of(save.order)
+        if save.order < newest.get(unit, UNKNOWN):
+            return False
+        newest[unit] = save.order
+    return True
 
 
 def _silent(by_time: Sequence[Saved]) -> Times | None:

@@ -38,6 +38,7 @@ from ckpt_tools.model.plan import (
 from ckpt_tools.planning import choice_warnings, other_writers, smaller_job
 from ckpt_tools.planning.candidates import Candidates, number
 from ckpt_tools.planning.choose import Judgement, choose
+from ckpt_tools.planning.common_steps import newest_untold
 from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.newest import Times
@@ -210,6 +211,7 @@ class Planner(Candidates):
 
         choice = self._chosen(ranked, judge)
         if self.times is Times.IN_STEP or self.times.mute:
+            self._ask_what_nothing_places(choice, ranked, judge)
             return choice
         one = choice.checkpoint or ranked[0]
         by_step = ordered(ranked, self.layouts, "step", self.selection.prefer)
@@ -221,6 +223,17 @@ class Planner(Candidates):
             return choice
         self.order, self.ranked = "step", by_step
         return other
+
+    def _ask_what_nothing_places(
+        self, choice: Choice, ranked: Sequence[Checkpoint], judge: Callable[[Checkpoint], Judgement]
+    ) -> None:
+        """Raises UsageError where another usable candidate may be later than the choice."""
+        chosen = choice.checkpoint
+        if chosen is None:
+            return
+        other = next((c for c in self.untold(chosen, ranked) if judge(c).usable), None)
+        if other is not None:
+            raise newest_untold(self.root, chosen, other)
 
     def _witnesses_agree(self, newest: Checkpoint, by_step: Sequence[Checkpoint]) -> bool:
         """Whether what else tells the newest checkpoint sides with the one that is newest by time."""
@@ -329,7 +342,9 @@ class Planner(Candidates):
         """What the caller should know about the choice, although it can be used."""
         parts, run = assignment.parts, [o for o in self.checkpoints if (o.layout, o.run) == (c.layout, c.run)]
         yield from self.warnings
-        yield from choice_warnings.passed_over(choice, c, self.ranked, {f.path for f in self.warnings})
+        yield from choice_warnings.passed_over(
+            choice, c, [*self.ranked, *self.exports], {f.path for f in self.warnings}
+        )
         yield from assignment.findings
         yield from self._warnings_of_files(parts)
         yield from losses(c, self.expected)
@@ -338,6 +353,10 @@ class Planner(Candidates):
             self.unfinished, c, self._by, self.root, self.under_way, layouts=self.layouts
         )
         yield from unfinished.torn_lately(self.session, choice.rejected, self._usual)
+        if self.session.indexes.seals is not None:
+            from ckpt_tools.planning.sealed_and_gone import later_and_gone  # only where there are seals
+
+            yield from later_and_gone(self.session, c, self.step(c), self.checkpoints)
         yield from self.other_writers(c)
         yield from self._warnings_of_depth(parts)
 

@@ -5,10 +5,11 @@ Exports do, halves, and what nothing places in the order of training.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.errors import UsageError
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -46,40 +47,54 @@ def ordered(
 def passed_over(
     candidates: Sequence[Checkpoint], first: Sequence[Checkpoint], layouts: Layouts
 ) -> Iterator[Finding]:
-    """What those that go last lack, where they are newer than all that go ``first``: a warning where they are
-    of a later step.
+    """Those that go last and are no older than all that go ``first``, with what they lack: a warning where
+    they are of a later step.
     """
     known, newest = {c.key for c in first}, max(c.mtime_ns for c in first)
     furthest = max(c.order for c in first)
     for c in candidates:
-        if c.key not in known and c.mtime_ns > newest:
+        if c.key not in known and c.mtime_ns >= newest:
             severity = Severity.WARNING if c.order > furthest else Severity.NOTE
-            yield from (replace(f, severity=severity) for f in layouts.of(c).lacks(c, candidates))
+            lacks = list(layouts.of(c).lacks(c, candidates))
+            yield from (replace(f, severity=severity) for f in lacks)
+            if not lacks and (c.unit == "" or c.order > furthest):
+                yield finding(
+                    "passed-over", f"it is no older than the choice, but is called {c.kind}", path=c.path
+                )
 
 
 def ask_where_unclear(
-    candidates: Sequence[Checkpoint], first: Sequence[Checkpoint], layouts: Layouts
+    candidates: Sequence[Checkpoint],
+    first: Sequence[Checkpoint],
+    layouts: Layouts,
+    same: Callable[[Checkpoint, Checkpoint], bool],
 ) -> None:
-    """Raises UsageError where a checkpoint may be the newest, and nothing tells."""
-    unclear = next((c for c in candidates if layouts.of(c).unclear(c, candidates)), None)
-    if unclear is None:
-        return
+    """Raises UsageError where a checkpoint may be the newest, and nothing tells: not even that it is the
+    ``same`` as the newest of the others.
+    """
+    for c in candidates:
+        if layouts.of(c).unclear(c, candidates):
+            placed = rank([o for o in first if o.key != c.key] or first, "mtime")[0]
+            if not same(c, placed):
+                raise _in_doubt(c, placed)
+
+
+def _in_doubt(unclear: Checkpoint, placed: Checkpoint) -> UsageError:
     if unclear.step is not None:
-        raise UsageError(
+        return UsageError(
             f"which checkpoint is the newest is in doubt: {unclear.path} is of a later epoch than others, but"
             " of no higher step: steps may count from the start of each epoch",
             "say --order mtime to resume from the one that was written last",
         )
-    placed = rank([c for c in first if c.key != unclear.key] or first, "mtime")[0]
     if unclear.parts[0].home and placed.step is None:
         text = f"{unclear.path} and {placed.path}: nothing tells whether they are one checkpoint or several"
-        raise UsageError(text, "give the directory that is meant as ROOT")
+        return UsageError(text, "give the directory that is meant as ROOT")
     name, other = (c.parts[0].path.rpartition("/")[2] for c in (unclear, placed))
     text = (
         f"which checkpoint is the newest is in doubt: {unclear.path} was written last, "
         f"but nothing tells its step; {placed.path} is of {placed.label}"
     )
     prefix = unclear.parts[0].prefix or name
-    raise UsageError(
+    return UsageError(
         text, f"say --order step to resume from {other}, or --prefix {prefix} to resume from {name}"
     )

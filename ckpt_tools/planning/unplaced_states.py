@@ -5,10 +5,12 @@ was renamed, or another framework's. Nobody but the caller can say that training
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from enum import Enum
 from glob import escape
 from shlex import quote
 
+from ckpt_tools import formats
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN, finding
@@ -16,8 +18,9 @@ from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common.bare_names import read_bare_name
+from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part, Unseen
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
@@ -28,38 +31,98 @@ from ckpt_tools.storage import LocalSource, ShortRead
 _BLOCK = 1 << 20
 _MOST = 512
 """Files that are inspected, the newest ones."""
+_NAMED = 3
+"""Files without a training state that have a line of their own."""
+
+
+class _Held(Enum):
+    """What a file holds, as far as that tells whether training went on with it; why it is passed over."""
+
+    LATER = "it holds an optimizer's state, but is not called a checkpoint"
+    EARLIER = "it holds an optimizer's state, but is of no later step"
+    OTHER = "it holds no optimizer's state that can be read"
 
 
 def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) -> Iterator[Finding]:
-    """Notes about such files whose names call them the best or an export: those are never the newest.
+    """Notes about such files that are passed over: the best and exports, which are never the newest by their
+    names, and those whose content tells no later step or no training state.
 
     Raises UsageError where one of another name may be of a later step than the choice.
     """
     narrowed = (asked.layout, asked.prefix, asked.max_step, asked.kind)
     if narrowed != (None,) * 4 or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
         return
+    if (path := _state_left_out(s, c)) is not None:
+        raise _less_than_is_there(s, c, path)
     above = c.parts[0].base if asked.run is not None else s.root
     newer = sorted(_saved_after(s, c, above), key=lambda f: -f.mtime_ns)
+    others = list[str]()
     for file in newer[:_MOST]:
-        if not _may_be_later(s, file, above, c, step):
-            continue
+        held = _held(s, file, above, c, step)
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
-        if kinds == {Kind.PERIODIC}:
+        if held is _Held.LATER and kinds == {Kind.PERIODIC}:
             raise _question(s, c, file.path)
-        text = f"it holds an optimizer's state and is no older than {c.label}, but is not called a checkpoint"
-        yield finding("passed-over", text, path=file.path)
+        if held is _Held.OTHER and formats.names.state(os.path.basename(file.path)):
+            others.append(file.path)
+        elif held in (_Held.LATER, _Held.EARLIER):
+            severity = Severity.WARNING if held is _Held.EARLIER else None
+            yield _passed_over(file.path, c, held.value, severity)
+    yield from _without_training_state(others, above, c)
 
 
-def _may_be_later(s: Session, file: BareFile, above: str, c: Checkpoint, step: int | None) -> bool:
-    """Whether training may have gone on with a file, as far as its content tells."""
+def _state_left_out(s: Session, c: Checkpoint) -> str | None:
+    """A file beside those of the choice that holds an optimizer's state, and that its layout does not load:
+    of a checkpoint of another framework, whose directory was renamed.
+    """
+    directories = {os.path.dirname(p.path) for p in c.parts if p.home}
+    beside = [f for f in s.found.bare if f.size > 0 and os.path.dirname(f.path) in directories]
+    explained = set(s.indexes.members({p.path for p in s.parts})) if beside else set[str]()
+    for file in beside[:_MOST]:
+        if file.path not in explained and _is_training_state(*s.inspect(file.path, Level.STRUCTURE)):
+            return file.path
+    return None
+
+
+def _less_than_is_there(s: Session, c: Checkpoint, path: str) -> UsageError:
+    name = os.path.relpath(path, s.root)
+    text = (
+        f"{c.path} is taken for a checkpoint of the layout {c.layout}, which does not load {name}, although"
+        " that holds an optimizer's state"
+    )
+    hint = (
+        "give the directory the name that its framework gave it, if it was renamed; say --exclude"
+        f" {quote(escape(name))} to resume without that file"
+    )
+    return UsageError(text, hint)
+
+
+def _without_training_state(paths: Sequence[str], above: str, c: Checkpoint) -> Iterator[Finding]:
+    yield from (_passed_over(path, c, _Held.OTHER.value) for path in paths[:_NAMED])
+    if more := paths[_NAMED:]:
+        names = ranges.names(os.path.relpath(path, above) for path in more)
+        yield _passed_over(above, c, f"{len(more):,} more hold no training state: {names}")
+
+
+def _passed_over(path: str, c: Checkpoint, why: str, severity: Severity | None = None) -> Finding:
+    text = f"saved no earlier than {c.label}, outside every layout's arrangement: {why}"
+    return finding("passed-over", text, path=path, severity=severity)
+
+
+def _held(s: Session, file: BareFile, above: str, c: Checkpoint, step: int | None) -> _Held | None:
+    """None for a file that is a copy of one of the choice (latest.pth), and for one without an array."""
     report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
     s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
-        return False
+        return _Held.OTHER
     if _is_optimizer_array(file, above, anatomy):
-        return True
-    copied = (_same_bytes(s, file, p) for p in c.parts)  # latest.pth, a copy of the newest
-    return _further(report, anatomy, step) and not any(copied)
+        return _Held.LATER
+    if any(_same_bytes(s, file, p) for p in c.parts):
+        return None
+    if not _is_training_state(report, anatomy):
+        arrays = any(max(t.shape, default=1) > 1 for t in anatomy.tensors)
+        return _Held.OTHER if arrays else None
+    told = files.number(report.metadata, files.STEPS)
+    return _Held.LATER if step is None or told is None or told > step else _Held.EARLIER
 
 
 def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
@@ -98,19 +161,16 @@ def _same_bytes(s: Session, file: BareFile, part: Part) -> bool:
             sizes = ((at, min(_BLOCK, part.size - at)) for at in range(0, part.size, _BLOCK))
             return all(one.read(at, size) == other.read(at, size) for at, size in sizes)
     except OSError as why:
-        s.unplaced.append(Unseen(file.path, f"cannot read it: {why.strerror}"))
+        s.unplaced.append(Unseen(file.path, f"cannot be compared with {part.path}: {why.strerror}"))
     except ShortRead:
         s.unplaced.append(Unseen(file.path, "it changed while it was read"))
     return False
 
 
-def _further(report: Report, anatomy: Anatomy, step: int | None) -> bool:
-    """Whether a file holds the state of an optimizer, and not only its settings, that may have gone further
-    than ``step``.
-    """
+def _is_training_state(report: Report, anatomy: Anatomy) -> bool:
+    """Whether a file holds the state of an optimizer, and not only its settings."""
     state = bool(anatomy.tensors) or "param_groups" in anatomy.keys
-    told = files.number(report.metadata, files.STEPS)
-    return state and has_optimizer(report, anatomy) and (step is None or told is None or told > step)
+    return state and has_optimizer(report, anatomy)
 
 
 def _question(s: Session, c: Checkpoint, path: str) -> UsageError:

@@ -22,13 +22,16 @@ from ckpt_tools import cli, errors
 from ckpt_tools.api import plan, scan
 from ckpt_tools.discovery.unrecognised import LARGE
 from ckpt_tools.formats import FORMATS, HEAD, names
+from ckpt_tools.formats.named import MANIFESTS, NAMED
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 
 FIRST = Selection(allow_none=True, level=Level.STRUCTURE)
 TRACKERS = {layout.tracker for layout in LAYOUTS} - {None}
-VAGUE = {"json_member", "mcore_integrity", "mindspore_strategy", "npy", "npz", "eqx"}
+VAGUE = {"json_member", "mcore_integrity", "mindspore_strategy", "npy", "npz", "eqx"} | {
+    row.name for row in NAMED if row.family == MANIFESTS
+}
 """Their magics are those of any JSON or protobuf, or of data; no save writes one of them alone, under a name
 that says nothing.
 """
@@ -126,7 +129,9 @@ def test_one_kind_of_file_left_of_several_checkpoints_is_never_a_first_launch(
 ) -> None:
     root = materialise(case, tmp_path)
     for kind, files in kinds(root).items():
-        if not kind.endswith("config.json"):  # every save begins with them, and no state is in them
+        if not kind.endswith(
+            ("config.json", "config.yaml")
+        ):  # every save begins with them, and no state is in them
             assert not fresh(keep(root, files.__contains__)), kind
 
 

@@ -20,7 +20,7 @@ from ckpt_tools import errors
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts import LAYOUTS
-from ckpt_tools.layouts.common.layout import compile_template
+from ckpt_tools.layouts.common.layout import Layout, compile_template
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Severity
 
@@ -119,6 +119,11 @@ def test_a_whole_tree_has_no_false_alarm(case: Path, tmp_path: Path) -> None:
     assert result.summary.unrecognised == expected.get("unrecognised", 0)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_no_two_pieces_of_a_layout_have_one_name(layout: Layout) -> None:
+    assert max(Counter(piece.name for piece in layout.pieces).values()) == 1
+
+
 @pytest.mark.parametrize(("case", "question"), questions("verify"))
 def test_damage_leads_to_exactly_these_findings(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
@@ -197,6 +202,19 @@ def test_templates(template: str, text: str, fields: dict[str, str | None] | Non
 
     m = re.fullmatch(compile_template(template), text)
     assert (m.groupdict() if m else None) == fields
+
+
+@pytest.mark.parametrize(
+    "layout", [layout for layout in LAYOUTS if layout.stateless], ids=lambda one: one.name
+)
+def test_files_without_state_beside_a_run_are_known_and_change_nothing(layout: Any, tmp_path: Path) -> None:
+    root = materialise(next(c for c in CASES if c.parent.parent.name == layout.name), tmp_path)
+    before, known = plan(str(root)), verify([str(root)]).summary.unrecognised
+    for ending in layout.stateless:
+        (root / f"{'net' if ending[0] in '-.' else ''}{ending}").write_text("no state")
+    assert verify([str(root)]).summary.unrecognised == known
+    after = plan(str(root))
+    assert (after.resume, after.ranks, after.shared) == (before.resume, before.ranks, before.shared)
 
 
 def test_each_checkpoint_is_of_the_framework_whose_files_lie_in_it(tmp_path: Path) -> None:

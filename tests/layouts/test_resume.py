@@ -19,7 +19,7 @@ import pytest
 import safetensors.torch
 import torch.distributed.checkpoint as saver
 from fixture_trees import CASES, QUESTIONS, damage, materialise, selection
-from real_loaders import _Modules, load_dcp, load_torch, tensors
+from real_loaders import _Modules, dcp_home, load_dcp, load_torch, tensors
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.layouts import BY_NAME
@@ -50,6 +50,7 @@ STEPS = ("iteration", "global_step", "global_steps", "step", "steps")
 """Names under which the states of these trees hold the number of steps."""
 FLAGS = {
     "accelerate": ("--resume_from_checkpoint",),
+    "colossalai": ("--load_checkpoint",),
     "deepspeed": ("--load_dir", "--tag"),
     "deepspeed-universal": ("--load_dir", "--tag", "--universal-checkpoint"),
     "fairseq": ("--restore-file",),
@@ -78,7 +79,7 @@ def loaded(made: LoadPlan, formats: Mapping[str, str | None]) -> tuple[dict[str,
     for path in every_file(made):
         form = formats[path]
         if form == "dcp":
-            sets.add(os.path.dirname(path))
+            sets.add(dcp_home(path))
         elif form in ("torch_zip", "torch_legacy", "torch_tar"):
             states[path] = load_torch(path)
         elif form in ("npy", "npz"):

@@ -146,7 +146,17 @@ UNASKED: dict[str, Callable[[str], bool]] = {
 
 def test_the_layouts_whose_frameworks_do_not_ask() -> None:
     unasked = {layout.name for layout in LAYOUTS if any(p.unasked for p in layout.pieces)}
-    others = {"hf-trainer", "composer", "fairseq", "mmengine", "verl", "paddle-dist", "stable-baselines3"}
+    others = {
+        "hf-trainer",
+        "composer",
+        "fairseq",
+        "mmengine",
+        "verl",
+        "paddle-dist",
+        "stable-baselines3",
+        "colossalai",
+        "nanotron",
+    }
     assert unasked == {*UNASKED, *others, "nemo", "nemo-rl", "openrlhf"}
 
 
@@ -165,6 +175,8 @@ def test_each_of_them_warns(layout: str, tmp_path: Path) -> None:
 def test_no_fixture_names_what_is_in_no_list(layout: str) -> None:
     trees = sorted((FIXTURES / "layouts" / layout).glob("*/tree"))
     for tree in trees:
+        if tree.parent.name == "yolo":  # pickles its whole model, whose class reads files when it is called
+            continue
         found = {f.code for r in verify(str(tree), Level.STRUCTURE).files for f in r.report.findings}
         assert not found & {"unknown-global", "suspect-call", "unsafe-pickle", "unread-pickle"}, tree
 

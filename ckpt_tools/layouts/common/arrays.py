@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Piece
@@ -31,17 +31,23 @@ def array(name: str, path: str, *, sure: bool, unfinished: bool = False) -> Piec
 
 def lost_arrays(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Arrays that every other checkpoint of the run has."""
+    for path in lost(c, others, _arrays):
+        text = f"there is no array {path.removesuffix('/.zarray')!r}, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+
+
+def lost(
+    c: Checkpoint, others: Sequence[Checkpoint], names: Callable[[Checkpoint], frozenset[str]]
+) -> list[str]:
+    """Those of the ``names`` in every other checkpoint of the run that this one has not."""
     siblings = [
-        _arrays(o)
+        names(o)
         for o in others
         if (o.layout, o.run) == (c.layout, c.run) and o.key != c.key and not o.unfinished
     ]
-    if siblings and not c.unfinished:
-        for path in sorted(frozenset.intersection(*siblings) - _arrays(c)):
-            text = (
-                f"there is no array {path.removesuffix('/.zarray')!r}, which the run's other checkpoints have"
-            )
-            yield finding("missing-part", text, path=c.path)
+    if not siblings or c.unfinished:
+        return []
+    return sorted(frozenset.intersection(*siblings) - names(c))
 
 
 def _arrays(c: Checkpoint) -> frozenset[str]:

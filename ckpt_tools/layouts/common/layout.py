@@ -248,7 +248,8 @@ class Layout:
     ``commit`` is the role of the file that is written last: without it a save is unfinished. ``needs`` are
     roles without which nothing can be resumed, ``needs_any`` those of which one must be there, unless files
     that no piece explains lie in the checkpoint's own directory. ``saved_with`` are (piece, role): no save
-    has a file of the piece without one of the role.
+    has a file of the piece without one of the role. ``one_of`` are groups of
+    pieces: no save has files of more than one of a group.
     ``steps`` reads (step, epoch, step_in_epoch) from a part's metadata, ``place`` works a part's step out
     from its siblings' metadata, nearest in time first. ``check`` compares names with contents over the parts
     of one run and yields (path, finding). ``resume`` tells the framework. ``committed`` says that a
@@ -290,6 +291,7 @@ class Layout:
     needs: tuple[str, ...] = ()
     needs_any: tuple[str, ...] = ()
     saved_with: tuple[tuple[str, str], ...] = ()
+    one_of: tuple[tuple[str, ...], ...] = ()
     read_tracker: Callable[[bytes], int | str | None] | None = None
     write_tracker: Callable[[int | str], bytes] = plain_tracker
     epoch_base: int | None = None

@@ -1,0 +1,110 @@
+"""Checkpoints of nanotron: ``<step>/`` with a file for each tensor or each rank's slice of it, optimizer and
+scheduler of each rank, ``checkpoint_metadata.json`` and, last, ``model_config.json``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.arrays import lost
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.dcp import read_number
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+TORCH = ("torch_zip", "torch_legacy")
+_DEEPEST = 10
+"""Directories of a tensor: model/model/decoder/0/pp_block/mlp/experts/0/up_proj."""
+_RANKS = re.compile(r"(tp|pp|dp|exp)(?:-rank)?-(\d+)-of-(\d+)")
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from named_steps(parts, lambda m: whole(m.get("metas.last_train_step")), "last_train_step")
+    yield from _missing_ranks([part for part, _ in parts if part.role != "random"])
+
+
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    for tensor in lost(c, others, _tensors):
+        text = f"there is no tensor {tensor!r}, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+
+
+def _tensors(c: Checkpoint) -> frozenset[str]:
+    """The names of the model's tensors, whoever holds them."""
+    names = (p.path.removeprefix(f"{c.path}/model/") for p in c.parts if p.role == "model")
+    return frozenset(_RANKS.sub("", name).removesuffix(".safetensors").rstrip("_") for name in names)
+
+
+def _missing_ranks(parts: Sequence[Part]) -> Iterator[tuple[str, Finding]]:
+    """Ranks whose files are gone, as the names of the others tell. A tensor is of one pipeline stage."""
+    sets = defaultdict[str, list[Part]](list)
+    for part in parts:
+        sets[_RANKS.sub(r"\1\3", part.path)].append(part)
+    for files in sets.values():
+        axes = _RANKS.findall(files[0].name)
+        wanted = prod(int(n) for axis, _, n in axes if axis != "pp" or files[0].role != "model")
+        if len(files) < wanted:
+            text = (
+                f"{wanted - len(files)} of the {wanted} files of this name are not there, one for each rank"
+            )
+            yield min(p.path for p in files), finding("missing-part", text)
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)  # checkpoints.resume_checkpoint_path of the YAML file
+
+
+def _pieces() -> Iterator[Piece]:
+    model = Piece("", "model", "", ("safetensors",), shared=True)
+    for depth in range(_DEEPEST + 1):
+        path = "/".join(["{step}/model", *["{name}"] * depth, "model_{name}.safetensors"])
+        yield replace(model, name=f"model{depth}", template=path)
+    state = Piece("", "", "", TORCH, shared=True, unasked=True)
+    for role in ("optimizer", "lr_scheduler"):
+        yield replace(state, name=role, role=role, template=f"{{step}}/{role}/{role}_{{name}}.pt")
+    random = replace(state, name="random", role="random", template="{step}/random/tp-{name}.pt")
+    yield replace(random, loaded=False, required=False, unasked=False)
+    config = Piece("", "config", "", ("json_member",), shared=True)
+    for name, role, path in (
+        ("metadata", "metadata", "checkpoint_metadata.json"),
+        ("optimizer_config", "optimizer_config", "optimizer/optimizer_config.json"),
+        ("model_config", "model_config", "model_config.json"),
+    ):
+        yield replace(config, name=name, role=role, template=f"{{step}}/{path}", companion=True)
+    text = Piece("config", "config", "{step}/config.yaml", shared=True, companion=True, mark=True)
+    yield replace(text, required=False, loaded=False)
+
+
+LAYOUT = Layout(
+    name="nanotron",
+    title="nanotron",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    check=_check,
+    lacks=_lacks,
+    tracker="latest.txt",
+    read_tracker=read_number,
+    commit="model_config",
+    needs=("model", "metadata", "optimizer", "optimizer_config", "lr_scheduler"),
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "nanotron/trainer.py save_checkpoint(); nanotron/serialize/main.py save(), parse_ckpt_path(); "
+        "weights.py, optimizer.py, random.py, metadata.py there"
+    ),
+    limits=(
+        "a tensor whose files are all lost is missed where the run has another checkpoint",
+        "random numbers are saved, and not loaded again",
+        "whether the optimizer can be loaded on other numbers of ranks is for nanotron to say",
+        "nothing but its directory tells of which save a tensor or an optimizer is",
+    ),
+)

@@ -1,0 +1,67 @@
+"""Ray Train and Tune: ``checkpoint_000007/`` below the directory of a trial, whose saves the number counts;
+what lies in there is the user's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.arrays import lost
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.files import EPOCHS, OBJECTS, STEPS, TORCH, number
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+
+_HOME = "checkpoint_{generation:06d}"
+
+
+def _steps(_part: Part, metadata: Metadata) -> Steps:
+    return number(metadata, STEPS), number(metadata, EPOCHS), None
+
+
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    for name in lost(c, others, lambda o: frozenset(p.name for p in o.parts)):
+        text = f"there is no {name}, which the trial's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(
+        checkpoint.path
+    )  # ray.train.Checkpoint(path), which get_checkpoint() gives a restored trial
+
+
+def _pieces() -> Iterator[Piece]:
+    file = Piece("", "model", "", shared=True, generic=True)
+    for name, suffixes, formats in (
+        ("torch", "<pt|pth|pth.tar|ckpt|bin>", TORCH),
+        ("pickle", "pkl", (*OBJECTS, *TORCH)),
+        ("tensors", "safetensors", ("safetensors",)),
+        ("numpy", "npz", ("npz",)),
+    ):
+        yield replace(file, name=name, template=f"{_HOME}/{{name}}.{suffixes}", formats=formats)
+
+
+LAYOUT = Layout(
+    name="ray",
+    title="Ray Train and Tune",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    steps=_steps,
+    lacks=_lacks,
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "ray 2.60: train/_internal/storage.py StorageContext._make_checkpoint_dir_name(), "
+        "train/_internal/checkpoint_manager.py"
+    ),
+    limits=(
+        "the number counts saves of a trial, each of which is a run of its own",
+        "directories that Ray Train V2 names by their time are files of no known arrangement",
+        "which checkpoint was the best, as Ray's experiment state says it, is not read",
+    ),
+)

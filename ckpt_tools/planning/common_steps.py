@@ -1,0 +1,95 @@
+"""Which of two checkpoints is the later where their names count in different units, or tell nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from glob import escape
+from shlex import quote
+from typing import NamedTuple
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.layouts.common.layout import whole
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, comparable
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.report import Level
+from ckpt_tools.reading.session import Session
+
+_COUNTERS = {"optimizer": "optimizer_step", "scheduler": "last_epoch"}
+"""By the role of a file: what in it every step of training counts on, in one unit over all of a run."""
+
+
+def with_common_steps(
+    s: Session, checkpoints: Sequence[Checkpoint], step_of: Callable[[Checkpoint], int | None], level: Level
+) -> list[Checkpoint]:
+    """Checkpoints with a step wherever their files tell it; as they are where their names do for all."""
+    saves = [c for c in checkpoints if c.kind is Kind.PERIODIC]
+    units = {c.unit for c in saves}
+    if len(units) < 2 and (units != {""} or len(saves) < 2):
+        return list(checkpoints)
+    told = [c if c.step is not None else replace(c, step=step_of(c)) for c in saves]
+    for role, counter in _COUNTERS.items():
+        told = _by_counter(told, partial(_count, s, role, counter, level))
+    by_key = {c.key: c for c in told}
+    return [by_key.get(c.key, c) for c in checkpoints]
+
+
+def _by_counter(
+    checkpoints: list[Checkpoint], count_of: Callable[[Checkpoint], int | None]
+) -> list[Checkpoint]:
+    """Checkpoints with the step that a counter tells, where theirs is not known."""
+    if all(c.step is not None for c in checkpoints):
+        return checkpoints
+    counts = {c.key: count_of(c) for c in checkpoints}
+    rate = _rate(checkpoints, counts)
+    return [_at(c, rate, counts[c.key]) for c in checkpoints]
+
+
+class _Rate(NamedTuple):
+    """So many steps for so many counts of a counter."""
+
+    steps: int
+    counts: int
+
+
+def _rate(checkpoints: Sequence[Checkpoint], counts: Mapping[CheckpointKey, int | None]) -> _Rate | None:
+    """The steps for each count of a counter, where that is the same for all whose step is known."""
+    rates = [_Rate(c.step, count) for c in checkpoints if c.step and (count := counts.get(c.key))]
+    same = all(r.steps * rates[0].counts == rates[0].steps * r.counts for r in rates)
+    return rates[0] if rates and same else None
+
+
+def _at(c: Checkpoint, rate: _Rate | None, count: int | None) -> Checkpoint:
+    """A checkpoint with the step that its counter tells, where its own is not known."""
+    if c.step is not None or rate is None or count is None:
+        return c
+    step, rest = divmod(rate.steps * count, rate.counts)
+    return c if rest else replace(c, step=step)
+
+
+def _count(s: Session, role: str, counter: str, level: Level, c: Checkpoint) -> int | None:
+    part = next((p for p in c.parts if p.role == role), None)
+    return None if part is None else whole(s.report(part, level).metadata.get(counter))
+
+
+def untold(chosen: Checkpoint, candidates: Sequence[Checkpoint], *, mute: bool) -> Iterator[Checkpoint]:
+    """Candidates that may be later than the one chosen, because neither times (``mute``) nor what they count
+    in places them.
+    """
+    for c in candidates:
+        told = comparable(c.order, chosen.order) or not (mute or c.mtime_ns == chosen.mtime_ns)
+        if c.key != chosen.key and c.kind is Kind.PERIODIC and not told:
+            yield c
+
+
+def newest_untold(root: str, chosen: Checkpoint, other: Checkpoint) -> UsageError:
+    """That only the caller can say which of two is the newest."""
+    text = (
+        f"which checkpoint is the newest is in doubt: {chosen.path} ({chosen.label}) and {other.path}"
+        f" ({other.label}): the modification times were lost, and their names do not count in one unit"
+    )
+    aside = quote(escape(os.path.relpath(other.path, root)))
+    hint = f"say --exclude {aside} to resume from {chosen.label}, or give {quote(other.path)} as ROOT"
+    return UsageError(text, hint)

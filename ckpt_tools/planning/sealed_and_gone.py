@@ -1,0 +1,79 @@
+"""Checkpoints of which only the seal is left: one that was later than the choice is never passed over in
+silence, and where nothing else is there the job was started before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.seals.names import of_one_file
+from ckpt_tools.inspection.seals import Known, Seals
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind
+from ckpt_tools.reading.session import Session
+
+
+def later_and_gone(
+    session: Session, chosen: Checkpoint, step: int | None, others: Sequence[Checkpoint]
+) -> Iterator[Finding]:
+    """Warnings about sealed checkpoints beside the chosen one (at ``step``) that would have gone before it,
+    and of which nothing is left that could be a candidate. ``others`` are the checkpoints that are there.
+    """
+    seals = session.indexes.seals
+    if seals is None:
+        return
+    seals.read_all(besides={p.home for c in others for p in c.parts if p.home})
+    there = {(c.layout, c.step, c.epoch, c.step_in_epoch) for c in others}
+    for known in _without_files(seals):
+        was = known.seal.checkpoint
+        same = (was.layout, was.step, was.epoch, was.step_in_epoch) in there
+        if not same and _beside(known, chosen) and _is_later(known, chosen, step):
+            at = f"step {was.step:,}" if was.step is not None else "a step that nothing tells"
+            why = f"a checkpoint at {at} was sealed here, and its files are not there"
+            yield finding("seal-missing", why, path=_place(known), severity=Severity.WARNING)
+
+
+def only_seals(session: Session) -> list[str]:
+    """What was sealed and is not there, where there is no checkpoint."""
+    seals = session.indexes.seals
+    if seals is None:
+        return []
+    seals.read_all()
+    return sorted({_place(known) for known in _without_files(seals)} | set(seals.about))
+
+
+def _without_files(seals: Seals) -> Iterator[Known]:
+    """The seals that name a file that is not there."""
+    yield from (known for known in seals.known if known.path in seals.absent)
+
+
+def _place(known: Known) -> str:
+    """The file or directory that a seal is of."""
+    own = of_one_file(os.path.basename(known.path))
+    return f"{known.base}/{own}" if own else known.base
+
+
+def _beside(known: Known, chosen: Checkpoint) -> bool:
+    """Whether it is of the chosen one's run, as far as its place tells."""
+    was, homes = known.seal.checkpoint, {p.home for p in chosen.parts if p.home}
+    if was.layout not in (None, chosen.layout) or was.kind in (Kind.RELEASE.value, Kind.BEST.value):
+        return False
+    if was.run is not None and os.path.basename(was.run) != os.path.basename(chosen.run):
+        return False
+    above = {os.path.dirname(home) for home in homes}
+    return known.base in {os.path.dirname(p.path) for p in chosen.parts} or (
+        os.path.dirname(known.base) in above and known.base not in homes
+    )
+
+
+def _is_later(known: Known, chosen: Checkpoint, step: int | None) -> bool:
+    """Whether it was saved after the chosen one; so it is taken where nothing tells."""
+    was = known.seal.checkpoint
+    if was.step is not None and step is not None:
+        return was.step > step
+    if was.epoch is not None and chosen.epoch is not None:
+        return (was.epoch, was.step_in_epoch or 0) > (chosen.epoch, chosen.step_in_epoch or 0)
+    return True

@@ -1,0 +1,65 @@
+"""What a tracker says against what is there, for every layout whose framework writes one: never an older
+checkpoint, and never without a word (docs/design.md, section 4, rules 8 and 10).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from fixture_trees import CASES, materialise
+from recorded import TREES as PLANNED
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import NoneUsable, UsageError
+from ckpt_tools.layouts import BY_NAME, LAYOUTS
+from ckpt_tools.model.plan import LoadPlan
+
+TRACKERS = {layout.name: layout.tracker for layout in LAYOUTS if layout.tracker}
+WORDS = ("behind", "ahead", "garbage", "empty")
+TREES = [
+    pytest.param(case, word, id=f"{case.parent.parent.name}-{case.parent.name}-{word}")
+    for case in CASES
+    if any((case.parent / "tree").rglob(TRACKERS.get(case.parent.parent.name, "no tracker")))
+    and f"layouts/{case.parts[-3]}/{case.parts[-2]}/tree" in PLANNED
+    for word in WORDS
+]
+
+
+def findings(made: LoadPlan) -> set[tuple[str, str]]:
+    return {(f.code, f.message) for f in (*made.warnings, *(f for r in made.rejected for f in r.findings))}
+
+
+def written(made: LoadPlan, word: str) -> bytes | None:
+    """What the tracker holds then; None where there is no such checkpoint to name."""
+    newest, *older = made.candidates
+    layout = BY_NAME[newest.layout]
+    if word == "behind":
+        said = layout.tracked(older[0]) if older else None
+    elif word == "ahead":
+        now = layout.tracked(newest)
+        said = now + 1000 if isinstance(now, int) else re.sub(r"\d+(?=\D*$)", "9999", now or "")
+        said = None if said == now else said
+    else:
+        return b"\xff\xfe\x00!" if word == "garbage" else b""
+    return None if said is None else layout.write_tracker(said)
+
+
+@pytest.mark.parametrize(("case", "word"), TREES)
+def test_a_tracker_that_disagrees_is_never_followed_and_never_silent(
+    case: Path, word: str, tmp_path: Path
+) -> None:
+    root = materialise(case, tmp_path)
+    tracker = next(root.rglob(TRACKERS[case.parent.parent.name]))
+    before = plan(str(root))
+    held, said = tracker.read_bytes(), written(before, word)
+    if said in (None, held):
+        pytest.skip("no such checkpoint")
+    tracker.write_bytes(said)
+    try:
+        after = plan(str(root))
+    except (UsageError, NoneUsable):  # somebody is asked, or what the tracker names is damage
+        return
+    assert after.checkpoint and before.checkpoint and after.checkpoint.path == before.checkpoint.path
+    assert findings(after) - findings(before)
