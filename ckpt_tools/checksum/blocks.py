@@ -7,7 +7,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from ckpt_tools.checksum.sums import Sum, Unit
 
@@ -35,13 +35,14 @@ class Blocks:
         return max(0, bisect_right(self.starts, offset) - 1)
 
 
-def divided(sums: Sequence[Sum], units: Iterable[Unit], size: int) -> Blocks:
-    """The grid for the work in ``units``, none of which is split yet."""
+def divided(sums: Sequence[Sum], units: Iterable[Unit], size: int, seated: Container[Unit] = ()) -> Blocks:
+    """The grid for the work in ``units``; those that are ``seated`` are read with others."""
     atoms = list[tuple[int, int, int, bool]]()  # start, stop, bytes, whether it may be cut
     hulls: dict[int, tuple[int, int, int]] = {}
     for u in units:
         if u.sum < 0:
-            atoms.append((u.offset, u.offset + u.length, u.length, True))
+            if u not in seated:
+                atoms.append((u.offset, u.offset + u.length, u.length, True))
             continue
         ends = (
             [p.offset + p.length for p in sums[u.sum].pieces if not isinstance(p, bytes)]
@@ -49,7 +50,7 @@ def divided(sums: Sequence[Sum], units: Iterable[Unit], size: int) -> Blocks:
             else [u.offset + u.length]
         )
         low, high, n = hulls.get(u.sum, (u.offset, u.offset, 0))
-        hulls[u.sum] = min(low, u.offset), max(high, *ends, u.offset), n + u.length
+        hulls[u.sum] = min(low, u.offset), max(high, *ends, u.offset), n + u.length * (u not in seated)
     atoms += ((*hull, False) for hull in hulls.values())
     return _gathered(_apart(sorted(atoms)), min(max(size // PARTS, LEAST), LARGEST))
 

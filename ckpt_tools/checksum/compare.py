@@ -11,7 +11,8 @@ from dataclasses import replace
 from ckpt_tools.checksum.blocks import Blocks, Picked, divided
 from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.crc import UNIT, InflateError, Progress, crc_of_deflated
-from ckpt_tools.checksum.sums import Deflated, Extent, Hash, Piece, Sum, Unit, covered
+from ckpt_tools.checksum.riding import seated, shared
+from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, Piece, Riders, Sum, Unit, covered
 from ckpt_tools.checksum.work import Outcome, Watch, outcomes
 from ckpt_tools.storage import HeldSource, Source, Stopped
 from ckpt_tools.storage.cpus import usable
@@ -55,13 +56,18 @@ def _units(sums: Sequence[Sum], size: int, gap: int, most: int) -> list[Unit]:
                     Unit(at, min(most, piece.offset + piece.length - at), i, j)
                     for at in range(piece.offset, piece.offset + piece.length, most)
                 )
-    end = 0
-    for start, stop, _ in [*covered(sums, certain=False), (size, size, None)]:
-        if start - end >= gap:
-            units += (Unit(at, min(most, start - at), -1, 0) for at in range(end, start, most))
-        end = stop
+    units += _gaps(sums, size, gap, most)
     units.sort()
     return units
+
+
+def _gaps(sums: Sequence[Sum], size: int, gap: int, most: int) -> Iterator[Unit]:
+    """The bytes below ``size`` that no stored checksum covers, where there are ``gap`` or more."""
+    end, stored = 0, [s for s in sums if s.expected != ASKED]
+    for start, stop, _ in [*covered(stored, certain=False), (size, size, None)]:
+        if start - end >= gap:
+            yield from (Unit(at, min(most, start - at), -1, 0) for at in range(end, start, most))
+        end = stop
 
 
 class _Tee:
@@ -121,7 +127,8 @@ def grid_of(sums: Sequence[Sum], size: int) -> Blocks:
     """What of a file's content can be checked by itself."""
     if apart(sums, size)[0]:  # one pass feeds them all
         return Blocks((0,), (size,)) if size else Blocks()
-    return divided(sums, _units(sums, size, GAP, 1 << 62), size)
+    units, riders = shared(sums, _units(sums, size, GAP, 1 << 62))
+    return divided(sums, units, size, seated(riders))
 
 
 def mismatches(
@@ -249,10 +256,14 @@ def _compare(
     """The sums that do not match, from what their units give: ``given`` by others, or worked out here. Raises
     Stopped after them.
     """
+    riders: Riders = {}
+    if given is None:
+        units, riders = shared(sums, units)
     found, stopped = _Found(units), None
     units = units if picked is None else picked.of(units)
     if given is None:
-        given = outcomes(source, sums, units, jobs, _share(source.size, jobs), progress=progress, watch=watch)
+        most = _share(source.size, jobs)
+        given = outcomes(source, sums, units, jobs, most, riders=riders, progress=progress, watch=watch)
     try:
         for u, got in given:
             found.add(u, got)

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import os
 import select
+import struct
 import sys
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from ckpt_tools.checksum import mapped_child
+from ckpt_tools.checksum.chunks import ChunkDigests
 from ckpt_tools.checksum.combine import CRC32, CRC32C
 from ckpt_tools.checksum.crc import Progress
 from ckpt_tools.checksum.mapped_child import ANSWER, REQUEST
-from ckpt_tools.checksum.sums import MAPPED, Extent, Sum, Unit, xxh3
+from ckpt_tools.checksum.segments import Segments, segments
+from ckpt_tools.checksum.sums import MAPPED, Extent, Riders, Sum, Unit, xxh3
 from ckpt_tools.storage import LocalSource, stalls, worker_processes
 from ckpt_tools.storage.mapping import WORTH, suits
 
@@ -26,23 +30,62 @@ HELPERS = 16
 """At most: the memory bus is full long before."""
 _KINDS: dict[object, int] = {CRC32: mapped_child.CRC32, CRC32C: mapped_child.CRC32C, xxh3: mapped_child.XXH3}
 """What sums are worked out with -> what helpers call it."""
+_NEEDED = {
+    mapped_child.CHUNK: (mapped_child.XXH3, mapped_child.CRC32),
+    mapped_child.SEALED: (mapped_child.XXH3, mapped_child.CRC32, mapped_child.CRC32C),
+}
+"""What a chunk is digested with."""
 _LOOK = 1.0
 """Seconds between two looks at whether helpers should have answered."""
 _AHEAD = 2
 """Requests that wait for a helper, so that it never waits for us."""
 
 
-def mappable(source: LocalSource, sums: Sequence[Sum], units: Sequence[Unit]) -> list[Unit]:
-    """The units that helpers may do; none where that does not pay or is not wanted."""
+class Task(NamedTuple):
+    """What a helper is asked for: a ``unit``, and what rides on it."""
+
+    unit: Unit
+    kind: int
+    segments: Segments | None = None
+
+    @property
+    def request(self) -> bytes:
+        lengths = self.segments.lengths if self.segments else ()
+        head = REQUEST.pack(self.unit.offset, self.unit.length, self.kind, len(lengths))
+        return head + struct.pack(f"={len(lengths)}q", *lengths)
+
+    @property
+    def answer_size(self) -> int:
+        return self.segments.answer_size if self.segments else ANSWER.size
+
+    def outcomes(self, answer: bytes) -> list[tuple[Unit, int | bytes]]:
+        """What the answer means for each unit; nothing where it does not tell."""
+        if self.segments:
+            return self.segments.outcomes(answer) or []
+        digest = ANSWER.unpack(answer)[1]
+        return [(self.unit, digest if self.kind == mapped_child.XXH3 else int.from_bytes(digest, "big"))]
+
+
+def mappable(source: LocalSource, sums: Sequence[Sum], units: Sequence[Unit], riders: Riders) -> list[Task]:
+    """What helpers may do; nothing where that does not pay or is not wanted."""
     if source.io not in ("auto", "mmap") or (
         source.io == "auto" and not suits(source, WORTH if worker_processes.alone() else 4 * WORTH)
     ):
         return []
     return [
-        u
+        task
         for u in units
-        if u.length >= MAPPED and u.sum >= 0 and sums[u.sum].hash in _KINDS and _one_range(sums[u.sum], u)
+        if u.length >= MAPPED and u.sum >= 0 and (task := _task(sums, u, riders.get(u, ()))) is not None
     ]
+
+
+def _task(sums: Sequence[Sum], u: Unit, riders: Sequence[Unit]) -> Task | None:
+    """None for a unit that helpers cannot do."""
+    s = sums[u.sum]
+    if riders or s.hash is ChunkDigests:
+        found = segments(sums, u, riders)
+        return None if found is None else Task(u, found.kind, found)
+    return Task(u, _KINDS[s.hash]) if s.hash in _KINDS and _one_range(s, u) else None
 
 
 def _one_range(s: Sum, u: Unit) -> bool:
@@ -50,28 +93,28 @@ def _one_range(s: Sum, u: Unit) -> bool:
 
 
 def digests_of_mapped(
-    source: LocalSource, sums: Sequence[Sum], units: Sequence[Unit], jobs: int, progress: Progress | None
+    source: LocalSource, tasks: Sequence[Task], jobs: int, progress: Progress | None
 ) -> Iterator[tuple[Unit, int | bytes]]:
-    """What ``mappable`` units give, in any order; without those that a helper had when it died. Raises what
-    ``progress`` raises; no helper is left behind.
+    """What the tasks give, in any order; without those that a helper had when it died, and those that its
+    answer does not settle. Raises what ``progress`` raises; no helper is left behind.
     """
-    waiting = deque((u, _KINDS[sums[u.sum].hash]) for u in units)
-    helpers: dict[int, _Helper] = {}
+    waiting, helpers = deque(tasks), dict[int, _Helper]()
     try:
-        _start(helpers, min(jobs, HELPERS, len(units)), source.fd, waiting)
-        for unit, digest in _answers(helpers, waiting):
-            source.count(unit.length)
-            yield unit, digest
-            if progress:
-                progress(unit.length)
+        _start(helpers, min(jobs, HELPERS, len(tasks)), source.fd, waiting)
+        for task, answer in _answers(helpers, waiting):
+            source.count(task.unit.length)
+            found = task.outcomes(answer)
+            yield from found
+            if progress and found:
+                progress(task.unit.length)
     finally:
         for helper in helpers.values():
             helper.end()
 
 
-def _start(helpers: dict[int, _Helper], count: int, file: int, waiting: deque[tuple[Unit, int]]) -> None:
+def _start(helpers: dict[int, _Helper], count: int, file: int, waiting: deque[Task]) -> None:
     """Add up to ``count`` helpers, by the pipes of their answers, each with its first requests."""
-    kinds = {kind for _, kind in waiting}
+    kinds = {kind for task in waiting for kind in _NEEDED.get(task.kind, (task.kind,))}
     for _ in range(count):
         helper = _Helper.start(file, kinds, [fd for h in helpers.values() for fd in (h.requests, h.answers)])
         if helper is None:
@@ -81,9 +124,7 @@ def _start(helpers: dict[int, _Helper], count: int, file: int, waiting: deque[tu
             helper.ask(waiting)
 
 
-def _answers(
-    helpers: dict[int, _Helper], waiting: deque[tuple[Unit, int]]
-) -> Iterator[tuple[Unit, int | bytes]]:
+def _answers(helpers: dict[int, _Helper], waiting: deque[Task]) -> Iterator[tuple[Task, bytes]]:
     """What the helpers answer, each asked for the next unit meanwhile."""
     poll = select.poll()
     for fd in helpers:
@@ -96,14 +137,15 @@ def _answers(
         for fd, _ in ready:
             heard = time.monotonic()
             helper = helpers[fd]
-            answer = os.read(fd, ANSWER.size)
-            if len(answer) < ANSWER.size:  # it is dead, and what it was asked stays undone
+            size = helper.asked[0].answer_size if helper.asked else 1
+            answer = os.read(fd, size)
+            if len(answer) < size:  # it is dead, and what it was asked stays undone
                 poll.unregister(fd)
                 helper.asked.clear()
                 continue
-            (unit, kind), digest = helper.asked.popleft(), ANSWER.unpack(answer)[1]
+            task = helper.asked.popleft()
             helper.ask(waiting)
-            yield unit, digest if kind == mapped_child.XXH3 else int.from_bytes(digest, "big")
+            yield task, answer
 
 
 class _Helper:
@@ -111,7 +153,7 @@ class _Helper:
 
     def __init__(self, pid: int, requests: int, answers: int) -> None:
         self.pid, self.requests, self.answers = pid, requests, answers
-        self.asked: deque[tuple[Unit, int]] = deque()
+        self.asked: deque[Task] = deque()
 
     @classmethod
     def start(cls, file: int, kinds: Collection[int], others: Sequence[int]) -> _Helper | None:
@@ -136,12 +178,11 @@ class _Helper:
         os.close(answers)
         return None
 
-    def ask(self, waiting: deque[tuple[Unit, int]]) -> None:
+    def ask(self, waiting: deque[Task]) -> None:
         """Hand it the next unit."""
         if waiting:
             try:
-                unit, kind = waiting[0]
-                os.write(self.requests, REQUEST.pack(unit.offset, unit.length, kind))
+                os.write(self.requests, waiting[0].request)
             except BrokenPipeError:  # its other end says so as well
                 return
             self.asked.append(waiting.popleft())

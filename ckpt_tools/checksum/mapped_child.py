@@ -1,8 +1,10 @@
 """What a helper process does: digests of ranges of a mapped file. It may die at any time: a file that shrinks
 takes pages away from whoever has them mapped.
 
-Also run as a script, so it imports nothing of ckpt_tools. A request is three 64-bit numbers (offset, length,
-kind), an answer the offset and 16 bytes.
+Also run as a script, so it imports nothing of ckpt_tools. A request is four 64-bit numbers (offset, length,
+kind, how many pieces), an answer the offset and 16 bytes. For a chunk the request goes on with the length of
+each piece, and the answer with a CRC-32C, whether a page is zero, and the CRC-32 of each piece: four bytes
+each.
 """
 
 from __future__ import annotations
@@ -27,9 +29,17 @@ if TYPE_CHECKING:
         def digest(self) -> bytes: ...
 
 
-REQUEST, ANSWER = struct.Struct("=qqq"), struct.Struct("=q16s")
-CRC32, CRC32C, XXH3 = range(3)
-"""What there is a digest for; a CRC is the last four of the 16 bytes, big-endian, XXH3-128 all of them."""
+REQUEST, ANSWER = struct.Struct("=qqqq"), struct.Struct("=q16s")
+CRC32, CRC32C, XXH3, CHUNK, SEALED = range(5)
+"""What there is a digest for; a CRC is the last four of the 16 bytes, big-endian, XXH3-128 all of them. That
+is what a chunk begins with; its CRC-32C is worked out for SEALED, and 0 for CHUNK.
+"""
+PIECES = 200
+"""Pieces of a chunk at most: then a request and an answer are written in one go (PIPE_BUF)."""
+STEP = 1 << 18
+"""Bytes of a chunk that are digested in each way while the CPU has them at hand."""
+PAGE = 4096
+_ZEROS = bytes(PAGE)
 WINDOW = 8 << 20
 """Bytes mapped at once: what is mapped counts as memory of this process."""
 POPULATE = 22
@@ -61,18 +71,70 @@ def begun(kind: int) -> Running:
         except ImportError:
             from crc32c import crc32c
         return _Crc(crc32c)
+    return _Crc(crc32_of())
+
+
+class Chunk:
+    """XXH3-128 and CRC-32C of a chunk, the CRC-32 of each of its pieces, and whether a page is zero."""
+
+    def __init__(self, lengths: tuple[int, ...], sealed: bool) -> None:
+        self.left, self.crcs, self.first, self.zero = list(lengths), [0] * len(lengths), 0, False
+        self.sealed = begun(CRC32C) if sealed else None
+        self.xxh3, self.crc32 = begun(XXH3), crc32_of()
+
+    def update(self, data: memoryview, /) -> None:
+        """What comes next; it begins with a page, or the chunk does not."""
+        for at in range(0, len(data), STEP):
+            part = data[at : at + STEP]
+            self.xxh3.update(part)
+            if self.sealed is not None:
+                self.sealed.update(part)
+            self.cut(part)
+            self.zero = self.zero or has_zero_page(part)
+
+    def cut(self, data: memoryview) -> None:
+        """The CRC-32 of the pieces that ``data`` belongs to."""
+        while len(data):
+            n = min(self.left[self.first], len(data))
+            self.crcs[self.first] = self.crc32(data[:n], self.crcs[self.first])
+            self.left[self.first] -= n
+            self.first += not self.left[self.first]
+            data = data[n:]
+
+    def digest(self) -> bytes:
+        crc32c = int.from_bytes(self.sealed.digest(), "big") if self.sealed is not None else 0
+        return struct.pack(f"=16sII{len(self.crcs)}I", self.xxh3.digest(), crc32c, self.zero, *self.crcs)
+
+
+def has_zero_page(data: memoryview) -> bool:
+    """Whether one of the whole pages in ``data``, which begins with one, holds only zeros. The first byte of
+    a page is seldom zero, so few are looked at.
+    """
+    heads = data[: len(data) // PAGE * PAGE : PAGE].tobytes()
+    at = heads.find(0)
+    while at >= 0:
+        if data[at * PAGE : (at + 1) * PAGE].tobytes() == _ZEROS:
+            return True
+        at = heads.find(0, at + 1)
+    return False
+
+
+def crc32_of() -> Callable[[memoryview, int], int]:
+    """The fastest CRC-32 that there is."""
     try:
         from isal.isal_zlib import crc32
     except ImportError:
         from zlib import crc32
-    return _Crc(crc32)
+    return crc32
 
 
 def serve(requests: int, answers: int, file: int) -> None:
     """Answer until there are no more requests. Ends early, without an answer, when a range is not there."""
     while len(request := os.read(requests, REQUEST.size)) == REQUEST.size:
-        offset, length, kind = REQUEST.unpack(request)
-        at, end, running = offset, offset + length, begun(kind)
+        offset, length, kind, pieces = REQUEST.unpack(request)
+        lengths = struct.unpack(f"={pieces}q", os.read(requests, 8 * pieces) if pieces else b"")
+        at, end, chunked = offset, offset + length, kind in (CHUNK, SEALED)
+        running = Chunk(lengths, kind == SEALED) if chunked else begun(kind)
         while at < end:
             start = at // WINDOW * WINDOW
             stop = min(end, start + WINDOW)
@@ -89,7 +151,7 @@ def serve(requests: int, answers: int, file: int) -> None:
                 with memoryview(mapped) as view, view[at - start :] as part:
                     running.update(part)
             at = stop
-        os.write(answers, ANSWER.pack(offset, running.digest()))
+        os.write(answers, struct.pack("=q", offset) + running.digest())
 
 
 if (

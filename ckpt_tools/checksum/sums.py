@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple, Protocol
@@ -62,6 +62,10 @@ def xxh3() -> Hash:
     return xxh3_128()
 
 
+ASKED = b""
+"""What no checksum is equal to."""
+
+
 @frozen
 class Sum:
     """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is
@@ -69,7 +73,8 @@ class Sum:
 
     ``hash`` is what it is worked out with: a Crc, whose pieces are split over threads and joined again, or
     what makes a Hash, which one thread feeds.
-    ``code`` is the finding that a difference leads to.
+    ``code`` is the finding that a difference leads to. Where ``expected`` is ASKED nothing is stored: what
+    the bytes give is what somebody wants to know.
     """
 
     what: str
@@ -94,6 +99,10 @@ class Unit(NamedTuple):
     length: int
     sum: int
     piece: int
+
+
+Riders = Mapping[Unit, Sequence[Unit]]
+"""A unit that is read -> those that ride along (checksum/riding.py), in file order."""
 
 
 def shifted(s: Sum, by: int) -> Sum:

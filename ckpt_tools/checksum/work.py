@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.crc import InflateError, Progress, buffer, crc_of_deflated, crc_of_extent, step
-from ckpt_tools.checksum.sums import MAPPED, Deflated, Extent, Piece, Sum, Unit
+from ckpt_tools.checksum.riding import seated
+from ckpt_tools.checksum.sums import MAPPED, Deflated, Extent, Hash, Piece, Riders, Sum, Unit
 from ckpt_tools.storage import LocalSource, Source, Stopped
 
+STEP = 1 << 18
+"""Bytes that are read, and then digested in each way while the CPU has them at hand."""
 INLINE = 2 * 1024 * 1024
 """Below this many bytes threads cost more than they save."""
 
@@ -95,35 +100,51 @@ def outcomes(
     *,
     progress: Progress | None,
     watch: Watch | None,
+    riders: Riders = MappingProxyType({}),
 ) -> Iterator[tuple[Unit, Outcome]]:
     """What the units give, their work done by ``jobs`` threads, about ``most`` bytes at a time. Raises
     Stopped when ``progress`` does, after the outcome of every unit that was finished by then.
+
+    What ``riders`` has for a unit is worked out with it.
     """
+    if riders:
+        riding = seated(riders)
+        units = [u for u in units if u not in riding]
     if isinstance(source, LocalSource) and any(u.length >= MAPPED for u in units):
         from ckpt_tools.checksum.mapped import digests_of_mapped, mappable  # not for small files
 
         read = set[Unit]()
-        for u, got in digests_of_mapped(source, sums, mappable(source, sums, units), jobs, progress):
+        tasks = mappable(source, sums, units, riders)
+        for u, got in digests_of_mapped(source, tasks, jobs, progress):
             read.add(u)
             yield u, got
         # small ones, those of other kinds, and what a helper that died has left
         units = [u for u in units if u not in read]
+    task = _Task(source, sums, riders, watch)
     if jobs >= 2 and sum(u.length for u in units) >= INLINE:
-        yield from _by_threads(source, sums, units, jobs, most, progress=progress, watch=watch)
+        yield from _by_threads(task, units, jobs, most, progress)
         return
     for u in units:
-        yield u, work(source, sums, u, progress, watch)
+        yield from task.do(u, progress)
+
+
+class _Task(NamedTuple):
+    """The work of a unit, wherever it is done."""
+
+    source: Source
+    sums: Sequence[Sum]
+    riders: Riders
+    watch: Watch | None
+
+    def do(self, u: Unit, progress: Progress | None) -> list[tuple[Unit, Outcome]]:
+        """What a unit gives, and what rides on it."""
+        if u not in self.riders:
+            return [(u, work(self.source, self.sums, u, progress, self.watch))]
+        return ridden(self.source, self.sums, u, self.riders[u], progress=progress, watch=self.watch)
 
 
 def _by_threads(
-    source: Source,
-    sums: Sequence[Sum],
-    units: Sequence[Unit],
-    jobs: int,
-    most: int,
-    *,
-    progress: Progress | None,
-    watch: Watch | None,
+    task: _Task, units: Sequence[Unit], jobs: int, most: int, progress: Progress | None
 ) -> Iterator[tuple[Unit, Outcome]]:
     from collections import deque
     from concurrent.futures import Future
@@ -143,7 +164,7 @@ def _by_threads(
         done = list[tuple[Unit, Outcome]]()
         try:
             for u in batch:
-                done.append((u, work(source, sums, u, passed, watch)))
+                done += task.do(u, passed)
         except Stopped as e:
             return done, e
         return done, None
@@ -171,3 +192,60 @@ def _by_threads(
     finally:
         ended = True
         pool.close(wait=wait)
+
+
+def ridden(
+    source: Source,
+    sums: Sequence[Sum],
+    host: Unit,
+    riders: Sequence[Unit],
+    *,
+    progress: Progress | None,
+    watch: Watch | None,
+) -> list[tuple[Unit, Outcome]]:
+    """What a unit gives, and those that ride on it; each byte is read once."""
+    make = sums[host.sum].hash
+    if isinstance(make, Crc):
+        raise TypeError("a CRC needs nobody to ride on")
+    running, seats = make(), _Seats(sums, riders, watch)
+    view, at, end = buffer(), host.offset, host.offset + host.length
+    while at < end:
+        part = view[: min(STEP - at % STEP, end - at)]
+        source.readinto(at, part)
+        running.update(part)
+        seats.update(at, part)
+        at += len(part)
+        if progress:
+            progress(len(part))
+    return [(host, _digest(running)), *seats.outcomes()]
+
+
+def _digest(running: Hash) -> int | bytes:
+    return running.digest()
+
+
+class _Seats:
+    """Units that ride, fed with what is read, in order."""
+
+    def __init__(self, sums: Sequence[Sum], riders: Sequence[Unit], watch: Watch | None) -> None:
+        self._riders, self._values, self._watch, self._first = riders, [0] * len(riders), watch, 0
+        self._crcs = [sums[u.sum].hash if u.sum >= 0 else None for u in riders]
+
+    def update(self, at: int, data: memoryview) -> None:
+        """``data`` lies at ``at`` of the file."""
+        stop, i = at + len(data), self._first
+        while i < len(self._riders) and self._riders[i].offset < stop:
+            u, crc = self._riders[i], self._crcs[i]
+            start, end = max(u.offset, at), min(u.offset + u.length, stop)
+            if start < end:
+                part = data[start - at : end - at]
+                if isinstance(crc, Crc):
+                    self._values[i] = crc.update(part, self._values[i])
+                elif self._watch:
+                    self._watch(start, part)
+            if i == self._first and u.offset + u.length <= stop:
+                self._first += 1
+            i += 1
+
+    def outcomes(self) -> Iterator[tuple[Unit, Outcome]]:
+        return zip(self._riders, self._values, strict=True)
