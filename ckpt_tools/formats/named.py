@@ -32,13 +32,13 @@ TORCH_SUFFIXES = (
 JOBLIB_SUFFIXES = (".pkl", *(f".joblib{end}" for end in ("", ".z", ".gz", ".bz2", ".xz", ".lzma", ".lz4")))
 """Names of joblib's compressed pickles; .pkl.gz is a data set as often."""
 _STATES = (
-    "trainer_state|train_state|sampler_state|scheduler_state|dataloader_state|data_state|optimizer_state|"
-    "rng_state"
+    "trainer_state|train_state|running_states|checkpoint_metadata|sampler_state|scheduler_state|"
+    "dataloader_state|data_state|optimizer_state|rng_state"
 )
 _MODELS = (
     "training_info|training_metadata|config|generation_config|adapter_config|adapter_model_config|quantize_config|"
     "quantization_config|quant_config|hf_quant_config|training_args|model_index|modules|model_args|params|"
-    "ds_config|deepspeed_config|scheduler_config|recipe|args|hparams|hyperparameters|run_config"
+    "ds_config|deepspeed_config|model_config|optimizer_config|scheduler_config|recipe|args|hparams|hyperparameters|run_config"
 )
 _TOKENS = (
     "tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config|processor_config|"
@@ -57,6 +57,15 @@ JSON_MEMBERS = (
 """Whole names of JSON files. Indexes of shards (*.index.json), integrity.json, Orbax's _METADATA and zarr's
 array metadata are formats of their own.
 """
+_SUMS = "md5|sha1|sha224|sha256|sha384|sha512|b2|b3|blake3"
+CHECKSUM_NAMES = (
+    rf"(?i:(?:{_SUMS}|sha|blake2b?|check)[-_]?sums?(?:\.txt)?|(?:.+)\.(?:{_SUMS})(?:sums?)?(?:\.txt)?)"
+)
+"""Names of files with a digest for each of several files, or with the one of the file beside them."""
+MANIFESTS = "manifests"
+LISTS = frozenset({MANIFESTS, "seals"})
+"""Families that know digests of files, and not what these are."""
+"""The family of formats that only say what others held: none is a checkpoint, or a part of one."""
 NAMED = (
     Named("torch_zip", "torch", TORCH_SUFFIXES),
     Named("npz", "numpy", (".npz",), state=False),
@@ -93,6 +102,7 @@ NAMED = (
     Named("zarr", "tensorstore", (), r"\.zarray|zarr\.json", True),
     Named("orbax_tree", "tensorstore", (), "_METADATA", True),
     Named("mindspore_ckpt", "mindspore", (".ckpt",)),
+    Named("seal", "seals", (".ckpt-seal.json",)),
     Named("json_member", "json_files", (), JSON_MEMBERS, state=False),
     Named("npy", "numpy", (".npy",), state=False),
     Named("eqx", "numpy", (".eqx",)),
@@ -100,16 +110,43 @@ NAMED = (
     Named("mcore_integrity", "json_files", (), r"integrity\.json", True),
     Named("msgpack_stream", "msgpack", (), r"streaming_(?:params|train_state)(?:_\d{1,18})?"),
     Named("msgpack", "msgpack", (".msgpack",), r"checkpoint_\d{1,18}", True),
+    Named("checksums", MANIFESTS, (), CHECKSUM_NAMES, True, state=False),
+    Named("hf_cache", MANIFESTS, (), state=False),
+    Named("hf_download", MANIFESTS, (), describes=True, state=False),
+    Named("ollama", MANIFESTS, (), describes=True, state=False),
+    Named("wandb_manifest", MANIFESTS, (), r"(?:wandb_)?manifest\.json", True, state=False),
+    Named("dvc", MANIFESTS, (), r".+\.dvc", True, state=False),
+    Named("model_signing", MANIFESTS, (), r"(?:.+\.)?model\.sig|.+\.sig", True, state=False),
 )
 """In the order in which magics are tried, most specific first."""
 
 
-_STATE = re.compile(rf"(?:{_STATES}|pygrain_states)\.json|{_SAVES}")
-"""JSON members that are written with a checkpoint only; the others lie beside code and pretrained models as
-well.
+_KEPT_ELSEWHERE = (
+    r"(?i:.*\.(?:pt|pth|bin|ckpt|safetensors|pkl|h5|keras|msgpack|onnx|gguf)"
+    r"|.*(?:checkpoint|ckpt|epoch|step|iter|weights).*)\.dvc"
+)
+_STATE = re.compile(rf"(?:{_STATES}|pygrain_states)\.json|{_SAVES}|{_KEPT_ELSEWHERE}")
+"""JSON members that are written with a checkpoint only, and what stands for one that DVC keeps; the others
+lie beside code and pretrained models as well.
 """
 
 
+class Placed(NamedTuple):
+    """An index that its place tells, whatever its name: its format, and the directory that its paths count
+    from.
+    """
+
+    format: str
+    base: str
+
+
+_PLACED = (
+    (re.compile(r"(.*)/\.cache/huggingface/download/.+\.metadata"), "hf_download"),
+    (re.compile(r"(.*)/manifests/[^/]*[.][^/]*/[^/]+/[^/]+/[^/]+"), "ollama"),
+)
+_ADDRESSED = re.compile(
+    r"(?:.*/)?(?:models|datasets|spaces)--[^/]+/(?:snapshots/[^/]+/.+|blobs/(?:[0-9a-f]{40}|[0-9a-f]{64}))"
+)
 _DIRECTORIES = re.compile(r"checkpoint_\d+")
 
 
@@ -120,6 +157,7 @@ class Names:
         self.named = named
         self.family = {row.name: row.family for row in named}
         self.order = tuple(row.name for row in named)
+        self.told_by_magic = tuple(row.name for row in named if row.family != MANIFESTS)
         self._stateless = {row.name for row in named if not row.state}
         suffixes = {
             s: [row.name for row in named if s in row.suffixes] for row in named for s in row.suffixes
@@ -150,7 +188,8 @@ class Names:
         """Whether a name says that a file was written by a save: one of the formats, and not a configuration
         or a vocabulary.
         """
-        return _STATE.fullmatch(name) is not None or any(of != "json_member" for of in self.allowed(name))
+        known = any(of != "json_member" and self.family[of] != MANIFESTS for of in self.allowed(name))
+        return known or _STATE.fullmatch(name) is not None
 
     def only_state(self, name: str) -> bool:
         """Whether a name says that only a training run writes such a file, whatever is in it."""
@@ -161,6 +200,10 @@ class Names:
         """Whether only a training run writes files of a format."""
         return format_name not in self._stateless
 
+    def is_manifest(self, name: str) -> bool:
+        """Whether a file of this name only says what others held, and is a part of none of their layouts."""
+        return any(self.family[of] == MANIFESTS for of in self.allowed(name))
+
     def of_directories(self, name: str) -> bool:
         """Whether a name of a file is as often that of a directory: ``checkpoint_5``."""
         return _DIRECTORIES.fullmatch(name) is not None
@@ -168,6 +211,25 @@ class Names:
     def may_be_index(self, name: str) -> bool:
         """Whether a file of this name may describe the files beside it."""
         return self._indexes.fullmatch(name) is not None
+
+    def near_placed(self, path: str) -> bool:
+        """Whether there may be such an index in the directory, or below it."""
+        return "/.cache/huggingface/" in path or "/manifests/" in path
+
+    def placed(self, path: str) -> Placed | None:
+        """What a path says to be an index: metadata that Hugging Face keeps of a download, and a manifest of
+        Ollama, whose last part may be anything but a name of a checkpoint file.
+        """
+        if not self.near_placed(path):
+            return None
+        found = ((pattern.fullmatch(path), of) for pattern, of in _PLACED)
+        placed = next((Placed(of, match[1]) for match, of in found if match), None)
+        hides = placed and placed.format == "ollama" and self.known(path.rpartition("/")[2])
+        return None if hides else placed
+
+    def addressed(self, path: str) -> bool:
+        """Whether a path lies in Hugging Face's cache, where blobs are called by their digests."""
+        return "s--" in path and _ADDRESSED.fullmatch(path) is not None
 
     @cached_property
     def _whole(self) -> list[tuple[re.Pattern[str], str]]:

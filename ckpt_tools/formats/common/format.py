@@ -13,6 +13,7 @@ from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Guard, Level, Region, Report, Scalar, Unlisted
+from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.tensor import Box, Stats, Tensor
 from ckpt_tools.storage import Identity, ShortRead, Source, Window
 
@@ -40,7 +41,7 @@ class Claim(NamedTuple):
     The check of a ``joint`` claim adds up what it finds in all files of its index, so one process must look
     at them, one after the other.
     With ``follow``, the check fills ``Anatomy.members`` in its turn, with paths relative to the index's
-    directory (an OCDBT tree).
+    directory (an OCDBT tree). ``fetch`` is the command that brings a file which nobody has fetched yet.
     """
 
     format: str
@@ -49,6 +50,7 @@ class Claim(NamedTuple):
     optional: bool = False
     follow: bool = False
     joint: bool = False
+    fetch: str = ""
 
 
 @dataclass
@@ -68,6 +70,7 @@ class Anatomy:
     length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one.
     ``regions`` is None unless a map of the bytes was asked for, ``stats`` empty below the level values.
     ``identity`` is that of the file that was read, None when it changed meanwhile.
+    ``sealed`` has the digests of its tensors that a seal gives, by their names, ``files`` what a seal names.
     """
 
     metadata: dict[str, Scalar] = field(default_factory=dict)
@@ -85,6 +88,8 @@ class Anatomy:
     regions: list[Region] | None = None
     stats: list[Stats] = field(default_factory=list)
     identity: Identity | None = None
+    sealed: dict[str, str] = field(default_factory=dict)
+    files: list[SealedFile] = field(default_factory=list)
 
     def explain(self, offset: int, length: int, what: str, guard: Guard = Guard.STRUCTURE) -> None:
         """Say what some bytes are that no checksum in ``sums`` covers (those are explained by their sums)."""

@@ -29,7 +29,8 @@ MAX_DEPTH = 500
 """Levels of nesting; Python's own reader gives up at about 1000."""
 MAX_DIGITS = 4300
 """Digits of an integer; Python refuses more (sys.int_info.default_max_str_digits)."""
-_OTHER = bytes(set(range(256)) - set(b"[]{}"))
+_OTHER = bytes(set(range(256)) - set(b'[]{}"'))
+_BLOCK = 1 << 16
 _STEP = tuple(1 if c in b"[{" else -1 for c in range(256))
 _LITERALS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
 
@@ -41,12 +42,17 @@ class Text(NamedTuple):
     data: bytes
 
 
-def _strip_strings(data: bytes) -> bytes:
-    """The text without its strings. Escapes go first, pair by pair, so that a quote is a quote; then every
-    second piece is a string.
+def _brackets(data: bytes) -> bytes:
+    """The brackets outside strings. Escapes go first, pair by pair, so that a quote is a quote; then strings
+    without brackets; of what is left every second piece is a string. In blocks: each piece costs memory.
     """
-    clean = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return b"".join(clean.split(b'"')[::2])
+    clean = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHER).replace(b'""', b"")
+    out, inside = list[bytes](), 0
+    for at in range(0, len(clean), _BLOCK):
+        pieces = clean[at : at + _BLOCK].split(b'"')
+        out.append(b"".join(pieces[inside::2]))
+        inside ^= (len(pieces) - 1) & 1
+    return b"".join(out)
 
 
 def _bound(data: bytes) -> None:
@@ -55,7 +61,7 @@ def _bound(data: bytes) -> None:
     cost = 2 * len(data) + quotes * 30 + data.count(b",") * 40 + data.count(b"[") * 72
     if cost + data.count(b"{") * 72 > MAX_MEMORY:
         cost -= data.count(b"[") * 72  # brackets in strings cost nothing
-        bare = _strip_strings(data) if quotes < 1 << 24 else data
+        bare = _brackets(data)
         if cost + bare.count(b"[") * 72 + bare.count(b"{") * 72 > MAX_MEMORY:
             raise Damage(
                 "too-complex",
@@ -64,7 +70,7 @@ def _bound(data: bytes) -> None:
             )
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
-    depth = max(accumulate(map(_STEP.__getitem__, _strip_strings(data).translate(None, _OTHER))), default=0)
+    depth = max(accumulate(map(_STEP.__getitem__, _brackets(data))), default=0)
     if depth > MAX_DEPTH:
         raise Damage(
             "bad-header", f"brackets nested {depth} levels deep, where readers give up, or never closed", 0
@@ -98,13 +104,18 @@ def _refused(e: JSONDecodeError, text: str) -> Damage:
 
 def read_json(source: Source, found: list[Finding]) -> Text:
     """The whole file as one JSON value; a key that occurs twice goes to ``found``. Raises Damage."""
+    data = read_text(source)
+    return Text(parse(data, found), data)
+
+
+def read_text(source: Source) -> bytes:
+    """The whole file, where it is no larger than JSON is read. Raises Damage."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     if source.size > MAX_SIZE:
         why = f"{source.size} bytes of JSON: files of more than {MAX_SIZE} are not read"
         raise Damage("too-complex", why, 0)
-    data = source.read(0, source.size)
-    return Text(parse(data, found), data)
+    return source.read(0, source.size)
 
 
 def parse(data: bytes, found: list[Finding]) -> object:

@@ -23,11 +23,13 @@ from ckpt_tools.formats.dcp import byte_map, data_files
 from ckpt_tools.formats.dcp.data_files import Piece
 from ckpt_tools.formats.dcp.metadata import (
     ATTRIBUTES,
+    MCORE,
     Chunk,
     Entry,
     Segment,
     damaged_names,
     entries,
+    is_class,
     segments,
     state,
 )
@@ -40,7 +42,11 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.tensor import Box, Tensor
 from ckpt_tools.storage import Source
 
-_MODULES = (b"torch.distributed.checkpoint.metadata", b"torch.distributed._shard.checkpoint.metadata")
+_MODULES = (
+    b"torch.distributed.checkpoint.metadata",
+    b"torch.distributed._shard.checkpoint.metadata",
+    MCORE.encode(),
+)
 _DATA = re.compile(r"(?:.*?)__(\d+)_\d+\.distcp", re.DOTALL)
 
 _PADDLE = re.compile(r"\d+_(\d+)\.distcp")
@@ -77,7 +83,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding(
             "trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end
         )
-    root = state(pickled.value, "Metadata", "the pickle's value")
+    of_mcore = is_class(pickled.value, "MCoreMetadata")
+    root = state(pickled.value, "MCoreMetadata" if of_mcore else "Metadata", "the pickle's value")
     yield from damaged_names(pickled.value)
     known = yield from entries(root.get("state_dict_metadata"))
     placed = yield from segments(root.get("storage_data"))

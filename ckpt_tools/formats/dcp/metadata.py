@@ -2,8 +2,8 @@
 where the data files hold them.
 
 Facts: torch/distributed/checkpoint/metadata.py and filesystem.py (_StorageInfo) of torch 2.0 to 2.13.
-Attributes that this module does not know are left alone: Megatron-core 0.8 to 0.15 adds ``mcore_data``. One
-that differs from a known one in a single bit is damage.
+Attributes that this module does not know are left alone: Megatron-core 0.8 to 0.14 adds ``mcore_data``, and
+0.15 has classes of its own with that. One that differs from a known one in a single bit is damage.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _PACKAGES = (
 )  # the latter until torch 2.0
 _META = tuple(p + "metadata" for p in _PACKAGES)
 _OLD = ("torch.distributed._shard.sharded_tensor.metadata",)
+MCORE = "megatron.core.dist_checkpointing.strategies.torch"
 CLASSES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         (
@@ -44,6 +45,7 @@ CLASSES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData"), tuple(p + "planner" for p in _PACKAGES)
     ),  # Megatron keeps its plans
+    **dict.fromkeys(("MCoreMetadata", "MCoreSavePlan"), (MCORE,)),
     **dict.fromkeys(
         ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"), ("pathlib", "pathlib._local")
     ),
@@ -67,6 +69,7 @@ ATTRIBUTES = {
     "_StorageInfo": ("relative_path", "offset", "length", "transform_descriptors"),
     "StorageMeta": ("checkpoint_id", "save_id", "load_id", "modules"),
 }
+ATTRIBUTES["MCoreMetadata"] = ATTRIBUTES["Metadata"]
 LAYOUTS = (
     "strided",
     "sparse_coo",

@@ -52,6 +52,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.keys |= top.keys()
     for name in _SCALARS:
         _remember(top, name, anatomy)
+    last = mapping(top.get("metas")).get("last_train_step")  # nanotron's checkpoint_metadata.json
+    _remember({"metas.last_train_step": last}, "metas.last_train_step", anatomy)
     if source.path.rpartition("/")[2] == "trainer_state.json" and "global_step" not in top:
         why = "there is no global_step: this is not what transformers writes as trainer_state.json"
         yield finding("bad-header", why, offset=0)

@@ -169,6 +169,7 @@ _MEGATRON = (
         "core.CheckpointingConfig tensor_aware_state_dict.MCoreTensorAwareStateDict",
     )
     | words("megatron.core.dist_checkpointing.state_dict_utils.", "MCoreTensorAwareStateDict")
+    | words("megatron.core.dist_checkpointing.strategies.torch.", "MCoreMetadata MCoreSavePlan")
     | words("megatron.core.extensions.transformer_engine.", "TEDelayedScaling")
     | words(
         "transformer_engine.common.recipe.",
@@ -268,6 +269,7 @@ EXACT: frozenset[str] = (
     | _PADDLE
     | _BASELINES
     | words("tokenizers.", "AddedToken Tokenizer")
+    | words("nanotron.random.", "RandomState RandomStates")
 )
 _ENUMERATIONS: frozenset[str] = (
     frozenset(

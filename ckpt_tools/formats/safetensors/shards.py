@@ -79,14 +79,16 @@ def _sizes(tensors: Sequence[Tensor]) -> tuple[int, int]:
 
 
 def _total(text: str, sizes: Sequence[tuple[int, ...] | None]) -> Iterator[Finding]:
-    """``total_size`` is the sum of the tensors' bytes (tied ones once or each), or of the files' (mlx).
+    """``total_size`` is the sum of the tensors' bytes (tied ones once or each; in MiB by ColossalAI), or of
+    the files' (mlx).
 
     Readers ignore it, and other numbers are everyday (a model converted to another type keeps the old one),
     unless it is the right one but for one bit.
     """
-    sums = {str(sum(column)) for column in zip(*(s for s in sizes if s is not None), strict=True)}
+    bytes_of = {sum(column) for column in zip(*(s for s in sizes if s is not None), strict=True)}
+    sums = {str(n) for n in bytes_of}
     plain = text.removesuffix(".0")
-    if None in sizes or plain in sums:
+    if None in sizes or plain in sums or text in {str(n / (1 << 20)) for n in bytes_of}:
         return
     shown = (
         f"total_size of the index is {text[:40]}, its {len(sizes)} shards hold {min(sums, key=int)} bytes of"

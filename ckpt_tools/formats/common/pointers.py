@@ -1,0 +1,76 @@
+"""Files that only stand for others, and answers of servers that were saved under a file's name.
+
+Facts: git-lfs docs/spec.md (a text of less than 1,024 bytes that begins with its version), git-annex
+doc/internals/pointer_file.mdwn, git-xet's pointer (``# xet version 0``), DVC's ``.dvc`` (YAML with ``outs``),
+what Hugging Face, GitHub, S3, Google Cloud Storage and Azure answer to who asks for what is not there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from shlex import quote
+from typing import NamedTuple
+
+from ckpt_tools.findings import finding
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.storage import ShortRead, Source
+
+_HEAD = 1024
+_AGAIN = "the download failed: look at what the file says, then download it again"
+
+
+class _Kind(NamedTuple):
+    """What begins so, and what to do about it; ``{}`` is the file's name."""
+
+    what: str
+    begins: re.Pattern[bytes]
+    hint: str
+
+
+def _kind(what: str, begins: bytes, hint: str) -> _Kind:
+    return _Kind(what, re.compile(rb"(?:\xef\xbb\xbf)?\s*" + begins, re.IGNORECASE | re.DOTALL), hint)
+
+
+_KINDS = (
+    _kind(
+        "a Git LFS pointer",
+        rb"version https://(?:git-lfs|hawser)\.github\.com/spec/v1\b",
+        "git lfs pull --include {}",
+    ),
+    _kind("a pointer of git-annex", rb"/annex/objects/\S+", "git annex get {}"),
+    _kind("a pointer of git-xet", rb"# xet version \d", "git xet checkout, or download the file again"),
+    _kind("a pointer of DVC", rb"(?:\w+:[^\n]*\n)*outs:\s*\n- (?:md5|etag|hash|size|path)\b", "dvc pull"),
+    _kind("a page of HTML", rb"(?:<!--.*?-->\s*)?<(?:!doctype html|html|head|body)\b", _AGAIN),
+    _kind("an error of an object store", rb"(?:<\?xml[^>]*>\s*)?<Error\b", _AGAIN),
+    _kind("an error of a server in JSON", rb'\{\s*"(?:error|errors|message|detail|code|status)"\s*:', _AGAIN),
+    _kind(
+        "an error of a server",
+        rb"(?:Entry not found|Repository not found|Invalid username or password|Access to model |"
+        rb"(?:404: )?Not Found|Unauthorized|Forbidden|Access denied|AccessDenied|Too Many Requests)",
+        _AGAIN,
+    ),
+)
+_SIZE = re.compile(rb"\nsize (\d{1,18})\r?(?:\n|$)")
+
+
+def instead(source: Source, found: list[Finding]) -> list[Finding]:
+    """What to say of a damaged file: that it is a pointer or an answer, where it is one, and nothing else."""
+    if not _unlike(found) or source.path.endswith(".dvc"):
+        return found
+    try:
+        head = source.read(0, min(source.size, _HEAD))
+    except (OSError, ShortRead):
+        return found
+    kind = next((k for k in _KINDS if k.begins.match(head)), None)
+    if kind is None or b"\0" in head:
+        return found
+    size = _SIZE.search(head)
+    stands = f"{kind.what} for {int(size[1]):,} bytes" if size else kind.what
+    hint = kind.hint.format(quote(source.path.rpartition("/")[2]))
+    return [finding("pointer-not-data", f"it is {stands}, not the data", offset=0, hint=hint)]
+
+
+def _unlike(found: Sequence[Finding]) -> bool:
+    """Whether something is wrong that such a text under the file's name would be the reason of."""
+    return any(f.severity is Severity.ERROR or f.code in ("wrong-format", "unread-pickle") for f in found)

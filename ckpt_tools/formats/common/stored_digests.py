@@ -1,0 +1,122 @@
+"""Digests of whole files that something beside them gives: the algorithms, and the claim on a file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from ckpt_tools.checksum import Extent, Hash, Sum
+from ckpt_tools.findings import finding
+from ckpt_tools.formats import names
+from ckpt_tools.formats.common.format import Anatomy, Claim
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.storage import Source
+
+
+class Digest(NamedTuple):
+    """What the bytes of a file come to, or those from ``start`` to ``end``, -1 for its end; ``algorithm`` is
+    one of ``LENGTHS``.
+    """
+
+    algorithm: str
+    value: bytes
+    start: int = 0
+    end: int = -1
+
+
+LENGTHS = {
+    "md5": 16,
+    "sha1": 20,
+    "sha224": 28,
+    "sha256": 32,
+    "sha384": 48,
+    "sha512": 64,
+    "blake2b": 64,
+    "blake3": 32,
+    "git-sha1": 20,
+}
+"""Bytes of each; BLAKE2b and BLAKE3 may be shorter, and git's covers the size and the bytes."""
+
+
+def _plain(algorithm: str) -> Hash:
+    return hashlib.new(algorithm, usedforsecurity=False)
+
+
+def _blake2b(length: int) -> Hash:
+    return hashlib.blake2b(digest_size=length, usedforsecurity=False)
+
+
+def _git_blob(size: int) -> Hash:
+    return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+
+
+def _blake3() -> Hash:
+    package = import_module("blake3")
+    made: Hash = package.blake3(max_threads=package.blake3.AUTO)
+    return made
+
+
+def read_digest(algorithm: object, text: object) -> Digest | None:
+    """A digest that is spelled in hexadecimal digits; None for another algorithm, or another length."""
+    if not isinstance(algorithm, str) or not isinstance(text, str) or algorithm not in LENGTHS:
+        return None
+    fits = len(text) == 2 * LENGTHS[algorithm] and not text.strip("0123456789abcdefABCDEF")
+    return Digest(algorithm, bytes.fromhex(text)) if fits else None
+
+
+def can_compare(algorithm: str) -> bool:
+    """Whether the algorithm can be worked out here: BLAKE3 is a package of its own."""
+    return algorithm != "blake3" or find_spec("blake3") is not None
+
+
+def needs_blake3(count: int) -> Finding:
+    """What to say where ``count`` files have a digest that only that package can work out."""
+    why = f"the BLAKE3 digests of {count:,} files were not compared: the package 'blake3' is not there"
+    return finding("needs-extra", why, hint="pip install 'ckpt-tools[blake3]', then verify again")
+
+
+def maker(digest: Digest, size: int) -> Callable[[], Hash]:
+    """What makes the running digest of a file of ``size`` bytes."""
+    if digest.algorithm == "git-sha1":
+        return partial(_git_blob, size)
+    if digest.algorithm == "blake2b":
+        return partial(_blake2b, len(digest.value))
+    return _blake3 if digest.algorithm == "blake3" else partial(_plain, digest.algorithm)
+
+
+def claim(
+    of: str, by: str, name: str, digests: Sequence[Digest], *, size: int = -1, optional: bool = False
+) -> Claim:
+    """What the manifest ``by``, in format ``of``, says about the file ``name``: digests, and the size in
+    bytes or -1.
+    """
+    check = partial(compare, by=by, digests=tuple(digests), size=size)
+    empty = any(d.value == _of_nothing(d) for d in digests)
+    # an empty file of no format is whole; where its name says a format, that one has its say
+    whole = empty and not names.known(name.rpartition("/")[2])
+    return Claim(of, check, whole=whole, optional=optional)
+
+
+def _of_nothing(digest: Digest) -> bytes | int | None:
+    return maker(digest, 0)().digest() if can_compare(digest.algorithm) else None
+
+
+def compare(
+    source: Source, anatomy: Anatomy, by: str, digests: tuple[Digest, ...], size: int
+) -> Iterator[Finding]:
+    """The check of a claim: the size now, the digests where contents are read."""
+    if 0 <= size != source.size:
+        code, than = ("truncated", "fewer") if source.size < size else ("trailing-data", "more")
+        why = f"{source.size:,} bytes, {than} than the {size:,} that {by} gives"
+        yield finding(code, why, offset=min(size, source.size))
+    for d in digests:
+        if can_compare(d.algorithm):
+            end = source.size if d.end < 0 else min(d.end, source.size)
+            covered = (Extent(d.start, max(0, end - d.start)),)
+            made = maker(d, source.size)
+            what = f"{d.algorithm} in {by}"
+            anatomy.sums.append(Sum(what, d.value, covered, d.start, hash=made, code="checksum-mismatch"))

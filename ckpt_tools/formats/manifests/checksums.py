@@ -1,0 +1,188 @@
+"""``SHA256SUMS`` and its like: a digest for each file, as coreutils, BSD, OpenSSL and b3sum write them, or
+one digest alone in ``NAME.sha256``.
+
+Facts: coreutils src/digest.c (split_3): ``hex  name``, ``hex *name``, ``SHA256 (name) = hex``; a backslash
+before the line says that newlines, returns and backslashes in the name are escaped; lines that begin with
+``#`` are left out. b3sum b3sum/src/main.rs: the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from os.path import basename, dirname, isabs, normpath
+from typing import NamedTuple
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.stored_digests import LENGTHS, Digest, can_compare, claim, needs_blake3
+from ckpt_tools.formats.named import CHECKSUM_NAMES
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.storage import Source
+
+MAX_SIZE = 16 << 20
+MAX_LINES = 200_000
+_FIRST = 1 << 16
+_HEX = "[0-9a-fA-F]{32,128}"
+_PLAIN = re.compile(rf"(?P<escaped>\\?)(?P<hex>{_HEX}) [ *]?(?P<name>.+)", re.DOTALL)
+_TAGGED = re.compile(
+    rf"(?P<escaped>\\?)(?P<tag>[A-Z][\w/-]{{1,15}}) ?\((?P<name>.+)\) ?= (?P<hex>{_HEX})", re.DOTALL
+)
+_ALONE = re.compile(_HEX)
+_BEGUN = re.compile(r"\\?[0-9a-fA-F]{16}")
+_ESCAPES = {r"\n": "\n", r"\r": "\r", r"\\": "\\"}
+_SIDECAR = re.compile(
+    r"(.+)\.(?:md5|sha1|sha224|sha256|sha384|sha512|b2|b3|blake3)(?:sums?)?(?:\.txt)?", re.IGNORECASE
+)
+_HINT = re.compile(r"md5|sha(?:1|224|256|384|512)|b2|b3|blake2b?|blake3", re.IGNORECASE)
+_NAMED = {"b2": "blake2b", "blake2": "blake2b", "b3": "blake3"}
+_BY_LENGTH = {LENGTHS[a]: a for a in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512")}
+
+
+class _Entry(NamedTuple):
+    """One line: the file as it is spelled, "" for a digest alone."""
+
+    name: str
+    digest: Digest
+
+
+def _magic(head: bytes) -> bool:
+    """A digest, a tag, or a comment before them; whether more than the beginning is one its content tells."""
+    return re.match(rb"(?:\xef\xbb\xbf)?(?:#|\\?[0-9a-fA-F]{32}|\\?[A-Z][\w/-]{1,15} ?\()", head) is not None
+
+
+def _is_ours(source: Source) -> bool:
+    """Whether a file that begins otherwise holds a digest all the same: its first line may be damaged."""
+    data = source.read(0, min(source.size, _FIRST))
+    return not data.strip(b"\0") or re.search(rb"(?m)^\\?[0-9a-fA-F]{32,128} ", data) is not None
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    if not source.size:
+        raise Damage("empty-file", "the file has no bytes", 0)
+    if source.size > MAX_SIZE:
+        raise Damage(
+            "too-complex", f"{source.size:,} bytes of checksums: more than {MAX_SIZE:,} are not read"
+        )
+    data = source.read(0, source.size)
+    anatomy.explain(0, source.size, "names and digests", Guard.UNPROTECTED)
+    if data.count(b"\n") > MAX_LINES:
+        raise Damage("too-complex", f"more than {MAX_LINES:,} lines of checksums: they are not read")
+    entries, unread = _parsed(data, basename(source.path))
+    damaged = [f for f in unread if len(unread) <= len(entries) or _BEGUN.match(f.message)]
+    for f in damaged:
+        yield finding(f.code, f"no checksum: {f.message[:80]!r}", offset=f.offset, severity=f.severity)
+    if not entries and not damaged:
+        yield finding("not-checksummed", "no line of it is a checksum: nothing is known about its content")
+    yield from _described(entries, source.path, anatomy)
+
+
+def _parsed(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
+    """The lines that are checksums; each other one as a finding."""
+    entries, unread, at = list[_Entry](), list[Finding](), 0
+    hint = _HINT.search(own)
+    for raw in data.split(b"\n"):
+        line = raw.removeprefix(b"\xef\xbb\xbf" if at == 0 else b"").rstrip(b"\r")
+        text = line.decode("utf-8", "surrogateescape")
+        if text.strip() and not text.startswith("#"):
+            if (entry := _entry(text, hint[0].lower() if hint else "")) is not None:
+                entries.append(entry)
+            else:
+                unread.append(finding("bad-header", text[:200], offset=at, severity=Severity.WARNING))
+        at += len(raw) + 1
+    return entries, unread
+
+
+def _entry(line: str, hint: str) -> _Entry | None:
+    """What one line says; ``hint`` is the algorithm that the manifest's own name tells, or ""."""
+    if _ALONE.fullmatch(alone := line.strip()):
+        digest = _digest(bytes.fromhex(alone) if len(alone) % 2 == 0 else b"", hint)
+        return digest and _Entry("", digest)
+    found = _TAGGED.fullmatch(line) or _PLAIN.fullmatch(line)
+    if found is None or len(found["hex"]) % 2:
+        return None
+    algorithm = found["tag"].lower() if "tag" in found.groupdict() else hint
+    if (digest := _digest(bytes.fromhex(found["hex"]), algorithm)) is None:
+        return None
+    name = found["name"]
+    if found["escaped"]:
+        name = re.sub(r"\\[nr\\]", lambda m: _ESCAPES[m[0]], name)
+    return _Entry(name, digest)
+
+
+def _digest(value: bytes, algorithm: str) -> Digest | None:
+    """The digest of that algorithm, or of the one that has its length; None where it is of no such length."""
+    algorithm = re.sub(r"^sha2-|^(blake2b)-\d+$", r"\1", algorithm)
+    algorithm = _NAMED.get(algorithm, algorithm) or _BY_LENGTH.get(len(value), "")
+    shorter = algorithm == "blake2b" and 0 < len(value) < LENGTHS[algorithm]
+    return Digest(algorithm, value) if shorter or LENGTHS.get(algorithm) == len(value) else None
+
+
+def _described(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[Finding]:
+    """Claims on the files that are listed, those apart that lie elsewhere, and the manifest itself."""
+    digests: dict[str, list[Digest]] = {}
+    outside = list[str]()
+    place = partial(_place, path=path, whole_below=_written_above(entries, path))
+    for e in entries:
+        name = place(e.name)
+        if name is None:
+            outside += [e.name] if e.name else []
+        elif name != basename(path):
+            _note(e.digest, digests.setdefault(name, []))
+    for name, known in digests.items():
+        anatomy.members[name] = claim("checksums", basename(path), name, known)
+    if outside:
+        why = f"{len(outside):,} of the files that it lists lie outside its directory: {outside[0][:80]!r}"
+        yield finding("path-escape", f"{why}: they were not compared", severity=Severity.WARNING)
+    if unread := sum(not can_compare(d.algorithm) for known in digests.values() for d in known):
+        yield needs_blake3(unread)
+
+
+def _note(digest: Digest, known: list[Digest]) -> None:
+    """Add a digest; of two by the same algorithm that differ one is wrong, whatever a third says."""
+    if digest not in known and sum(d.algorithm == digest.algorithm for d in known) < 2:
+        known.append(digest)
+
+
+def _written_above(entries: list[_Entry], path: str) -> str:
+    """The prefix of all names where the command ran in the directory above, or "": sha256sum run/*"""
+    prefix = f"{basename(dirname(path))}/"
+    return prefix if prefix != "/" and all(e.name.startswith(prefix) for e in entries) else ""
+
+
+def _place(name: str, path: str, whole_below: str) -> str | None:
+    """Where the file lies that a line names, from the manifest's directory; None elsewhere."""
+    own, home = basename(path), dirname(path)
+    beside = _SIDECAR.fullmatch(own)
+    if beside and (name in ("", "-") or basename(name) == beside[1]):
+        return beside[1]
+    name = name.removeprefix(whole_below)
+    if isabs(name) and home and name.startswith(f"{home}/"):
+        name = name[len(home) + 1 :]
+    name = normpath(name) if name else ".."
+    return None if isabs(name) or name == ".." or name.startswith("../") else name
+
+
+FORMAT = Format(
+    name="checksums",
+    suffixes=(),
+    magic=_magic,
+    distinct=False,
+    checks={Level.STRUCTURE: _structure},
+    protects="a digest of each file that it lists, as a whole",
+    limits=(
+        "files that it does not list are not covered, and it does not cover itself",
+        "a file that was written anew on purpose after it differs from it as well: write the checksums anew",
+        "where neither names nor lines tell the algorithm, 64 digits are taken for SHA-256, 128 for SHA-512",
+    ),
+    loader=None,
+    reference="coreutils src/digest.c 9.x, b3sum 1.x, openssl dgst",
+    names=CHECKSUM_NAMES,
+    index=True,
+    state=False,
+    ours=_is_ours,
+)

@@ -1,0 +1,114 @@
+"""DVC's ``NAME.dvc``: the MD5 and the size of a file, or of every file in a directory, kept elsewhere.
+
+Facts: dvc 3, dvc/schema.py and dvc_data/hashfile/tree.py: YAML with ``outs``; that of a directory has the MD5
+of a JSON list ``[{md5, relpath}]``, which lies in the cache as ``files/md5/xx/yyyy.dir``. Without ``hash:
+md5`` (DVC before 3) the MD5 is that of a text with other line ends, and is not compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from os.path import basename
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.json_text import mapping, parse, sequence
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.stored_digests import claim, read_digest
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.storage import Source
+
+_LONGEST = 1 << 20
+_LONGEST_LIST = 32 << 20
+_FIELD = re.compile(r"(- |  )(\w+): *(.*?) *")
+_FETCH = "dvc pull"
+
+
+def _magic(head: bytes) -> bool:
+    return re.match(rb"\w+:", head) is not None
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    if source.size > _LONGEST:
+        raise Damage("too-complex", f"{source.size:,} bytes are more than a .dvc file has", 0)
+    text = source.read(0, source.size).decode("utf-8", "surrogateescape")
+    anatomy.explain(0, source.size, "names, digests and sizes", Guard.UNPROTECTED)
+    outs = _outs(text)
+    if not outs:
+        yield finding("not-checksummed", "this .dvc file has no outs: nothing is known about its content")
+    for out in outs:
+        yield from _described(out, basename(source.path), anatomy)
+
+
+def _outs(text: str) -> list[dict[str, str]]:
+    """The fields of each output, as far as they are plain."""
+    outs, inside, above = list[dict[str, str]](), False, ""
+    for line in text.splitlines():
+        if line[:1] not in ("-", " ", ""):
+            inside = line.rstrip() == "outs:"
+            above = line.removeprefix("wdir:").strip(" '\"") if line.startswith("wdir:") else above
+        elif inside and (field := _FIELD.fullmatch(line)):
+            if field[1] == "- ":
+                outs.append({})
+            if outs:
+                outs[-1][field[2]] = field[3].strip("'\"")
+    return [
+        {**out, "path": f"{above}/{out['path']}" if above else out["path"]} for out in outs if "path" in out
+    ]
+
+
+def _described(out: dict[str, str], own: str, anatomy: Anatomy) -> Iterator[Finding]:
+    path, md5, size = out["path"], out.get("md5", ""), out.get("size", "")
+    listing = md5.endswith(".dir")
+    digest = read_digest("md5", md5.removesuffix(".dir"))
+    if digest is None:
+        yield finding("bad-header" if md5 else "not-checksummed", f"no MD5 of {path[:80]!r}: {md5[:40]!r}")
+        return
+    if listing:
+        cached = f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}"
+        check = partial(_listed, out=path, own=own)
+        anatomy.members[cached] = Claim("dvc", check, optional=True, follow=True)
+        return
+    known = [digest] if out.get("hash") == "md5" else []
+    length = int(size) if size.isdecimal() and len(size) < 19 and known else -1
+    anatomy.members[path] = claim("dvc", own, path, known, size=length)._replace(fetch=_FETCH)
+
+
+def _listed(source: Source, anatomy: Anatomy, out: str, own: str) -> Iterator[Finding]:
+    """What the list of a directory's files says about each of them."""
+    if source.size > _LONGEST_LIST:
+        raise Damage("too-complex", f"{source.size:,} bytes of names are not read", 0)
+    found: list[Finding] = []
+    rows = sequence(parse(source.read(0, source.size), found))
+    anatomy.explain(0, source.size, "names and digests", Guard.UNPROTECTED)
+    yield from found
+    for row in map(mapping, rows):
+        name, digest = row.get("relpath"), read_digest("md5", row.get("md5"))
+        if isinstance(name, str) and digest:
+            path = f"{out}/{name}"
+            anatomy.members[path] = claim("dvc", own, path, [digest])._replace(fetch=_FETCH)
+        else:
+            yield finding("bad-header", f"no MD5 of {str(name)[:80]!r}")
+
+
+FORMAT = Format(
+    name="dvc",
+    suffixes=(),
+    magic=_magic,
+    distinct=False,
+    checks={Level.STRUCTURE: _structure},
+    protects="an MD5 and the size of each file that it stands for",
+    limits=(
+        "files of a directory are compared where DVC's own cache is beside the .dvc file",
+        "what a DVC before 3 wrote is not compared: it reads texts with other line ends",
+    ),
+    loader=None,
+    reference="dvc 3.67: dvc/schema.py, dvc_data/hashfile/tree.py",
+    names=r".+\.dvc",
+    index=True,
+    state=False,
+)

@@ -1,0 +1,56 @@
+"""Hugging Face's cache: a file of a snapshot is a link to a blob that is called by its digest.
+
+Facts: huggingface_hub 0.x to 2.x, file_download.py: ``models--OWNER--NAME/snapshots/REVISION/FILE`` leads to
+``../../blobs/ETAG``; the etag of a large file is its SHA-256, that of any other git's SHA-1 of the blob, over
+``blob SIZE``, a zero byte and the content.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt_tools.formats.common.format import Anatomy, Claim, Format
+from ckpt_tools.formats.common.stored_digests import Digest, claim
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
+from ckpt_tools.storage import Source
+
+_BLOB = re.compile(r"(?:.*/)?blobs/([0-9a-f]{40}|[0-9a-f]{64})")
+
+
+def digest_of(etag: str) -> Digest | None:
+    """The digest that an etag is; None for one of another server."""
+    if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", etag) is None:
+        return None
+    return Digest("sha256" if len(etag) == 64 else "git-sha1", bytes.fromhex(etag))
+
+
+def claims_on(path: str, target: str) -> tuple[Claim, ...]:
+    """What the name of a blob says about it; ``target`` is the blob's path, or what a link holds."""
+    blob = _BLOB.fullmatch(target)
+    digest = digest_of(blob[1]) if blob else None
+    return (claim("hf_cache", "the name of its blob", path, [digest]),) if digest else ()
+
+
+def _magic(_head: bytes) -> bool:
+    """Any content: the path tells."""
+    return False
+
+
+def _structure(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
+    return iter(())
+
+
+FORMAT = Format(
+    name="hf_cache",
+    suffixes=(),
+    magic=_magic,
+    distinct=False,
+    checks={Level.STRUCTURE: _structure},
+    protects="every file of a snapshot, as a whole, by the name of its blob",
+    limits=("a blob that no snapshot leads to is looked at only when it is named",),
+    loader=None,
+    reference="huggingface_hub 2.4: file_download.py",
+    state=False,
+)

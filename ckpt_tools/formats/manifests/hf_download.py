@@ -1,0 +1,64 @@
+"""What Hugging Face keeps of a file that was downloaded into a directory: commit, etag and time.
+
+Facts: huggingface_hub 0.23 to 2.x, _local_folder.py: ``DIR/.cache/huggingface/download/PATH.metadata`` has
+three lines; it counts while the file was changed no later than a second after that time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Check, Format
+from ckpt_tools.formats.common.stored_digests import claim
+from ckpt_tools.formats.manifests.hf_cache import digest_of
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.storage import Source
+
+_DIRECTORY = ".cache/huggingface/download/"
+_LINES = re.compile(rb"([0-9a-f]{40})\r?\n([^\r\n]{1,200})\r?\n(\d{1,12}(?:\.\d{1,12})?)\s*")
+_LONGEST = 1024
+
+
+def _magic(head: bytes) -> bool:
+    return re.match(rb"[0-9a-f]{40}\r?\n", head) is not None
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    found = _LINES.fullmatch(source.read(0, min(source.size, _LONGEST)))
+    anatomy.explain(0, source.size, "commit, etag and time", Guard.UNPROTECTED)
+    digest = digest_of(found[2].decode("ascii", "replace")) if found else None
+    if found is None or digest is None:  # its own library removes it, and downloads anew
+        yield finding("not-checksummed", "no metadata of a download: its file is not compared with it")
+        return
+    name = source.path.rpartition(_DIRECTORY)[2].removesuffix(".metadata")
+    made = claim("hf_download", ".cache/huggingface", name, [digest], optional=True)
+    check = partial(_unless_changed, since=float(found[3]), compare=made.check)
+    anatomy.members[name] = made._replace(check=check)
+
+
+def _unless_changed(source: Source, anatomy: Anatomy, since: float, compare: Check) -> Iterator[Finding]:
+    """Compare a file that is still the one that was downloaded."""
+    stat = getattr(source, "stat", None)
+    if stat is not None and stat.st_mtime - 1 > since:
+        yield finding("not-checksummed", "it was changed after it was downloaded: nothing says what it held")
+    else:
+        yield from compare(source, anatomy)
+
+
+FORMAT = Format(
+    name="hf_download",
+    suffixes=(),
+    magic=_magic,
+    distinct=False,
+    checks={Level.STRUCTURE: _structure},
+    protects="each file that was downloaded, as a whole, by its etag",
+    limits=("a file whose time is later than its download is not compared, and a copy without times is one",),
+    loader=None,
+    reference="huggingface_hub 2.4: _local_folder.py",
+    index=True,
+    state=False,
+)

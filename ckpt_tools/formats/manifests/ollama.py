@@ -1,0 +1,56 @@
+"""Ollama's manifest of a model: the digests and sizes of its blobs, as registries of containers write them.
+
+Facts: ollama manifest/manifest.go, manifest/layer.go: ``models/manifests/HOST/NAMESPACE/MODEL/TAG`` is
+``{schemaVersion, config, layers}``; a layer ``{digest: sha256:HEX, size}`` is ``models/blobs/sha256-HEX``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Format
+from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.stored_digests import claim, read_digest
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.storage import Source
+
+
+def _magic(head: bytes) -> bool:
+    return head.lstrip(b" \t\r\n")[:1] == b"{"
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    anatomy.explain(0, source.size, "digests and sizes", Guard.UNPROTECTED)
+    if not _magic(source.read(0, min(source.size, 64))):
+        yield finding("not-checksummed", "this is no manifest of Ollama: nothing is known about its content")
+        return
+    found: list[Finding] = []
+    value = mapping(read_json(source, found).value)
+    yield from found
+    for layer in map(mapping, (value.get("config"), *sequence(value.get("layers")))):
+        digest, size = str(layer.get("digest", "")), layer.get("size")
+        if known := read_digest("sha256", digest.removeprefix("sha256:").removeprefix("sha256-")):
+            name = f"blobs/sha256-{known.value.hex()}"
+            length = size if type(size) is int and size >= 0 else -1
+            anatomy.members[name] = claim("ollama", "the manifest of its model", name, [known], size=length)
+        elif digest:
+            yield finding("bad-header", f"the digest {digest[:80]!r} is no SHA-256")
+
+
+FORMAT = Format(
+    name="ollama",
+    suffixes=(),
+    magic=_magic,
+    distinct=False,
+    checks={Level.STRUCTURE: _structure},
+    protects="a SHA-256 and the size of each blob of a model",
+    limits=("a blob of no model is not looked at",),
+    loader=None,
+    reference="ollama 0.12: manifest/manifest.go, manifest/layer.go",
+    index=True,
+    state=False,
+)

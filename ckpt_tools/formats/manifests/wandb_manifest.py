@@ -1,0 +1,67 @@
+"""The manifest of a Weights & Biases artifact: the MD5 and the size of each of its files.
+
+Facts: wandb 0.12 to 0.31, sdk/artifacts/artifact_manifests/artifact_manifest_v1.py: ``contents`` maps a path
+to ``{digest, size}``, the MD5 in base64; an entry with ``ref`` lies elsewhere, and its digest is another's.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Iterator
+from os.path import basename
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Format
+from ckpt_tools.formats.common.json_text import mapping, read_json
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.stored_digests import Digest, claim
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.storage import Source
+
+_MD5 = re.compile(r"[0-9A-Za-z+/]{22}==")
+
+
+def _magic(head: bytes) -> bool:
+    """A JSON object; whether it is such a manifest only its content tells."""
+    return head.lstrip(b" \t\r\n")[:1] == b"{"
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    found: list[Finding] = []
+    value = mapping(read_json(source, found).value)
+    anatomy.explain(0, source.size, "names, digests and sizes", Guard.UNPROTECTED)
+    if "storagePolicy" not in value or not isinstance(value.get("contents"), dict):
+        yield finding("not-checksummed", "this is no manifest of wandb: nothing is known about its content")
+        return
+    yield from found
+    own = basename(source.path)
+    for name, entry in mapping(value["contents"]).items():
+        if (of := mapping(entry)).get("ref") or name == own:
+            continue
+        text, size = of.get("digest"), of.get("size")
+        if not (isinstance(text, str) and _MD5.fullmatch(text)):
+            yield finding("bad-header", f"the digest of {name[:80]!r} is no MD5 in base64")
+            continue
+        known = size if type(size) is int and size >= 0 else -1
+        anatomy.members[name] = claim(
+            "wandb_manifest", own, name, [Digest("md5", b64decode(text))], size=known
+        )
+
+
+FORMAT = Format(
+    name="wandb_manifest",
+    suffixes=(),
+    magic=_magic,
+    distinct=False,
+    checks={Level.STRUCTURE: _structure},
+    protects="an MD5 and the size of each file of an artifact",
+    limits=("files that it does not list, and those that it keeps elsewhere (ref), are not covered",),
+    loader=None,
+    reference="wandb 0.31: sdk/artifacts/artifact_manifests/artifact_manifest_v1.py",
+    names=r"(?:wandb_)?manifest\.json",
+    index=True,
+    state=False,
+)

@@ -1,0 +1,1 @@
+"""Seals: what ``ckpt seal`` writes."""

@@ -1,0 +1,205 @@
+"""The text of a seal (docs/seals.md): JSON, a line for each file, and a digest over all of it at its end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ckpt_tools.checksum import chunks
+from ckpt_tools.formats.seals.names import fragment_name, is_fragment, of_one_file
+from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile
+
+SCHEMA = "ckpt-tools/seal/v1"
+ALGORITHMS = {"xxh3": 32, "sha256": 64, "blake3": 64}
+"""What the digest of a whole file may be, and how many hexadecimal digits it has. That of xxh3 follows from
+the chunks (checksum/chunks.py); the others are what sha256sum and b3sum say.
+"""
+_END = re.compile(rb'"self":"([0-9a-f]{32})"}\n')
+_ZEROS = b"0" * chunks.DIGITS
+_BLANK = b'"self":"' + _ZEROS + b'"}\n'
+_TAIL = len(_BLANK)
+_MOST = 1 << 63
+_LONGEST = 4096
+"""Characters of a path, or another text."""
+
+
+class NotASeal(ValueError):
+    """Why a value is no seal of this version."""
+
+
+def misplaced(name: str, seal: Seal) -> str:
+    """Why a seal cannot have the name of its file; "" where it can."""
+    own = of_one_file(name)
+    if own and [f.path for f in seal.files] != [own]:
+        return f"it is not the seal of {own!r}, as its name says"
+    if is_fragment(name) and (seal.fragment is None or fragment_name(seal.fragment.rank) != name):
+        return "it is not the fragment of the rank that its name says"
+    return ""
+
+
+# ---- writing
+
+
+def text(seal: Seal) -> bytes:
+    """The seal as bytes."""
+    import json
+
+    def line(value: object) -> str:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=True)
+
+    head = {
+        "schema": SCHEMA,
+        "tool_version": seal.tool_version,
+        "checkpoint": _object(seal.checkpoint),
+        "algorithm": seal.algorithm,
+        "chunk_size": chunks.CHUNK,
+        "fragment": _object(seal.fragment) if seal.fragment else None,
+        "beside": list(seal.beside),
+    }
+    body = line(head)[:-1] + ',"files":[\n' + ",\n".join(line(_row(f)) for f in seal.files) + "\n],\n"
+    data = body.encode()
+    return data + _BLANK.replace(_ZEROS, _digest(data, _BLANK).encode())
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__match_args__}
+
+
+def _row(file: SealedFile) -> dict[str, Any]:
+    """A file without what it has nothing of."""
+    return {name: value for name, value in _object(file).items() if value or name in _ALWAYS}
+
+
+_ALWAYS = ("path", "size", "digest", "crc32", "crc32c")
+
+
+def _digest(*pieces: bytes | memoryview) -> str:
+    import xxhash
+
+    made = xxhash.xxh3_128()
+    for data in pieces:
+        made.update(data)
+    return made.hexdigest()
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether the digest at the end is that of the text, with zeros in its own place."""
+    tail = _END.fullmatch(data[-_TAIL:])
+    return tail is not None and _digest(memoryview(data)[:-_TAIL], _BLANK) == tail[1].decode()
+
+
+# ---- reading
+
+
+class Field(NamedTuple):
+    """What a member of an object must be."""
+
+    name: str
+    fits: Callable[[Any], bool]
+    default: Any = None
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+
+
+def _maybe(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or fits(value)
+
+
+def _each(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
+
+
+def _scalar(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float))
+
+
+def _hex(digits: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and len(value) == digits and _is_hex(value)
+
+
+def _is_hex(value: Any) -> bool:
+    return isinstance(value, str) and _HEX.fullmatch(value) is not None
+
+
+_HEX = re.compile("[0-9a-f]*")
+_CRC = 8
+_CHECKPOINT = (
+    *(Field(name, _maybe(_text)) for name in ("layout", "run", "kind")),
+    *(Field(name, _maybe(_number)) for name in ("step", "epoch", "step_in_epoch", "world_size")),
+    Field("parallel", _each(_number), {}),
+)
+_FRAGMENT = (Field("rank", _number), Field("world_size", _number))
+_FILE = (
+    Field("path", _text),
+    Field("size", _number),
+    Field("digest", _is_hex),
+    Field("crc32", _hex(_CRC)),
+    Field("crc32c", _hex(_CRC)),
+    *(Field(name, _is_hex, "") for name in ("chunks", "chunk_crc32", "chunk_crc32c")),
+    Field("counters", _each(_scalar), {}),
+    *(Field(name, _each(_is_hex), {}) for name in ("also", "tensors")),
+)
+
+
+def seal_of(value: object) -> Seal:
+    """The seal that a JSON value is. Raises NotASeal."""
+    if not isinstance(value, dict) or not isinstance(value.get("schema"), str):
+        raise NotASeal("it is no object with a schema")
+    if value["schema"] != SCHEMA:
+        raise NotASeal(f"its schema is {value['schema'][:60]!r}, and this version reads {SCHEMA}")
+    algorithm, files, beside = value.get("algorithm"), value.get("files"), value.get("beside", [])
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise NotASeal(f"its algorithm is {str(algorithm)[:40]!r}")
+    if value.get("chunk_size") != chunks.CHUNK:
+        raise NotASeal("its chunks are of another size than 64 MiB")
+    if not isinstance(files, list) or not isinstance(beside, list) or not all(map(_text, beside)):
+        raise NotASeal("it has no list of files")
+    fragment = value.get("fragment")
+    return Seal(
+        tool_version=str(value.get("tool_version"))[:_LONGEST],
+        checkpoint=SealedCheckpoint(**_fields(value.get("checkpoint"), _CHECKPOINT, "checkpoint")),
+        algorithm=algorithm,
+        files=tuple(_files(files, ALGORITHMS[algorithm])),
+        fragment=None if fragment is None else _fragment(fragment),
+        beside=tuple(beside),
+    )
+
+
+def _fragment(value: object) -> Fragment:
+    found = Fragment(**_fields(value, _FRAGMENT, "fragment"))
+    if found.rank >= found.world_size:
+        raise NotASeal(f"rank {found.rank} is none of {found.world_size}")
+    return found
+
+
+def _fields(value: object, fields: tuple[Field, ...], what: str) -> Mapping[str, Any]:
+    """The members of an object, each of its kind."""
+    if not isinstance(value, dict):
+        raise NotASeal(f"{what} is no object")
+    found = {f.name: value.get(f.name, f.default) for f in fields}
+    for f in fields:
+        if not f.fits(found[f.name]):
+            raise NotASeal(f"{what}: {f.name} is {str(found[f.name])[:60]!r}")
+    return found
+
+
+def _files(rows: list[Any], digits: int) -> Iterator[SealedFile]:
+    seen = set[str]()
+    for i, row in enumerate(rows):
+        rows[i] = None  # a seal may name 100,000 files: none is held twice
+        file = SealedFile(**_fields(row, _FILE, f"file {i}"))
+        n = chunks.count(file.size)
+        lengths = (len(file.digest), len(file.chunks), len(file.chunk_crc32), len(file.chunk_crc32c))
+        if lengths != (digits, n * chunks.DIGITS, n * _CRC, n * _CRC):
+            raise NotASeal(f"file {i}: its digests do not fit its size")
+        if file.path in seen:
+            raise NotASeal(f"file {i}: {file.path[:60]!r} is listed twice")
+        seen.add(file.path)
+        yield file

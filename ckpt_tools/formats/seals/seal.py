@@ -1,0 +1,129 @@
+"""Seals: the digest of every file of a checkpoint, written by ``ckpt seal`` beside them (docs/seals.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckpt_tools.checksum import Extent, Sum, chunks
+from ckpt_tools.checksum.sums import xxh3
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.json_text import parse, read_text
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.seals import document, names
+from ckpt_tools.formats.seals.whole_digests import hash_of
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level, Scalar
+from ckpt_tools.model.seal import Seal, SealedFile
+from ckpt_tools.storage import Source
+
+CODE = "seal-mismatch"
+
+
+def _magic(head: bytes) -> bool:
+    return head.startswith(b'{"schema":"ckpt-tools/seal/')
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """A seal of this version whose own digest is right; what it says of each file."""
+    seal = read(source)
+    anatomy.explain(0, source.size, "the seal: any changed bit contradicts the digest at its end")
+    anatomy.metadata.update(_described(seal))
+    anatomy.files += seal.files
+    yield from ()
+
+
+def _described(seal: Seal) -> dict[str, Scalar]:
+    """What the seal is of, and what it holds, a name and a value for each."""
+    c, f = seal.checkpoint, seal.fragment
+    known = {name: getattr(c, name) for name in c.__match_args__ if name != "parallel"}
+    return {
+        **{name: value for name, value in known.items() if value is not None},
+        **c.parallel,
+        **({"rank": f"{f.rank} of {f.world_size}"} if f else {}),
+        "sealed_by": seal.tool_version,
+        "algorithm": seal.algorithm,
+        "files": len(seal.files),
+        "bytes": sum(file.size for file in seal.files),
+        "tensors": sum(len(file.tensors) for file in seal.files),
+    }
+
+
+def read(source: Source) -> Seal:
+    """The seal in a file. Raises Damage."""
+    try:
+        data = read_text(source)
+        if not document.is_whole(data):
+            why = "the digest at its end is not that of its text: it was cut, edited, or a bit flipped"
+            raise Damage("seal-broken", why, 0)
+        value = parse(data, [])
+    except Damage as e:
+        if e.finding.code == "seal-broken":
+            raise
+        raise Damage("seal-broken", f"the seal cannot be read: {e.finding.message}", 0) from None
+    del data
+    try:
+        return document.seal_of(value)
+    except document.NotASeal as e:
+        raise Damage("seal-broken", f"it is not a seal that this version can use: {e}", 0) from None
+
+
+class Whole(NamedTuple):
+    """A digest of a whole file that other tools know."""
+
+    algorithm: str
+    digest: str
+
+
+def whole_of(file: SealedFile, algorithm: str) -> Whole | None:
+    """None where the digest of the whole says no more than those of the chunks."""
+    return Whole(algorithm, file.digest) if algorithm != "xxh3" and file.size else None
+
+
+def compare(
+    source: Source,
+    anatomy: Anatomy,
+    *,
+    size: int,
+    chunked: str,
+    whole: Whole | None,
+    tensors: tuple[tuple[str, str], ...] = (),
+) -> Iterator[Finding]:
+    """A file against what was sealed: its size now, its content as checksums for the level that reads it.
+    ``chunked`` are the digests of its chunks, joined, ``tensors`` the names and digests of its tensors.
+    """
+    if source.size != size:
+        yield finding(CODE, f"the file has {source.size:,} bytes; {size:,} were sealed", offset=0)
+        return
+    anatomy.sealed.update(tensors)
+    digits = chunks.DIGITS
+    for i, extent in enumerate(chunks.chunks(size)):
+        expected = bytes.fromhex(chunked[i * digits : (i + 1) * digits])
+        last = extent.offset + extent.length - 1
+        what = f"bytes {extent.offset:,} to {last:,} are not those that were sealed"
+        anatomy.sums.append(Sum(what, expected, (extent,), extent.offset, hash=xxh3, code=CODE))
+    if whole is not None:
+        made = hash_of(whole.algorithm)
+        if made is None:
+            missing = f"{whole.algorithm} needs the package {whole.algorithm}"
+            yield finding("needs-extra", missing, hint=f"pip install 'ckpt-tools[{whole.algorithm}]'")
+        else:
+            sworn, expected = f"{whole.algorithm} of the file", bytes.fromhex(whole.digest)
+            anatomy.sums.append(Sum(sworn, expected, (Extent(0, size),), 0, hash=made, code=CODE))
+
+
+FORMAT = Format(
+    name="seal",
+    suffixes=(names.NAME,),
+    magic=_magic,
+    checks={Level.STRUCTURE: _structure},
+    protects="every byte of every file that it names; a digest at its end covers the seal itself",
+    limits=(
+        "who changes a file and its seal can make both fit: it guards against accidents, not attackers",
+        "a seal that was lost, or files that it does not name, say nothing",
+    ),
+    loader=None,
+    reference="docs/seals.md",
+)

@@ -1,0 +1,269 @@
+"""Manifests beside checkpoints: a true one changes nothing but the coverage, and with one no flipped bit goes
+unseen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from asked_plan import asked
+from fixture_trees import CASES, materialise
+from places import FORMAT_FILES
+
+from ckpt_tools import Level, errors
+from ckpt_tools.api import plan, verify
+from ckpt_tools.findings import CODES
+from ckpt_tools.formats import names
+from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.selection import Selection
+
+FAST = ("accelerate-steps", "dcp-two", "megatron-core-plain", "hf-trainer-trainer", "orbax-ocdbt")
+
+
+def case_id(case: Path) -> str:
+    return f"{case.parts[-3]}-{case.parts[-2]}"
+
+
+EACH = [
+    pytest.param(case, marks=[] if case_id(case) in FAST else pytest.mark.slow, id=case_id(case))
+    for case in CASES
+]
+
+
+def add_sums(root: Path) -> None:
+    """As ``find -type f -exec sha256sum {} + > SHA256SUMS`` leaves it, in every directory with files."""
+    for home in [root, *(p for p in root.rglob("*") if p.is_dir() and not p.is_symlink())]:
+        files = sorted(p for p in home.rglob("*") if p.is_file() and p.name != "SHA256SUMS")
+        lines = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  ./{p.relative_to(home)}\n" for p in files]
+        if any(p.is_file() for p in home.iterdir()) and not any("\n" in line[:-1] for line in lines):
+            before = home.stat()
+            (home / "SHA256SUMS").write_text("".join([f"{'0' * 64}  ./SHA256SUMS\n", *lines]))
+            os.utime(home / "SHA256SUMS", ns=(before.st_mtime_ns,) * 2)
+            os.utime(home, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def seen(root: Path) -> dict[str, tuple[object, ...]]:
+    """What is said about each file, and which are errors."""
+    files = verify([str(root)], Level.CONTENT, settle=0).files
+    return {
+        os.path.relpath(f.report.path, root): (
+            f.part and (f.part.layout, f.part.role, f.part.step),
+            {x.code for x in f.report.findings if x.severity > Severity.NOTE},
+        )
+        for f in files
+    }
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_a_true_manifest_changes_nothing(case: Path, tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    before, chosen = seen(root), asked(root)
+    add_sums(root)
+    after = seen(root)
+    assert {name: after.get(name) for name in before} == before
+    assert not [name for name in after.keys() - before.keys() if after[name][1]]
+    assert asked(root) == chosen
+
+
+def model(tmp_path: Path) -> Path:
+    shutil.copytree(FORMAT_FILES / "checksums/good/gnu", tmp_path / "model")
+    return tmp_path / "model"
+
+
+def errors_of(root: Path) -> dict[str, set[str]]:
+    files = verify([str(root)], Level.CONTENT).files
+    return {
+        os.path.basename(f.report.path): {x.code for x in f.report.findings}
+        for f in files
+        if f.report.verdict is Verdict.BROKEN
+    }
+
+
+def test_no_flipped_bit_goes_unseen(tmp_path: Path) -> None:
+    root = model(tmp_path)
+    for name in ("README.md", "config.json", "model.safetensors"):
+        data = (root / name).read_bytes()
+        for at in range(len(data)):
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << at % 8
+            (root / name).write_bytes(flipped)
+            assert verify([str(root)], Level.CONTENT, settle=0).verdict is Verdict.BROKEN, (name, at)
+        (root / name).write_bytes(data)
+    assert verify([str(root)], Level.CONTENT).verdict is Verdict.OK
+
+
+def test_names_that_a_shell_would_not_like(tmp_path: Path) -> None:
+    odd = [
+        "new\nline.pt",
+        "back\\slash.pt",
+        "both\\n.pt",
+        " space.pt",
+        "*star.pt",
+        "a  b.pt",
+        "(x) = y.pt",
+        "\udcff.pt",
+    ]
+    for name in odd:
+        shutil.copyfile(FORMAT_FILES / "torch_zip/good/tiny.pt", tmp_path / name)
+    for tag in ([], ["--tag"]):
+        for binary in ("-b", "-t") if not tag else ("-b",):
+            files = sorted(os.listdir(tmp_path))
+            text = subprocess.run(
+                ["sha256sum", binary, *tag, "--", *(f for f in files if f != "SHA256SUMS")],
+                cwd=tmp_path,
+                capture_output=True,
+                check=True,
+            ).stdout
+            (tmp_path / "SHA256SUMS").write_bytes(text)
+            found = verify([str(tmp_path)], Level.CONTENT)
+            states = {f.report.path: f.report for f in found.files if f.report.path.endswith(".pt")}
+            assert found.verdict is Verdict.OK, [f.report for f in found.files if f.report.findings]
+            assert {r.coverage for r in states.values()} == {1.0}
+            assert len(states) == len(odd)
+
+
+def test_where_the_command_ran_does_not_matter(tmp_path: Path) -> None:
+    root = model(tmp_path)
+    for words, home in ((["model/*"], tmp_path), ([f"{root}/*"], tmp_path), (["*", ".gitkeep"], root)):
+        (root / "SHA256SUMS").unlink()
+        line = f"sha256sum {' '.join(words)}"
+        text = subprocess.run(["sh", "-c", line], cwd=home, capture_output=True, check=True).stdout
+        (root / "SHA256SUMS").write_bytes(text)
+        found = verify([str(root)], Level.CONTENT)
+        assert found.verdict is Verdict.OK
+        assert {f.report.coverage for f in found.files if f.report.path.endswith(".safetensors")} == {1.0}
+
+
+@pytest.mark.parametrize("begin", [b"{{ bos_token }}", b"{% for m in messages %}", b"[a", b"(", b"\0" * 40])
+def test_a_listed_file_of_no_format_is_not_taken_for_one(begin: bytes, tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(begin + b" and so on")
+    digest = hashlib.sha256(begin + b" and so on").hexdigest()
+    (tmp_path / "SHA256SUMS").write_text(f"{digest}  chat_template.jinja\n")
+    assert verify([str(tmp_path)], Level.CONTENT).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "see the release notes\n",
+        "| file | sum |\n|---|---|\n",
+        "<html></html>",
+        '{"a": 1}',
+        "0" * 8,
+        "#!/bin/sh\nexit\n",
+    ],
+)
+def test_what_only_has_such_a_name_is_no_finding(text: str, tmp_path: Path) -> None:
+    root = model(tmp_path)
+    (root / "SHA256SUMS").rename(root / "MD5SUMS.kept")
+    (root / "checksums.txt").write_text(text)
+    if text:
+        assert verify([str(root)], Level.CONTENT).verdict is Verdict.OK
+    assert not errors_of(root).keys() - {"checksums.txt"}
+
+
+def test_a_million_lines_cost_little(tmp_path: Path) -> None:
+    root = model(tmp_path)
+    look = (
+        "import sys, time; from ckpt_tools import verify; verify([sys.argv[1]]); used = time.process_time();"
+        " held = [x.split()[1] for x in open('/proc/self/status') if x.startswith('VmHWM')];"
+        " print(held[0], used)"
+    )
+    for line, count in (
+        ("0" * 32 + "  x{}\n", 190_000),  # as many as are read
+        ("0" * 64 + "  ../{}\n", 190_000),
+        ("0" * 32 + "  x{}\n", 1_000_000),
+        ("{}" + "f" * 40 + "\n", 190_000),
+    ):
+        with (root / "SHA256SUMS").open("w") as out:
+            out.writelines(line.format(i) for i in range(count))
+        done = subprocess.run(
+            [sys.executable, "-c", look, str(root)], capture_output=True, text=True, check=True
+        )
+        kilobytes, seconds = done.stdout.split()
+        assert int(kilobytes) < 300 << 10, line
+        assert float(seconds) < 20, line
+
+
+def test_none_is_imported_where_there_is_none(tmp_path: Path) -> None:
+    root = model(tmp_path)
+    (root / "SHA256SUMS").unlink()
+    look = "import sys; from ckpt_tools import verify; verify([sys.argv[1]]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look, str(root)], capture_output=True, text=True, check=True)
+    assert "manifests" not in done.stdout
+    assert "stored_digests" not in done.stdout
+
+
+def test_a_download_that_was_changed_on_purpose_is_not_compared(tmp_path: Path) -> None:
+    """huggingface_hub leaves metadata out that is more than a second older than its file."""
+    root = tmp_path / "model"
+    shutil.copytree(FORMAT_FILES / "hf_download/bad/checksum-mismatch--flipped_weights", root)
+    for path in root.rglob("*.metadata"):
+        lines = path.read_text().split("\n")
+        path.write_text("\n".join([*lines[:2], "1700000000.25", ""]))
+    weights = root / "model.safetensors"
+    for seconds, verdict in ((1_700_000_001, Verdict.BROKEN), (1_700_000_002, Verdict.OK)):
+        os.utime(weights, (seconds, seconds))
+        (report,) = [f.report for f in verify([str(root)]).files if f.report.path == str(weights)]
+        assert report.verdict is verdict
+        assert report.coverage == float(verdict is Verdict.BROKEN)
+
+
+def test_a_cache_counts_as_its_files_do(tmp_path: Path) -> None:
+    """A snapshot that is named, a file of it, and a blob alone."""
+    root = tmp_path / "cache"
+    shutil.copytree(FORMAT_FILES / "hf_cache/good/cache", root, symlinks=True)
+    (snapshot,) = root.glob("models--*/snapshots/*")
+    weights = snapshot / "model.safetensors"
+    for path in (snapshot, weights, weights.resolve()):
+        assert verify([str(path)], Level.CONTENT).verdict is Verdict.OK
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.resolve().write_bytes(data)
+    for path in (root, snapshot, weights, weights.resolve()):
+        assert verify([str(path)], Level.CONTENT).verdict is Verdict.BROKEN
+
+
+def test_what_dvc_has_not_fetched_is_no_reason_to_start_fresh(tmp_path: Path) -> None:
+    text = (FORMAT_FILES / "dvc/good/repository/model.safetensors.dvc").read_text()
+    for name, asks in (("model.safetensors", True), ("checkpoint-100", True), ("train.csv", False)):
+        (tmp_path / f"{name}.dvc").write_text(text.replace("model.safetensors", name))
+        if asks:
+            with pytest.raises(errors.NoneUsable):
+                plan(str(tmp_path), Selection(allow_none=True))
+        else:
+            assert plan(str(tmp_path), Selection(allow_none=True)).checkpoint is None
+        (tmp_path / f"{name}.dvc").unlink()
+    root = materialise(next(c for c in CASES if case_id(c) == "hf-trainer-trainer"), tmp_path)
+    (root / "checkpoint-9000.dvc").write_text(text.replace("model.safetensors", "checkpoint-9000"))
+    warned = [f for f in plan(str(root)).warnings if f.code == "pointer-not-data"]
+    assert [(os.path.basename(f.path), f.hint) for f in warned] == [("checkpoint-9000.dvc", "dvc pull")]
+
+
+def test_a_signature_beside_its_model(tmp_path: Path) -> None:
+    """Where the command leaves it: in the directory above."""
+    shutil.copytree(FORMAT_FILES / "model_signing/good/model", tmp_path / "model")
+    (tmp_path / "model/model.sig").rename(tmp_path / "signed.sig")
+    for path in (tmp_path / "model").glob("*.sig"):
+        path.unlink()
+    assert verify([str(tmp_path)], Level.CONTENT).verdict is Verdict.OK
+    (tmp_path / "model/README.md").write_text("another")
+    assert errors_of(tmp_path) == {"README.md": {"checksum-mismatch"}}
+
+
+def test_none_counts_as_a_checkpoint() -> None:
+    own = [row for row in names.named if row.family == "manifests"]
+    assert own
+    assert not any(row.state for row in own)
+    for name in ("SHA256SUMS", "model.pt.md5", "checksums.txt"):
+        assert names.known(name)
+        assert not names.state(name)
+        assert not names.only_state(name)
+    assert {"checksum-mismatch", "pointer-not-data"} <= CODES.keys()
