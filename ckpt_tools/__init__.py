@@ -30,12 +30,14 @@ if TYPE_CHECKING:
         NotNewest,
         UsageError,
     )
+    from ckpt_tools.guard import seal
     from ckpt_tools.model.answers import FileReport, Scan, Summary, Verification
     from ckpt_tools.model.checkpoint import Checkpoint
     from ckpt_tools.model.finding import Finding, Severity, Verdict
     from ckpt_tools.model.part import Kind, Part
     from ckpt_tools.model.plan import Choice, FileLoad, Known, LoadPlan, RankLoad, Rejected, Resume, Rollback
     from ckpt_tools.model.report import Guard, Level, Region, Report
+    from ckpt_tools.model.seal import SealedOne, Sealing
     from ckpt_tools.model.selection import Selection, Trust
     from ckpt_tools.model.tensor import Stats, Tensor
 
@@ -70,6 +72,8 @@ __all__ = [
     "Resume",
     "Rollback",
     "Scan",
+    "SealedOne",
+    "Sealing",
     "Selection",
     "Severity",
     "Stats",
@@ -88,6 +92,7 @@ __all__ = [
     "latest",
     "plan",
     "scan",
+    "seal",
     "try_load",
     "verify",
 ]
@@ -104,6 +109,8 @@ _HOME = {
         "TensorSide",
     ),
     "ckpt_tools.elastic.try_load": ("Attempt", "Loaded", "try_load"),
+    "ckpt_tools.guard": ("seal",),
+    "ckpt_tools.model.seal": ("SealedOne", "Sealing"),
     "ckpt_tools.model.answers": ("FileReport", "Scan", "Summary", "Verification"),
     "ckpt_tools.model.checkpoint": ("Checkpoint",),
     "ckpt_tools.model.finding": ("Finding", "Severity", "Verdict"),

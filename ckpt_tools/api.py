@@ -50,6 +50,9 @@ def verify(
     *,
     jobs: int = 0,
     require: Iterable[str] = (),
+    require_seal: bool = False,
+    seal_dir: str | None = None,
+    verify_key: str | None = None,
     trust_global: Sequence[str] = (),
     settle: float = 120.0,
     progress: Progress | None = None,
@@ -69,7 +72,10 @@ def verify(
     """Look at every checkpoint file at or below ``paths`` (one path, or several), and across the files of
     every checkpoint and run.
 
-    ``trust_global`` are patterns of names that pickles may call although no list has them.
+    ``trust_global`` are patterns of names that pickles may call although no list has them. With
+    ``require_seal`` a file that no seal names is an error; seals also count in ``seal_dir``, below the
+    absolute path of what they are of. With ``verify_key`` every file must be signed by the owner of that
+    public key.
     ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the
     file's bytes. With ``cache`` the verdicts are kept for later runs, and those not older than ``max_age``
     seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
@@ -92,6 +98,9 @@ def verify(
         max_age=max_age,
         settle=settle,
         require=names(require),
+        require_seal=require_seal,
+        seal_dir=seal_dir,
+        verify_key=verify_key,
         trust_global=tuple(trust_global),
         key_file=key_file,
         explain=explain,

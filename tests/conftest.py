@@ -63,12 +63,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    has = set(rooms.marks(collection_path))
+    has = rooms.marks(collection_path)
     return (
         True
         if any(leaves_out(config, mark) for mark in has) or ("torch" in has and not rooms.has_torch())
         else None
     )
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Make no tests of functions for the nightly run alone: a third of all, in each of the workers."""
+    marked = {mark.name for mark in getattr(obj, "pytestmark", ()) if isinstance(mark, pytest.Mark)}
+    return [] if "exhaustive" in marked and leaves_out(collector.config, "exhaustive") else None
 
 
 def pytest_report_header() -> str | None:

@@ -9,6 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 COMMANDS = (
     "ls",
     "verify",
+    "seal",
     "latest",
     "plan",
     "run",

@@ -36,6 +36,7 @@ def diff(
             show_default=False,
         ),
     ] = None,
+    seal_dir: options.SealDir = None,
     key_file: options.KeyFile = None,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
@@ -52,8 +53,10 @@ def diff(
     """Compare two checkpoints tensor by tensor, whatever their steps and formats: what was added, removed,
     reshaped or changed. Nothing is loaded or run.
 
-    Files are matched by rank and role where their layout is known, else by name. Exit codes: 0 the same, 1
-    they differ or a file is damaged, 5 something could not be looked at, with --strict also: not compared.
+    Files are matched by rank and role where their layout is known, else by name. What seals say of files that
+    were not written since is believed and not read again ('ckpt verify' compares them). Exit codes: 0 the
+    same, 1 they differ or a file is damaged, 5 something could not be looked at, with --strict also: not
+    compared.
     """
     given = dict(locals())
     to = output.requested(FORMATS, given)
@@ -71,7 +74,7 @@ def diff(
             a,
             b,
             depth,
-            **found.named(("jobs", "key_file")),
+            **found.named(("jobs", "key_file", "seal_dir")),
             trust=found.trust,
             layouts=found.layouts,
             progress=meter,

@@ -6,9 +6,10 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -72,27 +73,34 @@ def execute(argv: Sequence[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     single = bool(argv) and argv[0] in COMMANDS and "_CKPT_COMPLETE" not in os.environ
-    # Without rich_markup_mode=None typer imports rich for every help text and error, without the other two
-    # for every crash.
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=not single)
-    settings = {"help_option_names": ["-h", "--help"]}
     within = WITHIN.get((argv[0], argv[1])) if single and len(argv) > 1 else None
-    for name in ([within] if within else argv[:1]) if single else COMMANDS:
-        module = import_module(f"ckpt_tools.cli.{name}")
-        app.command(name, cls=getattr(module, "CLASS", Command), context_settings=settings)(
-            getattr(module, name)
-        )
-    if single:  # an app of one command takes no command name
-        words = 2 if within else 1
-        result = app(argv[words:], prog_name=" ".join(["ckpt", *argv[:words]]), standalone_mode=False)
-    else:
-        app.callback(cls=Commands, context_settings=settings, no_args_is_help=True)(_top)
-        result = app(argv, prog_name="ckpt", standalone_mode=False)
+    words = (2 if within else 1) if single else 0
+    parser = _parser(within or argv[0]) if single else _parser(*COMMANDS)
+    result = parser(argv[words:], prog_name=" ".join(["ckpt", *argv[:words]]), standalone_mode=False)
     if not argv:
         return (
             UsageError.exit_code
         )  # versions of typer differ in whether the help text that they show here is an error
     return result if isinstance(result, int) else 0
+
+
+@cache
+def _parser(*names: str) -> Callable[..., Any]:
+    """What reads and runs the command lines of these commands, made once in a process: an app of one command
+    takes no command name.
+    """
+    # Without rich_markup_mode=None typer imports rich for every help text and error, without
+    # pretty_exceptions_enable=False for every crash.
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=len(names) > 1)
+    settings = {"help_option_names": ["-h", "--help"]}
+    for name in names:
+        module = import_module(f"ckpt_tools.cli.{name}")
+        app.command(name, cls=getattr(module, "CLASS", Command), context_settings=settings)(
+            getattr(module, name)
+        )
+    if len(names) > 1:
+        app.callback(cls=Commands, context_settings=settings, no_args_is_help=True)(_top)
+    return typer.main.get_command(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -103,6 +103,9 @@ AllowNone = Annotated[bool, _switch("allow-none")]
 AllowMissing = Annotated[bool, _switch("allow-missing")]
 AllowFresh = Annotated[bool, _switch("allow-fresh")]
 PlanDir = Annotated[str | None, _setting("plan-dir", "DIR")]
+RequireSeal = Annotated[bool, _switch("require-seal")]
+VerifyKey = Annotated[str | None, _setting("verify-key", "FILE")]
+SealDir = Annotated[str | None, _setting("seal-dir", "DIR")]
 NoFallback = Annotated[bool, _switch("no-fallback")]
 SkipUnreadable = Annotated[bool, _switch("skip-unreadable")]
 TrustGroup = Annotated[bool, _switch("trust-group")]
@@ -163,6 +166,9 @@ _SELECTION: dict[str, Any] = {
     "level": Level,
     "key_file": KeyFile,
     "require": Require,
+    "require_seal": RequireSeal,
+    "seal_dir": SealDir,
+    "verify_key": VerifyKey,
     "fault_ranks": FaultRanks,
     "fault_file": FaultFile,
     "replica_groups": ReplicaGroups,

@@ -13,6 +13,7 @@ GROUPS = {
     "See what is there": {
         "ls": "List the checkpoints below a directory, newest first.",
         "verify": "Say which files are damaged, and how that is known.",
+        "seal": "Swear to what is whole, so that any later change shows.",
         "show": "Print what is in one file, without loading it.",
         "diff": "Compare two checkpoints, or two files, tensor by tensor.",
     },
@@ -66,6 +67,8 @@ PANELS = {
         "--no-fallback",
         "--max-attempts",
         "--settle",
+        "--require-seal",
+        "--verify-key",
         "--allow-none",
         "--allow-missing",
         "--allow-fresh",
@@ -98,6 +101,16 @@ PANELS = {
         "--transfer",
         "--timeout",
     ),
+    "Seals": (
+        "--digest",
+        "--also",
+        "--tensors",
+        "--seal-dir",
+        "--sign-key",
+        "--again",
+        "--merge",
+        "--dry-run",
+    ),
     "Whom to believe": ("--trust-group", "--trust-owner", "--trust-dir", "--trust-global", "--config"),
     "Output": (
         "--format",
@@ -123,6 +136,13 @@ EXAMPLES = {
         ("ckpt ls run --since 2023-01-01", "what was saved since then; 7d is within a week"),
         ("ckpt ls run --kind periodic", "not what was saved because a fault happened"),
         ("ckpt ls run --json", "the same for a program (docs/json.md)"),
+    ),
+    "seal": (
+        ("ckpt seal run", "verify all, and seal what is whole and has no seal yet"),
+        ("ckpt seal run --dry-run", "say what would be sealed"),
+        ("ckpt seal run/iter_0000020 --digest sha256", "with digests that sha256sum knows"),
+        ("ckpt seal run --seal-dir seals", "where nobody may write into the tree"),
+        ("ckpt seal run --json", "the same for a program (docs/json.md)"),
     ),
     "verify": (
         ("ckpt verify run", "every file, with all stored checksums"),

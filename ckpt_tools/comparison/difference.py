@@ -15,6 +15,7 @@ from ckpt_tools.inspection.digests import placed
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Level, Report, Scalar
+from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.tensor import Tensor
 
 _PATH_NAMES = frozenset({"archive_name", "save_id"})
@@ -75,7 +76,8 @@ class FileDifference:
     """A file of A and its counterpart in B, None where there is none.
     ``name`` is its path below A, else below B.
 
-    ``bytes_same`` compares the whole files where no tensor in them has a known place, and is None elsewhere.
+    ``bytes_same`` compares the whole files where no tensor in them has a known place, or where seals say that
+    they are the same, and is None elsewhere.
     """
 
     name: str
@@ -127,12 +129,14 @@ class Difference:
 
 @dataclass
 class Side:
-    """One file while it is compared: ``digests`` of its tensors,
-    or of the ``whole`` file where no tensor has a place.
+    """One file while it is compared: ``digests`` of its tensors, or of the ``whole`` file where no tensor has
+    a place, or seals of both sides say it; ``sealed`` is what a seal says of a file that was not written
+    since.
     """
 
     report: Report
     anatomy: Anatomy
+    sealed: SealedFile | None = None
     digests: dict[str, str] = field(default_factory=dict)
     whole: str = ""
 

@@ -43,7 +43,9 @@ def files(s: Session) -> list[File]:
         return os.path.relpath(path, os.path.dirname(s.root)) if s.found.alone else path[len(s.root) :]
 
     found = [File(p.path, name(p.path), p.size, p, p.findings) for p in s.parts]
-    found += (File(path, name(path), size, None, seen) for path, size, _, seen in s.found.bare)
+    # a seal only where it is itself what was asked about
+    bare = [*s.found.bare, *(seal for seal in s.found.seals if seal.path == s.root)]
+    found += (File(path, name(path), size, None, seen) for path, size, _, seen in bare)
     return sorted(found, key=lambda f: f.name)
 
 

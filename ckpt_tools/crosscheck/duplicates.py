@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckpt_tools.crosscheck.pages import equal, unlike
 from ckpt_tools.crosscheck.run_files import Pair, RunFiles, judged, order, place
 from ckpt_tools.findings import finding
+from ckpt_tools.inspection.recognise import by_layout
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
 
@@ -143,7 +144,7 @@ class _Duplicates:
         if self.files.session.reports[p.path].tensors > 0 or p.role == "data":
             return True
         # of the files that an index names, one may hold nothing but settings
-        return p.role == "model" and not self.files.session.indexes.claims(p.path)
+        return p.role == "model" and not self._indexed(p)
 
     def _stands_still(self, older: Part, p: Part) -> bool:
         """Whether a place holds the same at all steps between two, as random numbers do until the next is
@@ -207,9 +208,13 @@ class _Duplicates:
             return True
         return self.files.proven(pair.a.part) and self.files.proven(pair.b.part)
 
+    def _indexed(self, p: Part) -> bool:
+        """Whether an index, not a manifest, says what the file holds."""
+        return any(map(by_layout, self.files.session.indexes.described(p.path)))
+
     def _of_two_roles(self, older: Part, p: Part) -> Severity | None:
         """Where no other step tells: what a model is, an optimizer's state is not."""
-        if order(p) == order(older) and self.files.session.indexes.claims(p.path):
+        if order(p) == order(older) and self._indexed(p):
             return None  # an index names the tensors, and two files may hold equal ones
         roles = {p.role, older.role}
         never = len(roles) == 2 and "optimizer" in roles and self._either_holds(older, p)
@@ -239,7 +244,7 @@ def _both_placed(a: Part, b: Part) -> bool:
     """Whether something tells when in training each was saved: a copy of the newest (``last``) that has lost
     the file with its step is of no other step.
     """
-    return not any(p.home and (p.step, p.epoch, p.generation) == (None, None, None) for p in (a, b))
+    return all((p.step, p.epoch, p.generation) != (None, None, None) for p in (a, b))
 
 
 def _before(a: Part, b: Part) -> bool:

@@ -69,9 +69,12 @@ class Verifier(NamedTuple):
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b.size) for b in s.found.bare)
             self._read(s, cache)
             bare, unrecognised = _read_bare(s, self.level)
+            sealed = _of_seals(s, self.level)
+            bare += sealed.reports
             # Of what is read in part, copies are compared to their ends all the same.
             deep = self.level if self.sample is None else Level.STRUCTURE
             findings = [*_beside_the_files(s), *crosscheck(s, s.found.tree, deep)]
+            findings += sealed.findings
         files = [*(FileReport(p, s.reports[p.path]) for p in s.parts), *bare]
         if not files:  # beside others that were it would be lost in their good news
             text = "no checkpoint file that ckpt knows is there: nothing was inspected"
@@ -117,6 +120,22 @@ class _Root(NamedTuple):
     partial: frozenset[str]
     unrecognised: int
     bytes_read: int
+
+
+class _Sealed(NamedTuple):
+    """What the seals below a root show."""
+
+    reports: Sequence[FileReport] = ()
+    findings: Sequence[Finding] = ()
+
+
+def _of_seals(s: Session, level: Level) -> _Sealed:
+    """On every seal that was found, and the files that no seal or signature of their directory names."""
+    if s.indexes.seals is None and s.signatures is None:
+        return _Sealed()
+    from ckpt_tools.crosscheck.sealed import reports, unnamed, unsigned  # most trees have none
+
+    return _Sealed(reports(s, level), [*unnamed(s), *unsigned(s)] if s.found.tree else [])
 
 
 def _read_bare(s: Session, level: Level) -> tuple[list[FileReport], int]:

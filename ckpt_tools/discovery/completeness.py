@@ -169,7 +169,7 @@ def expected(
 
 
 def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
-    """What a checkpoint lacks of what resuming needs, compared with its run.
+    """What a checkpoint lacks of what resuming needs, compared with its run, and what it has twice.
 
     Not for committed layouts, whose commit says that it is all there.
     """
@@ -183,6 +183,7 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
         *_ranks_gone(checkpoint, run, severity),
         *_places_gone(checkpoint, run, severity),
         *_roles_gone(checkpoint, run, severity),
+        *_two_forms(checkpoint, run.layouts.of(checkpoint)),
     ]
 
 
@@ -269,6 +270,16 @@ def _of_this_grid(
 
 def _axes(place: Coordinates) -> tuple[str, ...]:
     return tuple(axis for axis, _ in place)
+
+
+def _two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
+    """Files of pieces of which a save has only one: those of another run lie in the directory as well."""
+    present = {p.piece for p in checkpoint.parts}
+    for group in layout.one_of:
+        if len(forms := [name for name in group if name in present]) > 1:
+            names = [min(p.name for p in checkpoint.parts if p.piece == form) for form in forms]
+            text = f"{label(checkpoint)} has {' and '.join(names)}, of which a save writes only one"
+            yield finding("mixed-attempts", text, path=where(checkpoint), severity=Severity.ERROR)
 
 
 def _roles_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.discovery.file_stat import holds_something, is_link, stat_of, surely_directory
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
+from ckpt_tools.formats.seals.names import FRAGMENTS, is_aside, is_fragment
+from ckpt_tools.formats.seals.names import NAME as SEAL
 from ckpt_tools.layouts import Layouts, NameFields, Places, read_name
 from ckpt_tools.layouts.common.places import PieceName
 from ckpt_tools.model.part import Unseen
@@ -41,12 +43,24 @@ def is_directory_alike(e: os.DirEntry[str]) -> bool:
     return formats.names.of_directories(e.name) and surely_directory(e)
 
 
+Entries = list["os.DirEntry[str]"]
+
+
+def apart(path: str, entries: Entries) -> tuple[Entries, Entries]:
+    """The seals in a directory, and the other entries; the fragments of a seal have a directory of theirs"""
+    if path.rpartition("/")[2] == FRAGMENTS:
+        return [e for e in entries if is_fragment(e.name)], []
+    seals = [e for e in entries if e.name.endswith(SEAL) and not surely_directory(e)]
+    mine = {e.name for e in seals}
+    return seals, [e for e in entries if e.name not in mine and not is_aside(e.name)]
+
+
 class DirectoryNames:
     """The entries of one directory, sorted by what their names tell: ``mine`` are those that some layout
     knows.
     """
 
-    __slots__ = ("indexes", "layouts", "mine", "others", "path", "places", "unneeded")
+    __slots__ = ("indexes", "layouts", "mine", "others", "path", "places", "seals", "unneeded")
 
     def __init__(self, path: str, places: Places, layouts: Layouts) -> None:
         self.path, self.places, self.layouts = path, places, layouts
@@ -54,6 +68,7 @@ class DirectoryNames:
         self.others: list[os.DirEntry[str]] = []
         self.indexes: list[str] = []
         self.unneeded: list[str] = []
+        self.seals: list[os.DirEntry[str]] = []
 
     def to_stat(self) -> Iterator[os.DirEntry[str]]:
         """The entries whose size and time will be asked for."""
@@ -76,15 +91,15 @@ class NameReader:
         """What the names in a directory tell; no file is asked about."""
         places = self._templates.places(path)
         here, known = DirectoryNames(path, places, self.layouts), self._known.setdefault(places.matched, {})
-        beside = set[str]()
+        if any(SEAL in e.name for e in entries) or path.endswith(FRAGMENTS):
+            here.seals, entries = apart(path, entries)
+        here.unneeded = self._unneeded(entries)
+        unneeded, is_placed = set(here.unneeded), formats.names.near_placed(f"{path}/")
         for e in entries:
+            if unneeded and e.path in unneeded:
+                continue
             fields, describes, doubtful = known.get(e.name) or self._read(e.name, places.pieces, known)
-            if doubtful and e.name.endswith(self.layouts.unneeded_endings):
-                beside = beside or {other.name for other in entries}
-                if self._is_unneeded(e.name, beside):
-                    here.unneeded.append(e.path)
-                    continue
-            if describes and not is_directory_alike(e):
+            if (describes and not is_directory_alike(e)) or (is_placed and formats.names.placed(e.path)):
                 here.indexes.append(e.path)
             if fields is None or (doubtful and self._is_no_file(e, places.pieces[fields.piece])):
                 here.others.append(e)
@@ -93,17 +108,25 @@ class NameReader:
         return here
 
     def _read(self, name: str, pieces: list[PieceName], known: dict[str, _Reading]) -> _Reading:
-        fields = read_name(name, pieces)
+        describes = formats.names.may_be_index(name)
+        fields = None if describes and formats.names.is_manifest(name) else read_name(name, pieces)
         piece = None if fields is None else pieces[fields.piece]
         doubtful = piece is not None and (piece.weak or piece.described)
         doubtful = doubtful or name.endswith(self.layouts.unneeded_endings)
-        reading = _Reading(fields, formats.names.may_be_index(name), doubtful)
+        reading = _Reading(fields, describes, doubtful)
         if len(known) < _NAMES:
             known[name] = reading
         return reading
 
+    def _unneeded(self, entries: list[os.DirEntry[str]]) -> list[str]:
+        """The files without state that their framework writes beside another of the same name."""
+        suspects = [e for e in entries if e.name.endswith(self.layouts.unneeded_endings)]
+        if not suspects:
+            return []
+        beside = {e.name for e in entries}
+        return [e.path for e in suspects if self._is_unneeded(e.name, beside)]
+
     def _is_unneeded(self, name: str, beside: set[str]) -> bool:
-        """Whether it is a file without state that its framework writes beside another of the same name."""
         return any(
             name.endswith(ending) and name.removesuffix(ending) + of in beside
             for ending, of in self.layouts.unneeded
@@ -135,6 +158,7 @@ class Listing:
         places, files = here.places, self.files
         self.found.indexes += here.indexes
         self.found.unneeded += here.unneeded
+        self.found.seals += (BareFile(e.path, *stat_of(e)) for e in here.seals)
         for e, name in here.mine:
             try:
                 st = patiently(e.stat)
@@ -171,7 +195,7 @@ class Listing:
         name, found = e.name, self.found
         if name in here.layouts.note_names:
             found.trackers[name, here.path] = e.path
-        elif formats.names.known(name) or alone:
+        elif formats.names.known(name) or alone or self._is_addressed(e):
             file = BareFile(e.path, *stat_of(e))
             if file.size >= 0 or not (holds_something(e) or is_directory_alike(e)):
                 found.bare.append(file)
@@ -181,6 +205,12 @@ class Listing:
             found.unfinished.append(e.path)
         else:
             found.add_unrecognised(here.path, name)
+
+    def _is_addressed(self, e: os.DirEntry[str]) -> bool:
+        """Whether its path tells what it is, or the digest of what it leads to."""
+        if formats.names.placed(e.path):
+            return not surely_directory(e)
+        return formats.names.addressed(e.path) and is_link(e) and not surely_directory(e)
 
     def add_unlisted(self, path: str, why: OSError) -> None:
         """A directory that could not be listed, or an entry of which nobody can say whether it is one."""

@@ -57,6 +57,7 @@ class Discovery:
     unfinished: list[str] = field(default_factory=list)
     indexes: list[str] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
+    seals: list[BareFile] = field(default_factory=list)
     unneeded: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
     links: list[Links] = field(default_factory=list)

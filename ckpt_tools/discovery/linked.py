@@ -106,5 +106,7 @@ def _rename(found: Discovery, behind: Discovery, taken: set[str], links: Links) 
 
     kept = [file for file in found.bare if not moved(file.path)]
     found.bare = kept + [file for file in behind.bare if moved(file.path)]
+    kept = [file for file in found.seals if not moved(file.path)]
+    found.seals = kept + [file for file in behind.seals if moved(file.path)]
     found.indexes += (path for path in behind.indexes if moved(path))
     found.trackers |= {key: path for key, path in behind.trackers.items() if moved(path)}

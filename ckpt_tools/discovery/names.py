@@ -23,8 +23,9 @@ def settled(files: list[NamedFile]) -> tuple[list[NamedFile], list[NamedFile]]:
     if all(file.place.sure for file in files):
         return files, []
     settling = _Settling(files)
-    files = [settling.moved_on(file) for file in files]
-    settling = _Settling(files)
+    for generic in (False, True):  # what no layout knows for sure may have a generic name
+        files = [settling.moved_on(file, generic) for file in files]
+        settling = _Settling(files)
     weak = settling.decide(list(files), weak=False)
     # weak names are asked once it is known which directories the others explain
     settling.explained = {at for file in settling.kept for at in _explained(file)}
@@ -60,14 +61,19 @@ class _Settling:
         self.kept: list[NamedFile] = []
         self.others: list[NamedFile] = []
 
-    def moved_on(self, file: NamedFile) -> NamedFile:
-        """The file as the sure piece that its name fits, where no piece before that one keeps it."""
+    def moved_on(self, file: NamedFile, generic: bool) -> NamedFile:
+        """The file as the sure (or ``generic``) piece that its name fits, where no piece before that one
+        keeps it.
+        """
         at: NamedFile | None = file
-        while at is not None and not at.place.sure:
+        while at is not None and not at.place.sure and not (generic and self._is_free(at.place)):
             if at.place.piece.weak or at.place.piece.described or self._stays(at.place):
                 return file
             at = next_reading(at)
         return at or file
+
+    def _is_free(self, place: Place) -> bool:
+        return place.piece.generic and place.home not in self._claimed
 
     def decide(self, waiting: list[NamedFile], *, weak: bool) -> list[NamedFile]:
         """Decide about the files; those of weak names are left, and returned, unless they are meant."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.formats import names
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.storage import LocalSource, ShortRead, trust
 from ckpt_tools.storage.retry import is_file, there
@@ -53,6 +54,28 @@ def gone(path: str, named_by: str, text: str) -> Finding | None:
 
 NOTES = Notes(read_note, gone)
 """For the hooks of layouts and formats, which open no files."""
+
+
+def unfetched(paths: Iterable[str]) -> list[Finding]:
+    """Those of the files that only stand for a checkpoint (``model.pt.dvc``) which nobody has fetched.
+
+    Raises CannotLook.
+    """
+    out = list[Finding]()
+    for path in paths:
+        whole = path.removesuffix(".dvc")
+        if whole == path or not names.state(os.path.basename(path)):
+            continue
+        try:
+            fetched = there(whole)
+        except OSError as e:
+            raise CannotLook(f"{whole}: {e.strerror}; nobody knows whether it is there") from e
+        if not fetched:
+            why = f"it stands for {os.path.basename(whole)!r}, which is not there"
+            out.append(
+                finding("pointer-not-data", why, path=path, severity=Severity.WARNING, hint="dvc pull")
+            )
+    return out
 
 
 def unread(paths: Iterable[str]) -> dict[str, str]:

@@ -137,7 +137,7 @@ def _suspect(e: os.DirEntry[str], size: int) -> Suspect | None:
         return Suspect(e.path, size, "")
     if head.startswith(b"\x7fELF") or _is_text(begins):
         return None
-    known = (f.name for f in map(format_of, formats.names.order) if f.distinct and f.magic(head))
+    known = (f.name for f in map(format_of, formats.names.told_by_magic) if f.distinct and f.magic(head))
     fmt = next(known, "")
     return Suspect(e.path, size, fmt) if fmt or size >= LARGE else None
 

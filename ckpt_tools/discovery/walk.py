@@ -10,14 +10,36 @@ from contextlib import contextmanager, suppress
 from ckpt_tools import formats
 from ckpt_tools.discovery.directory import DirectoryNames, Listing, NameReader, is_directory_alike
 from ckpt_tools.discovery.exclude import Excluded
+from ckpt_tools.discovery.file_stat import stat_of
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.discovery.names import lone_numbers, name_parts, settled
 from ckpt_tools.discovery.roots import is_tree, roots
 from ckpt_tools.errors import CannotLook
+from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, beside, is_fragment
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.storage.links import Links
 from ckpt_tools.storage.listing import Entries, EntryFilter, entries_of
+from ckpt_tools.storage.retry import ABSENT, patiently
 from ckpt_tools.storage.walk import THREADS, walk
+
+
+def seals_about(path: str) -> Iterator[BareFile]:
+    """The seals that may name one file: its own, and those of the directories that it lies in."""
+    home, name = os.path.split(path)
+    at = [f"{home}/{beside(name)}"]
+    for _ in range(_ABOVE):
+        at.append(f"{home}/{NAME}")
+        with suppress(OSError):
+            at += (e.path for e in entries_of(f"{home}/{FRAGMENTS}") if is_fragment(e.name))
+        home = os.path.dirname(home)
+    for seal in at:
+        with suppress(*ABSENT):  # nearly always
+            patiently(os.lstat, seal)
+            yield BareFile(seal, *stat_of(seal))
+
+
+_ABOVE = 4
+"""Directories above a file that may be the checkpoint's own."""
 
 
 @contextmanager
@@ -118,6 +140,7 @@ def _add_file(top: str, names: NameReader, listing: Listing) -> None:
     indexes = listing.found.indexes
     described = (e for e in beside if formats.names.may_be_index(e.name) and not is_directory_alike(e))
     indexes += (e.path for e in described if e.path not in indexes)
+    listing.found.seals += seals_about(top)
     if formats.names.known(name):
         return
     for _ in range(4):  # a name that says nothing: its index may lie higher, in that of the whole save

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ckpt_tools.checksum import Crc, InflateError, Outcome, Progress, Sum, covered, mismatches
 from ckpt_tools.findings import NOT_SEEN, finding
-from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, structure
+from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, structure
 from ckpt_tools.formats.common.counters import optimizer_step
 from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
+from ckpt_tools.formats.named import MANIFESTS
 from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.report import Level, Region, Report
@@ -144,6 +146,10 @@ class Inspection:
                 self.found.append(_os_finding(e))
             except Stopped:
                 pass
+            if worst(self.found) is not Verdict.OK:
+                from ckpt_tools.formats.common.pointers import instead  # only where something is wrong
+
+                self.found = instead(source, self.found)
             found = _held_still(source, self.anatomy, self.found)
             return _report(self, source.size, found, source), self.anatomy
 
@@ -166,10 +172,7 @@ class Inspection:
     def _structure(self, source: LocalSource, fmt: Format, name: str) -> None:
         """The format's own check, unless a claim describes the file whole or alone; then every claim."""
         anatomy, found = self.anatomy, self.found
-        if not self.whole and (
-            fmt.magic(source.read(0, min(HEAD, source.size)))
-            or fmt.name not in {c.format for c in self.claims}
-        ):
+        if not self.whole and _has_a_say(fmt, source, name, self.claims):
             found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
         for claim in self.claims:  # two indexes may say the same about a file
             found += (f for f in structure(source, anatomy, claim.check) if f not in found)
@@ -183,9 +186,16 @@ class Inspection:
         found += _other_role(name, anatomy)
 
     def _content(self, source: LocalSource) -> Generator[Ask, Told, None]:
-        empty = list[tuple[int, int]]()
+        empty, sealed = list[tuple[int, int]](), dict[int, Sum]()
         for s, actual in (yield source, self.anatomy.sums, empty):
+            if s.code == "seal-mismatch":
+                sealed[len(self.found)] = s
             self.found.append(finding(s.code, f"{s.what}: {difference(s, actual)}", offset=s.offset))
+        if sealed and self.anatomy.sealed:
+            from ckpt_tools.inspection.hit_tensors import hit_tensors  # only where something is damaged
+
+            for i, said in hit_tensors(source, self.anatomy, sealed, self.progress).items():
+                self.found[i] = replace(self.found[i], message=f"{self.found[i].message}; {said}")
         if len(empty) < MOST:  # more are a pattern
             self.found += lost_pages(source, self.anatomy.tensors, empty)
 
@@ -212,6 +222,15 @@ class Inspection:
         done, wrong = load(loader, source.path, source.size, anatomy.windows)
         found += wrong
         return Level.LOAD if done else Level.VALUES
+
+
+def _has_a_say(fmt: Format, source: LocalSource, name: str, claims: Sequence[Claim]) -> bool:
+    """Whether the format's own check is for the file: not where only a claim gives it that format."""
+    if all(c.format != fmt.name for c in claims):
+        return True
+    if names.family[fmt.name] == MANIFESTS:  # their magics are those of any text
+        return fmt.name in names.allowed(name)
+    return fmt.magic(source.read(0, min(HEAD, source.size)))
 
 
 def _held_still(source: LocalSource, anatomy: Anatomy, found: list[Finding]) -> list[Finding]:
@@ -270,6 +289,8 @@ def _missing_keys(anatomy: Anatomy, require: Sequence[str]) -> Iterable[Finding]
 def _report(of: Inspection, size: int, found: list[Finding], source: LocalSource | None) -> Report:
     anatomy = of.anatomy
     protected = sum(stop - start for start, stop, _ in covered(anatomy.sums))
+    if protected == size:  # by a seal, for one: then it does not matter that the format itself has none
+        found = [f for f in found if f.code != "not-checksummed"]
     return Report(
         path=of.path,
         format=of.format.name if of.format else None,

@@ -3,13 +3,7 @@ as such wherever it lies; and of files.
 
 Neither the name, the type, the shape nor the file's format goes into a tensor's: it is what ``xxhsum -H2``
 says of the bytes alone.
-
-A file is cut into chunks of 64 MiB (67108864 bytes, the last one what is left; an empty file has none), so
-that every thread has one to work on and damage has a place. Its digest is XXH3-128 over a text: a line with
-its size and the size of a chunk in decimal digits, one blank between them, then a line for the XXH3-128 of
-each chunk in 32 lower-case hexadecimal digits; each line ends with a line feed. Anybody can make it:
-
-    { stat -c '%s 67108864' FILE; split -b 64M --filter='xxhsum -H2 - | cut -c -32' FILE; } | xxhsum -H2 -
+A file's is that of its chunks (checksum/chunks.py).
 """
 
 from __future__ import annotations
@@ -21,12 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.checksum import Progress, digests
+from ckpt_tools.checksum.chunks import chunks, whole
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import LocalSource, Source, opened
 
-CHUNK = 64 << 20
-"""Bytes of a chunk of a file; its digest depends on it, so this never changes."""
 SHARED = 4
 """Bytes digested at most, as a multiple of the file's size: views of one storage overlap, but only a hostile
 file has many.
@@ -91,18 +84,14 @@ class Chunks(NamedTuple):
     @property
     def digest(self) -> str:
         """That of the file, from those of its chunks."""
-        import xxhash
-
-        return xxhash.xxh3_128_hexdigest(
-            "".join(f"{line}\n" for line in (f"{self.size} {CHUNK}", *self.digests)).encode()
-        )
+        return whole(self.size, self.digests)
 
 
 def file_chunks(path: str, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto") -> Chunks:
     """Digests of all bytes of a file, by ``jobs`` threads at a time. Raises as ``tensor_digests`` does."""
     with opened(path, io) as source:
-        chunks = [((at, min(CHUNK, source.size - at)),) for at in range(0, source.size, CHUNK)]
-        found = digests(source, chunks, jobs=jobs, progress=progress)
+        wanted = [((c.offset, c.length),) for c in chunks(source.size)]
+        found = digests(source, wanted, jobs=jobs, progress=progress)
         _unchanged(source)
         return Chunks(source.size, tuple(d.hex() for d in found))
 

@@ -7,18 +7,23 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, Claim
+from ckpt_tools.inspection.by_path import claims_by_path
 from ckpt_tools.inspection.check import inspect
-from ckpt_tools.inspection.recognise import allowed_by_name
+from ckpt_tools.inspection.recognise import allowed_by_name, by_layout
 from ckpt_tools.model import ranges
-from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage.retry import there
+
+if TYPE_CHECKING:
+    from ckpt_tools.inspection.seals import Seals
 
 _ABOVE = 5
 """How many directories above a file an index that names it may lie (OCDBT: two, a snapshot: four)."""
@@ -67,6 +72,15 @@ def _lost(missing: Sequence[str]) -> Iterator[Finding]:
         yield finding("missing-part", why)
 
 
+def _unfetched(commands: Mapping[str, str]) -> Iterator[Finding]:
+    """What to say of files that were never brought here, and of the command that brings each."""
+    if commands:
+        name, command = next(iter(commands.items()))
+        more = f" and {len(commands) - 1:,} more" if len(commands) > 1 else ""
+        why = f"{name[:200]!r}{more} is not there: this file only stands for it"
+        yield finding("pointer-not-data", why, severity=Severity.WARNING, hint=command)
+
+
 class Indexes:
     """Reads each index once, when a file near it is asked about. ``paths`` are the index files that are known
     to exist.
@@ -76,10 +90,18 @@ class Indexes:
     ``unseen`` maps an index or member that could not be looked at to the reason.
     """
 
-    def __init__(self, paths: Iterable[str]) -> None:
+    def __init__(self, paths: Iterable[str], seals: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.unseen: dict[str, str] = {}
+        self.seals: Seals | None = None
+        if seals:
+            from ckpt_tools.inspection.seals import Seals  # most trees have none
+
+            self.seals = Seals(seals, self.unseen)
         self._waiting: dict[str, list[str]] = defaultdict(list)
         for path in paths:
-            if is_index(os.path.basename(path)):
+            if placed := formats.names.placed(path):
+                self._waiting[placed.base].append(path)
+            elif is_index(os.path.basename(path)):
                 self._waiting[os.path.dirname(path)].append(path)
         self.known = {path for paths in self._waiting.values() for path in paths}
         self._named: dict[str, list[str]] = defaultdict(list)
@@ -87,38 +109,52 @@ class Indexes:
         self._bases: dict[str, set[tuple[str, str]]] = defaultdict(set)
         self._said: set[tuple[str, Claim]] = set()
         self._broken: set[str] = set()
-        self.unseen: dict[str, str] = {}
         self.findings: dict[str, list[Finding]] = {}
         self.bytes_read = 0
 
     def claims(self, path: str) -> tuple[Claim, ...]:
-        """What the indexes in the directory of ``path`` and above it say about it."""
+        """What the indexes and seals in the directory of ``path`` and above it say about it."""
+        sealed = self.seals.claims(path) if self.seals else ()
+        return (*self.described(path), *sealed)
+
+    def described(self, path: str) -> tuple[Claim, ...]:
+        """What the indexes alone say about it."""
         if self._waiting:
             directory = os.path.dirname(path)
             for _ in range(_ABOVE):
                 for index in self._waiting.pop(directory, ()):
                     self._read(index)
                 directory = os.path.dirname(directory)
-        return tuple(self._claims.get(path, ()))
+        return (*self._claims.get(path, ()), *claims_by_path(path))
+
+    def sealed(self, path: str) -> bool:
+        """Whether a seal says what the file must be."""
+        return self.seals is not None and bool(self.seals.claims(path))
 
     def based(self, path: str) -> str | None:
         """A digest of the index files behind the ``claims`` of ``path`` and of when they were changed; ""
         without claims, None when one of them has just been changed.
         """
-        if path not in self._claims:
+        behind = {*self._bases.get(path, ()), *(self.seals.behind(path) if self.seals else ())}
+        if not behind:
             return ""
-        if any(not identity for _, identity in self._bases[path]):
+        if any(not identity for _, identity in behind):
             return None
         import hashlib  # only where there are indexes: it costs start-up time
 
-        return hashlib.sha256(repr(sorted(self._bases[path])).encode()).hexdigest()
+        return hashlib.sha256(repr(sorted(behind)).encode()).hexdigest()
+
+    def behind(self, path: str) -> set[str]:
+        """The indexes that say something about it."""
+        self.claims(path)
+        return {index for index, _ in self._bases.get(path, ())}
 
     def members(self, of: Container[str] | None = None) -> Iterator[str]:
         """Every existing file that an index names, or one of the indexes ``of``; reads those indexes that
         were not asked for yet.
         """
-        for index in [i for paths in self._waiting.values() for i in paths]:
-            self.claims(index)
+        for directory in list(self._waiting):
+            self.claims(os.path.join(directory, ""))
         for index, named in self._named.items():
             if of is None or index in of:
                 yield from named
@@ -133,7 +169,7 @@ class Indexes:
             if formats.names.may_be_index(name)
             else ()
         )
-        if not wanted or path in self._claims:
+        if not wanted or any(map(by_layout, self._claims.get(path, ()))):
             return None
         if any(os.path.join(directory, w) in self._broken for w in wanted):
             said = f"{wanted[0]} is damaged, so nothing says what belongs in this file"
@@ -148,9 +184,11 @@ class Indexes:
         )
 
     def _read(self, index: str) -> None:
-        base, found, missing = os.path.dirname(index), list[Finding](), dict[str, None]()
+        placed = formats.names.placed(index)
+        base = placed.base if placed else os.path.dirname(index)
+        found, missing, elsewhere = list[Finding](), dict[str, None](), dict[str, str]()
         followed = set[tuple[str, Claim]]()
-        waiting = [_Part(index)]
+        waiting = [_Part(index, claims_by_path(index))]
         while waiting:
             part = waiting.pop()
             anatomy, behind = self._inspect(index, part)
@@ -165,9 +203,11 @@ class Indexes:
                         followed.add((path, claim))
                         # the claim alone: what it names starts at the index
                         waiting.append(_Part(path, (claim._replace(whole=True),), behind))
+                elif claim.fetch:
+                    elsewhere[name] = claim.fetch
                 elif not claim.optional:
                     missing[name] = None
-        self.findings[index] = [*found, *_lost(list(missing))]
+        self.findings[index] = [*found, *_lost(list(missing)), *_unfetched(elsewhere)]
 
     def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:
         """Read one file of an index: what it holds, and the files that its claims rest on."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ckpt_tools import formats
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import HEAD, Claim, Format, format_of
+from ckpt_tools.formats.named import LISTS
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import LocalSource
 
@@ -34,7 +35,7 @@ def _recognise(
     for f in map(format_of, wanted):
         if f.magic(head):
             return f, []
-    actual = next((f for f in map(format_of, formats.names.order) if f.magic(head)), None)
+    actual = next((f for f in map(format_of, formats.names.told_by_magic) if f.magic(head)), None)
     allowed = tuple(map(format_of, expect)) if expect else _ours(source, wanted)
     if not allowed:
         return actual, []
@@ -69,6 +70,18 @@ def _other(actual: Format, told: str, *, error: bool) -> Finding:
     return finding("wrong-format", why, offset=0, severity=severity)
 
 
+def by_layout(claim: Claim) -> bool:
+    """Whether the file is what the claim says: a manifest or seal knows a digest, and not what it is of."""
+    return formats.names.family[claim.format] not in LISTS
+
+
+def _empty(source: LocalSource, name: str, expect: Sequence[str]) -> list[Finding]:
+    """What to say of a file without bytes: nothing where other software uses such names as well."""
+    named = () if expect else allowed_by_name(name)
+    ours = not named or any(f.ours(source) for f in named)
+    return [finding("empty-file", "the file has no bytes", offset=0)] if ours else []
+
+
 def recognise(
     source: LocalSource, name: str, expect: Sequence[str], claims: Sequence[Claim]
 ) -> tuple[Format | None, list[Finding]]:
@@ -79,8 +92,10 @@ def recognise(
         if claim.whole:
             return format_of(claim.format), []
     if source.size == 0:
-        named = () if expect else allowed_by_name(name)
-        ours = not named or any(f.ours(source) for f in named)
-        return None, [finding("empty-file", "the file has no bytes", offset=0)] if ours else []
-    fmt, wrong = _recognise(source, name, expect, bool(claims))
+        return None, _empty(source, name, expect)
+    described = any(map(by_layout, claims))
+    fmt, wrong = _recognise(source, name, expect, described)
+    listed = bool(claims) and not described and not expect
+    if listed and fmt and not (fmt.distinct or fmt.state or formats.names.known(name)):
+        fmt = None  # a manifest lists texts as well, and many begin as JSON does
     return format_of(claims[0].format) if fmt is None and not wrong and claims else fmt, wrong

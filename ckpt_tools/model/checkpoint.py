@@ -7,6 +7,25 @@ from typing import NamedTuple
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind, Part
 
+Order = tuple[int, int, int]
+"""Progress of training as ``Checkpoint.order`` has it: (step, epoch, step in the epoch), -1 for unknown."""
+_UNITS = ("step", "epoch", "save", "")
+
+
+def unit_of(order: Order) -> str:
+    """What the first number of an order counts; nothing where it has none."""
+    return _UNITS[next((i for i, n in enumerate(order) if n >= 0), -1)]
+
+
+def comparable(one: Order, other: Order) -> bool:
+    """Whether two orders tell which is the later, or that neither is: they count in the same units as far as
+    they are alike.
+    """
+    if one[0] == other[0] >= 0:
+        return True
+    first = next(((a, b) for a, b in zip(one, other, strict=True) if a != b), one[1:])
+    return min(first) >= 0 or (one == other and max(one) >= 0)
+
 
 class CheckpointKey(NamedTuple):
     """What tells one checkpoint from another: its first file, or its place and name where no file of it is
@@ -16,7 +35,7 @@ class CheckpointKey(NamedTuple):
     layout: str
     run: str
     path: str
-    order: tuple[int, int, int] | None = None
+    order: Order | None = None
     generation: int | None = None
 
 
@@ -69,7 +88,12 @@ class Checkpoint:
         return self.step is None and self.epoch is None and self.generation is not None
 
     @property
-    def order(self) -> tuple[int, int, int]:
+    def unit(self) -> str:
+        """What its number counts: only numbers of one unit tell which of two checkpoints is the later."""
+        return unit_of(self.order)
+
+    @property
+    def order(self) -> Order:
         """Progress of training as a sortable value; unknown counts as oldest. Where nothing else is known,
         saves that were counted are in that order.
         """

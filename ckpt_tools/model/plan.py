@@ -96,6 +96,7 @@ RESUME_WORDS = frozenset(
     {
         "--load",
         "--ckpt-step",
+        "--load_checkpoint",
         "--resume",
         "--resume_from_checkpoint",
         "--ckpt_path",

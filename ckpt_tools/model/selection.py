@@ -41,7 +41,9 @@ class ReadOptions:
     ``note`` is told in one sentence why they cannot be.
     ``exclude`` are patterns, relative to the root, of what is not there as far as we are concerned; a torn
     file younger than ``settle`` seconds may still be written.
-    ``require`` names entries that must be in every file, ``key_file`` holds the key of encrypted ones, and
+    ``require`` names entries that must be in every file, with ``require_seal`` a seal must name each
+    (``seal_dir`` has those of read-only trees), and with ``verify_key`` a signature that fits it;
+    ``key_file`` holds the key of encrypted ones, and
     pickles may name what ``trust_global`` has patterns of.
     ``layouts`` are those that names are compared with, None for those that are built in.
     ``explain`` asks for a map of each file's bytes. ``trust`` says whose key file and cache count beside this
@@ -58,6 +60,9 @@ class ReadOptions:
     exclude: tuple[str, ...] = ()
     settle: float = 120.0
     require: tuple[str, ...] = ()
+    require_seal: bool = False
+    seal_dir: str | None = None
+    verify_key: str | None = None
     trust_global: tuple[str, ...] = ()
     key_file: str | None = None
     explain: bool = False
@@ -120,6 +125,9 @@ class Selection:
     rank_order: str = "tp-cp-ep-dp-pp"
     save_interval: int | None = None
     require: tuple[str, ...] = ()
+    require_seal: bool = False
+    seal_dir: str | None = None
+    verify_key: str | None = None
     settle: float = 120.0
     level: Level = Level.CONTENT
     key_file: str | None = None
@@ -159,6 +167,9 @@ class Selection:
             exclude=self.exclude,
             settle=self.settle,
             require=self.require,
+            require_seal=self.require_seal,
+            seal_dir=self.seal_dir,
+            verify_key=self.verify_key,
             trust_global=self.trust_global,
             key_file=self.key_file,
             trust=self.trust,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt_tools.model.report import Guard, Report
+from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.output.json import COUNTS
 from ckpt_tools.output.page import PLAIN, STYLE, Page, View, known, relative
@@ -30,6 +31,8 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
         page.table(("metadata", "value"), [(key, str(value)) for key, value in report.metadata.items()])
     if anatomy.tensors:
         _tensors(page, anatomy.tensors)
+    if anatomy.files:
+        _sealed(page, anatomy.files)
     if report.stats:
         _numbers(page, report.stats)
     if anatomy.globals:
@@ -54,6 +57,17 @@ def _tensors(page: Page, tensors: Sequence[Tensor]) -> None:
     )
     more = len(tensors) - len(listed)
     total = f"{plural(len(tensors), 'tensor')}, {size(sum(t.nbytes for t in tensors))}"
+    page.text(f"{total}{f'; {more:,} not listed (--verbose lists them)' if more else ''}", "dim")
+
+
+def _sealed(page: Page, files: Sequence[SealedFile]) -> None:
+    """The files that a seal names."""
+    listed = page.first(files)
+    page.text("")
+    rows = [(f.path, size(f.size), f.digest) for f in listed]
+    page.table(("sealed file", "size", "digest"), rows, right=("size",))
+    more = len(files) - len(listed)
+    total = f"{plural(len(files), 'file')}, {size(sum(f.size for f in files))}"
     page.text(f"{total}{f'; {more:,} not listed (--verbose lists them)' if more else ''}", "dim")
 
 

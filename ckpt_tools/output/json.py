@@ -310,5 +310,10 @@ def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str]) -> str:
                 for s in report.stats
             ],
             "globals": [{"name": name, "trust": trust.get(name, "unknown")} for name in anatomy.globals],
+            **(
+                {"sealed": [fields(f, "size", "digest") | {"name": f.path} for f in anatomy.files]}
+                if anatomy.files
+                else {}
+            ),
         }
     )

@@ -7,9 +7,10 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.discovery.exclude import Excluded
@@ -22,6 +23,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.formats.pickles.unlisted import vouched
+from ckpt_tools.formats.seals.names import base_of
 from ckpt_tools.inspection.check import cut_short
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.layouts import Layouts, Piece, layouts_of
@@ -35,6 +37,9 @@ from ckpt_tools.reading.reader import Reader
 from ckpt_tools.storage.paths import names
 from ckpt_tools.storage.stalls import Stalled, away
 from ckpt_tools.storage.walk import THREADS
+
+if TYPE_CHECKING:
+    from ckpt_tools.inspection.signatures import Signatures
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
 _NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")
@@ -74,8 +79,9 @@ class Session:
         self.started_ns = time.time_ns()
         key = read_key(options.key_file, options.trust) if options.key_file else None
         self.reader = Reader(options, key, cache, self._advance)
+        self.signatures = _signatures(options.verify_key)
         self.found: Discovery = _discovered(root, self.layouts, listing, Excluded(options.exclude))
-        self.indexes = Indexes(self.found.indexes)
+        self.indexes = Indexes(self.found.indexes, self._seals())
         self.reports: dict[str, Report] = {}
         self.unread: dict[str, str] = {}  # trackers, and files to compare with others, that could not be read
         self.unplaced: list[Unseen] = []  # files whose content would say what they are
@@ -86,6 +92,19 @@ class Session:
         self._asked: tuple[Sequence[Checkpoint], _Front] | None = None
         self.aside = set_aside(self.found, self.root, self.layouts)
         self.parts: list[Part] = self.found.parts
+
+    def _seals(self) -> dict[str, str]:
+        """Every seal that was found, and the directory that it is of; those below ``seal_dir`` are added to
+        what was found.
+        """
+        bases = {seal.path: base_of(seal.path) for seal in self.found.seals}
+        if self.options.seal_dir is not None:
+            from ckpt_tools.reading.mirrored import mirrored  # only for trees that nobody may write to
+
+            for seal, base in mirrored(self.options.seal_dir, self.root, self.found).items():
+                bases[seal.path] = base
+                self.found.seals.append(seal)
+        return bases
 
     @property
     def notes(self) -> list[Finding]:
@@ -105,7 +124,9 @@ class Session:
         those that it names itself.
         """
         known = {p.path for p in self.parts} | {file.path for file in self.found.bare}
-        for path in self.indexes.members(None if self.found.tree else known):
+        named = self.indexes.members(None if self.found.tree else known)
+        sealed = self.indexes.seals.members() if self.indexes.seals and self.found.tree else ()
+        for path in chain(named, sealed):
             if path not in known:
                 known.add(path)
                 self.found.bare.append(BareFile(path, *stat_of(path)))
@@ -222,8 +243,26 @@ class Session:
         """
         unasked = report.format is not None and format_of(report.format).unasked
         report = vouched(report, self.options.trust_global, unasked)
-        more = (*seen, *self.indexes.findings.get(report.path, ()))
+        more = (
+            *seen,
+            *self.indexes.findings.get(report.path, ()),
+            *self._unsealed(report),
+            *self._unsigned(report),
+        )
         return with_findings(report, more) if more else report
+
+    def _unsealed(self, report: Report) -> Iterator[Finding]:
+        """Whether the caller asks for a seal that is not there."""
+        wanted = self.options.require_seal and report.format not in (None, "seal")
+        if wanted and not self.indexes.sealed(report.path):
+            yield finding("not-sealed", "no seal that counts names this file")
+
+    def _unsigned(self, report: Report) -> Iterator[Finding]:
+        """Whether the caller gave a key, and no signature that fits it names the file."""
+        if self.signatures is None or report.format in (None, "seal"):
+            return
+        if why := self.signatures.why_not(report, self.indexes.behind(report.path)):
+            yield finding("signature-invalid", why)
 
     def members(self, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint with the files that its indexes name, and without those that they leave out: left
@@ -328,6 +367,15 @@ def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:
         findings=findings,
         mtime_ns=part.mtime_ns,
     )
+
+
+def _signatures(key: str | None) -> Signatures | None:
+    """What checks signatures, where a key is given."""
+    if key is None:
+        return None
+    from ckpt_tools.inspection.signatures import Signatures  # needs a package that few have
+
+    return Signatures(key)
 
 
 def _discovered(root: str, layouts: Layouts, listing: bool, excluded: Excluded) -> Discovery:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 class Threads:
     """Up to ``count`` daemon threads, started as there is work for them; each piece of work sees the caller's
-    context variables.
+    context variables. Where no thread can be started the caller does the work.
     """
 
     def __init__(self, count: int) -> None:
@@ -31,8 +31,14 @@ class Threads:
         self._work.put((future, lambda: context.run(work, *args, **kwargs)))  # type: ignore[arg-type]  # a future of any kind
         if len(self._threads) < self.count:
             thread = Thread(target=self._serve, daemon=True, name=f"ckpt-work-{len(self._threads)}")
-            thread.start()
-            self._threads.append(thread)
+            try:
+                thread.start()
+            except RuntimeError:  # a process that ends, or has as many as it may, starts none
+                if not self._threads:
+                    self._work.put(None)
+                    self._serve()
+            else:
+                self._threads.append(thread)
         return future
 
     def _serve(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from run_helpers import megatron
 
 import ckpt_tools
-from ckpt_tools import Selection, diff, latest, plan, scan, try_load, verify
+from ckpt_tools import Selection, diff, latest, plan, scan, seal, try_load, verify
 from ckpt_tools.errors import UsageError
 
 FORMS: dict[str, Callable[[Path], Any]] = {"text": str, "bytes": os.fsencode, "object": Path}
@@ -22,6 +22,7 @@ ALONE: dict[str, Callable[[Any], Any]] = {
     "plan": plan,
     "latest": lambda p: latest(p, Selection(rank=0)),
     "diff": lambda p: replace(diff(p, p), seconds=0.0),
+    "seal": lambda p: replace(seal(p, dry_run=True), seconds=0.0),
     "show": ckpt_tools.api.show,
     "try_load": lambda p: try_load(p, os.fsdecode),
 }

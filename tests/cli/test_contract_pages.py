@@ -18,6 +18,7 @@ from sample_results import field_names
 from small_files import saved, tensor
 from small_runs import FILE, encrypted, flipped, lost, plain, started_before
 
+from ckpt_tools import guard
 from ckpt_tools.errors import BY_EXIT_CODE
 
 
@@ -101,10 +102,11 @@ def test_every_field_that_the_page_names_is_in_a_real_answer(asker: Asker, tmp_p
     """The other way round is held in test_docs.py: every field of an answer is on the page."""
     root = flipped(tmp_path)
     (root / "latest_checkpointed_iteration.txt").write_text("10")
+    guard.seal(root)
     values: list[Any] = [json.loads(asker.execute(*line.split(), "--json")[1]) for line in (
         "verify run --explain-bytes --level values", "verify run --sample 1/2", "plan run", "latest run --rank 0", "hook run --plan-dir state --view view --job j",
         "ls run", f"show run/{FILE}", "diff run/iter_0000010 run/iter_0000020", "explain truncated", "formats", "layouts", "layouts run --check --layout megatron",
-        "launchers", "plan none",
+        "launchers", "plan none", "seal run --dry-run --again", "show run/iter_0000010/.ckpt-seal.json",
     )]  # fmt: skip
     values += [
         json.loads(line) for line in asker.execute("verify", root, "--format", "jsonl")[1].splitlines()

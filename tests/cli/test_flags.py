@@ -29,6 +29,7 @@ from run_helpers import OLD, broken, megatron, one_file_per_rank, torchrun_env
 from small_files import mindspore, saved, tensor, trainer
 from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_before
 
+from ckpt_tools import guard
 from ckpt_tools.cli import dispatch
 from ckpt_tools.cli.command import COMMANDS, Command
 from ckpt_tools.planning import decision_log
@@ -218,6 +219,35 @@ def unfinished(tmp: Path) -> Path:
     return root
 
 
+def sealed_away(tmp: Path) -> Path:
+    """Its seals lie elsewhere."""
+    root = plain(tmp)
+    guard.seal(root, seal_dir=str(tmp / "seals"))
+    return root
+
+
+def sealed_already(tmp: Path) -> Path:
+    root = plain(tmp)
+    guard.seal(root)
+    return root
+
+
+def sealed_and_edited(tmp: Path) -> Path:
+    """A file is longer than it was when it was sealed."""
+    root = plain(tmp)
+    guard.seal(root)
+    (root / "iter_0000010/note.txt").write_text("later")
+    return root
+
+
+def fragments(tmp: Path) -> Path:
+    """Two ranks have sealed what they wrote."""
+    home = plain(tmp) / "iter_0000020"
+    for rank, file in enumerate(sorted(home.rglob("*.pt"))):
+        guard.seal(home, rank=rank, world_size=2, files=[file])
+    return home
+
+
 def locked(tmp: Path) -> Path:
     """Another process holds the lock of the job's decision; the test lets go of it."""
     root = plain(tmp)
@@ -274,6 +304,9 @@ CHOICE: dict[str, Case] = {
     "allow_missing": Case(lambda tmp: tmp / "run", ("--allow-none",), ("--allow-none", "--allow-missing")),
     "allow_fresh": Case(lost, (), ("--allow-fresh",)),
     "plan_dir": Case(started_before, ("--allow-none",), ("--allow-none", "--plan-dir", "log")),
+    "require_seal": Case(plain, (), ("--require-seal",)),
+    "seal_dir": Case(sealed_away, ("--require-seal",), ("--require-seal", "--seal-dir", "seals")),
+    "verify_key": Case(plain, (), ("--verify-key", "absent.pub")),
     "no_fallback": Case(cut, (), ("--no-fallback",)),
     "skip_unreadable": Case(plain, ("--unreadable",), ("--unreadable", "--skip-unreadable")),
     "strict": Case(plain, ("--no-cache", "--budget", "0s"), ("--no-cache", "--budget", "0s", "--strict")),
@@ -302,7 +335,18 @@ DECIDING: dict[str, Case] = {
 CHECK: dict[str, Case] = {
     **{
         name: CHOICE[name]
-        for name in ("level", "key_file", "require", "no_cache", "jobs", "io", "limit_rate")
+        for name in (
+            "level",
+            "key_file",
+            "require",
+            "require_seal",
+            "seal_dir",
+            "verify_key",
+            "no_cache",
+            "jobs",
+            "io",
+            "limit_rate",
+        )
     },
     "paths": CHOICE["root"],
     "trust_global": CHOICE["trust_global"],
@@ -316,7 +360,28 @@ CHECK: dict[str, Case] = {
     "scheduler": Case(plain, (), ("--scheduler", "file:none.json")),
     **trusting(plain),
 }
+DRY = ("--dry-run",)
+SEAL: dict[str, Case] = {
+    "paths": Case(lambda tmp: [], ("@plain", *DRY), ("@rolled_back", *DRY)),
+    "digest": Case(plain, (*DRY,), (*DRY, "--digest", "none")),
+    "also": Case(plain, (*DRY,), (*DRY, "--also", "none")),
+    "tensors": Case(plain, (*DRY,), (*DRY, "--tensors")),
+    "seal_dir": Case(plain, (*DRY,), (*DRY, "--seal-dir", "seals")),
+    "sign_key": Case(plain, (*DRY,), (*DRY, "--sign-key", "absent.key")),
+    "again": Case(sealed_and_edited, (*DRY,), (*DRY, "--again")),
+    "merge": Case(fragments, (*DRY,), (*DRY, "--merge")),
+    "dry_run": Case(sealed_already, ("--again",), ("--again", *DRY)),
+    "key_file": Case(encrypted, (*DRY,), (*DRY, "--key-file", "key")),
+    "require": Case(per_rank, (*DRY,), (*DRY, "--require", "epoch_num")),
+    "settle": Case(unfinished, (*DRY,), (*DRY, "--settle", "0s")),
+    "strict": Case(unfinished, (*DRY,), (*DRY, "--strict")),
+    "jobs": Case(plain, (*DRY, "--jobs", "2"), (*DRY, "--jobs", "3")),
+    "io": Case(plain, (*DRY,), (*DRY, "--io", "direct")),
+    "limit_rate": Case(plain, (*DRY,), (*DRY, "--limit-rate", "1PB")),
+    **trusting(plain),
+}
 OTHERS: dict[str, dict[str, Case]] = {
+    "seal": SEAL,
     "ls": {
         **{
             name: CHOICE[name]
@@ -364,6 +429,7 @@ OTHERS: dict[str, dict[str, Case]] = {
             (),
             ("--level", "structure"),
         ),
+        "seal_dir": Case(lambda tmp: [sealed_away(tmp)] * 2, (), ("--seal-dir", "seals")),
         "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2, (), ("--key-file", "key")),
         "strict": Case(
             lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2,
@@ -522,9 +588,11 @@ def matters(seen: Seen, command: str, name: str) -> None:
     case = cases(command)[name]
     for variable, value in case.env.items():
         seen.patch.setenv(variable, value)
-    if name in ("root", "paths") and case.one == ("@plain",):
+    if name in ("root", "paths") and case.one[:1] == ("@plain",):
         subjects = [plain(seen.tmp), rolled_back(seen.tmp / "b")]
-        answers = [seen.see(command, subject, ()) for subject in (subjects[0], subjects[1], subjects[0])]
+        answers = [
+            seen.see(command, subject, case.one[1:]) for subject in (subjects[0], subjects[1], subjects[0])
+        ]
     else:
         subject = case.prepare(seen.tmp)
         if "--cached" in case.one:

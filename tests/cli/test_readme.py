@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from places import ROOT
 
@@ -21,6 +22,23 @@ def test_the_example_s_output_is_real() -> None:
     )  # as on the first run
     shown = done.stdout.replace(str(ROOT / "fixtures" / "demo"), "…/fixtures/demo").rstrip()
     assert f"```text\n{shown}\n```" in (ROOT / "README.md").read_text()
+
+
+def test_a_seal_sees_what_the_readme_flips(tmp_path: Path) -> None:
+    header = b'{"w":{"dtype":"U8","shape":[1000],"data_offsets":[0,1000]}}'
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/model.safetensors").write_bytes(
+        len(header).to_bytes(8, "little") + header + bytes(range(250)) * 4
+    )
+    text = (ROOT / "README.md").read_text().partition("## Ten seconds")[2]
+    script = text.partition("```sh\n")[2].partition("```")[0]
+    (tmp_path / "ckpt").write_text(f'#!/bin/sh\nexec {sys.executable} -m ckpt_tools "$@"\n')
+    (tmp_path / "ckpt").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "seal-mismatch" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_demo_has_three_damaged_files() -> None:

@@ -20,10 +20,10 @@ import pytest
 import torch
 from dask_cluster import Cluster, alone, without_time
 from places import FIXTURES
-from run_helpers import CLEAN
+from run_helpers import CLEAN, megatron
 from slurm_cluster import needs
 
-from ckpt_tools import Level, api
+from ckpt_tools import Level, api, guard
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.output import json as emit
 from ckpt_tools.reading import engines, request, work_units, worker
@@ -87,6 +87,33 @@ def test_every_fixture_has_the_same_report(root: Path, unit: int, monkeypatch: p
     """
     monkeypatch.setattr(work_units, "UNIT", unit)
     assert asked(root) == alike(root)
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sealed tree of several kinds, of which a file has a flipped bit, one is lost and one is new."""
+    root = tmp_path_factory.mktemp("sealed")
+    for name in ("torch_zip", "safetensors", "json_member", "npz"):
+        shutil.copytree(FIXTURES / "formats" / name / "good", root / name)
+    big(root / "torch_zip/big.pt", 1)
+    run = megatron(root / "run")
+    assert guard.seal(root, digest="sha256", tensors=True).count("sealed") > 4
+    assert guard.seal(run / "iter_0000020", again=True, tensors=True).count("sealed") == 1
+    first, last = sorted((run / "iter_0000020").rglob("*.pt"))
+    for path in (root / "torch_zip/big.pt", first):
+        flip(path, path.stat().st_size // 2)
+    (run / "iter_0000020/new.pt").write_bytes(b"new")
+    last.unlink()
+    return root
+
+
+@pytest.mark.parametrize("unit", [200, work_units.UNIT])
+def test_seals_are_compared_by_workers(sealed: Path, unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What seals say of a file goes with it, and leads to the same findings, to the tensors that are hit."""
+    monkeypatch.setattr(work_units, "UNIT", unit)
+    text = asked(sealed)
+    assert text == alike(sealed)
+    assert "seal-mismatch" in text and "tensors hit" in text and "seal-extra" in text
 
 
 @pytest.mark.parametrize("level", [Level.PRESENCE, Level.STRUCTURE, Level.VALUES])
@@ -280,11 +307,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     made.close()
 
 
-def test_dask_gives_the_same_bytes(cluster: Cluster, tmp_path: Path) -> None:
+def test_dask_gives_the_same_bytes(cluster: Cluster, sealed: Path, tmp_path: Path) -> None:
     """Real processes over all fixtures, with whole files and with ranges; both workers read."""
     for unit in (100_000, 256 << 20):
-        for root in ("formats", "layouts"):
-            words = ("verify", str(FIXTURES / root), "--json", "--quiet", "--no-cache")
+        for root in (FIXTURES / "formats", FIXTURES / "layouts", sealed):
+            words = ("verify", str(root), "--json", "--quiet", "--no-cache")
             here = alone(*words, cache=str(tmp_path))
             there = cluster.run(*words, unit=unit)
             assert (
@@ -444,6 +471,13 @@ def test_mpi_gives_the_same_bytes(tmp_path: Path) -> None:
         here, there = alone(*words, cache=str(tmp_path)), mpirun(*words, tmp=tmp_path)
         assert here[0] == code
         assert (there.returncode, without_time(there.stdout)) == (code, without_time(here[1])), there.stderr
+
+
+def test_mpi_compares_seals(sealed: Path, tmp_path: Path) -> None:
+    words = ("verify", str(sealed), "--json", "--quiet", "--no-cache")
+    here, there = alone(*words, cache=str(tmp_path)), mpirun(*words, tmp=tmp_path)
+    assert here[0] == 1 and "tensors hit" in here[1]
+    assert (there.returncode, without_time(there.stdout)) == (1, without_time(here[1])), there.stderr
 
 
 def test_mpi_outside_mpirun_says_how() -> None:

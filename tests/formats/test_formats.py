@@ -96,6 +96,20 @@ def _paddle_borders(data: bytes) -> set[int]:
     return out
 
 
+def _line_ends(data: bytes) -> set[int]:
+    """A list of checksums does not say how many there are, a line need not end, and a few digits are any
+    text.
+    """
+    ends = {m.start() + d for m in re.finditer(rb"\r?\n", data) for d in range(len(m[0]) + 1)}
+    begun = {start + d for start in (0, *ends) for d in range(20)}
+    return {*ends, *begun, *range(len(data) if data.count(b"\n") < 2 else 0)}
+
+
+def _dvc_ends(data: bytes) -> set[int]:
+    """YAML ends after any line, and a number or a name after any of its characters."""
+    return set(range(len(data)))
+
+
 BLIND_CUTS: dict[str, Callable[[bytes], set[int]]] = {
     "mindspore_ckpt": _mindspore_borders,
     "mindspore_strategy": _strategy_borders,
@@ -104,6 +118,9 @@ BLIND_CUTS: dict[str, Callable[[bytes], set[int]]] = {
     "msgpack_stream": _stream_borders,
     "npy": _array_borders,
     "eqx": _array_borders,
+    "checksums": _line_ends,
+    "dvc": _dvc_ends,
+    "hf_download": lambda data: set(range(len(data) - 14, len(data))),  # digits of the time
 }
 
 # --- checksummed bytes whose flips change nothing

@@ -261,7 +261,9 @@ def test_helpers_know_every_digest(
     monkeypatch.setattr(worker_processes, "alone", lambda: forked)
     with opened(str(tmp_path / "x"), "mmap") as source:
         found = list(mismatches(source, sums, jobs=2))
-        assert source.bytes_read == sum(p.length for s in sums for p in s.pieces if isinstance(p, Extent))
+        covered = sum(p.length for s in sums for p in s.pieces if isinstance(p, Extent))
+        # what other digests cover as well is read with them
+        assert source.bytes_read < covered if kind == "all" else source.bytes_read == covered
     assert [str(got) for _, got in found] == [s.what for s in sums[1::2]]
     assert [s for s, _ in found] == sums[1::2]
     assert max(ours, default=0) < MIB

@@ -13,7 +13,8 @@ from places import FORMAT_FILES
 
 from ckpt_tools import checksum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Claim, Format, structure
+from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Claim, Format, names, structure
+from ckpt_tools.inspection.by_path import claims_by_path
 from ckpt_tools.inspection.byte_map import regions_of
 from ckpt_tools.inspection.indexes import is_index
 from ckpt_tools.model.finding import Finding, Severity
@@ -59,9 +60,11 @@ def bad(found: list[Finding]) -> list[Finding]:
     return [f for f in found if f.severity > Severity.NOTE]
 
 
-def is_bad(data: bytes, fmt: Format, claims: Sequence[Claim] = (), key: bytes | None = None) -> bool:
+def is_bad(
+    data: bytes, fmt: Format, claims: Sequence[Claim] = (), key: bytes | None = None, path: str = ""
+) -> bool:
     """Whether any finding changes the verdict; stops at the first."""
-    return any(f.severity > Severity.NOTE for f in findings(data, fmt, Anatomy(key=key), claims))
+    return any(f.severity > Severity.NOTE for f in findings(data, fmt, Anatomy(key=key), claims, path))
 
 
 def left_behind(run: Callable[[], object]) -> int:
@@ -132,13 +135,18 @@ class Fixture:
         return self.path.name if self.home is None else str(self.path.relative_to(self.home))
 
     @cached_property
-    def said(self) -> Mapping[str, list[Claim]]:
-        """Path in the set -> what the indexes say about it."""
-        return claims(self.files)[0]
+    def said(self) -> dict[str, list[Claim]]:
+        """Path in the set -> what the indexes and its own path say about it."""
+        said = claims(self.files)[0]
+        for own in self.files if self.home is not None else ():
+            if names.addressed(own):
+                said[own].extend(claims_by_path(str(self.home / own)))
+        return said
 
     def anatomy(self, *, explain: bool = False) -> tuple[Anatomy, list[Finding]]:
         anatomy = Anatomy(key=self.key, regions=[] if explain else None)
-        found = list(findings(self.data, self.format_of(self.own), anatomy, self.said.get(self.own, ())))
+        said = self.said.get(self.own, ())
+        found = list(findings(self.data, self.format_of(self.own), anatomy, said, self.own))
         return anatomy, found
 
     def format_of(self, own: str) -> Format:
@@ -149,6 +157,8 @@ class Fixture:
             return self.format
         from ckpt_tools.inspection.recognise import allowed_by_name
 
+        if placed := names.placed(f"/{own}"):
+            return BY_NAME[placed.format]
         head, said = self.files[own][:HEAD], self.said.get(own, ())
         named = [f for f in allowed_by_name(own.rpartition("/")[2]) if f.magic(head)]
         if named or any(c.whole for c in said):
@@ -161,9 +171,10 @@ class Fixture:
     def notices(self, data: bytes) -> bool:
         """Whether the file's damage shows, in it or in what it says about others."""
         said = self.said
-        if is_bad(data, self.format_of(self.own), said.get(self.own, ()), self.key):
+        if is_bad(data, self.format_of(self.own), said.get(self.own, ()), self.key, self.own):
             return True  # most damage shows by itself, and that is quick
-        if self.home is not None and is_index(self.own.rpartition("/")[2]):
+        placed = names.placed(f"/{self.own}")
+        if self.home is not None and (placed or is_index(self.own.rpartition("/")[2])):
             said, missing = claims({**self.files, self.own: data})
             if missing or any(
                 is_bad(self.files[o], self.format_of(o), said.get(o, ()))
@@ -173,21 +184,24 @@ class Fixture:
                 return True
             if any(said.get(o, []) == [] and self.said.get(o) for o in self.files):
                 return True  # a file that lost its description
-        return is_bad(data, self.format_of(self.own), said.get(self.own, ()), self.key)
+        return is_bad(data, self.format_of(self.own), said.get(self.own, ()), self.key, self.own)
 
 
-def claims(files: Mapping[str, bytes]) -> tuple[Mapping[str, list[Claim]], list[str]]:
+def claims(files: Mapping[str, bytes]) -> tuple[dict[str, list[Claim]], list[str]]:
     """What the indexes among ``files`` say, and the members they name that are not there."""
     from ckpt_tools.inspection.recognise import allowed_by_name
 
-    out: Mapping[str, list[Claim]] = defaultdict(list)
+    out: dict[str, list[Claim]] = defaultdict(list)
     missing = []
     for own, data in files.items():
         name = own.rpartition("/")[2]
+        placed = names.placed(f"/{own}")
         fmt = next((f for f in allowed_by_name(name) if f.index and f.magic(data[:HEAD])), None)
+        fmt = BY_NAME[placed.format] if placed else fmt
         if fmt is None:
             continue
-        home, waiting, seen = own.rpartition("/")[0], [(data, tuple[Claim, ...]())], set[tuple[str, Claim]]()
+        home = placed.base.lstrip("/") if placed else own.rpartition("/")[0]
+        waiting, seen = [(data, tuple[Claim, ...]())], set[tuple[str, Claim]]()
         while waiting:
             found, said = waiting.pop()
             anatomy = Anatomy()

@@ -4,9 +4,11 @@ are not installed are made up.
 
 from __future__ import annotations
 
+import os
 import pickle
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,6 +60,12 @@ def load_torch(path: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some fixtures were written by versions whose warnings these are
         return torch.load(path, map_location="cpu", weights_only=False, pickle_module=_Modules)
+
+
+def dcp_home(path: str) -> str:
+    """The directory of a file's checkpoint: the one that has .metadata, else its own."""
+    homes = [str(above) for above in Path(path).parents if (above / ".metadata").exists()]
+    return homes[0] if homes else os.path.dirname(path)
 
 
 def load_dcp(directory: str) -> dict[str, Any]:

@@ -55,13 +55,11 @@ def needs_torch(path: Path) -> bool:
     return any(needs_torch(file) for file in shared if file.exists())
 
 
-def marks(path: Path) -> Iterator[str]:
+@cache
+def marks(path: Path) -> tuple[str, ...]:
     """What is true of every test in a module."""
-    mark = {"cluster": "cluster", "laws": "slow"}.get(room(path))
-    if mark:
-        yield mark
-    if needs_torch(path):
-        yield "torch"
+    of_room = {"cluster": "cluster", "laws": "slow"}.get(room(path))
+    return (*([of_room] if of_room else []), *(["torch"] if needs_torch(path) else []))
 
 
 def has_torch() -> bool:

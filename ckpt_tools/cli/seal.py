@@ -1,0 +1,119 @@
+"""``ckpt seal``: swear to what is whole, so that any later change shows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli.progress import progress
+from ckpt_tools.model.seal import Sealing
+
+FORMATS = ("table", "json")
+READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_dir")
+
+
+def seal(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="Checkpoints, or directories of them.", show_default=False),
+    ],
+    digest: Annotated[
+        str | None,
+        typer.Option(
+            "--digest",
+            metavar="NAME",
+            help="Digest of whole files: xxh3 (default), sha256 or blake3.",
+            show_default=False,
+        ),
+    ] = None,
+    also: Annotated[
+        str | None,
+        typer.Option(
+            "--also",
+            metavar="NAMES",
+            help="Further digests: md5, sha1, sha256, sha512, blake3, crc64nvme; commas between.",
+            show_default=False,
+        ),
+    ] = None,
+    tensors: Annotated[
+        bool, typer.Option("--tensors", help="A digest for each tensor as well.", show_default=False)
+    ] = False,
+    seal_dir: options.SealDir = None,
+    sign_key: Annotated[
+        str | None,
+        typer.Option(
+            "--sign-key",
+            metavar="FILE",
+            help="Sign it too, with this private key (PEM, elliptic curve), as model_signing does.",
+            show_default=False,
+        ),
+    ] = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Replace seals without asking whether they fit.", show_default=False),
+    ] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Make one seal of those of all ranks.", show_default=False)
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read and verify, but write nothing.", show_default=False)
+    ] = False,
+    require: options.Require = None,
+    settle: options.Settle = None,
+    key_file: options.KeyFile = None,
+    trust_group: options.TrustGroup = False,
+    trust_owner: options.TrustOwner = None,
+    trust_dir: options.TrustDir = None,
+    strict: options.Strict = False,
+    jobs: options.Jobs = None,
+    io: options.Io = None,
+    limit_rate: options.LimitRate = None,
+    format: options.Format = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.Color = None,
+    config: options.Config = None,
+) -> int:
+    """Verify every checkpoint at or below PATH and write a seal into each that is whole: the digests of all
+    its files. 'verify', 'plan', 'latest' and 'run' compare the files with it from then on. Nothing else is
+    written, and what is damaged, unfinished or in use is named and not sealed.
+
+    Exit codes: 0 what is whole has a seal (with --strict 1 when something is unfinished or in use), 1 damage
+    found, 3 nothing recognised, 5 something could not be looked at or a seal not be written.
+    """
+    given = dict(locals())
+    to = output.requested(FORMATS, given)
+    found = options.settings(given, to, tuple(paths))
+    from ckpt_tools import guard
+
+    with progress(to) as meter:
+        result = guard.seal(
+            paths,
+            digest=digest or "xxh3",
+            also=tuple(name.strip() for name in (also or "").split(",") if name.strip()),
+            tensors=tensors,
+            sign_key=sign_key,
+            again=again,
+            merge=merge,
+            dry_run=dry_run,
+            **found.named(READING),
+            trust=found.trust,
+            layouts=found.layouts,
+            progress=meter,
+        )
+    from ckpt_tools.output import sealing
+
+    console.out(sealing.json(result) if to.format == "json" else sealing.render(result, to.view))
+    return exit_code(result, found.values.get("strict", False))
+
+
+def exit_code(result: Sealing, strict: bool) -> int:
+    """What could not be looked at wins over damage."""
+    if result.count("unreadable") or any(f.code == "unreadable" for f in result.findings):
+        return 5
+    if result.count("broken") or (strict and (result.count("unfinished") or result.count("in-use"))):
+        return 1
+    return 0 if result.checkpoints else 3

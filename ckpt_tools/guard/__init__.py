@@ -1,0 +1,100 @@
+"""What keeps checkpoints good: seals."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.storage.paths import Path, Paths, one, several
+
+if TYPE_CHECKING:
+    from ckpt_tools.guard.background import Pending
+    from ckpt_tools.model.seal import SealedOne, Sealing
+
+ALGORITHMS = ("xxh3", "sha256", "blake3")
+OTHERS = ("md5", "sha1", "sha256", "sha512", "blake3", "crc64nvme")
+
+
+@overload
+def seal(paths: Paths, *, background: Literal[True], **options: Any) -> Pending: ...
+
+
+@overload
+def seal(paths: Paths, *, background: Literal[False] = False, **options: Any) -> Sealing: ...
+
+
+def seal(
+    paths: Paths,
+    *,
+    background: bool = False,
+    digest: str = "xxh3",
+    also: Sequence[str] = (),
+    tensors: bool = False,
+    sign_key: str | None = None,
+    again: bool = False,
+    merge: bool = False,
+    dry_run: bool = False,
+    rank: int | None = None,
+    world_size: int | None = None,
+    files: Sequence[Path] = (),
+    note: Callable[[SealedOne], object] | None = None,
+    **read: Any,
+) -> Sealing | Pending:
+    """Verify every checkpoint at or below ``paths`` and write a seal into each that is whole.
+
+    ``digest`` is that of whole files (xxh3, sha256, blake3), ``also`` are further ones (md5, sha1, sha512,
+    crc64nvme); with ``tensors`` each tensor has one as well. Seals that are there are compared first, and
+    kept where they fit; ``again`` replaces them unasked. With ``sign_key``, the file of a private key, what
+    is sealed is signed too, as model_signing does. With ``merge`` the fragments of all ranks become
+    one seal.
+    With ``rank`` and ``world_size`` only what that rank wrote is sealed, alone: ``files``, relative to the
+    checkpoint's directory, or what its layout says. ``dry_run`` writes nothing. ``note`` is told of each
+    checkpoint as soon as it is done; ``read`` are fields of ``ReadOptions``.
+    With ``background`` it returns at once, for training: what goes wrong is a warning of the logger
+    "ckpt_tools" and never raised, one is sealed after the other, and a process that ends waits for what is
+    under way, 5 minutes at most.
+    Raises UsageError for digests that are not known or need a package that is not there, and CannotLook
+    where a path cannot be listed or a seal cannot be written.
+    """
+    from ckpt_tools.guard.options import SealOptions
+    from ckpt_tools.guard.sealing import seal_below
+    from ckpt_tools.model.seal import Fragment
+    from ckpt_tools.model.selection import ReadOptions
+
+    roots = [os.path.abspath(p) for p in several(paths)]
+
+    def sealed() -> Sealing:
+        if (rank is None) != (world_size is None):
+            raise UsageError("rank and world_size belong together", "give both, or neither")
+        _require(digest, ALGORITHMS, "digest")
+        for name in also:
+            _require(name, OTHERS, "also")
+        if sign_key is not None and (rank is not None or merge or read.get("seal_dir") is not None):
+            why = "a signature is of a whole checkpoint and lies beside it"
+            raise UsageError(why, "leave out --sign-key, or --merge and --seal-dir")
+        options = SealOptions(
+            read=ReadOptions(**read),
+            algorithm=digest,
+            also=tuple(also) if sign_key is None else tuple(sorted({*also, "sha256"} - {digest})),
+            tensors=tensors,
+            again=again,
+            merge=merge,
+            dry_run=dry_run,
+            fragment=None if rank is None or world_size is None else Fragment(rank, world_size),
+            files=tuple(one(f, "file") for f in files),
+            sign_key=sign_key,
+        )
+        return seal_below(roots, options, note)
+
+    if not background:
+        return sealed()
+    from ckpt_tools.guard.background import in_background
+
+    return in_background(sealed, roots)
+
+
+def _require(name: str, known: Sequence[str], what: str) -> None:
+    if name not in known:
+        raise UsageError(f"{what}: {name!r} is no digest", f"say one of {', '.join(known)}")

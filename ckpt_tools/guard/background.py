@@ -1,0 +1,87 @@
+"""Sealing beside training: in a thread, one after the other, and what goes wrong is a logged warning."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotDone
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ckpt_tools.storage.threads import Threads
+
+if TYPE_CHECKING:
+    from ckpt_tools.model.seal import Sealing
+
+log = logging.getLogger("ckpt_tools")
+LONGEST = 300.0
+"""Seconds that the end of the process, or the next save, waits for sealings under way."""
+_NO_FAULT = frozenset({"sealed", "would-seal", "already", "merged"})
+
+
+class Pending:
+    """A sealing that goes on in the background."""
+
+    def __init__(self, future: Future[Sealing | None]) -> None:
+        self._future = future
+
+    def wait(self, timeout: float | None = None) -> Sealing | None:
+        """What came of it; None when it failed, or is not done after ``timeout`` seconds."""
+        try:
+            return self._future.result(timeout)
+        except NotDone:
+            return None
+
+
+def in_background(work: Callable[[], Sealing], roots: Sequence[str]) -> Pending:
+    """Seal after everything that waits already. Returns at once."""
+    return Pending(_worker().submit(quietly, work, roots))
+
+
+def quietly(work: Callable[[], Sealing], roots: Sequence[str]) -> Sealing | None:
+    """Seal, and log why something is not sealed; None when nothing could be. Training goes on, whatever
+    happens.
+    """
+    try:
+        sealing = work()
+    except Exception as e:
+        where = ", ".join(roots)
+        if any(map(os.path.lexists, roots)):
+            log.warning("%s: not sealed: %s", where, e, exc_info=log.isEnabledFor(logging.DEBUG))
+        else:
+            log.info("%s: not sealed: it is gone", where)
+        return None
+    for one in sealing.checkpoints:
+        if one.state not in _NO_FAULT and os.path.lexists(one.path):
+            why = one.findings[0].message if one.findings else "nothing more is known"
+            log.warning("%s: not sealed, it is %s: %s", one.path, one.state, why)
+    return sealing
+
+
+def finish(timeout: float | None = None) -> bool:
+    """Wait until everything that was to be sealed is done; False when it is not after ``timeout`` seconds."""
+    if not _worker.cache_info().currsize:
+        return True
+    try:
+        _worker().submit(lambda: None).result(timeout)
+    except NotDone:
+        return False
+    return True
+
+
+@cache
+def _worker() -> Threads:
+    """The one thread of this process, a daemon: whatever it hangs in, the process can end."""
+    return Threads(1)
+
+
+def _at_exit() -> None:
+    if not finish(LONGEST):
+        log.warning("the process ends with sealings under way: what they are of stays as it was")
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_worker.cache_clear)  # threads do not come along

@@ -1,0 +1,47 @@
+"""A callback for Lightning: every checkpoint that its trainer saves is sealed, file or sharded directory."""
+
+from __future__ import annotations
+
+from functools import partial, wraps
+from typing import Any
+
+from ckpt_tools.guard.callbacks.saves import saving
+
+
+def seal_callback(**options: Any) -> Any:
+    """A Lightning ``Callback``; ``options`` are those of ``ckpt_tools.seal``.
+
+    It follows ``trainer.save_checkpoint``, by which ``ModelCheckpoint`` saves as well. Remote paths are left
+    alone.
+    """
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        from pytorch_lightning import Callback
+
+    class SealCallback(Callback):  # type: ignore[misc]  # it has no types here
+        def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
+            trainer.save_checkpoint = _sealing(trainer, options)
+
+        def teardown(self, trainer: Any, *_: Any, **__: Any) -> None:
+            del trainer.save_checkpoint
+
+        def __reduce__(self) -> Any:
+            return partial(seal_callback, **options), ()
+
+    return SealCallback()
+
+
+def _sealing(trainer: Any, options: dict[str, Any]) -> Any:
+    """The trainer's own way to save, with a seal at its end: all ranks are done when it returns."""
+    save = trainer.save_checkpoint
+
+    @wraps(save)
+    def sealed(filepath: Any, *words: Any, **named: Any) -> None:
+        if "://" in str(filepath):
+            save(filepath, *words, **named)
+            return
+        with saving(filepath, rank=trainer.global_rank, world_size=trainer.world_size, **options):
+            save(filepath, *words, **named)
+
+    return sealed

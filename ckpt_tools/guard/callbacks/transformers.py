@@ -1,0 +1,36 @@
+"""A callback for the Trainer of transformers: every checkpoint that it saves is sealed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ckpt_tools.guard.callbacks.saves import Save
+
+
+def seal_callback(**options: Any) -> Any:
+    """A ``TrainerCallback``; ``options`` are those of ``ckpt_tools.seal``.
+
+    Each rank seals what is its own by its name. Before the next save, which may delete older ones, it waits
+    for what is still being sealed.
+    """
+    from transformers import TrainerCallback
+
+    class SealCallback(TrainerCallback):  # type: ignore[misc]  # it has no types here
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if control.should_save:
+                _save(args, state).unseal()
+
+        on_epoch_end = on_step_end
+
+        def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+            _save(args, state).seal()
+
+        def __reduce__(self) -> Any:
+            return partial(seal_callback, **options), ()
+
+    def _save(args: Any, state: Any) -> Save:
+        path = f"{args.output_dir}/checkpoint-{state.global_step}"
+        return Save.at(path, args.process_index, args.world_size, options)
+
+    return SealCallback()

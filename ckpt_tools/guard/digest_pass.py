@@ -1,0 +1,199 @@
+"""One pass over a file that is to be sealed: verified at level content, and digested, its bytes read once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ckpt_tools import formats
+from ckpt_tools.checksum import Extent, Outcome, Progress, Sum, chunks, mismatches
+from ckpt_tools.checksum.combine import crc32_combine, crc32c_combine
+from ckpt_tools.checksum.sums import ASKED
+from ckpt_tools.errors import UsageError
+from ckpt_tools.formats import Claim
+from ckpt_tools.formats.common.zero_pages import watching
+from ckpt_tools.formats.seals.whole_digests import hash_of
+from ckpt_tools.guard.options import SealOptions
+from ckpt_tools.inspection.check import Inspection
+from ckpt_tools.inspection.digests import tensor_digests
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Level, Report, Scalar
+from ckpt_tools.model.seal import SealedFile
+from ckpt_tools.reading.session import Session
+from ckpt_tools.storage import opened
+
+_COUNTER = re.compile(
+    r"(?:.*[._])?(?:global_?step|steps?|step_num|epoch(?:_num)?|iteration|iter(?:_num)?|num_updates"
+    r"|optimizer_step|batch_idx|current_step|consumed_(?:train_)?samples|\w+_timestamp_nsecs)"
+)
+"""Names of numbers that are others in every save."""
+_COUNTERS = 16
+_XXH3 = 16
+_CRC = 4
+
+
+class Seen(NamedTuple):
+    """What the pass saw: ``file`` is None where the file must not be sealed, as the report says."""
+
+    report: Report | None
+    file: SealedFile | None
+
+
+class DigestPass(NamedTuple):
+    """How files are read, and which digests are wanted of them."""
+
+    algorithm: str
+    also: tuple[str, ...] = ()
+    tensors: bool = False
+    jobs: int = 0
+    io: str = "auto"
+    require: tuple[str, ...] = ()
+    key: bytes | None = None
+    progress: Progress | None = None
+
+    def read(self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim]) -> Seen:
+        """A file that the seal calls ``name``. Raises OSError where nobody can look at it."""
+        if not (expect or claims or formats.names.known(os.path.basename(path))):
+            return Seen(None, self.plain(path, name))  # many bytes begin as JSON does
+        inspection = Inspection(
+            path,
+            Level.CONTENT,
+            expect=expect,
+            claims=claims,
+            progress=self.progress,
+            require=self.require,
+            key=self.key,
+            io=self.io,
+        )
+        steps, found = inspection.steps(hold=True), _Digests(0, ())
+        try:
+            source, sums, empty = next(steps)
+            found = self._wanted(source.size)
+            told = mismatches(
+                source,
+                [*sums, *found.sums],
+                jobs=self.jobs,
+                progress=self.progress,
+                gaps=True,
+                watch=watching(empty),
+            )
+            steps.send(found.taken(told))
+        except StopIteration as done:
+            report, anatomy = done.value
+        if report.format is None and not report.findings:
+            return Seen(None, self.plain(path, name))
+        if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or not found.complete:
+            return Seen(report, None)
+        tensors = (
+            tensor_digests(path, anatomy, self.progress, jobs=self.jobs, io=self.io) if self.tensors else {}
+        )
+        return Seen(report, found.file(name, self.algorithm, counters(report.metadata), tensors))
+
+    def _wanted(self, size: int) -> _Digests:
+        others = [n for n in (self.algorithm, *self.also) if n != "xxh3"]
+        return _Digests(size, dict.fromkeys(others))
+
+    def plain(self, path: str, name: str) -> SealedFile:
+        """A file of no format that anybody here knows."""
+        with opened(path, self.io) as source:
+            found = self._wanted(source.size)
+            if source.size:
+                told = mismatches(source, found.sums, jobs=self.jobs, progress=self.progress)
+                for _ in found.taken(told):
+                    raise AssertionError("nothing is stored that could differ")
+            if source.changed():
+                raise OSError(errno.ESTALE, "size or modification time changed while the file was read", path)
+            return found.file(name, self.algorithm, {}, {})
+
+
+def digest_pass(s: Session, options: SealOptions) -> DigestPass:
+    """How the files of a session are read to be sealed."""
+    read = options.read
+    return DigestPass(
+        options.algorithm,
+        options.also,
+        options.tensors,
+        read.jobs,
+        s.reader.io,
+        read.require,
+        s.reader.key,
+        s.reader.advance,
+    )
+
+
+def counters(metadata: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The numbers in a file that tell which save it is of."""
+    told = {
+        name: value
+        for name, value in metadata.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and _COUNTER.fullmatch(name)
+    }
+    return dict(sorted(told.items())[:_COUNTERS])
+
+
+class _Digests:
+    """What is asked of one file, and what came."""
+
+    def __init__(self, size: int, names: Iterable[str]) -> None:
+        self.size, self._names = size, tuple(names) if size else ()
+        self._extents = list(chunks.chunks(size))
+        self.sums = [
+            Sum(f"chunk {e.offset}", ASKED, (e,), e.offset, hash=chunks.ChunkDigests) for e in self._extents
+        ]
+        for name in self._names:
+            made = hash_of(name)
+            if made is None:
+                raise UsageError(
+                    f"{name} needs a package that is not there", f"pip install 'ckpt-tools[{name}]'"
+                )
+            self.sums.append(Sum(name, ASKED, (Extent(0, size),), 0, hash=made))
+        self._empty = dict.fromkeys(names, b"") if not size else {}
+        self._came: dict[str, bytes] = {}
+
+    def taken(self, told: Iterator[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:
+        """Keeps what was asked for, and passes on what differs from what is stored."""
+        for s, got in told:
+            if s.expected == ASKED and isinstance(got, bytes):
+                self._came[s.what] = got
+            else:
+                yield s, got
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything came: a read that was stopped leaves some out."""
+        return len(self._came) == len(self.sums)
+
+    def file(
+        self, name: str, algorithm: str, counters: Mapping[str, Scalar], tensors: Mapping[str, str]
+    ) -> SealedFile:
+        """The file as a seal has it."""
+        rows = [self._came[f"chunk {e.offset}"] for e in self._extents]
+        strong = [row[:_XXH3].hex() for row in rows]
+        crc, crcc = 0, 0
+        for e, row in zip(self._extents, rows, strict=True):
+            crc = crc32_combine(crc, int.from_bytes(row[_XXH3 : _XXH3 + _CRC], "big"), e.length)
+            crcc = crc32c_combine(crcc, int.from_bytes(row[-_CRC:], "big"), e.length)
+        whole = {n: self._came[n].hex() for n in self._names} | {n: _of_nothing(n) for n in self._empty}
+        return SealedFile(
+            path=name,
+            size=self.size,
+            digest=whole.pop(algorithm) if algorithm != "xxh3" else chunks.whole(self.size, strong),
+            crc32=f"{crc:08x}",
+            crc32c=f"{crcc:08x}",
+            chunks="".join(strong),
+            chunk_crc32="".join(row[_XXH3 : _XXH3 + _CRC].hex() for row in rows),
+            chunk_crc32c="".join(row[-_CRC:].hex() for row in rows),
+            counters=counters,
+            also=whole,
+            tensors=tensors,
+        )
+
+
+def _of_nothing(name: str) -> str:
+    """The digest of an empty file."""
+    made = hash_of(name)
+    digest = b"" if made is None else made().digest()
+    return digest.hex() if isinstance(digest, bytes) else ""

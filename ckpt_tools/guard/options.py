@@ -1,0 +1,27 @@
+"""How checkpoints are sealed."""
+
+from __future__ import annotations
+
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.seal import Fragment
+from ckpt_tools.model.selection import ReadOptions
+
+
+@frozen
+class SealOptions:
+    """``algorithm`` is that of whole files, ``also`` are further ones; with ``tensors`` each tensor has a
+    digest too. ``again`` replaces seals without asking whether the files fit them, ``dry_run`` writes
+    nothing. ``merge`` makes one seal of fragments, ``fragment`` seals what one rank wrote, of which ``files``
+    are named (relative to the checkpoint) or told by the layout. ``sign_key`` is the file of a private key.
+    """
+
+    read: ReadOptions = ReadOptions()
+    algorithm: str = "xxh3"
+    also: tuple[str, ...] = ()
+    tensors: bool = False
+    again: bool = False
+    dry_run: bool = False
+    merge: bool = False
+    fragment: Fragment | None = None
+    files: tuple[str, ...] = ()
+    sign_key: str | None = None

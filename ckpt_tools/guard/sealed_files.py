@@ -1,0 +1,77 @@
+"""The files of a checkpoint as its seal has them, or what keeps it from being sealed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ckpt_tools.findings import finding
+from ckpt_tools.guard.digest_pass import Seen
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.seal import SealedFile
+from ckpt_tools.storage.local import Identity
+
+_BLIND = frozenset({"unreadable", "unread-pickle"})
+_CHANGED = "it was changed while its checkpoint was read"
+
+
+class SealedFiles(NamedTuple):
+    """What a pass over all files of a checkpoint came to: nothing is sealed where something is ``wrong``."""
+
+    files: tuple[SealedFile, ...]
+    wrong: tuple[Finding, ...]
+
+    @property
+    def state(self) -> str:
+        """How the checkpoint ends, by what is wrong with it."""
+        return state_of(self.wrong)
+
+
+def sealed_files(paths: Sequence[str], read: Callable[[str], Seen]) -> SealedFiles:
+    """Every file, read. All are looked at again when the last one was read: one that was written meanwhile
+    would be sealed as part of a checkpoint that there never was.
+    """
+    before = _identities(paths)
+    files, wrong = list[SealedFile](), list[Finding]()
+    for path in paths:
+        try:
+            seen = read(path)
+        except OSError as e:
+            code = "in-use" if e.errno in (errno.ESTALE, errno.ENOENT) else "unreadable"
+            wrong.append(finding(code, e.strerror or str(e), path=path))
+            continue
+        if seen.file is not None:
+            files.append(seen.file)
+        elif seen.report is not None:
+            found = (f for f in seen.report.findings if f.severity is not Severity.NOTE)
+            wrong += (replace(f, path=path) for f in found)
+    after = _identities(paths)
+    changed = [path for path in paths if before[path] != after[path]]
+    if changed:  # what else is wrong may come from that
+        wrong = [finding("in-use", _CHANGED, path=path) for path in changed]
+    return SealedFiles(tuple(files), tuple(wrong))
+
+
+def _identities(paths: Sequence[str]) -> Mapping[str, Identity | None]:
+    """What tells that a file is still the same; None where nobody can say, and reading it tells why."""
+    return {path: _identity(path) for path in paths}
+
+
+def _identity(path: str) -> Identity | None:
+    try:
+        return Identity.of(os.stat(path))
+    except OSError:
+        return None
+
+
+def state_of(wrong: Sequence[Finding]) -> str:
+    """How what is not sealed ends, by what is wrong with it: the most serious first."""
+    codes = {f.code for f in wrong}
+    if codes & _BLIND:
+        return "unreadable"
+    if "in-use" in codes:
+        return "in-use"
+    return "unfinished" if codes == {"unfinished-save"} else "broken"

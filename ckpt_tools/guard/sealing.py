@@ -1,0 +1,194 @@
+"""``ckpt seal``: what is whole is read once, verified and sworn to; what is not is named."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ckpt_tools import __version__
+from ckpt_tools.crosscheck.crosscheck import crosscheck
+from ckpt_tools.formats.seals import document, names
+from ckpt_tools.formats.seals.names import NAME
+from ckpt_tools.guard.digest_pass import Seen, digest_pass
+from ckpt_tools.guard.fragments import merged, of_one_rank, remove_fragments
+from ckpt_tools.guard.options import SealOptions
+from ckpt_tools.guard.sealed_files import sealed_files, state_of
+from ckpt_tools.guard.soundness import Soundness
+from ckpt_tools.guard.targets import Target, described, targets
+from ckpt_tools.guard.writing import put, tidy
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Level
+from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile, SealedOne, Sealing
+from ckpt_tools.reading.opening import open_session
+from ckpt_tools.reading.prefetch import prefetch
+from ckpt_tools.reading.session import formats_allowed
+from ckpt_tools.reading.unseen import not_seen
+from ckpt_tools.storage import counted
+
+if TYPE_CHECKING:
+    from ckpt_tools.guard.signing import Signer
+
+
+def seal_below(
+    roots: Sequence[str], options: SealOptions, note: Callable[[SealedOne], object] | None = None
+) -> Sealing:
+    """Seal every whole checkpoint at or below the roots, which are absolute. ``note`` is told of each as soon
+    as it is done.
+
+    Raises CannotLook where a root cannot be listed or a seal not be written.
+    """
+    started, done, findings = time.perf_counter(), list[SealedOne](), list[Finding]()
+    with counted() as read:
+        for root in dict.fromkeys(roots):
+            if options.fragment is not None:
+                outcomes = of_one_rank(root, options)
+            elif options.merge:
+                outcomes = merged(root, options)
+            else:
+                sealer = Sealer(root, options)
+                findings += not_seen(sealer.session)
+                outcomes = sealer.outcomes()
+            for one in outcomes:
+                done.append(one)
+                if note is not None:
+                    note(one)
+    return Sealing(
+        roots=tuple(roots),
+        checkpoints=tuple(done),
+        bytes_read=read.bytes,
+        seconds=round(time.perf_counter() - started, 6),
+        dry_run=options.dry_run,
+        findings=tuple(findings),
+    )
+
+
+class Sealer:
+    """Seals what is below one root."""
+
+    def __init__(self, root: str, options: SealOptions) -> None:
+        self.options = options
+        self.session = s = open_session(root, options.read)
+        s.add_members()
+        self._parts: dict[str, Part] = {p.path: p for p in s.parts}
+        self._pass, self._soundness = digest_pass(s, options), Soundness(s, options.again)
+        self._signer, self._alone = _signer(options.sign_key), set[str]()
+
+    def outcomes(self) -> Iterator[SealedOne]:
+        """One checkpoint after the other, each sealed before the next is read."""
+        s = self.session
+        prefetch(s, s.parts, Level.STRUCTURE)
+        for part in s.parts:
+            s.report(part, Level.STRUCTURE)
+        crosscheck(s, s.found.tree, Level.STRUCTURE)
+        found = [self._placed(target) for target in targets(s)]
+        self._alone = {target.path for target in found if target.files == (target.path,)}
+        s.bytes_total = s.bytes_done + sum(_size(path) for target in found for path in target.files)
+        if not self.options.dry_run:
+            for home in {os.path.dirname(target.seal) for target in found}:
+                tidy(home)
+        for target in found:
+            yield self._outcome(target)
+
+    def _placed(self, target: Target) -> Target:
+        """The target with its seal where it belongs."""
+        away = self.options.read.seal_dir
+        if away is None:
+            return target
+        from ckpt_tools.reading.mirrored import place
+
+        return target._replace(seal=place(away, target.seal))
+
+    def _outcome(self, target: Target) -> SealedOne:
+        """What becomes of one target: why it is not sealed, or its seal, written."""
+        done = SealedOne(
+            target.path,
+            target.seal,
+            "sealed",
+            target.checkpoint.label if target.checkpoint else "",
+            len(target.files),
+            sum(_size(path) for path in target.files),
+        )
+        if wrong := self._soundness.against(target):
+            return replace(done, state=state_of(wrong), findings=tuple(wrong))
+        if not self.options.again and self._is_sealed(target):
+            return replace(done, state="already")
+        read = sealed_files(target.files, partial(self._file, target))
+        if read.wrong:
+            return replace(done, state=read.state, findings=read.wrong)
+        if self.options.dry_run:
+            return replace(done, state="would-seal")
+        made = document.text(self._seal(target, read.files))
+        put(target.seal, made, away=self.options.read.seal_dir is not None)
+        for path, data in self._signatures(target, read.files) if self._signer else ():
+            put(path, data, away=False)
+        if self.options.again and os.path.basename(target.seal) == NAME:
+            remove_fragments(os.path.dirname(target.seal))
+        return done
+
+    def _is_sealed(self, target: Target) -> bool:
+        """Whether a seal that counts names these files and no others, with their sizes."""
+        seals = self.session.indexes.seals
+        known = [] if seals is None else seals.at(target.seal)
+        sealed = {f.path: f.size for k in known for f in k.seal.files}
+        if self._signer is not None and not self._signer.is_signed(target):
+            return False
+        return sealed == {self._name(target, path): _size(path) for path in target.files}
+
+    # ---- read and swear
+
+    def _file(self, target: Target, path: str) -> Seen:
+        s, part = self.session, self._parts.get(path)
+        expect = formats_allowed(part, s.layouts.piece_of(part)) if part else ()
+        claims = s.indexes.described(path) if self.options.again else s.indexes.claims(path)
+        if self.options.again and self._signer is not None:  # the signature is made anew as well
+            claims = tuple(c for c in claims if c.format != "model_signing")
+        return self._pass.read(path, self._name(target, path), expect, claims)
+
+    def _signatures(self, target: Target, files: Sequence[SealedFile]) -> Iterator[tuple[str, bytes]]:
+        """(path, content) of its signatures."""
+        assert self._signer is not None  # noqa: S101 - for the type checker: the caller has looked
+        homes = (os.path.split(path) for path in target.files if path in self._alone and path != target.path)
+        hidden = [
+            f"{home}/{made(name)}" for home, name in homes for made in (names.beside, names.signature_beside)
+        ]
+        return self._signer.sign(target, files, self.options.algorithm, hidden)
+
+    def _name(self, target: Target, path: str) -> str:
+        return os.path.relpath(path, target.base)
+
+    def _seal(self, target: Target, files: Sequence[SealedFile]) -> Seal:
+        return Seal(
+            tool_version=__version__,
+            checkpoint=self._described(target),
+            algorithm=self.options.algorithm,
+            files=tuple(files),
+            beside=target.beside,
+        )
+
+    def _described(self, target: Target) -> SealedCheckpoint:
+        """What the seal says that it is of."""
+        c = target.checkpoint
+        if c is None:
+            return SealedCheckpoint()
+        return described(c, self.session.root)
+
+
+def _signer(key: str | None) -> Signer | None:
+    """What signs, where a key is given."""
+    if key is None:
+        return None
+    from ckpt_tools.guard.signing import Signer  # needs a package that few have
+
+    return Signer(key)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

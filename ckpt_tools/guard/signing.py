@@ -1,0 +1,97 @@
+"""Signatures over what was sealed, as ``model_signing verify key`` accepts them: of a whole directory, or of
+each file.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.formats.common.format import Damage
+from ckpt_tools.formats.manifests.model_signing import read_statement
+from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, SIGNATURE, signature_beside
+from ckpt_tools.guard.targets import Target, files_of
+from ckpt_tools.inspection.signatures import EXTRA, Given, manifest_of, usable
+from ckpt_tools.model.seal import SealedFile
+from ckpt_tools.storage import LocalSource, ShortRead
+
+DIGEST = "sha256"
+_IGNORED = (SIGNATURE, NAME, FRAGMENTS, ".git", ".gitattributes", ".github", ".gitignore")
+"""What the package leaves out by itself, and what is written beside the files."""
+
+
+class Signature(NamedTuple):
+    """A signature to be made: where it lies, of what it is, and the names of its files with their paths."""
+
+    path: str
+    model: str
+    files: dict[str, str]
+
+
+def signatures(target: Target) -> Iterator[Signature]:
+    """One for a directory in which nothing else lies, else one for each file: the package says no to files
+    that it does not know.
+    """
+    if target.base == target.path and set(files_of(target.path)) == set(target.files):
+        names = {os.path.relpath(path, target.base): path for path in target.files}
+        yield Signature(f"{target.path}/{SIGNATURE}", os.path.basename(target.path), names)
+        return
+    for path in target.files:
+        home, name = os.path.split(path)
+        yield Signature(f"{home}/{signature_beside(name)}", name, {".": path})
+
+
+class Signer:
+    """Signs with the private ``key`` in a PEM file. Raises UsageError where there is no such key, or the
+    package is not there.
+    """
+
+    def __init__(self, key: str) -> None:
+        try:
+            from model_signing import signing
+        except ImportError:
+            raise UsageError("--sign-key needs the package model-signing", EXTRA) from None
+        self._key, self._config = key, signing.Config
+        usable(key, lambda: signing.Config().use_elliptic_key_signer(private_key=Path(key)))
+
+    def is_signed(self, target: Target) -> bool:
+        """Whether signatures of just these files are there already, whoever's they are."""
+        return all(_signed(s.path) == set(s.files) for s in signatures(target))
+
+    def sign(
+        self, target: Target, files: Sequence[SealedFile], algorithm: str, beside: Sequence[str]
+    ) -> Iterator[tuple[str, bytes]]:
+        """(path, content) of each signature of what was just sealed. ``beside`` are further files, hidden
+        ones in the same directory, that are not part of it.
+        """
+        ignored = [*_IGNORED, *(os.path.relpath(path, target.base) for path in beside)]
+        digests = {
+            os.path.normpath(f"{target.base}/{f.path}"): f.digest if algorithm == DIGEST else f.also[DIGEST]
+            for f in files
+        }
+        for s in signatures(target):
+            serialization = {
+                "method": "files",
+                "hash_type": DIGEST,
+                "allow_symlinks": any(map(os.path.islink, s.files.values())),
+                "ignore_paths": ignored,
+            }
+            rows = [(name, DIGEST, digests[path]) for name, path in s.files.items()]
+            config = self._config().use_elliptic_key_signer(private_key=Path(self._key))
+            config.set_hashing_config(Given(manifest_of(s.model, serialization, rows)))
+            with tempfile.TemporaryDirectory() as aside:
+                config.sign(Path(target.base), Path(aside) / SIGNATURE)
+                yield s.path, (Path(aside) / SIGNATURE).read_bytes()
+
+
+def _signed(path: str) -> set[str]:
+    """The names in a signature; none where there is no signature."""
+    try:
+        with LocalSource(path) as source:
+            return {str(name) for name, _, _ in read_statement(source).resources}
+    except (Damage, OSError, ShortRead):
+        return set()

@@ -1,0 +1,127 @@
+"""What is sealed together: a checkpoint with a directory of its own as a whole, other files one by one."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ckpt_tools import formats
+from ckpt_tools.discovery import group as grouping
+from ckpt_tools.discovery.sealable import directories
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.formats.seals.names import NAME, beside, is_apart
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.seal import SealedCheckpoint
+from ckpt_tools.reading.session import Session
+
+
+class Target(NamedTuple):
+    """``path`` is the directory or the file, ``base`` the directory that the names in ``seal`` are relative
+    to; ``files`` are absolute. ``siblings`` are the checkpoints of the same run.
+    """
+
+    path: str
+    base: str
+    seal: str
+    files: tuple[str, ...]
+    beside: tuple[str, ...] = ()
+    checkpoint: Checkpoint | None = None
+    siblings: Sequence[Checkpoint] = ()
+
+
+def targets(s: Session) -> Iterator[Target]:
+    """Everything below the root that can have a seal: the checkpoints of each run, newest first, then other
+    files.
+    """
+    runs = s.runs(grouping.group(s.parts, s.layouts))
+    homes = _homes(c for checkpoints in runs.values() for c in checkpoints)
+    taken = set[str]()
+    for checkpoints in runs.values():
+        for c in sorted(checkpoints, key=lambda c: (c.order, c.path), reverse=True):
+            made = list(_of_checkpoint(s, c, checkpoints, homes))
+            taken.update(path for target in made for path in target.files)
+            yield from made
+    for bare in s.found.bare:
+        if bare.path not in taken and bare.size >= 0 and not is_apart(os.path.basename(bare.path)):
+            yield _of_file(bare.path)
+    # TensorFlow's graphs: no state, but of one save as the files beside them are
+    yield from (_of_file(path) for path in s.found.unneeded if path not in taken)
+
+
+def _homes(checkpoints: Iterable[Checkpoint]) -> dict[str, int]:
+    """How many checkpoints have each directory for their own."""
+    out: dict[str, int] = {}
+    for c in checkpoints:
+        for home in {p.home for p in c.parts}:
+            out[home] = out.get(home, 0) + 1
+    return out
+
+
+def _of_checkpoint(
+    s: Session, c: Checkpoint, siblings: Sequence[Checkpoint], homes: dict[str, int]
+) -> Iterator[Target]:
+    mine = {p.home for p in c.parts}
+    home = next(iter(mine))
+    parts = s.members(c).parts
+    members = tuple(p.path for p in parts)
+    if len(mine) == 1 and home and homes[home] == 1 and s.found.tree:
+        others = [h for h in homes if h.startswith(f"{home}/")]
+        files = tuple(sorted({*files_of(home, others), *members}))
+        yield Target(home, home, f"{home}/{NAME}", files, (), c, siblings)
+        return
+    alike = Counter(map(_place, parts))
+    for part in parts:
+        # a file that another can stand in for is not missed: frameworks remove one of two copies
+        is_missed = alike[_place(part)] == 1
+        near = _beside(part.path, members) if is_missed else ()
+        yield _of_file(part.path)._replace(beside=near, checkpoint=c, siblings=siblings)
+
+
+def _place(part: Part) -> tuple[object, ...]:
+    """What files have in common that can stand in for each other."""
+    return part.role, part.rank, part.coords, part.role == "data" and part.path
+
+
+def _beside(path: str, members: Sequence[str]) -> tuple[str, ...]:
+    """The other files of a checkpoint in the directory of one, and below."""
+    near = (os.path.relpath(other, os.path.dirname(path)) for other in members if other != path)
+    return tuple(name for name in near if not name.startswith("../"))
+
+
+def _of_file(path: str) -> Target:
+    base, name = os.path.split(path)
+    return Target(path, base, f"{base}/{beside(name)}", (path,))
+
+
+def files_of(home: str, others: Sequence[str] = ()) -> Iterator[str]:
+    """The files of a checkpoint's directory, at any depth. Where other checkpoints lie below it, it is the
+    directory of a run as well, in which only what is known by name is the checkpoint's.
+    """
+    for directory, entries in directories(home):
+        if isinstance(entries, OSError):
+            raise CannotLook(f"cannot list {directory}: {entries.strerror}")
+        if not any(f"{directory}/".startswith(f"{other}/") for other in others):
+            known = formats.names.known
+            yield from (path for path in entries.files if not others or known(os.path.basename(path)))
+
+
+def described(c: Checkpoint, root: str) -> SealedCheckpoint:
+    """What a seal says that it is of."""
+    ranks = [p.rank for p in c.parts if p.rank is not None]
+    sizes: dict[str, int] = {}
+    for p in c.parts:
+        for name, at in p.coords:
+            sizes[name] = max(sizes.get(name, 0), at + 1)
+    return SealedCheckpoint(
+        layout=c.layout,
+        run=os.path.relpath(c.run, root) if os.path.isabs(c.run) else c.run,
+        kind=c.kind.value,
+        step=c.step,
+        epoch=c.epoch,
+        step_in_epoch=c.step_in_epoch,
+        world_size=max(ranks) + 1 if ranks else None,
+        parallel=sizes,
+    )

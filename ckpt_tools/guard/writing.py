@@ -1,0 +1,101 @@
+"""A seal put in its place: whole or not at all, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.formats.seals import names
+from ckpt_tools.formats.seals.names import FRAGMENTS
+
+_DEAD = 60
+"""Seconds after which nobody still writes a file that is as old: it takes milliseconds. Who does all the same
+is told that his seal could not be written.
+"""
+_HINTS = {
+    errno.EROFS: "the file system is mounted read-only: keep seals elsewhere with --seal-dir DIR",
+    errno.EACCES: "you may not write there: keep seals elsewhere with --seal-dir DIR",
+    errno.EPERM: "you may not write there: keep seals elsewhere with --seal-dir DIR",
+    errno.ENOSPC: "make room, or keep seals elsewhere with --seal-dir DIR",
+    errno.EDQUOT: "make room, or keep seals elsewhere with --seal-dir DIR",
+}
+
+
+def put(path: str, data: bytes, *, away: bool) -> None:
+    """Write a file aside, sync it, rename it, and sync its directory. Raises CannotLook, with the old file in
+    its place.
+
+    Directories are made for a seal that lies ``away`` from what it is of. The directory of a checkpoint is
+    not: one that is deleted meanwhile would come back, with nothing but a seal in it.
+    """
+    home, name = os.path.split(path)
+    try:
+        with opened_home(home, make=True, away=away) as at:
+            _put(at, name, data)
+            os.fsync(at)
+    except OSError as e:
+        hint = _HINTS.get(
+            e.errno or 0, "see that its directory can be written, or name another with --seal-dir DIR"
+        )
+        raise CannotLook(f"the seal {path} could not be written: {e.strerror}", hint) from e
+
+
+@contextmanager
+def opened_home(home: str, *, make: bool = False, away: bool = False) -> Iterator[int]:
+    """The directory that a seal lies in, open; ``make`` that of fragments, and ``away`` the ones above.
+
+    That of fragments is no link: it could lead anywhere. Raises OSError.
+    """
+    above, name = os.path.split(home)
+    if away:
+        os.makedirs(above if name == FRAGMENTS else home, exist_ok=True)
+    with _directory(above if name == FRAGMENTS else home) as at:
+        if name != FRAGMENTS:
+            yield at
+            return
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=at)
+                os.fsync(at)
+        with _directory(name, os.O_NOFOLLOW, at) as fragments:
+            yield fragments
+
+
+@contextmanager
+def _directory(path: str, flags: int = 0, at: int | None = None) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags, dir_fd=at)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def tidy(home: str) -> None:
+    """Remove what processes that died while they wrote a seal have left in a directory."""
+    with suppress(OSError), opened_home(home) as at:
+        for name in filter(names.is_aside, os.listdir(at)):
+            with suppress(FileNotFoundError):  # another process was faster, or has renamed it
+                if time.time() - os.stat(name, dir_fd=at, follow_symlinks=False).st_mtime > _DEAD:
+                    os.unlink(name, dir_fd=at)
+
+
+def _put(at: int, name: str, data: bytes) -> None:
+    aside = names.aside(name)
+    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(aside, name, src_dir_fd=at, dst_dir_fd=at)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(aside, dir_fd=at)
+        raise

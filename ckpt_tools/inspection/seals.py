@@ -1,0 +1,303 @@
+"""What seals say about the files that they were made of: each seal is read once, when a file that it may be
+about is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Claim, Damage
+from ckpt_tools.formats.seals.document import misplaced
+from ckpt_tools.formats.seals.names import of_one_file
+from ckpt_tools.formats.seals.seal import compare, read, whole_of
+from ckpt_tools.model import ranges
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Level, Scalar
+from ckpt_tools.model.seal import Seal, SealedFile
+from ckpt_tools.storage import LocalSource, ShortRead
+from ckpt_tools.storage.retry import is_file
+
+_ABOVE = 16
+"""How many directories above a file its seal may lie."""
+_LISTED = 16
+_CLAIMS = 4
+"""Seals that a file is compared with, at most: more than there are algorithms, so of those that contradict
+each other one is always among them.
+"""
+_ASKED = 4
+"""Files whose counters are compared to see whether a seal is of another save, at most."""
+_PROOF = 2
+"""Counters that must differ: one may be a flipped bit."""
+
+
+class Known(NamedTuple):
+    """A seal that counts: of which directory, what it says, its identity ("" when it has just changed) and
+    when it was written.
+    """
+
+    path: str
+    base: str
+    seal: Seal
+    identity: str
+    mtime_ns: int
+
+
+class Seals:
+    """``bases`` maps the path of each seal to the directory that its names are relative to.
+
+    ``findings`` maps a seal to what is wrong with it, ``about`` a file to what is wrong with the seals that
+    it is in; ``known`` are the seals that count, ``absent`` those of them that name files that are gone; one
+    that could not be read, and why, goes to ``unseen``.
+    """
+
+    def __init__(self, bases: Mapping[str, str], unseen: dict[str, str]) -> None:
+        self._waiting: dict[str, list[str]] = defaultdict(list)
+        for path, base in bases.items():
+            self._waiting[base].append(path)
+        self._climbed = set[str]()  # directories whose seals, and those above them, are read
+        self._claims: dict[str, dict[tuple[int, str, str], Claim]] = defaultdict(dict)
+        self._behind: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        self._sealed: dict[str, list[tuple[Known, SealedFile]]] = defaultdict(list)
+        self.known: list[Known] = []
+        self.absent = set[str]()
+        self._by_path: dict[str, Known] = {}
+        self.findings: dict[str, list[Finding]] = defaultdict(list)
+        self.about: dict[str, list[Finding]] = defaultdict(list)
+        self.unseen = unseen
+
+    def claims(self, path: str) -> tuple[Claim, ...]:
+        """What the seals in the directory of ``path`` and above it say about it."""
+        home = directory = os.path.dirname(path)
+        if self._waiting and home not in self._climbed:
+            self._climbed.add(home)
+            for _ in range(_ABOVE):
+                self._read_of(directory)
+                above = os.path.dirname(directory)
+                if above == directory:
+                    break
+                directory = above
+        return tuple(self._claims.get(path, {}).values())
+
+    def behind(self, path: str) -> Sequence[tuple[str, str]]:
+        """The seals that the ``claims`` of a file rest on, with their identities."""
+        return self._behind.get(path, ())
+
+    def unchanged(self, path: str, size: int, mtime_ns: int) -> SealedFile | None:
+        """What was sealed of a file that is as long as then and was not written since, by its times; None
+        where no seal says, or two differ.
+        """
+        self.claims(path)
+        found = self._sealed.get(path, ())
+        same = {f.chunks for _, f in found}
+        current = all(f.size == size and mtime_ns <= known.mtime_ns for known, f in found)
+        if len(same) != 1 or not current:
+            return None
+        return max((f for _, f in found), key=lambda f: len(f.tensors))
+
+    def at(self, path: str) -> list[Known]:
+        """The seal that lies at ``path``, where it counts."""
+        if len(self._by_path) != len(self.known):
+            self._by_path = {known.path: known for known in self.known}
+        return [self._by_path[path]] if path in self._by_path else []
+
+    def members(self) -> Iterator[str]:
+        """Every existing file that a seal names; reads the seals that nobody asked for yet."""
+        self.read_all()
+        yield from self._claims
+
+    def read_all(self, besides: Container[str] = ()) -> None:
+        """Read those that nobody asked for yet, but for those of the directories ``besides``."""
+        for base in [base for base in self._waiting if base not in besides]:
+            self._read_of(base)
+
+    def _read_of(self, base: str) -> None:
+        """Read the seals of one directory, which belong together where they are fragments."""
+        paths = self._waiting.pop(base, ())
+        found = [known for path in paths if (known := self._known(path, base)) is not None]
+        self._count_fragments(found)
+        for known in found:
+            if (stale := _stale(known)) is None:
+                self.known.append(known)
+                self._keep(known)
+            else:
+                self._say(known, stale, _present(known))
+
+    def _known(self, path: str, base: str) -> Known | None:
+        """One seal; None where it does not count."""
+        opened = time.time_ns()
+        try:
+            with LocalSource(path) as source:
+                seal, identity, mtime_ns = read(source), source.identity(), source.stat.st_mtime_ns
+        except Damage as e:
+            self._say_of_home(path, base, e.finding)
+            return None
+        except (OSError, ShortRead) as e:
+            self.unseen[path] = getattr(e, "strerror", None) or str(e)
+            return None
+        if why := misplaced(os.path.basename(path), seal):
+            wrong = finding("seal-broken", why)
+            self.findings[path].append(wrong)
+            self._say_of_home(path, base, wrong)
+            return None
+        settled = identity is not None and identity.settled(opened)
+        return Known(path, base, seal, " ".join(map(str, identity or ())) if settled else "", mtime_ns)
+
+    def _say_of_home(self, path: str, base: str, f: Finding) -> None:
+        """Note what is wrong with a seal that does not count, for the file or directory that it lies with."""
+        own = of_one_file(os.path.basename(path))
+        self.about[f"{base}/{own}" if own else base].append(_in(path, f))
+
+    def _count_fragments(self, found: Sequence[Known]) -> None:
+        """Say which ranks' fragments are missing."""
+        fragments = {k.seal.fragment.rank: k for k in found if k.seal.fragment}
+        if not fragments:
+            return
+        sizes = {k.seal.fragment.world_size for k in fragments.values() if k.seal.fragment}
+        size = max(sizes)
+        missing = [rank for rank in range(size) if rank not in fragments] if size <= _MOST else []
+        first = min(fragments.items())[1]
+        if len(sizes) > 1:
+            said = f"its fragments are of jobs of {' and '.join(map(str, sorted(sizes)))} ranks"
+            self._say(first, finding("seal-incomplete", said), _present(first))
+        elif missing or size > _MOST:
+            said = (
+                f"{len(fragments):,} of {size:,} ranks have sealed their files: missing are {_ranks(missing)}"
+            )
+            self._say(first, finding("seal-incomplete", said), _present(first))
+
+    def _keep(self, known: Known) -> None:
+        """Note what a seal says about each file, and which are gone."""
+        absent, present, outside = list[str](), list[str](), list[str]()
+        for file in known.seal.files:
+            path = inside(known.base, file.path)
+            if path is None:
+                outside.append(file.path)
+            elif not self._there(path):
+                absent.append(file.path)
+            else:
+                present.append(path)
+                self._claim(path, file, known)
+        self.findings[known.path] += _escapes(outside)
+        beside = [p for name in known.seal.beside if (p := inside(known.base, name)) and self._there(p)]
+        if absent:
+            self.absent.add(known.path)
+        for f in _gone(absent):
+            if present or beside:
+                self._say(known, f, [*present, *beside])
+            else:  # what lies in its directory now is not what was sealed there
+                self._say_of_home(known.path, known.base, f)
+
+    def _claim(self, path: str, file: SealedFile, known: Known) -> None:
+        claims, key = self._claims[path], (file.size, file.chunks, file.digest)
+        if key not in claims and len(claims) < _CLAIMS:
+            claims[key] = _claim(file, known.seal.algorithm)
+        if len(self._behind[path]) < _CLAIMS:
+            self._behind[path].append((known.path, known.identity))
+            self._sealed[path].append((known, file))
+
+    def _say(self, known: Known, f: Finding, present: Iterable[str]) -> None:
+        self.findings[known.path].append(f)
+        for path in present:
+            self.about[path].append(_in(known.path, f))
+
+    def _there(self, path: str) -> bool:
+        try:
+            return is_file(path)
+        except OSError as e:
+            self.unseen[path] = e.strerror or str(e)
+            return True
+
+
+_MOST = 1 << 20
+"""Ranks of a job, at most."""
+
+
+def inside(base: str, name: str) -> str | None:
+    """The path of a file that a seal of ``base`` names; None when it lies elsewhere, or has a name that no
+    seal gives.
+    """
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return None
+    if "\0" in name or name.startswith(("/", "../")) or name in ("", ".", ".."):
+        return None
+    return f"{base.rstrip('/')}/{name}" if os.path.normpath(name) == name else None
+
+
+def _in(path: str, f: Finding) -> Finding:
+    """A finding with the place of the seal that it is about."""
+    return Finding(f.code, f.severity, f.message, f.offset, f.hint, path, f.ranks, f.follows)
+
+
+def _claim(file: SealedFile, algorithm: str) -> Claim:
+    check = partial(
+        compare,
+        size=file.size,
+        chunked=file.chunks,
+        whole=whole_of(file, algorithm),
+        tensors=tuple(file.tensors.items()),
+    )
+    return Claim("seal", check, whole=not file.size)
+
+
+def _present(known: Known) -> list[str]:
+    return [p for f in known.seal.files if (p := inside(known.base, f.path)) is not None]
+
+
+def _escapes(names: Sequence[str]) -> Iterator[Finding]:
+    """What to say of names that lead elsewhere."""
+    for name in names[:_LISTED]:
+        yield finding("path-escape", f"it names {name[:200]!r}, which lies outside its directory")
+    if len(names) > _LISTED:
+        yield finding("path-escape", f"and {len(names) - _LISTED:,} more of this kind")
+
+
+def _gone(names: Sequence[str]) -> Iterator[Finding]:
+    """What to say of files that were sealed and are not there."""
+    for name in names[:_LISTED]:
+        yield finding("seal-missing", f"{name[:200]!r} was sealed and is not there")
+    if more := names[_LISTED:]:
+        listed = ranges.names(name[:200] for name in more)
+        yield finding("seal-missing", f"{len(more):,} more files were sealed and are not there: {listed}")
+
+
+def _ranks(missing: Sequence[int]) -> str:
+    return ranges.names(map(str, missing)) or "too many to list"
+
+
+def _stale(known: Known) -> Finding | None:
+    """Why a seal is of an earlier save under the same names: the counters that tell which save it is differ
+    from those that were sealed.
+
+    One that differs may be a flipped bit, so it takes two; where there are fewer nobody can say, and what
+    differs is damage.
+    """
+    differ = list[str]()
+    rows = sorted((f for f in known.seal.files if f.counters), key=lambda f: (f.size, f.path))
+    for file in rows[:_ASKED]:
+        path = inside(known.base, file.path)
+        for name, was, now in _changed(path, file.counters) if path else ():
+            differ.append(f"{name} is {now} in {file.path}, {was} was sealed")
+    if len(differ) < _PROOF:
+        return None
+    return finding("seal-stale", f"the seal is of another save: {'; '.join(differ[:3])}")
+
+
+def _changed(path: str, counters: Mapping[str, Scalar]) -> Iterator[tuple[str, Scalar, Scalar]]:
+    """The counters in a sound file that differ from those that were sealed, with both values."""
+    from ckpt_tools.inspection.check import inspect
+
+    report, _ = inspect(path, Level.STRUCTURE)
+    if any(f.severity is Severity.ERROR for f in report.findings):
+        return
+    for name, was in counters.items():
+        now = report.metadata.get(name)
+        if now is not None and now != was:
+            yield name, was, now

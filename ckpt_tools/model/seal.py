@@ -1,0 +1,116 @@
+"""A seal: what the bytes of a checkpoint's files were when somebody swore to them; what sealing came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.report import Scalar
+
+
+@frozen
+class SealedFile:
+    """One file. ``path`` is relative to the directory that the seal is of, with "/"; ``size`` in bytes.
+
+    ``digest`` is that of the whole, as ``Seal.algorithm`` says; ``crc32`` and ``crc32c`` are of the whole as
+    well. ``chunks`` are the XXH3-128 of its chunks, ``chunk_crc32`` and ``chunk_crc32c`` their CRCs, each
+    joined to one text of hexadecimal digits. ``counters`` are the numbers in it that tell which save it is
+    of, ``also`` further digests of the whole by their names, ``tensors`` those of its tensors.
+    """
+
+    path: str
+    size: int
+    digest: str
+    crc32: str
+    crc32c: str
+    chunks: str
+    chunk_crc32: str
+    chunk_crc32c: str
+    counters: Mapping[str, Scalar] = field(default_factory=dict)
+    also: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+
+
+@frozen
+class SealedCheckpoint:
+    """What the files are: their layout, and where in training they were saved, as far as it is known.
+
+    ``parallel`` are sizes such as {"tp": 2}.
+    """
+
+    layout: str | None = None
+    run: str | None = None
+    kind: str | None = None
+    step: int | None = None
+    epoch: int | None = None
+    step_in_epoch: int | None = None
+    world_size: int | None = None
+    parallel: Mapping[str, int] = field(default_factory=dict)
+
+
+@frozen
+class Fragment:
+    """The share of one rank in a seal that ``world_size`` ranks make."""
+
+    rank: int
+    world_size: int
+
+
+@frozen
+class Seal:
+    """What was sworn to. ``beside`` are the other files of the checkpoint where each file has a seal of its
+    own: while one of those is there, this one is missed.
+    """
+
+    tool_version: str
+    checkpoint: SealedCheckpoint
+    algorithm: str
+    files: tuple[SealedFile, ...]
+    fragment: Fragment | None = None
+    beside: tuple[str, ...] = ()
+
+
+STATES = (
+    "sealed",
+    "would-seal",
+    "already",
+    "merged",
+    "broken",
+    "unreadable",
+    "unfinished",
+    "in-use",
+)
+"""What may come of a checkpoint: in the order of the JSON's counts."""
+
+
+@frozen
+class SealedOne:
+    """What came of one checkpoint, or of one file that is sealed by itself: ``path`` is its directory or
+    file, ``seal`` where its seal is (or would be), ``size`` the bytes of its ``files``.
+    """
+
+    path: str
+    seal: str
+    state: str
+    label: str = ""
+    files: int = 0
+    size: int = 0
+    findings: tuple[Finding, ...] = ()
+
+
+@frozen
+class Sealing:
+    """What came of everything below the roots."""
+
+    roots: tuple[str, ...]
+    checkpoints: tuple[SealedOne, ...] = ()
+    bytes_read: int = 0
+    seconds: float = 0.0
+    dry_run: bool = False
+    findings: tuple[Finding, ...] = field(default=())
+
+    def count(self, state: str) -> int:
+        """How many ended so."""
+        return sum(one.state == state for one in self.checkpoints)

@@ -1,0 +1,61 @@
+"""Seals that lie in a directory of their own, below the absolute path of what they are of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.discovery.directory import apart
+from ckpt_tools.discovery.file_stat import stat_of
+from ckpt_tools.discovery.found import BareFile, Discovery
+from ckpt_tools.discovery.walk import seals_about
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.formats.seals.names import base_of
+from ckpt_tools.storage.retry import ABSENT
+from ckpt_tools.storage.walk import walk
+
+
+def place(seal_dir: str, path: str) -> str:
+    """Where the seal that would lie at ``path`` lies instead."""
+    return f"{os.path.abspath(seal_dir)}{os.path.realpath(os.path.dirname(path))}/{os.path.basename(path)}"
+
+
+def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
+    """The seals of what is at and below ``root``, and the directory that each is of, spelled as ``root`` is.
+    Raises CannotLook.
+    """
+    away, real = os.path.abspath(seal_dir), os.path.realpath(root)
+    seals = _below(away + real) if found.tree else seals_about(away + real)
+    out = dict[BareFile, str]()
+    for seal in seals:
+        base = base_of(seal.path)[len(away) :]
+        inside = base == real or base.startswith(f"{real}/")
+        out[seal] = root + base[len(real) :] if inside else _above(root, real, base)
+    return out
+
+
+def _above(root: str, real: str, base: str) -> str:
+    """A directory that ``real`` lies in, as the same directory above ``root``."""
+    for _ in range(real[len(base) :].count("/")):
+        root = os.path.dirname(root)
+    return root
+
+
+def _below(top: str) -> Iterator[BareFile]:
+    for path, seals in walk(top, _Seals):
+        if isinstance(seals, ABSENT) and path == top:
+            continue  # nothing of it is sealed there
+        if isinstance(seals, OSError):
+            raise CannotLook(f"cannot list {path}: {seals.strerror}", "see that --seal-dir can be read")
+        yield from (BareFile(e.path, *stat_of(e)) for e in seals.entries)
+
+
+class _Seals:
+    """The seals in one directory."""
+
+    def __init__(self, path: str, entries: Sequence[os.DirEntry[str]]) -> None:
+        self.entries = apart(path, list(entries))[0]
+
+    def to_stat(self) -> Iterator[os.DirEntry[str]]:
+        """All of them."""
+        return iter(self.entries)

@@ -1,0 +1,296 @@
+"""``ckpt seal`` as users run it: what is sealed, what is not, and what the other commands make of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+from fixture_trees import materialise
+from places import LAYOUT_TREES
+from run_helpers import ckpt, megatron
+
+from ckpt_tools import Change, diff, guard
+from ckpt_tools.api import plan, verify
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.formats.seals.names import FRAGMENTS
+from ckpt_tools.formats.seals.whole_digests import Crc64Nvme
+from ckpt_tools.model.selection import Selection
+
+
+def sealed(root: Path, *words: object) -> dict[str, object]:
+    done = ckpt("seal", root, "--json", *words)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def codes(root: Path, **more: object) -> dict[str, set[str]]:
+    found = verify(root, **more)
+    rows = {
+        os.path.relpath(f.report.path, root): {x.code for x in f.report.findings if x.severity}
+        for f in found.files
+    }
+    return {name: got for name, got in rows.items() if got}
+
+
+def flip(path: Path, at: int = -1) -> None:
+    data, times = bytearray(path.read_bytes()), path.stat()
+    data[at] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_what_is_whole_is_sealed_and_a_flipped_bit_is_seen(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    said = sealed(root)
+    assert said["summary"]["sealed"] == 2
+    assert plan(root).checkpoint.step == 20
+    (root / "iter_0000020/notes.txt").write_bytes(b"x")
+    extra = verify(root)
+    assert {f.code for f in extra.findings} >= {"seal-extra"}
+    flip(root / "iter_0000020/mp_rank_00/model_optim_rng.pt", 5)
+    assert "seal-mismatch" in codes(root)["iter_0000020/mp_rank_00/model_optim_rng.pt"]
+    chosen = plan(root)
+    assert chosen.checkpoint.step == 10
+    assert "seal-mismatch" in {f.code for r in chosen.rejected for f in r.findings}
+
+
+def test_a_place_in_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ckpt_tools.checksum.chunks.CHUNK", 1 << 12)
+    root = tmp_path / "run"
+    root.mkdir()
+    path = root / "model.safetensors"
+    header = b'{"w":{"dtype":"U8","shape":[20000],"data_offsets":[0,20000]}}   '
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(range(256)) * 78 + bytes(32))
+    guard.seal(root)
+    flip(path, 9000)
+    (report,) = [f.report for f in verify(root).files if f.report.path == str(path)]
+    assert [f.offset for f in report.findings if f.code == "seal-mismatch"] == [8192]
+
+
+def test_a_lost_file_loses(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    (root / "iter_0000020/extra.json").write_text("{}")
+    guard.seal(root)
+    (root / "iter_0000020/extra.json").unlink()
+    assert "seal-missing" in codes(root)["iter_0000020/.ckpt-seal.json"]
+    assert plan(root).checkpoint.step == 10
+
+
+def test_what_no_longer_fits_is_not_sworn_to_again(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    guard.seal(root)
+    path = root / "iter_0000020/mp_rank_00/model_optim_rng.pt"
+    flip(path, 5)
+    (root / "iter_0000020/new.json").write_text("{}")
+    done = guard.seal(root)
+    assert [one.state for one in done.checkpoints] == ["broken", "already"]
+    assert [one.state for one in guard.seal(root, again=True).checkpoints] == ["sealed", "sealed"]
+    assert "seal-mismatch" not in set().union(*codes(root).values())
+
+
+def test_a_broken_seal_is_a_warning_and_with_require_seal_an_error(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    guard.seal(root)
+    flip(root / "iter_0000020/.ckpt-seal.json", 300)
+    assert codes(root)["iter_0000020/.ckpt-seal.json"] == {"seal-broken"}
+    chosen = plan(root)
+    assert chosen.checkpoint.step == 20
+    assert "seal-broken" in {f.code for f in chosen.warnings}
+    assert plan(root, Selection(require_seal=True)).checkpoint.step == 10
+
+
+def test_unsealed_files_are_an_error_where_a_seal_is_required(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    assert ckpt("verify", root, "--require-seal").returncode == 1
+    assert ckpt("plan", root, "--require-seal").returncode == 4
+    sealed(root)
+    assert ckpt("verify", root, "--require-seal").returncode == 0
+    assert ckpt("plan", root, "--require-seal").returncode == 0
+
+
+def test_nothing_is_written_by_a_dry_run(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    before = sorted(root.rglob("*"))
+    assert sealed(root, "--dry-run")["summary"]["would-seal"] == 2
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_read_only_tree_has_its_seals_elsewhere(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    away = tmp_path / "seals"
+    guard.seal(root, seal_dir=str(away))
+    assert not list(root.rglob(".ckpt-seal*"))
+    path = root / "iter_0000020/mp_rank_00/model_optim_rng.pt"
+    flip(path, 5)
+    assert "seal-mismatch" in codes(root, seal_dir=str(away))["iter_0000020/mp_rank_00/model_optim_rng.pt"]
+    assert "seal-mismatch" in codes(path, seal_dir=str(away))["."]
+
+
+def test_each_rank_seals_what_it_wrote(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    home = root / "iter_0000020"
+    files = sorted(home.rglob("*.pt"))
+    guard.seal(home, rank=1, world_size=2, files=[files[1]])
+    assert codes(root)[f"iter_0000020/{FRAGMENTS}/rank-00001.json"] == {"seal-incomplete"}
+    guard.seal(home, rank=0, world_size=2, files=[files[0]])
+    assert not codes(root)
+    assert [one.state for one in guard.seal(root, merge=True).checkpoints] == ["merged"]
+    assert not (home / FRAGMENTS).exists()
+    assert not codes(root)
+    flip(files[0], 5)
+    assert "seal-mismatch" in codes(root)[os.path.relpath(files[0], root)]
+
+
+def test_another_save_under_the_same_name_is_no_damage(tmp_path: Path) -> None:
+    root, other = tmp_path / "run", tmp_path / "other"
+    root.mkdir(), other.mkdir()
+    for home, step in ((root, 10), (other, 20)):
+        shutil.copytree(megatron(home / "run") / f"iter_00000{step}", home / "last", dirs_exist_ok=True)
+    guard.seal(root / "last")
+    for path in (root / "last").rglob("*.pt"):
+        shutil.copyfile(other / path.relative_to(root), path)
+    assert set().union(*codes(root / "last").values()) == {"seal-stale"}
+
+
+def test_a_seal_that_cannot_be_written_is_exit_5(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotLook):
+        guard.seal(root, seal_dir=str(tmp_path / "file"))
+    with pytest.raises(UsageError):
+        guard.seal(root, digest="crc8")
+
+
+# ---- what else a seal is for
+
+
+def weights(path: Path, **tensors: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header, at = {}, 0
+    for name, data in tensors.items():
+        header[name] = {"dtype": "U8", "shape": [len(data)], "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(tensors.values()))
+    return path
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+def test_sealed_checkpoints_are_compared_without_reading_their_contents(
+    tmp_path: Path, tensors: bool
+) -> None:
+    size = 1 << 20
+    same = {"a": bytes(size), "b": bytes([1]) * size}
+    for side, last in (("one", 2), ("two", 3)):
+        weights(tmp_path / side / "model-00001.safetensors", **same)
+        weights(tmp_path / side / "model-00002.safetensors", c=bytes([last]) * size, d=bytes([7]) * size)
+    said = diff(tmp_path / "one", tmp_path / "two")
+    guard.seal([tmp_path / "one", tmp_path / "two"], tensors=tensors)
+    found = diff(tmp_path / "one", tmp_path / "two")
+    assert [f.change for f in found.files] == [f.change for f in said.files]
+    assert [(t.name, t.change) for f in found.files for t in f.tensors] == [
+        (t.name, t.change) for f in said.files for t in f.tensors
+    ]
+    assert said.bytes_read > 8 * size
+    # without digests of tensors, the file that differs is read
+    assert found.bytes_read < 4096 if tensors else 4 * size < found.bytes_read < 5 * size
+    assert not [f for f in found.files if "seal" in f.name]
+
+
+def test_what_was_written_after_its_seal_is_read(tmp_path: Path) -> None:
+    for side in ("one", "two"):
+        weights(tmp_path / side / "model.safetensors", a=bytes(100), b=bytes(100))
+    guard.seal([tmp_path / "one", tmp_path / "two"], tensors=True)
+    path = tmp_path / "two/model.safetensors"
+    flip(path)
+    at = path.stat().st_mtime_ns + 10**10
+    os.utime(path, ns=(at, at))
+    found = diff(tmp_path / "one", tmp_path / "two")
+    assert [t.name for f in found.files for t in f.tensors if t.change is Change.CHANGED] == ["b"]
+
+
+def test_the_tensors_that_are_hit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ckpt_tools.checksum.chunks.CHUNK", 1 << 12)
+    many = {f"layers.{i}.weight": bytes([i]) * 1000 for i in range(64)}
+    path = weights(tmp_path / "run/model.safetensors", **many)
+    guard.seal(tmp_path / "run", tensors=True)
+    whole = path.stat().st_size
+    start = whole - 64 * 1000
+    for i in (3, 4, 5, 40):
+        flip(path, start + 1000 * i)
+    found = verify(tmp_path / "run")
+    (report,) = [f.report for f in found.files if f.report.path == str(path)]
+    said = [f.message.rpartition("; ")[2] for f in report.findings if f.code == "seal-mismatch"]
+    assert sorted(said) == [
+        "1 of 64 tensors hit: layers.40.weight",
+        "3 of 64 tensors hit: layers.{3–5}.weight",
+    ]
+    # the file once, and the tensors that reach into two of its chunks
+    assert report.bytes_read < whole + 2 * ((1 << 12) + 2 * 1000) + 2 * (start + 1000)
+
+
+def test_damage_between_tensors_hits_none(tmp_path: Path) -> None:
+    path = weights(tmp_path / "run/model.safetensors", a=bytes(100))
+    data = path.read_bytes()
+    text = data[8:-100] + b"       "
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(100))
+    guard.seal(tmp_path / "run", tensors=True)
+    flip(path, 8 + len(text) - 1)  # a blank becomes "!", or a tab: still JSON, or not
+    data = bytearray(path.read_bytes())
+    data[8 + len(text) - 1] = 9
+    path.write_bytes(data)
+    (report,) = [f.report for f in verify(tmp_path / "run").files if f.report.path == str(path)]
+    (found,) = [f.message for f in report.findings if f.code == "seal-mismatch"]
+    assert found.endswith("no tensor is hit")
+
+
+def test_a_seal_shows_what_it_holds(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    guard.seal(root, tensors=True)
+    seal = root / "iter_0000020/.ckpt-seal.json"
+    text = ckpt("show", seal).stdout
+    assert "mp_rank_00/model_optim_rng.pt" in text and "xxh3" in text and "sealed_by" in text
+    shown = json.loads(ckpt("show", seal, "--json").stdout)
+    rows = json.loads(seal.read_text())["files"]
+    assert shown["sealed"] == [{"size": r["size"], "digest": r["digest"], "name": r["path"]} for r in rows]
+    assert shown["metadata"]["step"] == 20 and shown["metadata"]["layout"] == "megatron"
+    assert shown["metadata"]["bytes"] == sum(r["size"] for r in rows)
+
+
+@pytest.mark.parametrize("name", ["sha256", "blake3"])
+def test_the_digest_of_a_whole_file_is_the_one_that_others_know(tmp_path: Path, name: str) -> None:
+    root = megatron(tmp_path / "run")
+    path = root / "iter_0000020/mp_rank_00/model_optim_rng.pt"
+    guard.seal(root, digest=name, also=("md5", "crc64nvme"))
+    seal = next(iter((root / "iter_0000020").rglob("*.ckpt-seal.json")))
+    (row,) = [
+        row for row in json.loads(seal.read_text())["files"] if str(seal.parent / row["path"]) == str(path)
+    ] or [json.loads((path.parent / ".model_optim_rng.pt.ckpt-seal.json").read_text())["files"][0]]
+    data = path.read_bytes()
+    known = {"sha256": hashlib.sha256(data).hexdigest(), "blake3": blake3(data).hexdigest()}
+    assert row["digest"] == known[name]
+    assert row["also"]["md5"] == hashlib.md5(data).hexdigest()
+    assert len(row["also"]["crc64nvme"]) == 16
+    flip(path, 300)
+    assert "seal-mismatch" in codes(root)[os.path.relpath(path, root)]
+
+
+def test_crc64nvme_is_that_of_the_catalogue() -> None:
+    running = Crc64Nvme()
+    running.update(b"1234")
+    running.update(b"56789")
+    assert running.digest().hex() == "ae8b14860a799888"  # reveng's check value
+
+
+def test_the_graph_beside_a_bundle_is_sealed_as_well(tmp_path: Path) -> None:
+    root = materialise(LAYOUT_TREES / "tensorflow/sharded/expected.json", tmp_path)
+    graph = root / "model.ckpt-300.meta"
+    guard.seal(root)
+    assert "seal-mismatch" not in set().union(*codes(root).values())
+    flip(graph)
+    assert "seal-mismatch" in codes(root)[graph.name]

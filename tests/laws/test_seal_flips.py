@@ -1,0 +1,186 @@
+"""Seals against single flipped bits: in a good file of every format, at every border of chunks, and in the seal
+itself, with every digest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from places import FORMAT_FILES
+from run_helpers import megatron
+
+from ckpt_tools import guard
+from ckpt_tools.api import verify
+from ckpt_tools.checksum import chunks
+from ckpt_tools.formats import FORMATS
+from ckpt_tools.formats.seals.names import NAME, base_of
+from ckpt_tools.inspection.check import inspect
+from ckpt_tools.inspection.indexes import Indexes
+from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.report import Level, Report
+
+LEFTOVERS = ("_CHECKPOINT_METADATA", "process_0")
+"""Alone they are what is left of a save, which is not sealed."""
+GOOD = {
+    fmt.name: sorted(p for p in (FORMAT_FILES / fmt.name / "good").glob("*") if p.name not in LEFTOVERS)
+    for fmt in FORMATS
+    if (FORMAT_FILES / fmt.name / "good").exists()
+}
+EACH = [
+    pytest.param(path, id=f"{name}/{path.name}", marks=[] if path == some[0] else pytest.mark.slow)
+    for name, some in GOOD.items()
+    if name != "seal"
+    for path in some
+]
+ONE_OF_EACH = [pytest.param(some[0], id=name) for name, some in GOOD.items() if name != "seal"]
+BITS = 48
+DIGESTS = ("xxh3", "sha256", pytest.param("blake3", marks=pytest.mark.slow))
+
+
+def copied(good: Path, root: Path) -> Path:
+    """A good file, or a set of files that belong together, with the keys that its format's fixtures have."""
+    if good.is_dir():
+        shutil.copytree(good, root / good.name, symlinks=True)
+    else:
+        root.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(good, root)
+    return root
+
+
+def sealed(root: Path, digest: str = "xxh3") -> dict[Path, list[Path]]:
+    """Every file that a seal names, with the seals that do."""
+    if digest == "blake3":
+        pytest.importorskip("blake3")
+    named: dict[Path, list[Path]] = {}
+    for one in guard.seal(root, digest=digest).checkpoints:
+        if one.state == "sealed":
+            seal = Path(one.seal)
+            for row in json.loads(seal.read_text())["files"]:
+                named.setdefault(Path(base_of(str(seal))) / row["path"], []).append(seal)
+    return named
+
+
+def report(path: Path, seals: list[Path], level: Level = Level.CONTENT) -> Report:
+    """What is said of a file at a question of its own, which reads the seals anew."""
+    indexes = Indexes((), {str(seal): base_of(str(seal)) for seal in seals})
+    return inspect(str(path), level, claims=indexes.claims(str(path)))[0]
+
+
+def flipped(path: Path, bits: Iterator[int]) -> Iterator[int]:
+    """The file with one bit after the other flipped, its times as they were; each is flipped back."""
+    whole, times = path.read_bytes(), path.stat()
+    for bit in bits:
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        yield bit
+    path.write_bytes(whole)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def some_bits(name: str, size: int) -> Iterator[int]:
+    """The first and the last bits, and some between them."""
+    chance = random.Random(name)
+    last = max(0, 8 * size - 8)
+    return iter(
+        sorted({*range(8), *range(last, 8 * size), *(chance.randrange(8 * size) for _ in range(BITS))})
+    )
+
+
+def unseen(path: Path, seals: list[Path], bits: Iterator[int]) -> list[int]:
+    return [bit for bit in flipped(path, bits) if report(path, seals).verdict is not Verdict.BROKEN]
+
+
+@pytest.mark.parametrize("digest", DIGESTS)
+@pytest.mark.parametrize("good", ONE_OF_EACH)
+def test_a_flipped_bit_in_any_format_is_seen(good: Path, digest: str, tmp_path: Path) -> None:
+    named = sealed(copied(good, tmp_path / "run"), digest)
+    assert named
+    for path, seals in named.items():
+        if size := path.stat().st_size:
+            assert not unseen(path, seals, some_bits(path.name, size)), path.name
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("good", EACH)
+def test_every_bit_of_small_files(good: Path, tmp_path: Path) -> None:
+    for path, seals in sealed(copied(good, tmp_path / "run")).items():
+        size = path.stat().st_size
+        bits = iter(range(8 * size)) if size <= 4096 else some_bits(path.name, size)
+        assert not unseen(path, seals, bits), path.name
+
+
+@pytest.mark.parametrize("good", EACH)
+def test_a_seal_changes_no_verdict_about_a_good_file(good: Path, tmp_path: Path) -> None:
+    root = copied(good, tmp_path / "run")
+    before = {f.report.path: codes(f.report) for f in verify(root).files}
+    named = sealed(root)
+    after = {f.report.path: codes(f.report) for f in verify(root).files}
+    assert {path: after.get(path) for path in before} == before
+    assert all(not after[str(path)] for path in named if str(path) not in before)
+
+
+def codes(of: Report) -> list[tuple[str, Severity]]:
+    return sorted({(f.code, f.severity) for f in of.findings if f.severity > Severity.NOTE})
+
+
+@pytest.mark.parametrize("digest", DIGESTS)
+@pytest.mark.parametrize("good", ONE_OF_EACH)
+def test_a_bit_at_every_border_of_chunks(
+    good: Path, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "CHUNK", 512)
+    for path, seals in sealed(copied(good, tmp_path / "run"), digest).items():
+        size = path.stat().st_size
+        borders = list(range(512, size, 512))[:16]
+        bits = [8 * at + bit for at in borders for bit in (-1, 0)]
+        for bit in flipped(path, iter(bits)):
+            said = report(path, seals)
+            assert said.verdict is Verdict.BROKEN, (path.name, bit)
+            places = [f.offset for f in said.findings if f.code == "seal-mismatch"]
+            assert places in ([], [bit // 8 // 512 * 512]) or digest != "xxh3", (path.name, bit)
+
+
+def test_at_level_structure_sizes_and_lost_files_are_seen(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    named = sealed(root)
+    path = next(iter(named))
+    times = path.stat()
+    with path.open("ab") as f:
+        f.write(b"x")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert "seal-mismatch" in {f.code for f in report(path, named[path], Level.STRUCTURE).findings}
+    path.unlink()
+    found = verify(root, level=Level.STRUCTURE)
+    assert "seal-missing" in {f.code for row in found.files for f in row.report.findings}
+
+
+def test_every_flipped_bit_and_every_cut_of_a_seal_is_seen(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10,))
+    named = sealed(root)
+    seal = root / f"iter_0000010/{NAME}"
+    whole = seal.read_bytes()
+    path = next(iter(named))
+    for bit in flipped(seal, iter(range(8 * len(whole)))):
+        assert_useless(path, seal, f"bit {bit}")
+    for size in range(len(whole)):
+        seal.write_bytes(whole[:size])
+        assert_useless(path, seal, f"cut to {size}")
+    seal.write_bytes(whole)
+    assert not report(path, [seal]).findings or report(path, [seal]).verdict is Verdict.OK
+
+
+def assert_useless(path: Path, seal: Path, what: str) -> None:
+    indexes = Indexes((), {str(seal): base_of(str(seal))})
+    seals = indexes.seals
+    assert seals is not None and not seals.claims(str(path)), what
+    assert [f.code for f in seals.about[base_of(str(seal))]] == ["seal-broken"], what
+    said = inspect(str(seal), Level.CONTENT, claims=indexes.claims(str(seal)))[0]
+    assert [f.code for f in said.findings] == ["seal-broken"], (what, said.findings)

@@ -1,0 +1,141 @@
+"""Seals over the real trees of all layouts: they change no answer about what is good, every changed bit of what
+they name is seen, and none is in the way of what frameworks do.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fixture_trees import CASES, materialise
+
+from ckpt_tools import guard
+from ckpt_tools.api import plan, scan, verify
+from ckpt_tools.errors import CkptError
+from ckpt_tools.formats.seals.names import FRAGMENTS, NAME
+from ckpt_tools.model.answers import Verification
+from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.seal import Sealing
+from ckpt_tools.model.selection import Selection
+
+FIRST = {case.parent.parent.name: case for case in reversed(CASES)}
+EACH = [
+    pytest.param(
+        case,
+        marks=[] if case in FIRST.values() else pytest.mark.slow,
+        id=f"{case.parent.parent.name}/{case.parent.name}",
+    )
+    for case in CASES
+]
+ONE_OF_EACH = [pytest.param(case, id=layout) for layout, case in sorted(FIRST.items())]
+
+
+@contextmanager
+def copied(case: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as made:
+        yield materialise(case, Path(made))
+
+
+def seals(root: Path) -> list[Path]:
+    return sorted(p for p in root.rglob("*") if NAME in p.name or p.parent.name == FRAGMENTS)
+
+
+def chosen(root: Path) -> tuple[object, ...]:
+    """What a plan says: what it chose, the files, and why the others lost."""
+    try:
+        made = plan(root, Selection(allow_none=True))
+    except CkptError as e:
+        return type(e).__name__, e.exit_code, str(e).replace(str(root), "")
+    files = sorted({f.path for f in (*made.shared, *(f for r in made.ranks for f in r.files))})
+    lost = sorted((r.checkpoint.path, *sorted({f.code for f in r.findings})) for r in made.rejected)
+    return (
+        made.checkpoint.path if made.checkpoint else None,
+        files,
+        lost,
+        sorted({f.code for f in made.warnings}),
+    )
+
+
+def judged(root: Path) -> tuple[Verdict, dict[str, list[str]], list[str]]:
+    """The verdict, what is wrong with each file, and across files; notes apart."""
+    found = verify(root)
+    return found.verdict, files(found), sorted({f.code for f in found.findings if f.severity > Severity.NOTE})
+
+
+def files(found: Verification) -> dict[str, list[str]]:
+    rows = {
+        f.report.path: sorted(x.code for x in f.report.findings if x.severity > Severity.NOTE)
+        for f in found.files
+    }
+    return {path: codes for path, codes in rows.items() if codes}
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_a_seal_changes_no_answer_about_what_it_is_of(case: Path) -> None:
+    with copied(case) as root:
+        before, said, listed = chosen(root), judged(root), scan(root)
+        done = guard.seal(root)
+        assert chosen(root) == before
+        assert judged(root) == said
+        after = scan(root)
+        assert [(c.path, c.step, len(c.parts)) for c in after.checkpoints] == [
+            (c.path, c.step, len(c.parts)) for c in listed.checkpoints
+        ]
+        assert (after.bare, after.unrecognised) == (listed.bare, listed.unrecognised)
+        sealed = {one.path for one in done.checkpoints if one.state == "sealed"}
+        assert {
+            f.report.coverage for f in verify(root).files if f.report.path in sealed and f.report.size
+        } <= {1.0}
+        again = guard.seal(root)
+        assert {one.path for one in again.checkpoints if one.state == "already"} == sealed
+
+
+@pytest.mark.parametrize("case", ONE_OF_EACH)
+def test_every_changed_bit_of_what_is_sealed_is_seen(case: Path) -> None:
+    chance = random.Random(case.parent.name)
+    with copied(case) as root:
+        before, done = broken(root), guard.seal(root)
+        assert [one.state for one in done.checkpoints].count("sealed"), done.checkpoints
+        named = sealed_files(done, root)
+        for path in sorted(named):
+            whole, times = path.read_bytes(), path.stat()
+            for _ in range(2):
+                at, bit = chance.randrange(len(whole)), chance.randrange(8)
+                path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+                os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+                assert str(path) in broken(root), (path, at, bit)
+            path.write_bytes(whole)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert broken(root) == before
+
+
+def sealed_files(done: Sealing, root: Path) -> set[Path]:
+    import json
+
+    out = set[Path]()
+    for one in done.checkpoints:
+        if one.state == "sealed":
+            rows = json.loads(Path(one.seal).read_text())["files"]
+            out |= {Path(one.seal).parent / row["path"] for row in rows if row["size"]}
+    return out
+
+
+def broken(root: Path) -> set[str]:
+    return {f.report.path for f in verify(root).files if f.report.verdict is Verdict.BROKEN}
+
+
+@pytest.mark.parametrize("case", ONE_OF_EACH)
+def test_a_copy_without_times_keeps_its_seals(case: Path) -> None:
+    with copied(case) as root, tempfile.TemporaryDirectory() as other:
+        guard.seal(root)
+        said = judged(root)[1]
+        away = Path(other) / "tree"
+        shutil.copytree(root, away, symlinks=True, copy_function=shutil.copyfile)
+        found = {path.replace(str(away), str(root)): codes for path, codes in files(verify(away)).items()}
+        assert not {p: c for p, c in found.items() if any(x.startswith("seal") for x in c)}, (found, said)

@@ -1,0 +1,85 @@
+"""Where only seals are left of checkpoints, and of seals of other saves: no job starts older, or from nothing, in
+silence.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from fixture_trees import CASES, materialise
+from run_helpers import megatron
+
+from ckpt_tools import guard
+from ckpt_tools.api import plan
+from ckpt_tools.errors import CkptError
+from ckpt_tools.formats.seals.names import FRAGMENTS, NAME
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.selection import Selection
+
+FIRST = {case.parent.parent.name: case for case in reversed(CASES)}
+ONE_OF_EACH = [pytest.param(case, id=layout) for layout, case in sorted(FIRST.items())]
+
+
+def unlink_all_but_seals(root: Path) -> int:
+    """Every file but the seals; how many seals there are."""
+    files = [p for p in root.rglob("*") if not p.is_dir() or p.is_symlink()]
+    seals = [p for p in files if p.name.endswith(NAME) or p.parent.name == FRAGMENTS]
+    for path in set(files) - set(seals):
+        path.unlink()
+    return len(seals)
+
+
+@pytest.mark.parametrize("case", ONE_OF_EACH)
+def test_seals_alone_are_no_first_launch(case: Path, tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    guard.seal(root)
+    if not unlink_all_but_seals(root):
+        return
+    with pytest.raises(CkptError) as raised:
+        plan(root, Selection(allow_none=True))
+    assert raised.value.exit_code == 4 and "seal" in str(raised.value)
+    assert plan(root, Selection(allow_none=True, allow_fresh=True)).checkpoint is None
+
+
+def flat(root: Path) -> Path:
+    """Three checkpoints of one file each, in one directory."""
+    import small_files
+
+    root.mkdir()
+    for step in (10, 20, 30):
+        path = root / f"net-1_{step}.ckpt"
+        path.write_bytes(small_files.mindspore(True, 0, step_num=step))
+        os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
+    return root
+
+
+def warned(made: LoadPlan) -> list[str]:
+    return sorted(os.path.basename(f.path or "") for f in made.warnings if f.code == "seal-missing")
+
+
+def test_a_newest_file_that_is_gone_is_said(tmp_path: Path) -> None:
+    root = flat(tmp_path / "run")
+    newest = plan(root).checkpoint
+    guard.seal(root)
+    assert not warned(plan(root))
+    (root / "net-1_10.ckpt").unlink()
+    assert not warned(plan(root))  # an old one was pruned
+    (root / "net-1_30.ckpt").unlink()
+    made = plan(root)
+    assert made.checkpoint and newest and made.checkpoint.step_in_epoch == 20
+    assert warned(made) == ["net-1_30.ckpt"]
+
+
+def test_a_newest_directory_that_is_emptied_is_said(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30), tracker=False)
+    guard.seal(root)
+    assert not warned(plan(root))
+    for step in (10, 30):
+        for path in (root / f"iter_{step:07d}").glob("mp_rank_*"):
+            shutil.rmtree(path)
+    made = plan(root)
+    assert made.checkpoint and made.checkpoint.step == 20
+    assert warned(made) == ["iter_0000030"]
