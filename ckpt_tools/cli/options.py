@@ -106,6 +106,7 @@ PlanDir = Annotated[str | None, _setting("plan-dir", "DIR")]
 RequireSeal = Annotated[bool, _switch("require-seal")]
 VerifyKey = Annotated[str | None, _setting("verify-key", "FILE")]
 SealDir = Annotated[str | None, _setting("seal-dir", "DIR")]
+StateDir = Annotated[str | None, _setting("state-dir", "DIR")]
 NoFallback = Annotated[bool, _switch("no-fallback")]
 SkipUnreadable = Annotated[bool, _switch("skip-unreadable")]
 TrustGroup = Annotated[bool, _switch("trust-group")]
@@ -118,6 +119,12 @@ HOOK_BUDGET = 60.0
 waits.
 """
 
+Apply = Annotated[
+    bool,
+    typer.Option(
+        "--apply", help="Do it; without this the command only says what it would do.", show_default=False
+    ),
+]
 Format = Annotated[
     str | None,
     typer.Option(

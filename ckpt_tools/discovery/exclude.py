@@ -1,5 +1,5 @@
-"""What --exclude leaves out: entries of the root that are neither looked at nor a reason for anything, and
-counted.
+"""What is left out of a look: the entries that --exclude names, which are neither looked at nor a reason for
+anything, and counted; and what ``ckpt`` itself keeps in a tree.
 """
 
 from __future__ import annotations
@@ -9,6 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+
+from ckpt_tools.storage.retry import is_directory
+
+STATE = ".ckpt"
+"""The directory in a root where commands that change something keep what they put away, and their journal."""
 
 
 @dataclass
@@ -38,6 +43,24 @@ class Excluded:
             else:
                 left.append(e)
         return left
+
+
+def without_state(entries: list[os.DirEntry[str]], met: set[str]) -> list[os.DirEntry[str]]:
+    """The entries of one directory without ``.ckpt``, which is added to what was ``met``."""
+    for i, entry in enumerate(entries):
+        if entry.name == STATE and _may_be_directory(entry):
+            met.add(entry.path)
+            return entries[:i] + entries[i + 1 :]
+        if entry.name > STATE:
+            break  # they are sorted
+    return entries
+
+
+def _may_be_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return is_directory(entry)
+    except OSError:
+        return True
 
 
 def _expression(glob: str) -> str:

@@ -47,8 +47,8 @@ class Discovery:
     describe others, ``unneeded`` those of files that hold no state, ``copies`` those of unrecognised files
     whose names call them copies. ``links`` is what leads to directories, ``lone`` says which numbered
     directories lack their first, ``strange`` are the directories of files that nothing recognises, ``unseen``
-    is what could not be listed, and what vanished meanwhile. ``tree``: ROOT is a directory; ``alone``: it is
-    one file.
+    is what could not be listed, and what vanished meanwhile; ``states`` are the directories
+    ``.ckpt``. ``tree``: ROOT is a directory; ``alone``: it is one file.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -65,6 +65,7 @@ class Discovery:
     unrecognised: int = 0
     strange: dict[str, None] = field(default_factory=dict)
     excluded: Excluded = field(default_factory=Excluded)
+    states: set[str] = field(default_factory=set)  # of several threads: adding is one step
     tree: bool = False
     alone: bool = False
 

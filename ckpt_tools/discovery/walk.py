@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.directory import DirectoryNames, Listing, NameReader, is_directory_alike
-from ckpt_tools.discovery.exclude import Excluded
+from ckpt_tools.discovery.exclude import Excluded, without_state
 from ckpt_tools.discovery.file_stat import stat_of
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.discovery.names import lone_numbers, name_parts, settled
@@ -107,7 +107,7 @@ def _below(
     def listed(
         path: str, keep: Callable[[Entries], Entries]
     ) -> Iterator[tuple[str, DirectoryNames | OSError]]:
-        return walk(path, names.inspect, threads, _not_excluded(found.excluded, top, keep))
+        return walk(path, names.inspect, threads, _looked_at(found, top, keep))
 
     for path, here in listed(top, links.keep):
         if not isinstance(here, OSError):
@@ -125,8 +125,9 @@ def _below(
     return files
 
 
-def _not_excluded(excluded: Excluded, top: str, keep: EntryFilter) -> EntryFilter:
-    return lambda entries: keep(excluded.keep(top, entries))
+def _looked_at(found: Discovery, top: str, keep: EntryFilter) -> EntryFilter:
+    excluded, states = found.excluded, found.states
+    return lambda entries: keep(without_state(excluded.keep(top, entries), states))
 
 
 def _add_file(top: str, names: NameReader, listing: Listing) -> None:

@@ -130,7 +130,7 @@ def _objection(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> 
     return (
         _tracked(session, inside)
         or _sealed(session, inside)
-        or _copied_by_hand(session, inside)
+        or _put_aside(session, inside)
         or _in_no_layout(session, outside)
         or _large(session, outside)
     )
@@ -186,13 +186,29 @@ def _sealed(session: Session, inside: Scope) -> Outcome | None:
     return Outcome(NoneUsable(text, f"bring it back; {_FRESH}"), found)
 
 
-def _copied_by_hand(session: Session, inside: Scope) -> Outcome | None:
-    copies = [f for f in session.aside if inside(f.path)]
+def _put_aside(session: Session, inside: Scope) -> Outcome | None:
+    copies = [f for f in session.aside if _was_inside(f, inside)]
     if not copies:
         return None
+    if unknown := next((f for f in copies if f.code == "unreadable"), None):
+        return Outcome(CannotLook(f"{unknown.path}: {unknown.message}"), copies)
     names = _names(session, [f.path for f in copies])
-    text = f"{session.root} holds only copies that somebody made by hand: {names}"
+    put_away = all(f.code == "in-quarantine" for f in copies)
+    what = "what was put into quarantine" if put_away else "copies that somebody made by hand"
+    text = f"{session.root} holds only {what}: {names}"
     return Outcome(NoneUsable(text, f"{copies[0].hint}; {_FRESH}"), copies)
+
+
+def _was_inside(aside: Finding, inside: Scope) -> bool:
+    """Whether it matters to the question: by where it lay, if it was put into quarantine."""
+    if aside.code == "set-aside":
+        return inside(aside.path)
+    from ckpt_tools.discovery.quarantined import origins  # only where something was put away
+
+    try:
+        return aside.code == "unreadable" or any(map(inside, origins(aside.path)))
+    except OSError:
+        return True
 
 
 def _in_no_layout(session: Session, outside: Scope) -> Outcome | None:

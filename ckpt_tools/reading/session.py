@@ -58,8 +58,8 @@ class _Front(NamedTuple):
 
 class Session:
     """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of
-    tensors in its files; ``reader`` is the way to the files, ``aside`` what is a copy made by hand. With a
-    ``cache`` what was seen earlier is not read again.
+    tensors in its files; ``reader`` is the way to the files, ``aside`` what is a copy made by hand or lies in
+    quarantine. With a ``cache`` what was seen earlier is not read again.
     With ``listing`` only names are asked for. ``opening.open_session`` makes one in which every part has its
     place.
     """
@@ -91,6 +91,10 @@ class Session:
         self.now_ns = time.time_ns()
         self._asked: tuple[Sequence[Checkpoint], _Front] | None = None
         self.aside = set_aside(self.found, self.root, self.layouts)
+        if self.found.states:
+            from ckpt_tools.discovery.quarantined import quarantined  # only where something was put away
+
+            self.aside += quarantined(self.found.states, self.root)
         self.parts: list[Part] = self.found.parts
 
     def _seals(self) -> dict[str, str]:

@@ -1,0 +1,190 @@
+"""What ``ckpt`` keeps below a root, in ``.ckpt``: the journal and its lock, the quarantine, what goes (trash)
+and what is being made (incoming).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from ckpt_tools.discovery.exclude import STATE
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.guard.journal.entries import Journal, Operation, Status
+from ckpt_tools.guard.journal.steps import State, Step, Tree
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.planning.decision_log import place
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
+
+UNDOABLE = ("repair", "quarantine")
+_HINTS = {
+    errno.EXDEV: "it lies on another file system than ROOT: name a ROOT on that one",
+    errno.ELOOP: "a link leads there: name the directory that it leads to",
+    errno.ENOTDIR: "a link leads there: name the directory that it leads to",
+    errno.EROFS: "the file system is mounted read-only",
+    errno.ENOSPC: "make room, then run it again",
+    errno.EDQUOT: "make room, then run it again",
+}
+
+
+@frozen
+class Store:
+    """The state of a root, held by this process alone. Paths are relative to the root."""
+
+    tree: Tree
+    journal: Journal
+    now: Callable[[], float] = time.time
+
+    def place(self, kind: str) -> str:
+        """A directory below ``.ckpt`` for the next operation: of the ``quarantine``, of the ``trash`` or of
+        what is ``incoming``. Nothing is in it yet; who writes there makes it.
+        """
+        return f"{STATE}/{kind}/{self.journal.next_number():06d}"
+
+    def run(self, command: str, why: str, steps: Sequence[Step], of: int | None = None) -> Operation:
+        """Write down what is to be done, and do it; steps whose file somebody has taken away or written anew
+        meanwhile are left out.
+
+        Raises CannotLook where a step fails: then those before it were taken back, or the message says that
+        they could not be.
+        """
+        try:
+            planned = tuple(step.planned(self.tree) for step in steps)
+        except OSError as e:
+            raise _failed(command, e) from e
+        number = self.journal.next_number()
+        operation = Operation(number, command, why, self.now(), planned, of=of)
+        self.journal.write(operation)
+        return self.finish(operation)
+
+    def finish(self, operation: Operation) -> Operation:
+        """Do what is left of an operation. Raises CannotLook as ``run`` does."""
+        try:
+            for step in operation.steps:
+                if step.state(self.tree) is State.TO_DO:
+                    step.do(self.tree)
+        except OSError as e:
+            raise self._taken_back(operation, e) from e
+        self.journal.mark(operation, Status.DONE)
+        if operation.of is not None:
+            self._undone(operation.of)
+        return operation
+
+    def last_to_undo(self) -> Operation | None:
+        """The last repair or quarantine that was not taken back."""
+        done = (op for op in self.journal.operations() if op.status is Status.DONE)
+        return next((op for op in done if op.command in UNDOABLE), None)
+
+    def undo(self, operation: Operation) -> Operation:
+        """Take an operation back. Raises UsageError where a file of it is no longer what it left, and
+        CannotLook.
+        """
+        for step in operation.steps:
+            if step.state(self.tree) is State.GONE:
+                path = step.target
+                text = f"{os.path.join(self.tree.root, path)} is not as 'ckpt {operation.command}' left it"
+                raise UsageError(text, "what lies in its quarantine is to be moved by hand")
+        steps = [step.inverse() for step in reversed(operation.steps) if step.state(self.tree) is State.DONE]
+        return self.run("undo", f"{operation.command} {operation.number}", steps, of=operation.number)
+
+    def _undone(self, number: int) -> None:
+        for operation in self.journal.operations():
+            if operation.number == number and operation.status is Status.DONE:
+                self.journal.mark(operation, Status.UNDONE)
+
+    def _taken_back(self, operation: Operation, error: OSError) -> CannotLook:
+        """What to say of an operation that failed, after what was done of it is undone."""
+        try:
+            for step in reversed(operation.steps):
+                back = step.inverse()
+                if step.state(self.tree) is State.DONE and back.state(self.tree) is State.TO_DO:
+                    back.do(self.tree)
+            self.journal.mark(operation, Status.UNDONE)
+        except (OSError, CannotLook):
+            failed = _failed(operation.command, error)
+            text = f"{failed}; a part of it is done, and could not be taken back"
+            return CannotLook(
+                text, f"{failed.hint}; the next command that changes something here finishes it"
+            )
+        return _failed(operation.command, error)
+
+    def sweep(self) -> None:
+        """Remove what commands that died were making, and the old ends of the journal."""
+        with suppress(OSError):
+            shutil.rmtree(os.path.join(self.tree.root, STATE, "incoming"))
+        self.journal.forget_old()
+
+
+def _failed(command: str, error: OSError) -> CannotLook:
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    hint = _HINTS.get(error.errno or 0, "see that it can be written, then run it again")
+    return CannotLook(f"ckpt {command} could not go on, nothing is lost: {what}", hint)
+
+
+@contextmanager
+def opened(root: str, state_dir: str | None = None, trusted: Trust = OURS) -> Iterator[Store]:
+    """The state of a root, made where it is not there; what an interrupted command left is finished first.
+
+    The journal and its lock lie in ``state_dir`` where that is given, the quarantine always lies below the
+    root: whoever looks for checkpoints must see that it is there. Raises CannotLook, also where another
+    command is at work, and Untrusted where others can write there.
+    """
+    root = os.path.realpath(root)
+    state = os.path.join(root, STATE)
+    home = state if state_dir is None else place(state_dir, root)
+    journal = Journal(os.path.join(home, "journal"), trusted)
+    try:
+        for directory in (state, journal.directory):
+            trust.make(directory, trusted)
+            trust.check(directory, trusted)
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as e:
+        hint = _HINTS.get(e.errno or 0, "see that it can be written; --state-dir moves the journal elsewhere")
+        raise CannotLook(f"{e.filename or state} cannot be made: {e.strerror}", hint) from e
+    try:
+        with _locked(os.path.join(home, "lock"), trusted):
+            store = Store(Tree(root, fd), journal)
+            for operation in journal.begun():
+                store.finish(operation)
+            store.sweep()
+            yield store
+    finally:
+        os.close(fd)
+
+
+def interrupted(root: str, state_dir: str | None = None, trusted: Trust = OURS) -> list[Operation]:
+    """What a command left half done, for those that only look. Raises CannotLook, and Untrusted."""
+    root = os.path.realpath(root)
+    home = os.path.join(root, STATE) if state_dir is None else place(state_dir, root)
+    return Journal(os.path.join(home, "journal"), trusted).begun()
+
+
+@contextmanager
+def _locked(path: str, trusted: Trust) -> Iterator[None]:
+    """Held by one process; the kernel lets go of it when that dies. Raises CannotLook."""
+    home, name = os.path.split(path)
+    try:
+        with trust.directory(home, trusted) as at:
+            fd = trust.create(name, os.O_RDWR, at, trusted)
+    except OSError as e:
+        raise CannotLook(f"{path} cannot be opened: {e.strerror}") from e
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another command"
+            raise CannotLook(f"{who} is changing this tree", "wait until it has ended") from None
+        except OSError as e:
+            hint = "name a directory on a file system with flock with --state-dir"
+            raise CannotLook(f"{path} cannot be locked: {e.strerror}", hint) from e
+        with suppress(OSError):  # only for the message above
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,88 @@
+"""What tests of commands that write share: a process in which they are killed, or fail, at any call that writes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from places import ROOT, SUPPORT
+from run_helpers import CLEAN
+
+
+@lru_cache(1)
+def shim() -> str:
+    """The shim, compiled into the directory that the tests keep their state in."""
+    out = os.path.join(os.environ["XDG_CACHE_HOME"], f"kill_points-{os.getpid()}.so")
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run(["cc", *flags, "-o", out, str(SUPPORT / "kill_points.c"), "-ldl"], check=True)
+    return out
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a command ended (negative: by that signal), what it wrote, and the calls that write, in order."""
+
+    code: int
+    out: str
+    err: str
+    calls: list[str]
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return json.loads(self.out) if self.out.lstrip().startswith("{") else {}
+
+
+class Commands:
+    """A process that runs one command after the other, each in a copy of itself."""
+
+    def __init__(self) -> None:
+        env = {**CLEAN, "LD_PRELOAD": shim(), "PYTHONPATH": str(ROOT), "CKPT_NO_CACHE": "1", "CKPT_JOBS": "1"}
+        line = [sys.executable, str(SUPPORT / "kill_points_child.py")]
+        self.process = subprocess.Popen(
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True
+        )
+
+    def run(self, words: Sequence[str], directory: Path, nth: int = 0, errno: int = 0) -> Run:
+        """``nth`` counts the calls that write at or below ``directory``, from 1; with 0 the command runs
+        undisturbed. It is killed before that call is made, or, with an ``errno``, the call fails.
+        """
+        assert self.process.stdin and self.process.stdout
+        told = {"words": list(words), "directory": str(directory), "nth": nth, "errno": errno}
+        self.process.stdin.write(json.dumps(told) + "\n")
+        self.process.stdin.flush()
+        return Run(**json.loads(self.process.stdout.readline()))
+
+    def close(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def files_of(root: Path, *, state: bool = True) -> dict[str, str]:
+    """Every file below a root with a digest of its bytes, or where the link leads; without ``state`` not those
+    of ``.ckpt``.
+    """
+    return dict(_files(root, state))
+
+
+def _files(root: Path, state: bool) -> Iterator[tuple[str, str]]:
+    for directory, below, names in os.walk(root):
+        if not state and ".ckpt" in below:
+            below.remove(".ckpt")
+        for name in names:
+            path = Path(directory, name)
+            text = os.readlink(path) if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()
+            yield str(path.relative_to(root)), text
+
+
+def bytes_of(root: Path) -> set[str]:
+    """What is in the files below a root, wherever they lie: nothing is lost while this stays."""
+    return set(files_of(root).values())

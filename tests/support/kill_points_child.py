@@ -1,0 +1,64 @@
+"""Runs ``ckpt`` commands in copies of this process, which has the shim of kill_points.c preloaded: one line of
+JSON in (words, directory, n-th call, errno), one out. Many cases cost one start of the interpreter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import tempfile
+from typing import Any, NoReturn
+
+
+def main() -> None:
+    shim = ctypes.CDLL(None)
+    shim.kill_points_set.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_int]
+    import ckpt_tools.api
+    import ckpt_tools.cli  # noqa: F401 - each copy has it already
+
+    for line in sys.stdin:
+        asked: dict[str, Any] = json.loads(line)
+        with (
+            tempfile.TemporaryFile("w+") as out,
+            tempfile.TemporaryFile("w+") as err,
+            tempfile.TemporaryFile("w+") as log,
+        ):
+            pid = os.fork()
+            if not pid:
+                become(shim, asked, out.fileno(), err.fileno(), log.fileno())
+            _, status = os.waitpid(pid, 0)
+            texts = []
+            for file in (out, err, log):
+                file.seek(0)
+                texts.append(file.read())
+        reply = {
+            "code": os.waitstatus_to_exitcode(status),
+            "out": texts[0],
+            "err": texts[1],
+            "calls": texts[2].splitlines(),
+        }
+        sys.stdout.write(json.dumps(reply) + "\n")
+        sys.stdout.flush()
+
+
+def become(shim: ctypes.CDLL, asked: dict[str, Any], out: int, err: int, log: int) -> NoReturn:
+    from ckpt_tools.cli import execute
+
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    sys.argv = ["ckpt", *asked["words"]]
+    shim.kill_points_set(os.fsencode(asked["directory"]), asked["nth"], asked["errno"], log)
+    code = 70
+    try:
+        code = execute(asked["words"])
+    finally:
+        shim.kill_points_set(b"", 0, 0, -1)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The journal: every step is done or not, an interrupted operation is finished, and nobody else's orders count."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.guard import journal
+from ckpt_tools.guard.journal import Move, Operation, Status, Swap
+from ckpt_tools.guard.journal.steps import Tree
+from ckpt_tools.storage.ownership import Untrusted
+
+
+def text_of(root: Path) -> dict[str, str]:
+    found = (p for p in root.rglob("*") if p.is_file() and "journal" not in p.parts and p.name != "lock")
+    return {str(p.relative_to(root)): p.read_text() for p in found}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("a", "b/c", "b/d"):
+        path = tmp_path / "run" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path / "run"
+
+
+def swapped(root: Path) -> Operation:
+    with journal.opened(str(root)) as store:
+        incoming = f"{store.place('incoming')}/a"
+        (root / incoming).parent.mkdir(parents=True)
+        (root / incoming).write_text("new")
+        kept = store.place("quarantine")
+        steps = [Swap("a", incoming, f"{kept}/a"), Move("b", f"{kept}/b")]
+        return store.run("repair", "for a test", steps)
+
+
+def test_done_and_undone(root: Path) -> None:
+    before = text_of(root)
+    swapped(root)
+    after = {"a": "new"} | {f".ckpt/quarantine/000001/{k}": v for k, v in before.items()}
+    assert text_of(root) == after
+    with journal.opened(str(root)) as store:
+        found = store.last_to_undo()
+        assert found
+        store.undo(found)
+        assert store.last_to_undo() is None
+    with journal.opened(str(root)) as store:  # what was made is swept
+        assert text_of(root) == before
+        assert [op.status for op in store.journal.operations()] == [Status.DONE, Status.UNDONE]
+
+
+def test_what_was_written_since_is_not_undone(root: Path) -> None:
+    swapped(root)
+    (root / "a").write_text("written since")
+    with journal.opened(str(root)) as store:
+        found = store.last_to_undo()
+        assert found
+        with pytest.raises(UsageError, match="is not as 'ckpt repair' left it"):
+            store.undo(found)
+    assert (root / "a").read_text() == "written since"
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_an_interrupted_operation_is_finished(root: Path, steps: int) -> None:
+    after = None
+    for stopped in (False, True):
+        tree = root if not stopped else root.with_name("other")
+        if stopped:
+            root.rename(tree.with_name("done"))
+            for name in ("a", "b/c", "b/d"):
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                (tree / name).write_text(name)
+            with journal.opened(str(tree)) as store:
+                planned = tuple(
+                    step.planned(store.tree) for step in (Move("a", ".ckpt/x/a"), Move("b", ".ckpt/x/b"))
+                )
+                store.journal.write(Operation(1, "quarantine", "", 1.0, planned))
+                for step in planned[:steps]:
+                    step.do(store.tree)
+            assert [op.number for op in journal.interrupted(str(tree))] == [1]
+            with journal.opened(str(tree)):
+                assert text_of(tree) == after
+            assert not journal.interrupted(str(tree))
+        else:
+            with journal.opened(str(tree)) as store:
+                store.run("quarantine", "", [Move("a", ".ckpt/x/a"), Move("b", ".ckpt/x/b")])
+            after = text_of(tree)
+
+
+def test_a_step_that_fails_takes_those_before_it_back(root: Path) -> None:
+    before = text_of(root)
+    (root / "taken").write_text("mine")
+    with journal.opened(str(root)) as store, pytest.raises(CannotLook, match="nothing is lost"):
+        store.run("quarantine", "", [Move("a", ".ckpt/x/a"), Move("b/c", "taken")])
+    assert text_of(root) == {**before, "taken": "mine"}
+    assert not journal.interrupted(str(root))
+
+
+def test_one_at_a_time(root: Path) -> None:
+    told = pytest.raises(CannotLook, match=f"process {os.getpid()} on")
+    with journal.opened(str(root)), told, journal.opened(str(root)):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("path", ["../a", "/etc/passwd", "b/../../a", "", "b//c", "./a", "a\0b"], ids=repr)
+def test_no_journal_leads_out_of_its_root(root: Path, path: str) -> None:
+    with journal.opened(str(root)) as store:
+        planned = Move("a", ".ckpt/x/a").planned(store.tree)
+        store.journal.write(Operation(1, "quarantine", "", 1.0, (planned,)))
+    (entry,) = (root / ".ckpt/journal").iterdir()
+    body = json.loads(entry.read_text())
+    body["steps"][0]["move"] = ["a", path]
+    entry.write_text(json.dumps(body))
+    with pytest.raises(CannotLook, match="is damaged"), journal.opened(str(root)):
+        raise AssertionError
+    assert (root / "a").read_text() == "a"
+
+
+def test_no_link_is_followed(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/e").write_text("e")
+    (root / "link").symlink_to(tmp_path / "elsewhere")
+    with journal.opened(str(root)) as store, pytest.raises(CannotLook, match="link"):
+        store.run("quarantine", "", [Move("link/e", ".ckpt/x/e")])
+    assert (tmp_path / "elsewhere/e").exists()
+
+
+def test_the_journal_of_somebody_else_is_refused(root: Path) -> None:
+    swapped(root)
+    (root / ".ckpt/journal").chmod(0o777)
+    with pytest.raises(Untrusted), journal.opened(str(root)):
+        raise AssertionError
+
+
+def test_a_file_that_was_given_its_second_name_is_moved_once(root: Path) -> None:
+    with journal.opened(str(root)) as store:
+        tree: Tree = store.tree
+        step = Move("a", ".ckpt/x/a").planned(tree)
+        tree.make_above(step.target)
+        os.link(root / "a", root / ".ckpt/x/a")
+        step.do(tree)
+    assert not (root / "a").exists() and (root / ".ckpt/x/a").read_text() == "a"
