@@ -16,6 +16,8 @@ COMMANDS = (
     "hook",
     "show",
     "diff",
+    "quarantine",
+    "undo",
     "explain",
     "formats",
     "layouts",

@@ -11,10 +11,11 @@ from typing import Annotated
 import typer
 
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
 from ckpt_tools.settings import parsers
+from ckpt_tools.settings.resolve import Settings
 
 FORMATS = ("table", "json")
 
@@ -46,6 +47,11 @@ def ls(
             "--tree", help="Show the runs, their checkpoints and the files of each.", show_default=False
         ),
     ] = False,
+    quarantine: Annotated[
+        bool,
+        typer.Option("--quarantine", help="List what lies in quarantine instead.", show_default=False),
+    ] = False,
+    state_dir: options.StateDir = None,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
@@ -67,6 +73,8 @@ def ls(
     if tree and to.format == "json":
         raise UsageError("--tree is for people, --json for programs", "leave one of them out")
     oldest = moment(since, time.time()) if since is not None else None
+    if quarantine:
+        return _quarantined(found, to)
     from ckpt_tools import api
 
     result = api.scan(found.root, found.selection())
@@ -87,6 +95,15 @@ def ls(
 
         console.out(scan.render(result, to.view))
     return exit_code(result)
+
+
+def _quarantined(found: Settings, to: output.Output) -> int:
+    from ckpt_tools.guard.quarantine import listed
+    from ckpt_tools.output import changes
+
+    result = listed(found.root, state_dir=found.values.get("state-dir"), trust=found.trust)
+    console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    return 0 if result.changes else NoCheckpoint.exit_code
 
 
 def moment(text: str, now: float) -> float:

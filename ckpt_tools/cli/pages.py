@@ -23,6 +23,10 @@ GROUPS = {
         "run": "Decide once per job, then become the training command.",
         "hook": "Decide once per job, and print the answer for a script.",
     },
+    "Keep checkpoints good": {
+        "quarantine": "Put checkpoints out of sight, and bring them back.",
+        "undo": "Take back the last repair or quarantine.",
+    },
     "Look things up": {
         "explain": "Say what a finding means, and what to do about it.",
         "formats": "List the file formats, and what cannot be seen in each.",
@@ -111,6 +115,7 @@ PANELS = {
         "--merge",
         "--dry-run",
     ),
+    "What is changed": ("--apply", "--damaged", "--restore", "--quarantine", "--state-dir"),
     "Whom to believe": ("--trust-group", "--trust-owner", "--trust-dir", "--trust-global", "--config"),
     "Output": (
         "--format",
@@ -130,6 +135,20 @@ PANELS = {
 """All flags of all commands, by what they are about."""
 
 EXAMPLES = {
+    "quarantine": (
+        ("ckpt quarantine run/iter_0000020", "say what would be put away"),
+        ("ckpt quarantine run/iter_0000020 --apply", "rename it below run/.ckpt/quarantine"),
+        ("ckpt quarantine run --damaged", "all that have damage"),
+        ("ckpt quarantine kept/iter_0000020 --restore --apply", "bring it back"),
+        ("ckpt quarantine run/iter_0000020 --json", "the same for a program (docs/json.md)"),
+    ),
+    "undo": (
+        ("ckpt undo kept", "say what would be taken back"),
+        ("ckpt undo kept --apply", "take it back"),
+        ("CKPT_ROOT=kept ckpt undo", "ROOT may be a variable"),
+        ("cd kept && ckpt undo", "or the directory one is in"),
+        ("ckpt undo kept --json", "the same for a program (docs/json.md)"),
+    ),
     "ls": (
         ("ckpt ls run", "what is there, newest first"),
         ("ckpt ls run --tree", "runs, their checkpoints and the files of each"),

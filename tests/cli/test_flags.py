@@ -32,6 +32,7 @@ from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_bef
 from ckpt_tools import guard
 from ckpt_tools.cli import dispatch
 from ckpt_tools.cli.command import COMMANDS, Command
+from ckpt_tools.guard.quarantine import quarantine
 from ckpt_tools.planning import decision_log
 from ckpt_tools.reading import prefetch, processes
 from ckpt_tools.storage import ownership
@@ -380,7 +381,54 @@ SEAL: dict[str, Case] = {
     "limit_rate": Case(plain, (*DRY,), (*DRY, "--limit-rate", "1PB")),
     **trusting(plain),
 }
+
+
+def put_away(tmp: Path) -> Path:
+    """One checkpoint lies in quarantine."""
+    root = plain(tmp)
+    quarantine(str(root), [str(root / "iter_0000020")], apply=True)
+    return root
+
+
+def nowhere(tmp: Path) -> Path:
+    """Its journal lies elsewhere."""
+    root = plain(tmp)
+    quarantine(str(root), [str(root / "iter_0000020")], apply=True, state_dir=str(tmp / "elsewhere"))
+    return root
+
+
+def locked(tmp: Path) -> Path:
+    """Another command is at work."""
+    root = put_away(tmp)
+    HELD.append(os.open(root / ".ckpt/lock", os.O_RDWR))
+    fcntl.flock(HELD[-1], fcntl.LOCK_EX)
+    return root
+
+
+NEWEST = "run/iter_0000020"
+QUARANTINE: dict[str, Case] = {
+    "paths": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), ("run/iter_0000010",)),
+    "damaged": Case(cut, (), ("--damaged",)),
+    "restore": Case(lambda tmp: [put_away(tmp)][:0], (NEWEST,), (NEWEST, "--restore")),
+    "root": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--root", ".")),
+    "apply": Case(lambda tmp: [unfinished(tmp)][:0], (NEWEST,), (NEWEST, "--apply")),
+    "settle": Case(lambda tmp: [unfinished(tmp)][:0], (NEWEST,), (NEWEST, "--settle", "0s")),
+    "no_cache": Case(cut, ("--damaged", "--cached"), ("--damaged", "--cached", "--no-cache")),
+    "state_dir": Case(
+        lambda tmp: [nowhere(tmp)][:0],
+        (NEWEST, "--restore"),
+        (NEWEST, "--restore", "--state-dir", "elsewhere"),
+    ),
+    **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
+}
 OTHERS: dict[str, dict[str, Case]] = {
+    "quarantine": QUARANTINE,
+    "undo": {
+        "root": Case(lambda tmp: [put_away(tmp)][:0], ("run",), ("run/iter_0000010",)),
+        "apply": Case(locked, (), ("--apply",)),
+        "state_dir": Case(nowhere, (), ("--state-dir", "elsewhere")),
+        **trusting(put_away),
+    },
     "seal": SEAL,
     "ls": {
         **{
@@ -401,6 +449,8 @@ OTHERS: dict[str, dict[str, Case]] = {
         "jobs": Case(images, ("--jobs", "2"), ("--jobs", "3")),
         "since": Case(plain, (), ("--since", "1h")),
         "tree": Case(plain, ("--text",), ("--text", "--tree")),
+        "quarantine": Case(put_away, (), ("--quarantine",)),
+        "state_dir": Case(nowhere, ("--quarantine",), ("--quarantine", "--state-dir", "elsewhere")),
         **trusting(plain),
     },
     "verify": CHECK,
@@ -536,7 +586,7 @@ class Seen(Asker):
         fixed += ["--rank", 0] if command == "latest" and "--rank" not in words else []
         fixed += (
             ["--no-cache"]
-            if command in (*CHOOSING, "verify") and not {"--cached", "--no-cache"} & set(words)
+            if command in (*CHOOSING, "verify", "quarantine") and not {"--cached", "--no-cache"} & set(words)
             else []
         )
         given = [word for word in words if word not in ("--unreadable", "--cached", "--text")]

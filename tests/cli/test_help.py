@@ -16,6 +16,7 @@ from small_files import saved
 
 from ckpt_tools.cli import pages
 from ckpt_tools.cli.command import COMMANDS, Command
+from ckpt_tools.guard.quarantine import quarantine
 
 MODULES = {**{name: name for name in COMMANDS}, "hook install": "hook_install"}
 EXIT_1 = ("ckpt diff run/iter_0000010 run/iter_0000020", "ckpt layouts --check run")
@@ -68,9 +69,16 @@ def test_a_command_has_five_examples(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as the examples assume: ``run``, ``mine``, ``empty``, a ``train.py``, and ckpt on PATH."""
-    home = tmp_path_factory.mktemp("home")
+    """One for the examples that change nothing."""
+    return made(tmp_path_factory.mktemp("home"))
+
+
+def made(home: Path) -> Path:
+    """A directory as the examples assume: ``run``, ``mine``, ``kept``, ``empty``, a ``train.py``, and ckpt on
+    PATH.
+    """
     run_helpers.megatron(home / "run")
+    quarantine(str(run_helpers.megatron(home / "kept")), [str(home / "kept/iter_0000020")], apply=True)
     for step, rank in itertools.product((10, 20), range(2)):
         save = home / f"mine/s{step}/shard{rank}.pt"
         save.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +95,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("line", [line for rows in pages.EXAMPLES.values() for line, _ in rows])
-def test_an_example_runs(home: Path, line: str) -> None:
+def test_an_example_runs(home: Path, line: str, tmp_path: Path) -> None:
+    if "--apply" in line:  # it changes what the others are about
+        home = made(tmp_path)
     path = f"{home / 'bin'}:{os.environ['PATH']}"
     env = {**run_helpers.CLEAN, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     env["CKPT_CACHE_DIR"], env["XDG_STATE_HOME"] = os.environ["CKPT_CACHE_DIR"], os.environ["XDG_STATE_HOME"]

@@ -84,5 +84,8 @@ def _files(root: Path, state: bool) -> Iterator[tuple[str, str]]:
 
 
 def bytes_of(root: Path) -> set[str]:
-    """What is in the files below a root, wherever they lie: nothing is lost while this stays."""
-    return set(files_of(root).values())
+    """What is in the files below a root, wherever they lie, but for the journal and its lock: nothing is lost
+    while this stays.
+    """
+    own = (".ckpt/journal/", ".ckpt/lock")
+    return {text for path, text in files_of(root).items() if not path.startswith(own)}

@@ -6,6 +6,6 @@ from __future__ import annotations
 
 from ckpt_tools.guard.journal.entries import Operation, Status
 from ckpt_tools.guard.journal.steps import Move, Step, Swap
-from ckpt_tools.guard.journal.store import Store, interrupted, opened
+from ckpt_tools.guard.journal.store import Store, interrupted, looked_at, opened
 
-__all__ = ["Move", "Operation", "Status", "Step", "Store", "Swap", "interrupted", "opened"]
+__all__ = ["Move", "Operation", "Status", "Step", "Store", "Swap", "interrupted", "looked_at", "opened"]

@@ -9,13 +9,13 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard.journal.entries import Journal, Operation, Status
-from ckpt_tools.guard.journal.steps import State, Step, Tree
+from ckpt_tools.guard.journal.steps import Move, State, Step, Tree
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.storage import trust
@@ -70,9 +70,9 @@ class Store:
                     step.do(self.tree)
         except OSError as e:
             raise self._taken_back(operation, e) from e
-        self.journal.mark(operation, Status.DONE)
         if operation.of is not None:
             self._undone(operation.of)
+        self.journal.mark(operation, Status.DONE)
         return operation
 
     def last_to_undo(self) -> Operation | None:
@@ -84,13 +84,47 @@ class Store:
         """Take an operation back. Raises UsageError where a file of it is no longer what it left, and
         CannotLook.
         """
+        steps = self.backwards(operation)
+        return self.run("undo", f"{operation.command} {operation.number}", steps, of=operation.number)
+
+    def backwards(self, operation: Operation) -> list[Step]:
+        """The steps that take an operation back. Raises UsageError as ``undo`` does."""
         for step in operation.steps:
             if step.state(self.tree) is State.GONE:
-                path = step.target
-                text = f"{os.path.join(self.tree.root, path)} is not as 'ckpt {operation.command}' left it"
-                raise UsageError(text, "what lies in its quarantine is to be moved by hand")
-        steps = [step.inverse() for step in reversed(operation.steps) if step.state(self.tree) is State.DONE]
-        return self.run("undo", f"{operation.command} {operation.number}", steps, of=operation.number)
+                path = os.path.join(self.tree.root, step.target)
+                text = f"{path} is not as 'ckpt {operation.command}' left it"
+                raise UsageError(text, "what it put away is to be moved by hand")
+        return [step.inverse() for step in reversed(operation.steps) if step.state(self.tree) is State.DONE]
+
+    def close_over(self, numbers: Collection[int]) -> None:
+        """Say of operations that nothing of them is left, where that is so."""
+        for operation in self.journal.operations():
+            if operation.number in numbers and operation.status is Status.DONE:
+                moves = (step for step in operation.steps if isinstance(step, Move))
+                if not any(step.state(self.tree) is State.DONE for step in moves):
+                    self.journal.mark(operation, Status.UNDONE)
+
+    def write(self, path: str, data: bytes, like: str) -> None:
+        """A new file that is on the disk, with the mode and the times of another. Raises CannotLook."""
+        try:
+            self._write(path, data, like)
+        except OSError as e:
+            raise _failed("", e) from e
+
+    def _write(self, path: str, data: bytes, like: str) -> None:
+        self.tree.make_above(path)
+        old = self.tree.stat(like)
+        with self.tree.above(path) as (at, name):
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                os.fchmod(fd, old.st_mode & 0o7777)
+                os.utime(fd, ns=(old.st_atime_ns, old.st_mtime_ns))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
     def _undone(self, number: int) -> None:
         for operation in self.journal.operations():
@@ -123,7 +157,7 @@ class Store:
 def _failed(command: str, error: OSError) -> CannotLook:
     what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     hint = _HINTS.get(error.errno or 0, "see that it can be written, then run it again")
-    return CannotLook(f"ckpt {command} could not go on, nothing is lost: {what}", hint)
+    return CannotLook(f"{f'ckpt {command}'.strip()} could not go on, nothing is lost: {what}", hint)
 
 
 @contextmanager
@@ -159,9 +193,23 @@ def opened(root: str, state_dir: str | None = None, trusted: Trust = OURS) -> It
 
 def interrupted(root: str, state_dir: str | None = None, trusted: Trust = OURS) -> list[Operation]:
     """What a command left half done, for those that only look. Raises CannotLook, and Untrusted."""
+    with looked_at(root, state_dir, trusted) as store:
+        return store.journal.begun()
+
+
+@contextmanager
+def looked_at(root: str, state_dir: str | None = None, trusted: Trust = OURS) -> Iterator[Store]:
+    """The state of a root for those that change nothing. Raises CannotLook, and Untrusted."""
     root = os.path.realpath(root)
     home = os.path.join(root, STATE) if state_dir is None else place(state_dir, root)
-    return Journal(os.path.join(home, "journal"), trusted).begun()
+    try:
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as e:
+        raise CannotLook(f"cannot list {root}: {e.strerror}") from e
+    try:
+        yield Store(Tree(root, fd), Journal(os.path.join(home, "journal"), trusted))
+    finally:
+        os.close(fd)
 
 
 @contextmanager

@@ -1,0 +1,98 @@
+"""``ckpt quarantine``: checkpoints out of their framework's sight, and back."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from ckpt_tools.cli import console, options, output
+from ckpt_tools.errors import UsageError
+
+FORMATS = ("table", "json")
+
+
+def quarantine(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH",
+            help="Checkpoints; with --damaged the directory in which they lie.",
+            show_default=False,
+        ),
+    ],
+    damaged: Annotated[
+        bool,
+        typer.Option("--damaged", help="All checkpoints below PATH that have damage.", show_default=False),
+    ] = False,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Bring back what lay at PATH.", show_default=False)
+    ] = False,
+    root: Annotated[
+        str | None,
+        typer.Option(
+            "--root",
+            metavar="DIR",
+            help="Directory in which the quarantine lies; without it the one that PATH lies in.",
+            show_default=False,
+        ),
+    ] = None,
+    apply: options.Apply = False,
+    state_dir: options.StateDir = None,
+    settle: options.Settle = None,
+    no_cache: options.NoCache = False,
+    trust_group: options.TrustGroup = False,
+    trust_owner: options.TrustOwner = None,
+    trust_dir: options.TrustDir = None,
+    format: options.Format = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.Color = None,
+    config: options.Config = None,
+) -> int:
+    """Put checkpoints away: renamed below ROOT/.ckpt/quarantine, where their framework does not look and ckpt
+    does. They count as existing: where nothing else is left, a job does not start from nothing. Trackers that
+    name one of them are pointed at what 'ckpt plan' chooses then. Without --apply nothing is done.
+
+    Exit codes: 0 done, or what would be done is said; 2 a question that only you can answer; 3 there is no
+    such checkpoint; 5 something could not be looked at or not be moved: nothing is lost.
+    """
+    if damaged and restore:
+        raise UsageError("--damaged and --restore contradict each other", "say one of them")
+    given = dict(locals())
+    to = output.requested(FORMATS, given)
+    found = options.settings({name: v for name, v in given.items() if name != "root"}, to, tuple(paths))
+    home = os.path.abspath(root) if root else _home(paths, damaged)
+    names = [os.path.abspath(path) for path in paths]
+    from dataclasses import replace
+
+    from ckpt_tools.guard.quarantine import quarantine as put_away
+    from ckpt_tools.guard.quarantine import restore as bring_back
+
+    state = found.values.get("state-dir")
+    if restore:
+        result = bring_back(home, names, apply=apply, state_dir=state, trust=found.trust)
+    else:
+        selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
+        result = put_away(home, names, damaged=damaged, apply=apply, state_dir=state, selection=selection)
+    from ckpt_tools.output import changes
+
+    console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    return 0
+
+
+def _home(paths: list[str], damaged: bool) -> str:
+    """The directory that all paths lie in; with ``damaged`` the lone path itself."""
+    absolute = [os.path.abspath(path) for path in paths]
+    if damaged:
+        if len(paths) > 1:
+            raise UsageError("--damaged takes one directory", "call it once for each")
+        return absolute[0]
+    homes = {
+        path.partition("/.ckpt/")[0] if "/.ckpt/" in path else os.path.dirname(path) for path in absolute
+    }
+    if len(homes) > 1:
+        raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "say --root DIR")
+    return homes.pop()

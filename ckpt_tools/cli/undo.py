@@ -1,0 +1,37 @@
+"""``ckpt undo``: take back the last repair or quarantine."""
+
+from __future__ import annotations
+
+from ckpt_tools.cli import console, options, output
+
+FORMATS = ("table", "json")
+
+
+def undo(
+    root: options.Root = None,
+    apply: options.Apply = False,
+    state_dir: options.StateDir = None,
+    trust_group: options.TrustGroup = False,
+    trust_owner: options.TrustOwner = None,
+    trust_dir: options.TrustDir = None,
+    format: options.Format = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.Color = None,
+    config: options.Config = None,
+) -> int:
+    """Take back the last 'ckpt repair' or 'ckpt quarantine' below ROOT. Without --apply nothing is done.
+
+    Exit codes: 0 done, or what would be done is said; 2 a file is no longer what that command left; 3 there
+    is nothing to take back; 5 something could not be looked at or not be moved: nothing is lost.
+    """
+    given = dict(locals())
+    to = output.requested(FORMATS, given)
+    found = options.settings(given, to)
+    from ckpt_tools.guard.quarantine import undo as take_back
+    from ckpt_tools.output import changes
+
+    result = take_back(found.root, apply=apply, state_dir=found.values.get("state-dir"), trust=found.trust)
+    console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    return 0

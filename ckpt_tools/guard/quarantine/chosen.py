@@ -1,0 +1,84 @@
+"""What is put into quarantine: the checkpoints that were named, or those that are damaged."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.errors import NoCheckpoint, UsageError
+from ckpt_tools.formats.seals.names import beside, signature_beside
+from ckpt_tools.guard.targets import Target, targets
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.reading.session import Session
+
+
+@frozen
+class Group:
+    """What goes together: a checkpoint with a directory of its own, or the files of one that has none."""
+
+    paths: tuple[str, ...]
+    files: tuple[str, ...]
+    checkpoint: Checkpoint | None
+
+    @property
+    def label(self) -> str:
+        return self.checkpoint.label if self.checkpoint else ""
+
+    @property
+    def path(self) -> str:
+        return self.paths[0] if len(self.paths) == 1 or not self.checkpoint else self.checkpoint.path
+
+    @property
+    def size(self) -> int:
+        """Bytes, of what can be looked at."""
+        return sum(os.path.getsize(path) for path in self.files if os.path.isfile(path))
+
+    def holds(self, path: str) -> bool:
+        """Whether a file or directory belongs to it."""
+        return path in self.files or any(f"{path}/".startswith(f"{own}/") for own in self.paths)
+
+
+def groups(s: Session) -> list[Group]:
+    """Everything below a root that can be put away."""
+    together: dict[object, list[Target]] = defaultdict(list)
+    for target in targets(s):
+        together[target.checkpoint.key if target.checkpoint else target.path].append(target)
+    return [_group(rows) for rows in together.values()]
+
+
+def _group(rows: Sequence[Target]) -> Group:
+    paths = tuple(dict.fromkeys(path for row in rows for path in (row.path, *_with(row))))
+    files = tuple(dict.fromkeys(path for row in rows for path in row.files))
+    return Group(paths, files, rows[0].checkpoint)
+
+
+def _with(target: Target) -> Iterator[str]:
+    """The seal and the signature of a file, which mean nothing without it."""
+    if target.files == (target.path,):
+        home, name = os.path.split(target.path)
+        hidden = (f"{home}/{made(name)}" for made in (beside, signature_beside))
+        yield from (path for path in hidden if os.path.lexists(path))
+
+
+def named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group]:
+    """Those that are at, or below, one of the paths; one file of a checkpoint stands for all of it where that
+    has no directory of its own. Raises UsageError and NoCheckpoint.
+    """
+    out = list[Group]()
+    for path in paths:
+        mine = [g for g in found if _means(g, path)]
+        if not mine and (whole := next((g for g in found if g.holds(path)), None)):
+            text = f"{path} is a part of the checkpoint {whole.path}, which goes as a whole or not at all"
+            raise UsageError(text, f"name {whole.path}")
+        if not mine:
+            raise NoCheckpoint(f"there is no checkpoint at {path}", f"'ckpt ls {root}' shows what is there")
+        out += mine
+    return list(dict.fromkeys(out))
+
+
+def _means(group: Group, path: str) -> bool:
+    if group.checkpoint and group.checkpoint.path == path and not os.path.isdir(path):
+        return True  # a prefix, as TensorFlow's
+    return path in group.paths or all(own.startswith(f"{path.rstrip('/')}/") for own in group.paths)
