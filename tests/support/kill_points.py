@@ -61,9 +61,10 @@ class Commands:
         return Run(**json.loads(self.process.stdout.readline()))
 
     def close(self) -> None:
-        assert self.process.stdin
+        assert self.process.stdin and self.process.stdout
         self.process.stdin.close()
         self.process.wait()
+        self.process.stdout.close()
 
 
 def files_of(root: Path, *, state: bool = True) -> dict[str, str]:
