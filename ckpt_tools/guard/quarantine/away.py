@@ -63,11 +63,11 @@ class _Question:
         found = groups(s)
         findings = list[Finding]()
         wanted = self._damaged(found) if self.damaged else named(found, paths, self.root)
-        why = {g: self._why_it_stays(s, g) for g in wanted}
+        chosen = self._planned(()) if self.damaged and wanted else None
+        why = {g: self._why_it_stays(s, g, chosen) for g in wanted}
         away = [g for g in wanted if not why[g]]
         rows = [self._stays(g, why[g]) for g in wanted if why[g]]
-        then = self._planned(away)
-        trackers = self._trackers(s, away, then, findings)
+        trackers = self._trackers(s, away, findings)
         number = self._done(away, trackers) if self.store and away else None
         rows += self._rows(away, trackers)
         applied = self.store is not None
@@ -94,10 +94,10 @@ class _Question:
         bad |= {f.path for f in seen.findings if f.severity is Severity.ERROR and f.path}
         return [g for g in found if any(map(g.holds, bad)) or g.path in bad]
 
-    def _why_it_stays(self, s: Session, group: Group) -> str:
+    def _why_it_stays(self, s: Session, group: Group, chosen: LoadPlan | None) -> str:
         if _age(s, group) < self.selection.settle:
             return "written a moment ago: it may be in use (--settle)"
-        if self.damaged and _same(group, self._planned(())):
+        if _same(group, chosen):
             return "a job resumes from it all the same, because other files stand in for the damaged ones"
         return ""
 
@@ -111,13 +111,14 @@ class _Question:
 
     # ---- trackers
 
-    def _trackers(
-        self, s: Session, away: Sequence[Group], then: LoadPlan | None, findings: list[Finding]
-    ) -> list[Pointed]:
+    def _trackers(self, s: Session, away: Sequence[Group], findings: list[Finding]) -> list[Pointed]:
         gone = [g.checkpoint for g in away if g.checkpoint]
-        chosen = then.checkpoint if then else None
-        made = pointed(s, gone, chosen) if chosen else []
-        for path in sorted({*naming(s, gone)} - {p.path for p in made}):
+        dangling = naming(s, gone)
+        if not dangling:
+            return []
+        then = self._planned(away)
+        made = pointed(s, gone, then.checkpoint) if then and then.checkpoint else []
+        for path in sorted({*dangling} - {p.path for p in made}):
             text = "it names what goes into quarantine, and 'ckpt plan' chooses nothing that it could name"
             findings.append(finding("dangling-tracker", text, path=path, severity=Severity.WARNING))
         return made
