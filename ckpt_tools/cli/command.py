@@ -18,6 +18,7 @@ COMMANDS = (
     "diff",
     "quarantine",
     "undo",
+    "watch",
     "explain",
     "formats",
     "layouts",

@@ -26,6 +26,7 @@ GROUPS = {
     "Keep checkpoints good": {
         "quarantine": "Put checkpoints out of sight, and bring them back.",
         "undo": "Take back the last repair or quarantine.",
+        "watch": "Verify each checkpoint as it is saved, and tell others.",
     },
     "Look things up": {
         "explain": "Say what a finding means, and what to do about it.",
@@ -115,6 +116,18 @@ PANELS = {
         "--merge",
         "--dry-run",
     ),
+    "Watching": (
+        "--once",
+        "--rescan",
+        "--every",
+        "--on-good",
+        "--on-bad",
+        "--hook-timeout",
+        "--seal",
+        "--metrics-file",
+        "--metrics-port",
+        "--metrics-address",
+    ),
     "What is changed": ("--apply", "--damaged", "--restore", "--quarantine", "--state-dir"),
     "Whom to believe": ("--trust-group", "--trust-owner", "--trust-dir", "--trust-global", "--config"),
     "Output": (
@@ -148,6 +161,16 @@ EXAMPLES = {
         ("CKPT_ROOT=kept ckpt undo", "ROOT may be a variable"),
         ("cd kept && ckpt undo", "or the directory one is in"),
         ("ckpt undo kept --json", "the same for a program (docs/json.md)"),
+    ),
+    "watch": (
+        ("ckpt watch run --once", "verify what is new and settled, then exit (for cron)"),
+        ("ckpt watch run --once --limit-rate 200MB --io direct", "beside a running job"),
+        ("ckpt watch run --once --on-bad 'logger damaged: $CKPT_PATH'", "tell somebody of damage"),
+        ("ckpt watch run --once --metrics-file ckpt.prom", "for the node exporter's textfile collector"),
+        (
+            "timeout 10 ckpt watch run --metrics-port 0; test $? = 124",
+            "until it is ended; 'ckpt hook install' has units",
+        ),
     ),
     "ls": (
         ("ckpt ls run", "what is there, newest first"),

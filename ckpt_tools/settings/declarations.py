@@ -95,7 +95,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_SKIP_UNREADABLE", "--skip-unreadable", "pass over a checkpoint that could not be read instead of exit 5", parsers.flag),
     Variable("CKPT_REQUIRE_SEAL", "--require-seal", "a file that no seal names is an error (docs/seals.md)", parsers.flag),
     Variable("CKPT_SEAL_DIR", "--seal-dir", "directory in which the seals of read-only trees lie, below the absolute path of what they are of; docs/seals.md", parsers.path),
-    Variable("CKPT_STATE_DIR", "--state-dir", "directory for the journal of commands that change a tree, instead of ROOT/.ckpt; docs/guarding.md", parsers.path),
+    Variable("CKPT_STATE_DIR", "--state-dir", "directory for the journal of commands that change a tree, instead of ROOT/.ckpt, and for what 'ckpt watch' has seen; docs/guarding.md", parsers.path),
     Variable("CKPT_VERIFY_KEY", "--verify-key", "public key (PEM) whose owner must have signed every file, with 'ckpt seal --sign-key' or model_signing; needs ckpt-tools[sign]", parsers.path),
     Variable("CKPT_PLAN_DIR", "--plan-dir", "directory of decisions, outside ROOT; default: ~/.local/state/ckpt-tools/decisions. More than one node: one that all of them see", parsers.path),
     Variable("CKPT_JOB", "--job", "id of this start of the job, the same in all its processes and of no other start; default: the launcher's", parsers.text, in_file=False),

@@ -13,3 +13,8 @@ def decisions(env: Mapping[str, str] | None = None) -> str:
     env = os.environ if env is None else env
     home = env.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(home, "ckpt-tools", "decisions")
+
+
+def watched(env: Mapping[str, str] | None = None) -> str:
+    """The directory of what ``ckpt watch`` has seen."""
+    return os.path.join(os.path.dirname(decisions(env)), "watched")

@@ -173,7 +173,10 @@ def orders(name: str, of: str) -> Callable[[Path], None]:
 
 
 def trusting(
-    subject: Callable[[Path], Path | Sequence[object]], flag: str = "--config", name: str = "c.toml"
+    subject: Callable[[Path], Path | Sequence[object]],
+    flag: str = "--config",
+    name: str = "c.toml",
+    always: Sequence[str] = (),
 ) -> dict[str, Case]:
     """The flags that say whose orders count, each with a file that is refused without it."""
     words = {
@@ -188,8 +191,8 @@ def trusting(
     return {
         key: Case(
             prepare(orders(name, key.removeprefix("trust_"))),
-            (flag, f"conf/{name}"),
-            (flag, f"conf/{name}", *more),
+            (*always, flag, f"conf/{name}"),
+            (*always, flag, f"conf/{name}", *more),
         )
         for key, more in words.items()
     }
@@ -421,8 +424,38 @@ QUARANTINE: dict[str, Case] = {
     ),
     **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
 }
+PASS = ("--once", "--settle", "0s")
+WATCH: dict[str, Case] = {
+    "roots": Case(lambda tmp: [plain(tmp)][:0], ("run", *PASS), ("run/iter_0000010", *PASS)),
+    "rescan": Case(plain, PASS, (*PASS, "--rescan", "never")),
+    "every": Case(plain, PASS, (*PASS, "--every", "night")),
+    "on_good": Case(plain, PASS, (*PASS, "--on-good", "true")),
+    "on_bad": Case(flipped, PASS, (*PASS, "--on-bad", "true")),
+    "hook_timeout": Case(
+        one_rank, (*PASS, "--on-good", "sleep 1"), (*PASS, "--on-good", "sleep 1", "--hook-timeout", "0.1s")
+    ),
+    "metrics_file": Case(plain, PASS, (*PASS, "--metrics-file", "none/metrics")),
+    "metrics_port": Case(plain, PASS, (*PASS, "--metrics-port", "0")),
+    "metrics_address": Case(
+        plain,
+        (*PASS, "--metrics-port", "0"),
+        (*PASS, "--metrics-port", "0", "--metrics-address", "192.0.2.1"),
+    ),
+    "state_dir": Case(plain, PASS, (*PASS, "--state-dir", "elsewhere")),
+    "plan_dir": Case(started_before, PASS, (*PASS, "--plan-dir", "log")),
+    "seal_dir": Case(sealed_away, PASS, (*PASS, "--seal-dir", "seals")),
+    "require": Case(per_rank, PASS, (*PASS, "--require", "epoch_num")),
+    "trust_global": Case(foreign, PASS, (*PASS, "--trust-global", "mycompany.*")),
+    "settle": Case(plain, ("--once",), PASS),
+    "key_file": Case(encrypted, PASS, (*PASS, "--key-file", "key")),
+    "jobs": Case(plain, (*PASS, "--jobs", "2"), (*PASS, "--jobs", "3")),
+    "io": Case(plain, PASS, (*PASS, "--io", "direct")),
+    "limit_rate": Case(plain, PASS, (*PASS, "--limit-rate", "1PB")),
+    **trusting(plain, always=PASS),
+}
 OTHERS: dict[str, dict[str, Case]] = {
     "quarantine": QUARANTINE,
+    "watch": WATCH,
     "undo": {
         "root": Case(lambda tmp: [put_away(tmp)][:0], ("run",), ("run/iter_0000010",)),
         "apply": Case(locked, (), ("--apply",)),
@@ -508,8 +541,10 @@ OTHERS: dict[str, dict[str, Case]] = {
         "root": Case(lambda tmp: [], ("--text", "slurm"), ("--text", "slurm", "--root", "/somewhere")),
     },
 }
-ELSEWHERE = {("run", "transfer"), ("hook", "transfer")}
-"""Two nodes are needed: tests/cluster/test_agree.py holds what it brings against an agreement without it."""
+ELSEWHERE = {("run", "transfer"), ("hook", "transfer"), ("watch", "once"), ("watch", "seal_good")}
+"""Two nodes are needed: tests/cluster/test_agree.py holds what it brings against an agreement without it.
+Without --once nothing ends, and a seal stays: tests/cli/test_watch.py has both.
+"""
 
 
 def cases(command: str) -> dict[str, Case]:
@@ -546,6 +581,7 @@ class Seen(Asker):
         monkeypatch.chdir(tmp)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
         monkeypatch.setattr(prefetch, "LEAST", 1)
+        monkeypatch.setattr("ckpt_tools.guard.watch.niceness.give_way", lambda: None)
         monkeypatch.setattr(processes, "run", self._run)
         monkeypatch.setattr(Rate, "took", lambda _, n: self.calls.append("paid"))
         real, threads = os.open, import_module("ckpt_tools.comparison.compare").ThreadPoolExecutor
@@ -582,7 +618,7 @@ class Seen(Asker):
         tail = list(words[words.index("--") :]) if "--" in words else ["--", "train"]
         words = words[: words.index("--")] if "--" in words else words
         self.unreadable = "--unreadable" in words
-        fixed = [] if "--text" in words or command in ("run", "hook install") else ["--json"]
+        fixed = [] if "--text" in words or command in ("run", "hook install", "watch") else ["--json"]
         fixed += ["--rank", 0] if command == "latest" and "--rank" not in words else []
         fixed += (
             ["--no-cache"]
@@ -616,7 +652,8 @@ class Seen(Asker):
 
 def _still(text: str) -> str:
     """Without what differs from run to run: times, and the names of decisions that a time is part of."""
-    text = re.sub(r'"(seconds|decided_at|pid|agent|host|oldest)": ?[^,}\n]+', r'"\1": 0', text)
+    text = re.sub(r'"(seconds|decided_at|pid|agent|host|oldest|time|process)": ?[^,}\n]+', r'"\1": 0', text)
+    text = re.sub(r'"metrics_port": \d+', "PORT", text)
     text = re.sub(r"\d{19}-\d+", "START", text)
     text = re.sub(r"\d+ s ago", "just now", text)
     return re.sub(r"\d+\.json", "N.json", text)

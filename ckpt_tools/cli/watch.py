@@ -1,0 +1,131 @@
+"""``ckpt watch``: verify each checkpoint as it is saved, and say when the last good one was."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from ckpt_tools.cli import console, options, output
+from ckpt_tools.errors import UsageError
+from ckpt_tools.settings import parsers
+
+FORMATS = ("jsonl",)
+READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_dir", "trust_global")
+_PORTS = 1 << 16
+
+
+def _text(flag: str, metavar: str, help: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=help, show_default=False)
+
+
+def watch(
+    roots: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ROOT", help="Directories in which checkpoints are saved.", show_default=False
+        ),
+    ],
+    once: Annotated[bool, typer.Option("--once", help="One pass, then exit.", show_default=False)] = False,
+    rescan: Annotated[
+        str | None, _text("--rescan", "TIME", "List ROOT again after this time; default: 60s.")
+    ] = None,
+    every: Annotated[
+        str | None, _text("--every", "TIME", "Verify old checkpoints again after this time; default: 7d.")
+    ] = None,
+    on_good: Annotated[
+        str | None, _text("--on-good", "COMMAND", "Shell command for each checkpoint that is good.")
+    ] = None,
+    on_bad: Annotated[
+        str | None, _text("--on-bad", "COMMAND", "Shell command for each checkpoint that is damaged.")
+    ] = None,
+    hook_timeout: Annotated[
+        str | None, _text("--hook-timeout", "TIME", "Time that such a command may take; default: 10m.")
+    ] = None,
+    seal_good: Annotated[bool, typer.Option("--seal", help="Seal what is good.", show_default=False)] = False,
+    metrics_file: Annotated[
+        str | None, _text("--metrics-file", "FILE", "Replace FILE with metrics for Prometheus.")
+    ] = None,
+    metrics_port: Annotated[
+        str | None, _text("--metrics-port", "N", "Serve metrics over HTTP; 0: any free port.")
+    ] = None,
+    metrics_address: Annotated[
+        str | None, _text("--metrics-address", "ADDRESS", "Where to serve them; default: 127.0.0.1.")
+    ] = None,
+    state_dir: options.StateDir = None,
+    plan_dir: options.PlanDir = None,
+    seal_dir: options.SealDir = None,
+    require: options.Require = None,
+    trust_global: options.TrustGlobal = None,
+    settle: options.Settle = None,
+    key_file: options.KeyFile = None,
+    trust_group: options.TrustGroup = False,
+    trust_owner: options.TrustOwner = None,
+    trust_dir: options.TrustDir = None,
+    jobs: options.Jobs = None,
+    io: options.Io = None,
+    limit_rate: options.LimitRate = None,
+    quiet: options.Quiet = False,
+    config: options.Config = None,
+) -> int:
+    """Verify each checkpoint in ROOT once it is finished and no longer written, and again from time to time.
+    What is seen is printed as JSON lines (docs/json.md). It runs until it is ended, and goes on where it was
+    when it is started again; in ROOT nothing is written but seals, with --seal.
+
+    Exit codes: 143 and 130 when it was ended by a signal; with --once 0 all that is finished is good, 1
+    damage found, 3 there is no checkpoint, 5 something could not be looked at; 2 or 5 it cannot begin.
+    """
+    given = dict(locals())
+    to = output.requested(FORMATS, given)
+    found = options.settings(given, to, tuple(roots))
+    from ckpt_tools.guard.watch.loop import watch as run
+    from ckpt_tools.guard.watch.niceness import give_way
+    from ckpt_tools.guard.watch.options import WatchOptions
+    from ckpt_tools.model.selection import ReadOptions
+    from ckpt_tools.output import watching
+
+    reading = {"jobs": 1, **found.named(READING)}
+    read = ReadOptions(**reading, cache=True, trust=found.trust, layouts=found.layouts)
+    asked = {
+        "rescan": _seconds("--rescan", rescan, least=0.1),
+        "every": _seconds("--every", every, least=0.1),
+        "hook_timeout": _seconds("--hook-timeout", hook_timeout, least=0.1),
+        "metrics_port": _port(metrics_port),
+        "metrics_address": metrics_address,
+    }
+    choices = WatchOptions(
+        read=read,
+        once=once,
+        on_good=on_good,
+        on_bad=on_bad,
+        seal=seal_good,
+        state_dir=found.values.get("state-dir"),
+        plan_dir=found.values.get("plan-dir"),
+        metrics_file=metrics_file,
+        **{name: value for name, value in asked.items() if value is not None},  # type: ignore[arg-type]
+    )
+    give_way()
+    paths = [os.path.abspath(root) for root in roots]
+    return run(paths, choices, lambda event: console.out(watching.line(event)))
+
+
+def _seconds(flag: str, text: str | None, least: float) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = parsers.duration(text)
+    except ValueError as e:
+        raise UsageError(f"{flag}: {e}") from e
+    if seconds < least:
+        raise UsageError(f"{flag}: {text!r} is below {least:g} s")
+    return seconds
+
+
+def _port(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(str(parsers.whole(0, _PORTS - 1)(text, "")))
+    except ValueError as e:
+        raise UsageError(f"--metrics-port: {e}") from e

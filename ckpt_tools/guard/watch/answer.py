@@ -1,0 +1,70 @@
+"""What a job that starts now would resume from, and whether the framework's own tracker says the same."""
+
+from __future__ import annotations
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import CkptError
+from ckpt_tools.guard.watch.options import DAY, WatchOptions
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.reading.session import Session
+
+_BUDGET = 60.0
+"""Seconds: as 'ckpt run' has it. What was verified before is in the cache."""
+
+
+@frozen
+class Answer:
+    """``exit_code`` is what 'ckpt plan' would end with, ``why`` its message. ``tracker`` says whether the
+    tracker names what is chosen, None where there is none.
+    """
+
+    exit_code: int
+    path: str | None = None
+    step: int | None = None
+    why: str = ""
+    tracker: bool | None = None
+
+
+def answer(s: Session, options: WatchOptions) -> Answer:
+    """Ask ``plan`` about the root of a session. What it cannot answer is an answer too."""
+    try:
+        chosen = plan(s.root, selection(options)).checkpoint
+    except CkptError as e:
+        return Answer(e.exit_code, why=str(e))
+    if chosen is None:
+        return Answer(0)
+    return Answer(0, chosen.path, chosen.step, tracker=_agrees(s, chosen))
+
+
+def selection(options: WatchOptions) -> Selection:
+    """The question of a job that says nothing else."""
+    read = options.read
+    return Selection(
+        jobs=read.jobs,
+        io=read.io,
+        limit_rate=read.limit_rate,
+        settle=read.settle,
+        require=read.require,
+        seal_dir=read.seal_dir,
+        trust_global=read.trust_global,
+        key_file=read.key_file,
+        trust=read.trust,
+        layouts=read.layouts,
+        plan_dir=options.plan_dir,
+        cache=True,
+        max_age=max(DAY, 2 * options.every),
+        budget=_BUDGET,
+    )
+
+
+def _agrees(s: Session, chosen: Checkpoint) -> bool | None:
+    if not chosen.parts:
+        return None
+    tracker = s.tracker(chosen.layout, chosen.parts[0].base)
+    if tracker is None:
+        return None
+    said = tracker[1]
+    return not isinstance(said, Finding) and said is not None and said == s.layouts.of(chosen).tracked(chosen)

@@ -1,0 +1,95 @@
+"""Commands that are called when something was seen: one at a time, for a bounded time, and told by their
+environment alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import BinaryIO
+
+from ckpt_tools.model.frozen import frozen
+
+_TAIL = 2000
+"""Bytes of what a command prints that are kept: its last ones."""
+_GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
+
+
+@frozen
+class Ended:
+    """How a command ended: its exit code (minus the signal), None where it could not be started; ``in_time``
+    is False where it was ended. ``output`` is the end of what it printed.
+    """
+
+    exit_code: int | None
+    in_time: bool
+    seconds: float
+    output: str
+
+
+def call(command: str, variables: Mapping[str, str], timeout: float) -> Ended:
+    """Run a command of the shell to its end, or to that of ``timeout`` seconds.
+
+    What was found in a tree goes into variables and never into the command, so no name in it can be one.
+    Where this process is ended meanwhile, so is the command.
+    """
+    started, tail = time.monotonic(), _Tail()
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the words of whoever started this process
+            ["/bin/sh", "-c", command],
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as e:
+        return Ended(None, True, 0.0, str(e))
+    assert process.stdout is not None  # noqa: S101 - for the type checker: it was asked for
+    # Not joined: what the command left running may hold the pipe open for ever.
+    threading.Thread(target=tail.read, args=(process.stdout,), daemon=True).start()
+    in_time = True
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        in_time = False
+        _end(process)
+    except BaseException:
+        _end(process)
+        raise
+    tail.over.wait(1.0)
+    return Ended(process.returncode, in_time, round(time.monotonic() - started, 6), tail.text())
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command with all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+class _Tail:
+    """The last bytes of a stream that is read to its end, however much it is."""
+
+    def __init__(self) -> None:
+        self._last, self.over = b"", threading.Event()
+
+    def read(self, stream: BinaryIO) -> None:
+        with stream:
+            while data := stream.read1(1 << 16) if hasattr(stream, "read1") else stream.read(1 << 16):
+                self._last = (self._last + data)[-_TAIL:]
+        self.over.set()
+
+    def text(self) -> str:
+        return self._last.decode("utf-8", "replace")

@@ -1,0 +1,153 @@
+"""``ckpt watch``: passes over the roots, one after the other, until a signal ends them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.guard.watch.metrics import Metrics
+from ckpt_tools.guard.watch.options import WatchOptions
+from ckpt_tools.guard.watch.root import WatchedRoot
+from ckpt_tools.guard.watch.wake import Wake
+from ckpt_tools.model.watching import Event
+from ckpt_tools.storage.trust import Untrusted
+
+_SHARE = 20.0
+"""Events lead to a pass after so many times as long as the last one took: one CPU in twenty at most."""
+_SIGNALS = {"KeyboardInterrupt": "SIGINT", "Terminated": "SIGTERM"}
+_SAVED = 10.0
+"""Seconds after which what is known is written again while much is verified."""
+
+
+def watch(roots: Sequence[str], options: WatchOptions, say: Callable[[Event], object]) -> int:
+    """Watch directories, which are absolute paths, and give every event to ``say``. It ends with ``once``
+    (0: all that is finished is good; 1: damage; 3: nothing is there; 5: something could not be looked at) or
+    by the exception of a signal.
+
+    Raises CannotLook and UsageError where it cannot begin: a directory is not there, is watched already, or
+    what is known of it cannot be kept.
+    """
+    return Watcher(tuple(dict.fromkeys(roots)), options, say).run()
+
+
+class Watcher:
+    """All roots of one process."""
+
+    def __init__(self, roots: Sequence[str], options: WatchOptions, say: Callable[[Event], object]) -> None:
+        self.options, self._say = options, say
+        self.roots = [WatchedRoot(root, options, say) for root in roots]
+        self._saved_at = time.monotonic()
+        self._failed = False
+
+    def run(self) -> int:
+        for root in self.roots:
+            _listable(root.root)
+        with ExitStack() as held:
+            for root in self.roots:
+                held.enter_context(root.records.held())
+                root.load()
+            metrics = held.enter_context(Metrics(self.options, [root.tally for root in self.roots]))
+            wake = None if self.options.once else Wake([root.root for root in self.roots])
+            self._started(metrics, wake)
+            why = "done"
+            try:
+                return self._once(metrics) if wake is None else self._passes(metrics, wake)
+            except BaseException as e:
+                why = _SIGNALS.get(type(e).__name__, type(e).__name__)
+                raise
+            finally:
+                if wake is not None:
+                    wake.end()
+                self._keep(metrics)
+                self._say(Event("stopped", time.time(), None, {"why": why}))
+
+    def _started(self, metrics: Metrics, wake: Wake | None) -> None:
+        fields = {
+            "roots": [root.root for root in self.roots],
+            "state_dirs": [root.records.directory for root in self.roots],
+            "process": os.getpid(),
+            "events": wake is not None and not wake.why_not,
+            "metrics_port": metrics.port,
+        }
+        self._say(Event("started", time.time(), None, fields))
+        if wake is not None and wake.why_not:
+            self._no_events(wake)
+
+    def _no_events(self, wake: Wake) -> None:
+        rescan = f"{self.options.rescan:g}"
+        text = f"no events of the file system: {wake.why_not}; it is listed every {rescan} s all the same"
+        for root in self.roots:
+            root.problem("no-events", text)
+
+    def _once(self, metrics: Metrics) -> int:
+        for root in self.roots:
+            while self._look(root) <= 0:
+                self._keep(metrics)
+        states = [root.tally.states for root in self.roots]
+        if self._failed or any(s["unknown"] for s in states) or not all(r.tally.up for r in self.roots):
+            return 5
+        if any(s["bad"] for s in states):
+            return 1
+        return 0 if any(sum(s.values()) for s in states) else 3
+
+    def _passes(self, metrics: Metrics, wake: Wake) -> int:
+        while True:
+            started, down = time.monotonic(), [root for root in self.roots if not root.tally.up]
+            soon = min(self._look(root) for root in self.roots)
+            if any(root.tally.up for root in down) and wake.why_not != "":
+                wake.start()
+            self._keep(metrics)
+            took = time.monotonic() - started
+            if soon > 0:
+                wake.wait(min(soon, self.options.rescan), least=_SHARE * took)
+
+    def _look(self, root: WatchedRoot) -> float:
+        """One pass over a root, which may be gone for a while."""
+        try:
+            soon = root.look()
+        except (CannotLook, Untrusted) as e:
+            self._failed = True
+            root.problem("cannot-look", str(e))
+            return self.options.rescan
+        if time.monotonic() - self._saved_at > _SAVED:
+            self._save(root)
+        return soon
+
+    def _keep(self, metrics: Metrics) -> None:
+        """Write what is known and what is counted; where that fails it is said, and it goes on."""
+        for root in self.roots:
+            self._save(root)
+        try:
+            metrics.write()
+        except (OSError, Untrusted) as e:
+            text = f"{self.options.metrics_file} cannot be written: {getattr(e, 'strerror', None) or e}"
+            self.roots[0].problem("metrics-not-written", text)
+        else:
+            self.roots[0].solved("metrics-not-written")
+        self._saved_at = time.monotonic()
+
+    def _save(self, root: WatchedRoot) -> None:
+        if not root.records.changed:
+            return
+        try:
+            root.records.save()
+        except (OSError, Untrusted) as e:
+            why = getattr(e, "strerror", None) or e
+            root.problem("state-not-written", f"{root.records.directory} cannot be written: {why}")
+        else:
+            root.solved("state-not-written")
+
+
+def _listable(root: str) -> None:
+    """Raises UsageError for a file, and CannotLook for what is not there."""
+    try:
+        with os.scandir(root):
+            return
+    except NotADirectoryError:
+        text = f"{root} is no directory"
+        raise UsageError(text, "name the directory in which checkpoints are saved") from None
+    except OSError as e:
+        raise CannotLook(f"cannot list {root}: {e.strerror}") from e

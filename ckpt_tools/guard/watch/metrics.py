@@ -1,0 +1,147 @@
+"""What was counted, as Prometheus reads it: a text file that is replaced, and a port."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools import __version__
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.guard.watch.options import WatchOptions
+from ckpt_tools.guard.watch.tally import Tally
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+    from prometheus_client.core import CounterMetricFamily
+
+_GAUGES = (
+    ("ckpt_watch_up", "Whether the directory could be listed.", lambda t: float(t.up)),
+    ("ckpt_watch_last_pass_timestamp_seconds", "When it was listed last.", lambda t: t.passed_at or None),
+    ("ckpt_last_good_step", "Step of the checkpoint that was saved last of those verified as good.",
+     lambda t: t.good_step),
+    ("ckpt_last_good_timestamp_seconds", "When that was saved.", lambda t: t.good_at),
+    ("ckpt_last_good_age_seconds", "How long ago that was.",
+     lambda t: None if t.good_at is None else max(0.0, time.time() - t.good_at)),
+    ("ckpt_save_interval_seconds", "Median time between the newest saves.", lambda t: t.interval),
+    ("ckpt_plan_exit_code", "What 'ckpt plan' would end with: 0 where a job could resume.",
+     lambda t: t.answer and t.answer.exit_code),
+    ("ckpt_plan_step", "Step that a job would resume from.", lambda t: t.answer and t.answer.step),
+    ("ckpt_tracker_agrees", "Whether the framework's tracker names what 'ckpt plan' chooses.",
+     lambda t: None if t.answer is None or t.answer.tracker is None else float(t.answer.tracker)),
+    ("ckpt_restarts_from_same_step", "Starts in a row that resumed from the same step as the one before.",
+     lambda t: t.again),
+)  # fmt: skip
+"""(name, what it is, its value of a root): None is left out."""
+
+
+class Metrics:
+    """The metrics of some roots. Raises UsageError where the package is missing, and CannotLook where the
+    port is taken.
+    """
+
+    def __init__(self, options: WatchOptions, tallies: Sequence[Tally]) -> None:
+        self.options, self._tallies = options, tallies
+        self._registry: Any = None
+        self._server: Any = None
+        self.port: int | None = None
+
+    def __enter__(self) -> Metrics:  # noqa: PYI034 - nobody makes a subclass of it
+        if self.options.metrics_file is None and self.options.metrics_port is None:
+            return self
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError as e:
+            hint = "pip install 'ckpt-tools[watch]'"
+            raise UsageError(
+                "metrics need the package prometheus_client, which is not installed", hint
+            ) from e
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        if (port := self.options.metrics_port) is not None:
+            address = self.options.metrics_address
+            try:
+                self._server, _ = start_http_server(port, addr=address, registry=self._registry)
+            except OSError as e:
+                text = f"metrics cannot be served on {address} port {port}: {e.strerror or e}"
+                raise CannotLook(text, "name another one with --metrics-port") from e
+            self.port = self._server.server_port
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def write(self) -> None:
+        """Replace the file, whole or not at all. Raises OSError."""
+        if self.options.metrics_file is None:
+            return
+        from prometheus_client.exposition import write_to_textfile
+
+        write_to_textfile(self.options.metrics_file, self._registry)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: names are those of what is collected."""
+        yield from ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything as it is now; called by a thread of the server as well."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        build = GaugeMetricFamily("ckpt_build_info", "The version of ckpt-tools.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        for name, text, value in _GAUGES:
+            gauge = GaugeMetricFamily(name, text, labels=["root"])
+            for tally in self._tallies:
+                if (number := value(tally)) is not None:
+                    gauge.add_metric([_label(tally.root)], float(number))
+            yield gauge
+        yield from self._counted(GaugeMetricFamily, "ckpt_checkpoints", "Checkpoints by state.", "state")
+        text = "Checkpoints of which the last verification found something, by finding."
+        yield from self._counted(GaugeMetricFamily, "ckpt_damaged_checkpoints", text, "code")
+        text = "Verifications since this process began, by what came of them."
+        yield from self._counted(CounterMetricFamily, "ckpt_verifications", text, "state")
+        text = "Commands that were called, by how they ended."
+        yield from self._counted(CounterMetricFamily, "ckpt_watch_hooks", text, "result")
+        text = "What could not be done, by what it was."
+        yield from self._counted(CounterMetricFamily, "ckpt_watch_problems", text, "code")
+        yield from self._read(CounterMetricFamily)
+
+    def _counted(self, family: type[Any], name: str, text: str, label: str) -> Iterator[Metric]:
+        """A metric with a value for each word of a counter."""
+        made = family(name, text, labels=["root", label])
+        field = _COUNTERS[name]
+        for tally in self._tallies:
+            for word, count in sorted(getattr(tally, field).copy().items()):
+                made.add_metric([_label(tally.root), word], count)
+        yield made
+
+    def _read(self, family: type[CounterMetricFamily]) -> Iterator[Metric]:
+        from prometheus_client.core import SummaryMetricFamily
+
+        read = family("ckpt_read_bytes", "Bytes that were read to verify.", labels=["root"])
+        text = "Time that verifications took."
+        took = SummaryMetricFamily("ckpt_verification_seconds", text, labels=["root"])
+        for tally in self._tallies:
+            read.add_metric([_label(tally.root)], tally.bytes_read)
+            count = sum(tally.verifications.copy().values())
+            took.add_metric([_label(tally.root)], count_value=count, sum_value=tally.seconds)
+        yield read
+        yield took
+
+
+_COUNTERS = {
+    "ckpt_checkpoints": "states",
+    "ckpt_damaged_checkpoints": "codes",
+    "ckpt_verifications": "verifications",
+    "ckpt_watch_hooks": "hooks",
+    "ckpt_watch_problems": "problems",
+}
+
+
+def _label(path: str) -> str:
+    """A path as a label, which is UTF-8: bytes that are none are shown as such."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")

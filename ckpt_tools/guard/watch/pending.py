@@ -1,0 +1,154 @@
+"""Which checkpoints of a listing are to be verified now, and when the next one will be."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import xxhash
+
+from ckpt_tools.crosscheck.trackers import as_told
+from ckpt_tools.discovery import group as grouping
+from ckpt_tools.guard.watch.options import WatchOptions
+from ckpt_tools.guard.watch.records import Record
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.reading.session import Session
+
+_RETRY = 10.0
+"""What could not be looked at is tried again after so many times as long as it took."""
+
+
+@frozen
+class Listed:
+    """A checkpoint as a listing shows it. ``run`` are all of its run, ``moment`` changes when anything does
+    that its verification depends on.
+    """
+
+    key: str
+    stamp: str
+    checkpoint: Checkpoint
+    run: Sequence[Checkpoint]
+    moment: tuple[object, ...]
+    finished: bool
+
+
+@frozen
+class Due:
+    """A checkpoint to verify, and why: new, changed, retry or scrub."""
+
+    listed: Listed
+    reason: str
+
+
+def listed(s: Session) -> dict[str, Listed]:
+    """Every checkpoint of a session, by its key in the records."""
+    out = dict[str, Listed]()
+    for run in s.runs(grouping.group(s.parts, s.layouts)).values():
+        newest = max(run, key=lambda c: c.mtime_ns).key
+        trackers: dict[str, object] = {}
+        for c in run:
+            base = c.parts[0].base
+            if base not in trackers:
+                trackers[base] = s.tracker(c.layout, base)
+            key, mark = os.path.relpath(c.parts[0].path, s.root), stamp(c)
+            moment = (mark, newest, trackers[base])
+            out[key] = Listed(key, mark, c, run, moment, not as_told(s, c)[0].unfinished)
+    return out
+
+
+def stamp(c: Checkpoint) -> str:
+    """What changes when a file of a checkpoint does, by its size or time."""
+    rows = sorted((p.path, p.size, p.mtime_ns) for p in c.parts)
+    return xxhash.xxh3_64_hexdigest("\n".join(map(repr, rows)).encode("utf-8", "surrogateescape"))
+
+
+class Waiting:
+    """What is not verified yet: since when it looks as it does, and what was tried in vain. Times are those
+    of a clock that never jumps; others are used only where they show that a file is old.
+    """
+
+    def __init__(self, options: WatchOptions) -> None:
+        self._settle, self._every, self._rescan = options.read.settle, options.every, options.rescan
+        self._since: dict[str, tuple[str, float]] = {}
+        self._tried: dict[str, tuple[object, ...]] = {}
+        self._again: dict[str, float] = {}
+
+    def forget(self, found: Mapping[str, Listed]) -> None:
+        for rows in (self._since, self._tried, self._again):
+            for key in [key for key in rows if key not in found]:
+                del rows[key]
+
+    def tried(self, one: Listed) -> None:
+        """It is still written: look again when anything has changed."""
+        self._tried[one.key] = one.moment
+        self._since.pop(one.key, None)
+
+    def known(self, key: str, seconds: float, state: str) -> None:
+        """It was verified in so many seconds."""
+        self._since.pop(key, None)
+        self._tried.pop(key, None)
+        self._again.pop(key, None)
+        if state == "unknown":
+            self._again[key] = time.monotonic() + max(self._rescan, _RETRY * seconds)
+
+    def due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[Due]:
+        """What is to be verified now: new ones first, the newest of them first, then those that were checked
+        least recently.
+        """
+        rows = [d for one in found.values() if (d := self._due(one, known.get(one.key))) is not None]
+        order = {"new": 0, "changed": 0, "retry": 1, "scrub": 2}
+
+        def rank(d: Due) -> tuple[float, ...]:
+            if d.reason == "scrub":
+                return 2, known[d.listed.key].checked_at
+            return order[d.reason], -d.listed.checkpoint.mtime_ns
+
+        return sorted(rows, key=rank)
+
+    def _due(self, one: Listed, record: Record | None) -> Due | None:
+        if record is not None and record.stamp == one.stamp:
+            if record.state == "unknown":
+                again = time.monotonic() >= self._again.get(one.key, 0.0)
+                return Due(one, "retry") if again else None
+            return Due(one, "scrub") if time.time() - record.checked_at >= self._every else None
+        if not one.finished or self._tried.get(one.key) == one.moment:
+            return None
+        return Due(one, "new" if record is None else "changed") if self._left(one) <= 0 else None
+
+    def _left(self, one: Listed) -> float:
+        """Seconds until nobody has written it for long enough; at most 0 where that is so."""
+        now, newest = time.monotonic(), _written(one.checkpoint)
+        seen = self._since.get(one.key)
+        if seen is None or seen[0] != one.stamp:
+            seen = self._since[one.key] = one.stamp, now
+        by_our_clock = self._settle - (now - seen[1])
+        age = time.time() - newest
+        return min(by_our_clock, self._settle - age) if age >= 0 else by_our_clock
+
+    def soon(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> float:
+        """Seconds until the next one may be due."""
+        return max(0.05, min([self._rescan, *self._next(found, known)]))
+
+    def _next(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> Iterator[float]:
+        for key in self._since:
+            if key in found and self._tried.get(key) != found[key].moment:
+                yield self._left(found[key])
+        for key, record in known.items():
+            if key not in self._again:
+                yield max(0.0, self._every - (time.time() - record.checked_at))
+
+
+def _written(c: Checkpoint) -> float:
+    """When a file of it was written last, in seconds since the epoch. A time of its own can be set, as copies
+    have it; that of its entry cannot.
+    """
+    latest = 0.0
+    for part in c.parts:
+        try:
+            info = os.stat(part.path)
+        except OSError:
+            continue
+        latest = max(latest, info.st_mtime, info.st_ctime)
+    return latest

@@ -1,0 +1,181 @@
+"""What is known of each checkpoint of a root, kept between runs outside the tree, by one process at a
+time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.planning.decision_log import place
+from ckpt_tools.settings import checked_json, directories
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import Trust
+
+SCHEMA = "ckpt-tools/watched/v1"
+NAME, LOCK = "watch.json", "watch.lock"
+_MOST = 256 << 20
+
+
+@frozen
+class Record:
+    """What the last verification of a checkpoint came to. ``stamp`` tells its files from other ones of the
+    same names, ``checked_at`` is in seconds since the epoch, ``state`` is good, suspect, bad or unknown;
+    ``codes`` are those of its findings.
+    """
+
+    stamp: str
+    state: str
+    checked_at: float
+    path: str
+    step: int | None = None
+    saved_at: float = 0.0
+    codes: tuple[str, ...] = ()
+
+
+@frozen
+class Starts:
+    """The starts of jobs that were seen: when the last one was, the step that it resumed from, and how many
+    in a row before it had resumed from the same.
+    """
+
+    decided_at: float = 0.0
+    step: int | None = None
+    again: int = 0
+
+
+class Records:
+    """``known`` maps a checkpoint (the path of its first file, relative to the root) to its record;
+    ``starts`` are those of jobs.
+    """
+
+    def __init__(self, root: str, state_dir: str | None, trusted: Trust) -> None:
+        try:
+            self.directory = place(state_dir or directories.watched(), root)
+        except UsageError as e:
+            text = f"the state directory {state_dir} lies inside {root}: each write would be an event"
+            raise UsageError(text, "name one outside it with --state-dir") from e
+        self.trusted = trusted
+        self.known: dict[str, Record] = {}
+        self.starts = Starts()
+        self.changed = False
+
+    def put(self, key: str, record: Record) -> None:
+        self.known[key] = record
+        self.changed = True
+
+    def forget(self, key: str) -> None:
+        del self.known[key]
+        self.changed = True
+
+    def load(self) -> str:
+        """Read what an earlier run has left. Why nothing of it can be used, or "": then everything is checked
+        again. Raises Untrusted: whoever writes there could call damage good.
+        """
+        path = os.path.join(self.directory, NAME)
+        try:
+            self._take(checked_json.parsed(trust.read(path, _MOST, self.trusted)))
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError, TypeError, KeyError) as e:
+            self.known, self.starts = {}, Starts()
+            return f"{path} cannot be used: {getattr(e, 'strerror', None) or e}"
+        return ""
+
+    def _take(self, value: object) -> None:
+        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+            raise ValueError(f"it is no {SCHEMA}")
+        now = time.time()
+        known = {str(key): _record(row) for key, row in value["checkpoints"].items()}
+        # a clock that was ahead must not put the next scrub off
+        self.known = {key: replace(r, checked_at=min(r.checked_at, now)) for key, r in known.items()}
+        starts = value["starts"]
+        self.starts = Starts(float(starts["decided_at"]), _step(starts["step"]), int(starts["again"]))
+
+    def save(self) -> None:
+        """Write everything aside, sync it, and rename it. Raises OSError and Untrusted."""
+        rows = {key: asdict(record) for key, record in self.known.items()}
+        starts = asdict(self.starts)
+        value = {"schema": SCHEMA, "checkpoints": rows, "starts": starts}
+        replaced(self.directory, NAME, json.dumps(value).encode("ascii"), self.trusted)
+        self.changed = False
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The only process that watches this root, until it ends. Raises UsageError where another one does,
+        and CannotLook.
+        """
+        path = os.path.join(self.directory, LOCK)
+        try:
+            trust.make(self.directory, self.trusted)
+            with trust.directory(self.directory, self.trusted) as at:
+                fd = trust.create(LOCK, os.O_RDWR, at, self.trusted)
+        except OSError as e:
+            hint = "name a directory that can be written with --state-dir"
+            raise CannotLook(f"{path} cannot be made: {e.strerror}", hint) from e
+        try:
+            self._lock(fd, path)
+            with suppress(OSError):  # only for the message of the next one
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
+            yield
+        finally:
+            os.close(fd)
+
+    @staticmethod
+    def _lock(fd: int, path: str) -> None:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another process"
+            hint = "end it first; two that are to watch one directory need a --state-dir each"
+            raise UsageError(f"{who} watches this directory already ({path})", hint) from None
+        except OSError as e:
+            hint = "name a directory on a file system with flock with --state-dir"
+            raise CannotLook(f"{path} cannot be locked: {e.strerror}", hint) from e
+
+
+def _record(row: dict[str, object]) -> Record:
+    """Raises TypeError and KeyError for what this program does not write."""
+    stamp, state, path, codes = row["stamp"], row["state"], row["path"], row["codes"]
+    at, saved = row["checked_at"], row["saved_at"]
+    if not isinstance(stamp, str) or state not in ("good", "suspect", "bad", "unknown"):
+        raise TypeError("a record is no record")
+    if not isinstance(at, int | float) or not isinstance(saved, int | float) or not isinstance(codes, list):
+        raise TypeError("a record has no time")
+    return Record(
+        stamp, state, float(at), str(path), _step(row["step"]), float(saved), tuple(map(str, codes))
+    )
+
+
+def _step(value: object) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise TypeError("a step is no number")
+    return value
+
+
+def replaced(directory: str, name: str, data: bytes, trusted: Trust) -> None:
+    """Put a file in its place, whole or not at all. Raises OSError and Untrusted."""
+    aside = f".{name}.{os.getpid()}"
+    with trust.directory(directory, trusted) as at:
+        fd = trust.create(aside, os.O_WRONLY | os.O_TRUNC, at, trusted)
+        try:
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(aside, name, src_dir_fd=at, dst_dir_fd=at)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(aside, dir_fd=at)
+            raise

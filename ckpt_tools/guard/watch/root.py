@@ -1,0 +1,278 @@
+"""One directory that is watched: what is there, what of it is verified now, and what is said about it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from statistics import median
+
+from ckpt_tools.cache.verdicts import remembering
+from ckpt_tools.crosscheck.steps import step_in_contents
+from ckpt_tools.errors import CannotLook, CkptError
+from ckpt_tools.guard.watch.answer import Answer, answer, selection
+from ckpt_tools.guard.watch.hooks import call
+from ckpt_tools.guard.watch.options import WatchOptions
+from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, listed, stamp
+from ckpt_tools.guard.watch.records import Record, Records, Starts
+from ckpt_tools.guard.watch.tally import STATES, Tally
+from ckpt_tools.guard.watch.verifying import Checked, verified
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.watching import Event
+from ckpt_tools.planning import decision_log
+from ckpt_tools.reading.opening import open_session
+from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.unseen import not_seen
+
+_BATCH_SECONDS = 60.0
+"""A listing is used for so long; then what was saved meanwhile goes first."""
+_SAVES = 9
+"""Newest saves that tell the interval between them."""
+_STATES = {Verdict.OK: "good", Verdict.SUSPECT: "suspect", Verdict.BROKEN: "bad", Verdict.UNKNOWN: "unknown"}
+
+
+class WatchedRoot:
+    """``say`` is given every event. What cannot be done is said once, until it can."""
+
+    def __init__(self, root: str, options: WatchOptions, say: Callable[[Event], object]) -> None:
+        self.root, self.options, self._say = root, options, say
+        self.records = Records(root, options.state_dir, options.read.trust)
+        self.waiting, self.tally = Waiting(options), Tally(root)
+        self._problems: dict[str, str] = {}
+        self._passed: Mapping[str, object] = {}
+        self._answered: object = None
+
+    def load(self) -> None:
+        """Go on where an earlier process ended."""
+        if why := self.records.load():
+            self.problem("state-lost", f"{why}; everything is checked again")
+        self.tally.again = self.records.starts.again
+
+    def look(self) -> float:
+        """One pass: seconds until the next may have something to do, 0 where it has at once.
+
+        Raises CannotLook where the root cannot be listed; then nothing that is known changes.
+        """
+        try:
+            with remembering(self.root, True, 0.0, self._no_cache, self.options.read.trust) as cache:
+                s = open_session(self.root, self.options.read, cache=cache)
+                found = listed(s)
+                more = self._pass(s, found)
+        except CannotLook:
+            self.tally.up = False
+            raise
+        self.tally.up, self.tally.passed_at = True, time.time()
+        self.solved("cannot-look")
+        self._unseen(s)
+        self._starts()
+        self._conclude(s, found)
+        return 0.0 if more else self.waiting.soon(found, self.records.known)
+
+    def _pass(self, s: Session, found: Mapping[str, Listed]) -> bool:
+        """Whether more is due than was verified now."""
+        self._gone(s, found)
+        due, until = self.waiting.due(found, self.records.known), time.monotonic() + _BATCH_SECONDS
+        for done, one in enumerate(due, 1):
+            self._verify(s, one)
+            if time.monotonic() > until:
+                return done < len(due)
+        return False
+
+    # ---- one checkpoint
+
+    def _verify(self, s: Session, due: Due) -> None:
+        one, c = due.listed, due.listed.checkpoint
+        checked = verified(s, c, one.run)
+        if c.step is None and checked.verdict is not Verdict.UNKNOWN:
+            c = replace(c, step=step_in_contents(s, c, one.run))
+        self.tally.bytes_read += checked.bytes_read
+        self.tally.seconds += checked.seconds
+        if checked.written or _now(c) != one.stamp:
+            self.tally.verifications["written"] += 1
+            self.waiting.tried(one)
+            return
+        state, before = _STATES[checked.verdict], self.records.known.get(one.key)
+        self.tally.verifications[state] += 1
+        same = before is not None and before.stamp == one.stamp and before.state == state
+        if not (same and due.reason == "retry"):
+            self._tell(c, due.reason, checked, state)
+        if not same:
+            self._call(c, checked, state)
+        codes = tuple(sorted({f.code for f in checked.findings}))
+        record = Record(one.stamp, state, time.time(), c.path, c.step, c.mtime_ns / 1e9, codes)
+        self.records.put(one.key, record)
+        self.waiting.known(one.key, checked.seconds, state)
+
+    def _tell(self, c: Checkpoint, reason: str, checked: Checked, state: str) -> None:
+        seal = self._sealed(c, state)
+        of_checkpoint = {
+            name: getattr(c, name) for name in ("step", "epoch", "step_in_epoch", "layout", "run")
+        }
+        fields = {
+            "path": c.path,
+            **of_checkpoint,
+            "kind": str(c.kind),
+            "state": state,
+            "reason": reason,
+            "files": checked.files,
+            "bytes": checked.size,
+            "bytes_read": checked.bytes_read,
+            "seconds": checked.seconds,
+            **({"seal": seal} if seal is not None else {}),
+        }
+        self.say("checkpoint", fields, checked.findings)
+
+    def _sealed(self, c: Checkpoint, state: str) -> str | None:
+        """Seal what is good, if that is asked for: how it ended."""
+        if not self.options.seal or state != "good":
+            return None
+        from ckpt_tools.guard.options import SealOptions
+        from ckpt_tools.guard.sealing import seal_below
+
+        homes = {part.home for part in c.parts}
+        paths = sorted(homes) if all(homes) else [part.path for part in c.parts]
+        try:
+            result = seal_below(paths, SealOptions(read=self.options.read))
+        except CkptError as e:
+            self.problem("seal-failed", str(e))
+            return "failed"
+        self.solved("seal-failed")
+        return ", ".join(dict.fromkeys(one.state for one in result.checkpoints)) or "nothing"
+
+    def _call(self, c: Checkpoint, checked: Checked, state: str) -> None:
+        """Tell the command that waits for such a checkpoint."""
+        good = state in ("good", "suspect")
+        command = self.options.on_good if good else self.options.on_bad if state == "bad" else None
+        if command is None:
+            return
+        told = {
+            "CKPT_PATH": c.path,
+            "CKPT_STEP": c.step,
+            "CKPT_EPOCH": c.epoch,
+            "CKPT_STEP_IN_EPOCH": c.step_in_epoch,
+            "CKPT_WATCH_ROOT": self.root,
+            "CKPT_WATCH_STATE": state,
+            "CKPT_WATCH_CODES": ",".join(sorted({f.code for f in checked.findings})),
+        }
+        variables = {name: "" if value is None else str(value) for name, value in told.items()}
+        ended = call(command, variables, self.options.hook_timeout)
+        worked = ended.exit_code == 0 and ended.in_time
+        self.tally.hooks["ok" if worked else "failed" if ended.in_time else "timeout"] += 1
+        fields = {
+            "path": c.path,
+            "on": "good" if good else "bad",
+            "exit_code": ended.exit_code,
+            "in_time": ended.in_time,
+            "seconds": ended.seconds,
+            "output": ended.output,
+        }
+        self.say("hook", fields)
+
+    # ---- all of them
+
+    def _gone(self, s: Session, found: Mapping[str, Listed]) -> None:
+        """Forget what is no longer there: only where everything could be listed, or it may be there."""
+        self.waiting.forget(found)
+        if s.found.unseen:
+            return
+        for key in [key for key in self.records.known if key not in found]:
+            record = self.records.known[key]
+            self.records.forget(key)
+            self.say("gone", {"path": record.path, "step": record.step, "state": record.state})
+
+    def _conclude(self, s: Session, found: Mapping[str, Listed]) -> None:
+        """What all of it amounts to, said where it has changed."""
+        now = {key: self._state(one) for key, one in found.items()}
+        tally, known = self.tally, self.records.known
+        tally.states = Counter(dict.fromkeys(STATES, 0) | Counter(now.values()))
+        shown = [known[key] for key, state in now.items() if state != "waiting"]
+        tally.codes = Counter(code for record in shown for code in record.codes)
+        good = [r for r in shown if r.state in ("good", "suspect")]
+        last = max(good, key=lambda r: r.saved_at, default=None)
+        tally.good_step, tally.good_at = (last.step, last.saved_at) if last else (None, None)
+        tally.interval = _interval(found)
+        depends = hash((frozenset(one.moment for one in found.values()), frozenset(now.items())))
+        if tally.answer is None or depends != self._answered:
+            tally.answer, self._answered = answer(s, self.options), depends
+        self._say_pass(last, tally.answer)
+
+    def _state(self, one: Listed) -> str:
+        record = self.records.known.get(one.key)
+        return record.state if record is not None and record.stamp == one.stamp else "waiting"
+
+    def _say_pass(self, last: Record | None, said: Answer) -> None:
+        shown = {name: getattr(said, name) for name in ("exit_code", "path", "step", "why")}
+        fields = {
+            "checkpoints": dict(self.tally.states),
+            "last_good": {"path": last.path, "step": last.step, "saved_at": last.saved_at} if last else None,
+            "plan": shown,
+            "tracker_agrees": said.tracker,
+        }
+        if fields != self._passed:
+            self._passed = fields
+            self.say("pass", fields)
+
+    def _unseen(self, s: Session) -> None:
+        found = tuple(f for f in not_seen(s) if f.severity is not Severity.NOTE)
+        if found:
+            self.problem("unreadable", f"{len(found)} entries below {self.root} could not be listed", found)
+        else:
+            self.solved("unreadable")
+
+    def _starts(self) -> None:
+        """Whether a job has started since, and from the same step as before."""
+        before, directory = self.records.starts, decision_log.place_of(self.root, selection(self.options))
+        try:
+            last = decision_log.last(directory, self.options.read.trust)
+        except CkptError as e:
+            self.problem("starts-unknown", str(e))
+            return
+        self.solved("starts-unknown")
+        if last is None or last.decided_at == before.decided_at:
+            return
+        again = before.again + 1 if before.decided_at and last.step == before.step else 0
+        self.records.starts, self.records.changed = Starts(last.decided_at, last.step, again), True
+        self.tally.again = again
+        fields = {"path": last.path, "step": last.step, "decided_at": last.decided_at, "again": again}
+        self.say("restart", fields)
+
+    # ---- words
+
+    def say(self, kind: str, fields: Mapping[str, object], findings: tuple[Finding, ...] = ()) -> None:
+        self._say(Event(kind, time.time(), self.root, fields, findings))
+
+    def problem(self, code: str, message: str, findings: tuple[Finding, ...] = ()) -> None:
+        """What could not be done; the same is said once."""
+        self.tally.problems[code] += 1
+        if self._problems.get(code) != message:
+            self._problems[code] = message
+            self.say("problem", {"code": code, "message": message}, findings)
+
+    def solved(self, code: str) -> None:
+        self._problems.pop(code, None)
+
+    def _no_cache(self, why: str) -> None:
+        self.problem("no-cache", why)
+
+
+def _now(c: Checkpoint) -> str:
+    """The stamp of a checkpoint, by its files as they are now; "" where one is gone."""
+    from ckpt_tools.discovery.file_stat import stat_of
+
+    rows = [(part, *stat_of(part.path)[:2]) for part in c.parts]
+    parts = tuple(part._replace(size=size, mtime_ns=mtime_ns) for part, size, mtime_ns in rows)
+    return stamp(replace(c, parts=parts))
+
+
+def _interval(found: Mapping[str, Listed]) -> float | None:
+    """Seconds between the newest saves of the run that was saved last; None where they do not tell."""
+    newest = max(found.values(), key=lambda one: one.checkpoint.mtime_ns, default=None)
+    if newest is None:
+        return None
+    times = sorted(c.mtime_ns / 1e9 for c in newest.run if c.kind is Kind.PERIODIC)[-_SAVES:]
+    gaps = [b - a for a, b in pairwise(times)]
+    return median(gaps) if gaps else None

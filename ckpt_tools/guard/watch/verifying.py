@@ -1,0 +1,130 @@
+"""One checkpoint of a run, verified as ``ckpt verify`` does, with the checkpoints before and after it for
+comparison.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from ckpt_tools.crosscheck.crosscheck import crosscheck
+from ckpt_tools.discovery.completeness import label
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity, Verdict, blind, worst
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Level
+from ckpt_tools.reading.prefetch import prefetch
+from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.unseen import not_seen
+from ckpt_tools.storage import counted
+
+_NEAR = 3
+"""Checkpoints on either side that one is compared with."""
+_WRITTEN = frozenset({"in-use", "unfinished-save"})
+
+
+@frozen
+class Checked:
+    """What came of one verification; ``written``: somebody still writes the checkpoint, so nothing is known.
+    ``findings`` have paths and are no notes.
+    """
+
+    verdict: Verdict
+    written: bool
+    findings: tuple[Finding, ...]
+    files: int
+    size: int
+    bytes_read: int
+    seconds: float
+
+
+def verified(s: Session, c: Checkpoint, run: Sequence[Checkpoint]) -> Checked:
+    """The checkpoint, read to the end; ``run`` are all of its run."""
+    started, window = time.perf_counter(), _near(c, run)
+    parts = s.members(c).parts
+    with counted() as read:
+        prefetch(s, parts, Level.CONTENT)
+        for part in parts:
+            s.report(part, Level.CONTENT)
+        across = _across(s, c, window, parts)
+    own = [s.reports.pop(part.path) for part in parts if part.path in s.reports]
+    found = [replace(f, path=f.path or report.path) for report in own for f in report.findings]
+    serious = [f for f in dict.fromkeys([*found, *across]) if f.severity is not Severity.NOTE]
+    verdicts = {report.verdict for report in own} | {worst(serious)}
+    verdicts |= {Verdict.UNKNOWN} if blind(serious) else set()
+    order = (Verdict.UNKNOWN, Verdict.BROKEN, Verdict.SUSPECT)
+    return Checked(
+        verdict=next((v for v in order if v in verdicts), Verdict.OK),
+        written=any(f.code in _WRITTEN for f in serious),
+        findings=tuple(serious),
+        files=len(parts),
+        size=sum(max(0, part.size) for part in parts),
+        bytes_read=read.bytes,
+        seconds=round(time.perf_counter() - started, 6),
+    )
+
+
+def _near(c: Checkpoint, run: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The checkpoint among those next to it, in the order of training."""
+    ordered = sorted(run, key=lambda o: (o.order, o.mtime_ns))
+    at = next(i for i, o in enumerate(ordered) if o.key == c.key)
+    return ordered[max(0, at - _NEAR) : at + _NEAR + 1]
+
+
+def _across(s: Session, c: Checkpoint, window: Sequence[Checkpoint], parts: Sequence[Part]) -> list[Finding]:
+    """What only several files show, as far as it is about this checkpoint."""
+    with _narrowed(s, window):
+        for part in s.parts:
+            s.report(part, Level.STRUCTURE)
+        kept = dict(s.reports)  # a cross-check adds to reports, which the next one starts from
+        found = [*not_seen(s), *crosscheck(s, s.found.tree, Level.CONTENT), *_of_seals(s, c, parts)]
+        seen = {part.path: s.reports[part.path] for part in parts if part.path in s.reports}
+        s.reports.clear()  # those of others as well: nobody needs all of a run at once
+        s.reports.update({p.path: kept[p.path] for p in s.parts if p.path in kept} | seen)
+    others = [label(o) for o in window if o.key != c.key]
+    return [f for f in found if _is_about(f, c, parts, others)]
+
+
+def _is_about(f: Finding, c: Checkpoint, parts: Sequence[Part], others: Sequence[str]) -> bool:
+    """Whether a finding is about this checkpoint: when in doubt it is."""
+    homes = {part.home for part in c.parts if part.home}
+    if f.path in homes or f.path in {part.path for part in parts}:
+        return True
+    if any(f.path.startswith(f"{home}/") for home in homes):
+        return True
+    if f.path != c.path or homes:
+        return False
+    return label(c) in f.message or not any(other in f.message for other in others)
+
+
+def _of_seals(s: Session, c: Checkpoint, parts: Sequence[Part]) -> list[Finding]:
+    """What is wrong with the seals that the files are in, and files that they name and that are gone."""
+    seals = s.indexes.seals
+    if seals is None:
+        return []
+    about = (c.path, *(part.path for part in parts))
+    homes = {part.home or part.path.rpartition("/")[0] for part in c.parts}
+    broken = ((path, f) for path, found in seals.findings.items() for f in found)
+    return [
+        *(replace(f, path=path) for path in about for f in seals.about.get(path, ())),
+        *(replace(f, path=path) for path, f in broken if path.rpartition("/")[0] in homes),
+    ]
+
+
+@contextmanager
+def _narrowed(s: Session, window: Sequence[Checkpoint]) -> Iterator[None]:
+    """The session as if nothing but these checkpoints were there: a comparison with thousands of others would
+    be made for each of the thousands.
+    """
+    parts, indexes = s.parts, s.found.indexes
+    s.parts = [part for c in window for part in c.parts]
+    paths = {part.path for part in s.parts}
+    s.found.indexes = [path for path in indexes if path in paths]
+    try:
+        yield
+    finally:
+        s.parts, s.found.indexes = parts, indexes
+        s.places.clear()

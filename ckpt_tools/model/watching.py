@@ -1,0 +1,24 @@
+"""What ``ckpt watch`` says: one event after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import frozen
+
+TYPES = ("started", "checkpoint", "gone", "pass", "restart", "hook", "problem", "stopped")
+
+
+@frozen
+class Event:
+    """One thing that was seen. ``time`` in seconds since the epoch, ``root`` is None where it is about no
+    directory alone; ``fields`` depend on the ``type`` (docs/json.md).
+    """
+
+    type: str
+    time: float
+    root: str | None = None
+    fields: Mapping[str, object] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()

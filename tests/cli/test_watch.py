@@ -1,0 +1,362 @@
+"""``ckpt watch``: each checkpoint is told of once, whatever is written, broken, taken away or ended meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_helpers import OLD, broken, broken_body, ckpt, megatron, one_file_per_rank
+from watching import Watching, once, states, watching
+
+SOON = ("--settle", "0s", "--rescan", "1s")
+
+
+def test_one_pass_tells_of_each_once(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    broken_body(root)
+    code, events, _ = once(tmp_path, root, "--settle", "0s")
+    assert code == 1 and states(events) == {10: "good", 20: "bad", 30: "good"}
+    assert [e["type"] for e in events] == ["started", *["checkpoint"] * 3, "pass", "stopped"]
+    bad = next(e for e in events if e.get("state") == "bad")
+    assert [f["code"] for f in bad["findings"]] == ["crc-mismatch"] and bad["step"] == 20
+    last = events[-2]
+    assert last["last_good"]["step"] == 30 and last["plan"]["exit_code"] == 0 and last["tracker_agrees"]
+    code, events, _ = once(tmp_path, root, "--settle", "0s")
+    assert code == 1 and states(events) == {}, "what is known is not told again"
+
+
+def test_what_a_listing_shows_is_damage_too(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    shutil.rmtree(root / "iter_0000020/mp_rank_01")
+    broken(root, 30)
+    code, events, _ = once(tmp_path, root, "--settle", "0s")
+    assert code == 1 and states(events) == {10: "good", 20: "bad", 30: "bad"}
+    assert events[-2]["plan"]["step"] == 10 and events[-2]["tracker_agrees"] is False
+
+
+def test_files_in_one_directory_are_told_apart(tmp_path: Path) -> None:
+    root = one_file_per_rank(tmp_path / "run", steps=(10, 20, 30))
+    path = root / "rank_1/net-1_20.ckpt"
+    path.write_bytes(path.read_bytes()[:-30])
+    os.utime(path, (OLD + 7200, OLD + 7200))
+    code, events, _ = once(tmp_path, root, "--settle", "0s")
+    assert code == 1 and states(events) == {10: "good", 20: "bad", 30: "good"}
+
+
+def test_what_changed_is_verified_again_and_what_is_gone_is_said(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    once(tmp_path, root, "--settle", "0s")
+    for rank in range(2):
+        os.utime(root / f"iter_0000010/mp_rank_0{rank}/model_optim_rng.pt", (OLD, OLD))
+    shutil.rmtree(root / "iter_0000020")
+    code, events, _ = once(tmp_path, root, "--settle", "0s")
+    assert [(e["step"], e["reason"]) for e in events if e["type"] == "checkpoint"] == [(10, "changed")]
+    assert [e["step"] for e in events if e["type"] == "gone"] == [20]
+    assert code == 0 and events[-2]["plan"]["step"] == 10 and events[-2]["tracker_agrees"] is False
+
+
+def test_what_is_young_waits(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    code, events, _ = once(tmp_path, root, "--settle", "1h")
+    assert code == 0 and states(events) == {}
+    assert events[-2]["checkpoints"]["waiting"] == 2, "its files were made just now, whatever times they bear"
+
+
+def test_old_ones_are_verified_again_least_recently_checked_first(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    once(tmp_path, root, "--settle", "0s")
+    file = next((tmp_path / "state").rglob("watch.json"))
+    kept = json.loads(file.read_text())
+    for row in kept["checkpoints"].values():
+        row["checked_at"] -= 8 * 86400 if row["step"] == 10 else 9 * 86400 if row["step"] == 30 else 0
+    file.write_text(json.dumps(kept))
+    broken_body_of(root, 30)
+    code, events, _ = once(tmp_path, root, "--settle", "0s", "--on-bad", "true", "--on-good", "true")
+    told = [(e["step"], e["reason"], e["state"]) for e in events if e["type"] == "checkpoint"]
+    assert told == [(30, "scrub", "bad"), (10, "scrub", "good")] and code == 1
+    assert [e["on"] for e in events if e["type"] == "hook"] == ["bad"], "what stays good is no news"
+
+
+def broken_body_of(root: Path, step: int) -> None:
+    """Bytes rot where no time shows it."""
+    path = root / f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt"
+    info, data = path.stat(), bytearray(path.read_bytes())
+    data[1024] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+
+SAVE = """
+import sys, torch
+from pathlib import Path
+for line in sys.stdin:
+    step, home = int(line), Path(sys.argv[1]) / "tmp-checkpoint"
+    home.mkdir()
+    torch.save({"w": torch.full((64, 64), float(step))}, home / "pytorch_model.bin")
+    torch.save({"state": {0: {"step": torch.tensor(float(step))}}, "param_groups": []}, home / "optimizer.pt")
+    torch.save({"last_epoch": step}, home / "scheduler.pt")
+    torch.save({"cpu": torch.get_rng_state()}, home / "rng_state.pth")
+    (home / "trainer_state.json").write_text('{"global_step": %d, "log_history": []}\\n' % step)
+    home.rename(home.with_name(f"checkpoint-{step}"))
+    print(step, flush=True)
+"""
+
+
+@pytest.mark.torch
+def test_saves_of_a_framework_are_told_of_as_they_come(tmp_path: Path) -> None:
+    root, bad = tmp_path / "run", tmp_path / "bad"
+    root.mkdir()
+    told = 'echo "$CKPT_STEP $CKPT_WATCH_STATE $CKPT_WATCH_CODES $CKPT_PATH" >> ' + str(bad)
+    saver = subprocess.Popen(
+        [sys.executable, "-c", SAVE, root], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with saver, watching(tmp_path, root, *SOON, "--on-bad", told) as watcher:
+        assert saver.stdin and saver.stdout
+        assert watcher.until(lambda e: e["type"] == "started")["events"]
+        for step in (10, 20, 30):
+            print(step, file=saver.stdin, flush=True)
+            assert saver.stdout.readline() == f"{step}\n"
+            watcher.until(lambda e, step=step: e["type"] == "checkpoint" and e["step"] == step)
+        file = root / "checkpoint-20/pytorch_model.bin"
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        found = watcher.until(lambda e: e["type"] == "checkpoint" and e["state"] == "bad")
+        assert found["step"] == 20 and found["reason"] == "changed"
+        watcher.until(lambda e: e["type"] == "hook")
+        saver.stdin.close()
+        assert watcher.end() == 143
+    good = [e["step"] for e in watcher.of("checkpoint") if e["state"] == "good"]
+    assert sorted(good) == [10, 20, 30], "each once"
+    (told,) = bad.read_text().splitlines()
+    assert told.startswith("20 bad crc-mismatch") and told.endswith(f" {root}/checkpoint-20")
+    assert watcher.seen[-1]["type"] == "stopped" and watcher.seen[-1]["why"] == "SIGTERM"
+
+
+def test_without_events_the_listing_finds_it(tmp_path: Path) -> None:
+    """As on a file system whose events other machines do not see."""
+    (tmp_path / "none/watchfiles").mkdir(parents=True)
+    (tmp_path / "none/watchfiles/__init__.py").write_text("raise ImportError('not here')\n")
+    root = megatron(tmp_path / "run", steps=(10,))
+    with watching(tmp_path, root, *SOON, more={"PYTHONPATH": str(tmp_path / "none")}) as watcher:
+        assert not watcher.until(lambda e: e["type"] == "started")["events"]
+        assert "ckpt-tools[watch]" in watcher.until(lambda e: e["type"] == "problem")["message"]
+        watcher.until(lambda e: e["type"] == "pass")
+        megatron(root, steps=(20,))
+        assert watcher.until(lambda e: e.get("step") == 20)["state"] == "good"
+        assert watcher.end(signal.SIGINT) == 130
+
+
+def test_events_come_before_the_next_listing(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10,))
+    with watching(tmp_path, root, "--settle", "0s", "--rescan", "10d") as watcher:
+        watcher.until(lambda e: e["type"] == "pass")
+        megatron(root, steps=(20,))
+        watcher.until(lambda e: e.get("step") == 20)
+        assert watcher.end() == 143
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_in_the_middle_of_a_verification(number: int, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10,))
+    with watching(tmp_path, root, *SOON, "--limit-rate", "1") as watcher:
+        file = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
+        watcher.until(lambda e: e["type"] == "started")
+        while str(file) not in opened(watcher.process.pid):
+            assert watcher.process.poll() is None
+        assert watcher.end(number) == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+    assert [e["type"] for e in watcher.seen] == ["started", "stopped"]
+    code, events, _ = once(tmp_path, root, "--settle", "0s")
+    assert code == 0 and states(events) == {10: "good"}, "it was not told of, so it is not known"
+
+
+def opened(pid: int) -> set[str]:
+    """The files that a process holds open."""
+    out = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            out.add(str(fd.readlink()))
+        except OSError:
+            continue
+    return out
+
+
+def test_it_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20))
+    with watching(tmp_path, root, *SOON) as watcher:
+        watcher.until(lambda e: e["type"] == "pass")
+        megatron(root, steps=(30,))
+        watcher.until(lambda e: e.get("step") == 30)
+        watcher.process.kill()
+    _, events, _ = once(tmp_path, root, "--settle", "0s")
+    assert set(states(events)) <= {30}, (
+        "told of twice at most, where it was killed before it was written down"
+    )
+
+
+def test_two_of_one_directory(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10,))
+    with watching(tmp_path, root, *SOON) as watcher:
+        watcher.until(lambda e: e["type"] == "started")
+        code, events, said = once(tmp_path, root)
+        assert code == 2 and not events and f"process {watcher.process.pid} on" in said
+        assert once(tmp_path, root, "--state-dir", tmp_path / "other")[0] == 0
+        assert watcher.end() == 143
+    assert once(tmp_path, root)[0] == 0
+
+
+def test_what_cannot_be_watched(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10,))
+    for words, code in (
+        ((root / "iter_0000010/mp_rank_00/model_optim_rng.pt",), 2), ((tmp_path / "none",), 5),
+        ((root, "--state-dir", root / "state"), 2), ((root, "--rescan", "0s"), 2), ((root, "--every", "soon"), 2),
+        ((root, "--metrics-port", "70000"), 2), ((root, "--metrics-port", "1", "--metrics-address", "192.0.2.1"), 5),
+    ):  # fmt: skip
+        got, events, said = once(tmp_path, *words)
+        assert got == code and "hint: " in said and [e["type"] for e in events] in ([], ["started"]), said
+    (tmp_path / "empty").mkdir()
+    assert once(tmp_path, tmp_path / "empty")[0] == 3
+
+
+def test_a_directory_that_is_gone_and_comes_back(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10,))
+    with watching(tmp_path, root, *SOON) as watcher:
+        watcher.until(lambda e: e["type"] == "pass")
+        root.rename(tmp_path / "away")
+        assert watcher.until(lambda e: e["type"] == "problem")["code"] == "cannot-look"
+        (tmp_path / "away").rename(root)
+        megatron(root, steps=(20,))
+        watcher.until(lambda e: e.get("step") == 20)
+        assert watcher.end() == 143
+    assert not watcher.of("gone"), "not to see is not to know"
+
+
+def test_a_state_that_cannot_be_used_or_written(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10,))
+    once(tmp_path, root, "--settle", "0s")
+    file = next((tmp_path / "state").rglob("watch.json"))
+    file.write_text(file.read_text()[:-30])
+    with watching(tmp_path, root, *SOON, "--metrics-file", tmp_path / "none/m.prom") as watcher:
+        assert watcher.until(lambda e: e["type"] == "problem")["code"] == "state-lost"
+        assert watcher.until(lambda e: e["type"] == "checkpoint")["reason"] == "new"
+        assert watcher.until(lambda e: e["type"] == "problem")["code"] == "metrics-not-written"
+        shutil.rmtree(file.parent)
+        for step in (20, 30):
+            megatron(root, steps=(step,))
+            watcher.until(lambda e, step=step: e.get("step") == step)
+        assert watcher.end() == 143
+    said = [e["code"] for e in watcher.of("problem")]
+    assert sorted(said) == ["metrics-not-written", "state-lost", "state-not-written"], "each once"
+
+
+def hooks(tmp: Path, root: Path, *words: str) -> list[dict]:
+    code, events, said = once(tmp, root, "--settle", "0s", *words)
+    assert code == 0, said
+    return [e for e in events if e["type"] == "hook"]
+
+
+def test_a_command_is_told_by_its_environment_alone(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "$(touch pwned); `touch pwned`\n'\"", steps=(10,))
+    (ended,) = hooks(tmp_path, root, "--on-good", 'env -0 > told; eval "true"; echo $CKPT_STEP')
+    assert ended["exit_code"] == 0 and ended["output"] == "10\n" and not (tmp_path / "pwned").exists()
+    told = dict(row.split("=", 1) for row in (tmp_path / "told").read_text().split("\0") if row)
+    assert told["CKPT_PATH"] == str(root / "iter_0000010") and told["CKPT_WATCH_ROOT"] == str(root)
+    assert told["CKPT_WATCH_STATE"] == "good" and told["CKPT_STEP"] == "10"
+
+
+def test_commands_that_fail_hang_or_say_much(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20))
+    command = 'if [ $CKPT_STEP = 10 ]; then trap "" TERM; sleep 1000; fi; head -c 3000000 /dev/zero | tr "\\0" x; exit 7'
+    newest, oldest = hooks(tmp_path, root, "--on-good", command, "--hook-timeout", "1s")
+    assert newest["exit_code"] == 7 and newest["in_time"] and set(newest["output"]) == {"x"}
+    assert len(newest["output"]) == 2000
+    assert not oldest["in_time"] and oldest["exit_code"] < 0
+    (left,) = hooks(
+        tmp_path, megatron(tmp_path / "b", steps=(10,)), "--on-good", "sleep 3 & echo here"
+    )  # what it leaves running is not waited for
+    assert left["exit_code"] == 0 and left["output"] == "here\n"
+
+
+def test_what_is_good_is_sealed(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    broken_body(root)
+    code, events, _ = once(tmp_path, root, "--settle", "0s", "--seal")
+    sealed = {e["step"]: e.get("seal") for e in events if e["type"] == "checkpoint"}
+    assert code == 1 and sealed == {10: "sealed", 20: None, 30: "sealed"}
+    assert len(list(root.rglob(".ckpt-seal*"))) == 2
+    assert states(once(tmp_path, root, "--settle", "0s")[1]) == {}, "a seal changes no checkpoint"
+
+
+def test_restarts_from_the_same_step_are_counted(tmp_path: Path) -> None:
+    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+    seen = []
+    for start in range(4):
+        done = ckpt("hook", root, "--rank", 0, "--plan-dir", plans, "--job", start)
+        assert done.returncode == 0, done.stderr
+        _, events, _ = once(tmp_path, root, "--plan-dir", plans)
+        seen += [(e["step"], e["again"]) for e in events if e["type"] == "restart"]
+        if start == 2:
+            megatron(root, steps=(30,))
+    assert seen == [(20, 0), (20, 1), (20, 2), (30, 0)]
+
+
+def test_metrics_name_what_is_known(tmp_path: Path) -> None:
+    root = megatron(tmp_path / 'a"b\\c\nd', steps=(10, 20, 30))
+    broken_body(root)
+    file = tmp_path / "ckpt.prom"
+    once(tmp_path, root, "--settle", "0s", "--metrics-file", file)
+    text = file.read_text()
+    label = 'root="' + str(tmp_path) + '/a\\"b\\\\c\\nd"'
+    for row in (
+        f"ckpt_last_good_step{{{label}}} 30.0", f'ckpt_checkpoints{{{label},state="bad"}} 1.0', f"ckpt_tracker_agrees{{{label}}} 1.0",
+        f'ckpt_damaged_checkpoints{{code="crc-mismatch",{label}}} 1.0', f"ckpt_save_interval_seconds{{{label}}} 3600.0",
+        f"ckpt_plan_exit_code{{{label}}} 0.0", f"ckpt_verification_seconds_count{{{label}}} 3.0", f"ckpt_watch_up{{{label}}} 1.0",
+    ):  # fmt: skip
+        assert f"{row}\n" in text, text
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith("ckpt.prom.")], "no other file is left"
+
+
+def test_metrics_over_http(tmp_path: Path) -> None:
+    from urllib.request import Request, urlopen
+
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    root = megatron(tmp_path / "run")
+    with watching(tmp_path, root, *SOON, "--metrics-port", 0) as watcher:
+        port = watcher.until(lambda e: e["type"] == "started")["metrics_port"]
+        watcher.until(lambda e: e["type"] == "pass")
+        asked = Request(
+            f"http://127.0.0.1:{port}/metrics", headers={"Accept": "application/openmetrics-text"}
+        )
+        with urlopen(asked) as answer:
+            families = {f.name: f for f in text_string_to_metric_families(answer.read().decode())}
+        assert families["ckpt_last_good_step"].samples[0].value == 20
+        assert families["ckpt_read_bytes"].samples[0].name == "ckpt_read_bytes_total"
+        assert watcher.end() == 143
+
+
+def test_the_process_gives_way(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10,))
+    with watching(tmp_path, root, *SOON) as watcher:
+        watcher.until(lambda e: e["type"] == "pass")
+        assert os.getpriority(os.PRIO_PROCESS, watcher.process.pid) == 19
+        assert watcher.end() == 143
+
+
+def test_nothing_is_written_in_the_tree(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    before = {p: p.stat().st_mtime_ns for p in root.rglob("*")}
+    once(tmp_path, root, "--settle", "0s")
+    assert {p: p.stat().st_mtime_ns for p in root.rglob("*")} == before
+
+
+def test_an_event_that_never_comes_fails_the_test(tmp_path: Path) -> None:
+    """The wait of these tests can fail."""
+    with watching(tmp_path, tmp_path / "none") as watcher, pytest.raises(AssertionError, match="it ended"):
+        Watching.until(watcher, lambda e: True)
