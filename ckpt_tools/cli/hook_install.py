@@ -35,28 +35,43 @@ Root = Annotated[
 
 @frozen
 class Snippet:
-    """``about`` is the first sentence of its own comment."""
+    """``kind`` is the ending of its file. ``about`` is the first sentence of its own comment, or what it
+    calls its description.
+    """
 
     name: str
     text: str
-    yaml: bool
+    kind: str
 
     @property
     def about(self) -> str:
+        if self.kind == "json":
+            return str(json.loads(self.text)["description"])
         return next(line[2:] for line in self.text.splitlines() if line.startswith("# "))
 
     def filled(self, root: str) -> str:
         """The snippet with ``root`` in it, quoted as its language wants it. Raises UsageError for a name that
-        YAML cannot say.
+        YAML or systemd cannot say.
         """
-        if self.yaml and not root.isprintable():
+        if self.kind != "sh" and not root.isprintable():
             raise UsageError(
                 f"--root {root!r} holds characters that a manifest cannot say",
                 "name a directory with printable characters",
             )
-        return self.text.replace(
-            _PLACE, json.dumps(root, ensure_ascii=False) if self.yaml else shlex.quote(root)
-        )
+        return self.text.replace(_PLACE, _QUOTED[self.kind](root))
+
+
+def _in_unit(root: str) -> str:
+    """As systemd reads a word of a command line (systemd.service(5), systemd.unit(5))."""
+    escaped = root.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
+
+
+def _in_yaml(root: str) -> str:
+    return json.dumps(root, ensure_ascii=False)
+
+
+_QUOTED = {"sh": shlex.quote, "yaml": _in_yaml, "json": _in_yaml, "service": _in_unit}
 
 
 def snippets() -> dict[str, Snippet]:
@@ -64,14 +79,15 @@ def snippets() -> dict[str, Snippet]:
     found = {}
     for file in sorted(files("ckpt_tools").joinpath("snippets").iterdir(), key=lambda f: f.name):
         name, _, kind = file.name.partition(".")
-        if kind in ("sh", "yaml"):
-            found[name] = Snippet(name, file.read_text(encoding="utf-8"), kind == "yaml")
+        if kind in _QUOTED:
+            found[name] = Snippet(name, file.read_text(encoding="utf-8"), kind)
     return found
 
 
 def hook_install(what: What = None, root: Root = None) -> int:
     """Print a job script or a manifest that starts training through ckpt: for Slurm, torchrun, msrun, mpirun,
-    Kubernetes and MindCluster.
+    Kubernetes and MindCluster; or what 'ckpt watch' goes with: a systemd unit, a sidecar, alert rules, a
+    dashboard.
 
     Nothing is edited or installed: the comments inside say where it goes, and what stands at the top is yours
     to change. docs/hooks.md says what each exit code does there. Without WHAT, the snippets are listed.

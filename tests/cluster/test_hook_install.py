@@ -15,7 +15,7 @@ from slurm_cluster import needs
 
 from ckpt_tools.cli.hook_install import snippets
 
-SHELL = [name for name, s in snippets().items() if not s.yaml]
+SHELL = [name for name, s in snippets().items() if s.kind == "sh"]
 
 
 def printed(name: str, root: object) -> str:

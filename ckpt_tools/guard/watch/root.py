@@ -61,11 +61,11 @@ class WatchedRoot:
             with remembering(self.root, True, 0.0, self._no_cache, self.options.read.trust) as cache:
                 s = open_session(self.root, self.options.read, cache=cache)
                 found = listed(s)
+                self.tally.up, self.tally.passed_at = True, time.time()
                 more = self._pass(s, found)
         except CannotLook:
             self.tally.up = False
             raise
-        self.tally.up, self.tally.passed_at = True, time.time()
         self.solved("cannot-look")
         self._unseen(s)
         self._starts()
