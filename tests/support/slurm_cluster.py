@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from places import SUPPORT
 
-PACKAGES = "slurm-wlm munge openmpi-bin gcc libc6-dev"
+PACKAGES = "slurm-wlm munge openmpi-bin gcc libc6-dev prometheus"
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 """Where the daemons are: an ordinary user's PATH lacks these two on Debian."""
 _ENDED = (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
 from ckpt_tools.guard.watch.options import DAY, WatchOptions
@@ -28,12 +31,24 @@ class Answer:
     tracker: bool | None = None
 
 
-def answer(s: Session, options: WatchOptions) -> Answer:
-    """Ask ``plan`` about the root of a session. What it cannot answer is an answer too."""
+def answer(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
+    """Ask ``plan`` about the root of a session; of several ``runs`` in it, those saved last first, about each
+    of them: the first that could not be resumed, else the first.
+    """
+    if len(runs) < 2:
+        return _answer(s, selection(options))
+    answers = [_answer(s, replace(selection(options), run=run)) for run in runs]
+    said = next((a for a in answers if a.exit_code), answers[0])
+    trackers = {a.tracker for a in answers} - {None}
+    return replace(said, tracker=all(trackers) if trackers else None)
+
+
+def _answer(s: Session, question: Selection) -> Answer:
+    """What ``plan`` cannot answer is an answer too."""
     try:
-        chosen = plan(s.root, selection(options)).checkpoint
+        chosen = plan(s.root, question).checkpoint
     except CkptError as e:
-        return Answer(e.exit_code, why=str(e))
+        return Answer(e.exit_code, why=str(e) if question.run is None else f"run {question.run}: {e}")
     if chosen is None:
         return Answer(0)
     return Answer(0, chosen.path, chosen.step, tracker=_agrees(s, chosen))

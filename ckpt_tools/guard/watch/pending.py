@@ -16,20 +16,22 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.reading.session import Session
 
+_NEAR = 3
+"""Checkpoints on either side that one is compared with."""
 _RETRY = 10.0
 """What could not be looked at is tried again after so many times as long as it took."""
 
 
 @frozen
 class Listed:
-    """A checkpoint as a listing shows it. ``run`` are all of its run, ``moment`` changes when anything does
-    that its verification depends on.
+    """A checkpoint as a listing shows it. The ``window`` are those next to it in its run, and itself;
+    ``moment`` changes when anything does that its verification depends on.
     """
 
     key: str
     stamp: str
     checkpoint: Checkpoint
-    run: Sequence[Checkpoint]
+    window: Sequence[Checkpoint]
     moment: tuple[object, ...]
     finished: bool
 
@@ -48,13 +50,15 @@ def listed(s: Session) -> dict[str, Listed]:
     for run in s.runs(grouping.group(s.parts, s.layouts)).values():
         newest = max(run, key=lambda c: c.mtime_ns).key
         trackers: dict[str, object] = {}
-        for c in run:
+        ordered = sorted(run, key=lambda c: (c.order, c.mtime_ns))
+        for at, c in enumerate(ordered):
             base = c.parts[0].base
             if base not in trackers:
                 trackers[base] = s.tracker(c.layout, base)
             key, mark = os.path.relpath(c.parts[0].path, s.root), stamp(c)
             moment = (mark, newest, trackers[base])
-            out[key] = Listed(key, mark, c, run, moment, not as_told(s, c)[0].unfinished)
+            window = ordered[max(0, at - _NEAR) : at + _NEAR + 1]
+            out[key] = Listed(key, mark, c, window, moment, not as_told(s, c)[0].unfinished)
     return out
 
 

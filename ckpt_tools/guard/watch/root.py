@@ -86,9 +86,9 @@ class WatchedRoot:
 
     def _verify(self, s: Session, due: Due) -> None:
         one, c = due.listed, due.listed.checkpoint
-        checked = verified(s, c, one.run)
+        checked = verified(s, c, one.window)
         if c.step is None and checked.verdict is not Verdict.UNKNOWN:
-            c = replace(c, step=step_in_contents(s, c, one.run))
+            c = replace(c, step=step_in_contents(s, c, one.window))
         self.tally.bytes_read += checked.bytes_read
         self.tally.seconds += checked.seconds
         if checked.written or _now(c) != one.stamp:
@@ -197,7 +197,7 @@ class WatchedRoot:
         tally.interval = _interval(found)
         depends = hash((frozenset(one.moment for one in found.values()), frozenset(now.items())))
         if tally.answer is None or depends != self._answered:
-            tally.answer, self._answered = answer(s, self.options), depends
+            tally.answer, self._answered = answer(s, self.options, _runs(found)), depends
         self._say_pass(last, tally.answer)
 
     def _state(self, one: Listed) -> str:
@@ -268,11 +268,23 @@ def _now(c: Checkpoint) -> str:
     return stamp(replace(c, parts=parts))
 
 
+def _runs(found: Mapping[str, Listed]) -> list[str]:
+    """The runs that have finished checkpoints, those saved last first."""
+    newest: dict[str, int] = {}
+    for one in found.values():
+        if one.finished and one.checkpoint.kind is Kind.PERIODIC:
+            run = one.checkpoint.run
+            newest[run] = max(newest.get(run, 0), one.checkpoint.mtime_ns)
+    return sorted(newest, key=lambda run: -newest[run])
+
+
 def _interval(found: Mapping[str, Listed]) -> float | None:
     """Seconds between the newest saves of the run that was saved last; None where they do not tell."""
-    newest = max(found.values(), key=lambda one: one.checkpoint.mtime_ns, default=None)
+    saved = [one.checkpoint for one in found.values() if one.checkpoint.kind is Kind.PERIODIC]
+    newest = max(saved, key=lambda c: c.mtime_ns, default=None)
     if newest is None:
         return None
-    times = sorted(c.mtime_ns / 1e9 for c in newest.run if c.kind is Kind.PERIODIC)[-_SAVES:]
+    of_run = (c.mtime_ns / 1e9 for c in saved if (c.layout, c.run) == (newest.layout, newest.run))
+    times = sorted(of_run)[-_SAVES:]
     gaps = [b - a for a, b in pairwise(times)]
     return median(gaps) if gaps else None

@@ -21,8 +21,6 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import counted
 
-_NEAR = 3
-"""Checkpoints on either side that one is compared with."""
 _WRITTEN = frozenset({"in-use", "unfinished-save"})
 
 
@@ -41,9 +39,9 @@ class Checked:
     seconds: float
 
 
-def verified(s: Session, c: Checkpoint, run: Sequence[Checkpoint]) -> Checked:
-    """The checkpoint, read to the end; ``run`` are all of its run."""
-    started, window = time.perf_counter(), _near(c, run)
+def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked:
+    """The checkpoint, read to the end; the ``window`` are those next to it in its run, and itself."""
+    started = time.perf_counter()
     parts = s.members(c).parts
     with counted() as read:
         prefetch(s, parts, Level.CONTENT)
@@ -65,13 +63,6 @@ def verified(s: Session, c: Checkpoint, run: Sequence[Checkpoint]) -> Checked:
         bytes_read=read.bytes,
         seconds=round(time.perf_counter() - started, 6),
     )
-
-
-def _near(c: Checkpoint, run: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The checkpoint among those next to it, in the order of training."""
-    ordered = sorted(run, key=lambda o: (o.order, o.mtime_ns))
-    at = next(i for i, o in enumerate(ordered) if o.key == c.key)
-    return ordered[max(0, at - _NEAR) : at + _NEAR + 1]
 
 
 def _across(s: Session, c: Checkpoint, window: Sequence[Checkpoint], parts: Sequence[Part]) -> list[Finding]:

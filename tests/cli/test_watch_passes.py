@@ -1,0 +1,264 @@
+"""Passes of ``ckpt watch`` in this process: what happens between two of them is part of the test."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_helpers import OLD, broken, broken_body, megatron
+
+from ckpt_tools.guard.watch import loop, records, root
+from ckpt_tools.guard.watch.loop import Watcher
+from ckpt_tools.guard.watch.options import WatchOptions
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.model.watching import Event
+
+FILE = "iter_0000020/mp_rank_00/model_optim_rng.pt"
+Act = Callable[[], object]
+
+
+class Over(BaseException):
+    """The script has come to its end."""
+
+
+class Script:
+    """What happens while nobody looks, one after the other; then it is over. ``waits`` are the seconds that
+    would have been waited.
+    """
+
+    why_not = ""
+
+    def __init__(self, acts: Sequence[Act]) -> None:
+        self.acts, self.waits, self.starts = list(acts), list[float](), 0
+
+    def __call__(self, _roots: Sequence[str]) -> Script:
+        return self
+
+    def wait(self, seconds: float, least: float = 0.0) -> bool:
+        self.waits.append(seconds)
+        if not self.acts:
+            raise Over
+        self.acts.pop(0)()
+        return True
+
+    def start(self) -> None:
+        self.starts += 1
+
+    def end(self) -> None:
+        return
+
+
+class Watched:
+    """What was said, in order."""
+
+    def __init__(self, events: Sequence[Event], script: Script) -> None:
+        self.events, self.waits = events, script.waits
+
+    def checkpoints(self) -> list[tuple[int, str, str]]:
+        rows = [e.fields for e in self.events if e.type == "checkpoint"]
+        return [(f["step"], f["state"], f["reason"]) for f in rows]  # type: ignore[misc]
+
+    def of(self, kind: str, field: str) -> list[Any]:
+        return [e.fields[field] for e in self.events if e.type == kind]
+
+
+@pytest.fixture
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Watched]:
+    """``watch(root, act, act, …)``: a pass, an act, a pass, an act, …, a pass."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
+
+    def watched(path: Path, *acts: Act, settle: float = 0.0, **more: Any) -> Watched:
+        events, script = list[Event](), Script(acts)
+        monkeypatch.setattr(loop, "Wake", script)
+        options = WatchOptions(read=ReadOptions(jobs=1, settle=settle, cache=True), **more)
+        with pytest.raises(Over):
+            Watcher([str(path)], options, events.append).run()
+        assert not script.acts
+        return Watched(events, script)
+
+    return watched
+
+
+def nothing() -> None:
+    return
+
+
+def test_an_idle_run_says_nothing_more(watch: Callable[..., Watched], tmp_path: Path) -> None:
+    seen = watch(megatron(tmp_path / "run"), *[nothing] * 5)
+    assert [e.type for e in seen.events] == ["started", "checkpoint", "checkpoint", "pass", "stopped"]
+    assert seen.waits == [60.0] * 6, "the next listing, whatever was found"
+
+
+def test_a_clock_that_jumps_moves_nothing(
+    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, ahead = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + ahead[0])
+    path = megatron(tmp_path / "run")
+
+    def jump(days: float) -> Act:
+        return lambda: ahead.__setitem__(0, ahead[0] + days * 86400)
+
+    def save() -> None:
+        megatron(path, steps=(30,))
+        os.utime(path / "iter_0000030/mp_rank_00/model_optim_rng.pt", (real() + 9e6, real() + 9e6))
+
+    seen = watch(path, jump(-400), nothing, jump(3), nothing, save, nothing)
+    told = [row[0] for row in seen.checkpoints()]
+    assert sorted(told) == [10, 20, 30], "each once, whatever the time is called"
+    assert all(0 < seconds <= 60 for seconds in seen.waits)
+
+
+def test_what_is_young_is_waited_for_by_our_clock(
+    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its times lie in the future: those of a file server whose clock is wrong."""
+    path, ahead, real = megatron(tmp_path / "run", steps=(10,), world=1), [0.0], time.monotonic
+    os.utime(path / "iter_0000010/mp_rank_00/model_optim_rng.pt", (real() + 9e9, real() + 9e9))
+    monkeypatch.setattr(time, "monotonic", lambda: real() + ahead[0])
+    later = lambda seconds: lambda: ahead.__setitem__(0, ahead[0] + seconds)  # noqa: E731
+    seen = watch(path, later(20), later(9), later(2), settle=30.0)
+    assert [row[0] for row in seen.checkpoints()] == [10]
+    assert [round(w) for w in seen.waits] == [30, 10, 1, 60], "it wakes when the next one is due"
+
+
+def test_what_is_written_while_it_is_read_is_told_of_afterwards(
+    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real, times = megatron(tmp_path / "run"), root.verified, [OLD]
+
+    def written(s: Any, c: Any, run: Any) -> Any:
+        checked = real(s, c, run)
+        if c.step == 20 and times:
+            for rank in range(2):
+                file = path / f"iter_0000020/mp_rank_0{rank}/model_optim_rng.pt"
+                os.utime(file, (OLD + 7201, OLD + 7201))
+            times.pop()
+        return checked
+
+    monkeypatch.setattr(root, "verified", written)
+    seen = watch(path, nothing)
+    assert seen.checkpoints() == [(10, "good", "new"), (20, "good", "new")]
+
+
+def test_a_torn_save_waits_until_it_is_whole_or_left_behind(
+    watch: Callable[..., Watched], tmp_path: Path
+) -> None:
+    path = megatron(tmp_path / "run", steps=(10, 20))
+    shutil.rmtree(path / "iter_0000020/mp_rank_01")
+    (path / "latest_checkpointed_iteration.txt").write_text("10")
+    seen = watch(path, nothing, lambda: megatron(path, steps=(20,)))
+    assert seen.checkpoints() == [(10, "good", "new"), (20, "good", "new")]
+    shutil.rmtree(path / "iter_0000020/mp_rank_01")
+    (path / "latest_checkpointed_iteration.txt").write_text("10")
+    seen = watch(path, nothing, lambda: megatron(path, steps=(30,)))
+    assert sorted(seen.checkpoints()) == [(20, "bad", "changed"), (30, "good", "new")]
+
+
+def test_what_cannot_be_read_is_neither_good_nor_bad(
+    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real, denied, ahead = megatron(tmp_path / "run"), os.open, [True], [0.0]
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + ahead[0])
+
+    def opened(name: Any, *more: Any, **named: Any) -> int:
+        if denied[0] and str(name).endswith(FILE):
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        return real(name, *more, **named)
+
+    def later() -> None:
+        ahead[0] += 90.0
+
+    def allow() -> None:
+        denied[0] = False
+        later()
+
+    monkeypatch.setattr(os, "open", opened)
+    seen = watch(path, later, allow, on_good="true", on_bad="true")
+    told = seen.checkpoints()
+    assert told == [(20, "unknown", "new"), (10, "good", "new"), (20, "good", "retry")]
+    assert seen.of("hook", "on") == ["good", "good"], "nobody is told of what is not known"
+    assert seen.of("pass", "checkpoints")[0]["unknown"] == 1
+
+
+def test_a_directory_that_cannot_be_listed_is_not_gone(
+    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real, denied = megatron(tmp_path / "run"), os.scandir, [False]
+
+    def listed(name: Any = ".") -> Any:
+        if denied[0] and isinstance(name, str) and name.endswith("iter_0000020"):
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        return real(name)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    seen = watch(path, lambda: denied.__setitem__(0, True), nothing, lambda: denied.__setitem__(0, False))
+    assert len(seen.checkpoints()) == 2 and not seen.of("gone", "path")
+    assert seen.of("problem", "code") == ["unreadable"]
+    assert [p["exit_code"] for p in seen.of("pass", "plan")] == [0, 5, 0]
+
+
+def test_a_full_disk_is_said_once_and_it_goes_on(
+    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = megatron(tmp_path / "run"), os.write
+    full = [True]
+
+    def write(fd: int, data: Any) -> int:
+        if full[0] and b"ckpt-tools/watched" in bytes(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", write)
+    seen = watch(path, nothing, lambda: megatron(path, steps=(30,)), lambda: full.__setitem__(0, False))
+    assert [row[0] for row in seen.checkpoints()] == [20, 10, 30]
+    assert seen.of("problem", "code") == ["state-not-written"]
+    assert "No space left" in seen.of("problem", "message")[0]
+    assert not watch(path).checkpoints(), "what was known is written when there is room again"
+    (home,) = (tmp_path / "state/ckpt-tools/watched").iterdir()
+    assert sorted(p.name for p in home.iterdir()) == [records.NAME, records.LOCK], "nothing else is left"
+
+
+def test_several_runs_are_asked_about_one_by_one(watch: Callable[..., Watched], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        megatron(tmp_path / "runs" / name)
+    seen = watch(tmp_path / "runs", lambda: [broken_body_of(tmp_path / "runs/a", step) for step in (10, 20)])
+    first, second = seen.of("pass", "plan")
+    assert first["exit_code"] == 0 and first["step"] == 20
+    assert second["exit_code"] == 4 and second["why"].startswith("run a: ")
+
+
+def broken_body_of(path: Path, step: int) -> None:
+    for rank in range(2):
+        broken(path, step, rank)
+
+
+def test_a_seal_that_cannot_be_written_is_said(watch: Callable[..., Watched], tmp_path: Path) -> None:
+    path = megatron(tmp_path / "run")
+    (tmp_path / "seals").write_text("no directory")
+    options = ReadOptions(jobs=1, settle=0.0, cache=True, seal_dir=str(tmp_path / "seals"))
+    events = list[Event]()
+    code = Watcher([str(path)], WatchOptions(read=options, once=True, seal=True), events.append).run()
+    assert code in (0, 5)
+    assert [e.fields["seal"] for e in events if e.type == "checkpoint"] == ["failed", "failed"]
+    assert [e.fields["code"] for e in events if e.type == "problem"][:1] == ["seal-failed"]
+
+
+def test_the_state_of_somebody_else_does_not_count(watch: Callable[..., Watched], tmp_path: Path) -> None:
+    from ckpt_tools.storage.trust import Untrusted
+
+    path = megatron(tmp_path / "run")
+    broken_body(path)
+    watch(path)
+    (home,) = (tmp_path / "state/ckpt-tools/watched").iterdir()
+    (home / records.NAME).chmod(0o666)
+    with pytest.raises(Untrusted, match=r"watch\.json"):
+        Watcher([str(path)], WatchOptions(once=True), lambda _: None).run()
