@@ -1,0 +1,123 @@
+"""Which checkpoints a policy keeps: examples of each flag, and what is true of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.guard.prune.policy import Policy, Save, kept
+from ckpt_tools.model.part import Kind
+
+HOUR = 3600 * 10**9
+START = 1_700_006_400 * 10**9  # a full hour, and midnight
+
+
+def hourly(number: int, hours: float = 1) -> list[Save]:
+    """Saves of steps 0, 10, 20, …, the newest first."""
+    made = [Save(f"s{n}", n * 10, START + int(n * hours * HOUR), size=100) for n in range(number)]
+    return made[::-1]
+
+
+def names(policy: Policy, saves: list[Save], **always: str) -> list[str]:
+    return list(kept(policy, saves, always))
+
+
+def test_examples() -> None:
+    saves = hourly(50)
+    assert names(Policy(keep_last=2), saves) == ["s49", "s48"]
+    assert names(Policy(keep_every=200), saves) == ["s40", "s20", "s0"]
+    assert names(Policy(keep_within=7200), saves) == ["s49", "s48", "s47"]
+    assert names(Policy(keep_hourly=3), saves) == ["s49", "s48", "s47"]
+    assert names(Policy(keep_daily=2), saves) == ["s49", "s47"]
+    assert names(Policy(keep_daily=9), saves) == ["s49", "s47", "s23"]
+    assert names(Policy(keep_weekly=9), hourly(400)) == ["s399", "s287", "s119"]
+    assert names(Policy(max_total=250), saves) == ["s49", "s48"]
+    assert names(Policy(keep_last=1, keep_every=250), saves) == ["s49", "s25", "s0"]
+    assert names(Policy(keep_last=40, max_total=250), saves, s3="pinned") == ["s49", "s3"]
+
+
+def test_mindspore_keeps_the_first_of_each_so_many_minutes() -> None:
+    """As its manager does before each save: of the files younger than N minutes all but the oldest go."""
+    minutes = [0, 3, 7, 10, 14, 19, 20, 26, 31]
+    saves = [Save(f"m{m}", None, START + m * 60 * 10**9) for m in minutes][::-1]
+    assert names(Policy(keep_per_minutes=10), saves) == ["m31", "m20", "m10", "m0"]
+
+
+def test_kinds_and_unknown_steps() -> None:
+    saves = [Save("a", None, 3), Save("b", 7, 2, Kind.BEST), Save("c", 8, 1)]
+    assert names(Policy(keep_kinds=frozenset({Kind.BEST})), saves) == ["b"]
+    assert names(Policy(keep_every=2), saves) == ["a", "c"]
+
+
+def test_something_must_be_said() -> None:
+    with pytest.raises(UsageError, match="nothing is removed"):
+        Policy().require_one()
+    Policy(max_total=1).require_one()
+
+
+NUMBER = st.none() | st.integers(1, 5)
+POLICIES = st.builds(
+    Policy,
+    keep_last=NUMBER,
+    keep_every=NUMBER,
+    keep_within=st.none() | st.floats(0, 1e6),
+    keep_hourly=NUMBER,
+    keep_daily=NUMBER,
+    keep_weekly=NUMBER,
+    keep_per_minutes=NUMBER,
+    keep_kinds=st.frozensets(st.sampled_from(Kind)),
+    max_total=st.none() | st.integers(1, 500),
+)
+SAVE = st.builds(
+    Save,
+    name=st.just(""),
+    step=st.none() | st.integers(0, 50),
+    at_ns=st.integers(0, 10**6).map(lambda s: s * 10**9),
+    kind=st.sampled_from(Kind),
+    size=st.integers(0, 200),
+)
+SAVES = st.lists(SAVE, max_size=8).map(lambda made: [replace(s, name=f"{n}") for n, s in enumerate(made)])
+KEEPS = ("keep_last", "keep_every", "keep_within", "keep_hourly", "keep_daily", "keep_weekly")
+
+
+@given(POLICIES, SAVES, st.sets(st.integers(0, 7)))
+def test_what_stays_has_a_reason_and_what_must_stay_stays(
+    policy: Policy, saves: list[Save], always: set[int]
+) -> None:
+    must = {f"{n}": "must" for n in always if n < len(saves)}
+    stays = kept(policy, saves, must)
+    assert stays == kept(policy, saves, must) and all(stays.values())
+    assert must.items() <= stays.items() and stays.keys() <= {s.name for s in saves}
+    if policy.max_total is not None:
+        free = [s for s in saves if s.name in stays and s.name not in must]
+        size = sum(s.size for s in saves if s.name in stays)
+        assert not free or size <= policy.max_total
+
+
+@given(POLICIES, POLICIES, SAVES)
+def test_another_flag_never_removes_more(policy: Policy, other: Policy, saves: list[Save]) -> None:
+    policy = replace(policy, max_total=None)
+    for name in (*KEEPS, "keep_kinds"):
+        if policy.keeps and not getattr(policy, name):
+            more = replace(policy, **{name: getattr(other, name)})
+            assert kept(policy, saves).keys() <= kept(more, saves).keys()
+
+
+@given(POLICIES, SAVES, st.sampled_from(["keep_last", "keep_hourly", "keep_daily", "keep_weekly"]))
+def test_a_larger_number_never_removes_more(policy: Policy, saves: list[Save], name: str) -> None:
+    policy = replace(policy, max_total=None)
+    if number := getattr(policy, name):
+        more = replace(policy, **{name: number + 1})
+        assert kept(policy, saves).keys() <= kept(more, saves).keys()
+
+
+@given(POLICIES, SAVES)
+def test_who_is_asked_twice_says_the_same(policy: Policy, saves: list[Save]) -> None:
+    """What is left after one pass is what is left after the next."""
+    left = [s for s in saves if s.name in kept(policy, saves)]
+    again = kept(policy, left)
+    assert again.keys() == {s.name for s in left}
