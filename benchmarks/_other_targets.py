@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import _seal_target
+
 ROOT = Path(__file__).parent.parent
 NAMES = 64
 """Files of a made-up tree, at most."""
@@ -495,5 +497,6 @@ OTHERS: Mapping[str, Other] = {
     "cache": Other(cache_seeds, cache),
     "peers": Other(peer_seeds, peers),
     "names": Other(name_seeds, names),
+    "sealed": Other(_seal_target.seeds, _seal_target.sealed),
 }
 """Targets that are no format."""

@@ -34,8 +34,7 @@ HEAD = {
 
 def signed(text: bytes) -> bytes:
     """A text with the digest at its end that a seal has."""
-    body = text.rstrip()[:-1] + b",\n"
-    return body + document._BLANK.replace(document._ZEROS, document._digest(body, document._BLANK).encode())
+    return document.closed(text.rstrip()[:-1] + b",\n")
 
 
 def seal(files: list[Any] = (), **more: object) -> bytes:  # type: ignore[assignment]

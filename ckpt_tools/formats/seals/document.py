@@ -58,8 +58,12 @@ def text(seal: Seal) -> bytes:
         "beside": list(seal.beside),
     }
     body = line(head)[:-1] + ',"files":[\n' + ",\n".join(line(_row(f)) for f in seal.files) + "\n],\n"
-    data = body.encode()
-    return data + _BLANK.replace(_ZEROS, _digest(data, _BLANK).encode())
+    return closed(body.encode())
+
+
+def closed(body: bytes) -> bytes:
+    """A text without its last line, closed with the digest over all of it."""
+    return body + _BLANK.replace(_ZEROS, _digest(body, _BLANK).encode())
 
 
 def _object(value: Any) -> dict[str, Any]:
