@@ -38,7 +38,7 @@ CODES: dict[str, Code] = {
         Code("zero-filled", E, "the file holds only zero bytes: its pages were never written", _RESTORE),
         Code("crc-mismatch", E, "bytes differ from the checksum stored with them", _RESTORE),
         Code("checksum-mismatch", E, "the file is not the one that a manifest beside it was written for", "restore the file; if it was changed on purpose, write the manifest anew"),
-        Code("pointer-not-data", E, "the file only stands for the data: it was never downloaded, or the download failed", "fetch the data with the tool that keeps it; 'ckpt plan' skips this file"),
+        Code("pointer-not-data", E, "the file only stands for the data: it was never downloaded, or the download failed", "fetch the data with the tool that keeps it; 'ckpt plan' asks before it takes an older checkpoint instead"),
         Code("bad-compression", E, "compressed data cannot be decoded, or decodes to another size", _RESTORE),
         Code("bad-header", E, "a header, directory or length field is invalid or contradicts another", _RESTORE),
         Code("bad-pickle", E, "the pickle stream is damaged and cannot be read to its end", _RESTORE),

@@ -17,6 +17,8 @@ from ckpt_tools.storage.trust import OURS, Trust
 TRACKER_LIMIT = 4096
 """A tracker holds a number or a word; more than this is garbage and is not read."""
 _KEYS = (16, 24, 32)
+DVC = ".dvc"
+"""What a file that DVC keeps elsewhere is called after its own name."""
 
 
 def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
@@ -63,19 +65,21 @@ def unfetched(paths: Iterable[str]) -> list[Finding]:
     """
     out = list[Finding]()
     for path in paths:
-        whole = path.removesuffix(".dvc")
-        if whole == path or not names.state(os.path.basename(path)):
-            continue
-        try:
-            fetched = there(whole)
-        except OSError as e:
-            raise CannotLook(f"{whole}: {e.strerror}; nobody knows whether it is there") from e
-        if not fetched:
+        whole = path.removesuffix(DVC)
+        if whole != path and names.state(os.path.basename(path)) and stands_for_nothing_here(whole):
             why = f"it stands for {os.path.basename(whole)!r}, which is not there"
             out.append(
                 finding("pointer-not-data", why, path=path, severity=Severity.WARNING, hint="dvc pull")
             )
     return out
+
+
+def stands_for_nothing_here(whole: str) -> bool:
+    """Whether what a ``.dvc`` file stands for is not there. Raises CannotLook."""
+    try:
+        return not there(whole)
+    except OSError as e:
+        raise CannotLook(f"{whole}: {e.strerror}; nobody knows whether it is there") from e
 
 
 def unread(paths: Iterable[str]) -> dict[str, str]:

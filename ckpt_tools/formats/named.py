@@ -123,7 +123,7 @@ NAMED = (
 
 _KEPT_ELSEWHERE = (
     r"(?i:.*\.(?:pt|pth|bin|ckpt|safetensors|pkl|h5|keras|msgpack|onnx|gguf)"
-    r"|.*(?:checkpoint|ckpt|epoch|step|iter|weights).*)\.dvc"
+    r"|.*(?:checkpoint|ckpt|epoch|step|iter|weights).*|.*[-_]state|\d+)\.dvc"
 )
 _STATE = re.compile(rf"(?:{_STATES}|pygrain_states)\.json|{_SAVES}|{_KEPT_ELSEWHERE}")
 """JSON members that are written with a checkpoint only, and what stands for one that DVC keeps; the others
@@ -189,12 +189,17 @@ class Names:
         or a vocabulary.
         """
         known = any(of != "json_member" and self.family[of] != MANIFESTS for of in self.allowed(name))
-        return known or _STATE.fullmatch(name) is not None
+        return known or _STATE.fullmatch(name) is not None or self._kept_elsewhere(name)
 
     def only_state(self, name: str) -> bool:
         """Whether a name says that only a training run writes such a file, whatever is in it."""
         formats = self.allowed(name)
-        return _STATE.fullmatch(name) is not None or (bool(formats) and all(map(self.holds_state, formats)))
+        known = bool(formats) and all(map(self.holds_state, formats))
+        return known or _STATE.fullmatch(name) is not None or self._kept_elsewhere(name)
+
+    def _kept_elsewhere(self, name: str) -> bool:
+        """Whether it stands for a file that DVC keeps, and that only a training run writes."""
+        return name.endswith(".dvc") and self.only_state(name.removesuffix(".dvc"))
 
     def holds_state(self, format_name: str) -> bool:
         """Whether only a training run writes files of a format."""

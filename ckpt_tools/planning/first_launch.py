@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.completeness import listed, why_unfinished
-from ckpt_tools.discovery.sidecars import read_tracker
+from ckpt_tools.discovery.sidecars import DVC, read_tracker, stands_for_nothing_here
 from ckpt_tools.discovery.unrecognised import LARGE, Suspect, suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
@@ -346,7 +346,7 @@ def _holds_state(session: Session, path: str) -> bool:
     name = os.path.basename(path)
     if formats.names.placed(path):
         return False
-    if formats.names.only_state(name):
+    if formats.names.only_state(name) or _directory_elsewhere(path):
         return True
     if path != session.root and not formats.names.state(name) and formats.names.known(name):
         return False
@@ -354,3 +354,11 @@ def _holds_state(session: Session, path: str) -> bool:
         return True
     found = session.report_file(path, Level.STRUCTURE).format
     return path == session.root or (found is not None and formats.names.holds_state(found))
+
+
+def _directory_elsewhere(path: str) -> bool:
+    """Whether it stands for a directory that DVC keeps and nobody has fetched: there may be checkpoints in
+    it. Raises CannotLook.
+    """
+    whole = path.removesuffix(DVC)
+    return whole != path and "." not in os.path.basename(whole) and stands_for_nothing_here(whole)

@@ -137,6 +137,11 @@ class Planner(Candidates):
         if choice.checkpoint is None:
             raise self.failure(choice, self.ranked)
         c = choice.checkpoint
+        if choice.rejected or self.session.found.bare or any(max(o.order) < 0 for o in self.ranked):
+            from ckpt_tools.planning.not_fetched import require_fetched  # rare, as the next one
+
+            told = replace(c, step=self.step(c))
+            require_fetched(self.session, choice, told, self.ranked, self.selection)
         if self.session.found.bare:
             from ckpt_tools.planning.unplaced_states import newer_states  # rare: a start is faster without
 

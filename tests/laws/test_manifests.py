@@ -243,8 +243,12 @@ def test_what_dvc_has_not_fetched_is_no_reason_to_start_fresh(tmp_path: Path) ->
         (tmp_path / f"{name}.dvc").unlink()
     root = materialise(next(c for c in CASES if case_id(c) == "hf-trainer-trainer"), tmp_path)
     (root / "checkpoint-9000.dvc").write_text(text.replace("model.safetensors", "checkpoint-9000"))
+    with pytest.raises(errors.UsageError, match=r"checkpoint-9000\.dvc") as doubt:
+        plan(str(root))
+    assert "dvc pull" in doubt.value.hint
+    (root / "checkpoint-9000.dvc").rename(root / "checkpoint-1.dvc")
     warned = [f for f in plan(str(root)).warnings if f.code == "pointer-not-data"]
-    assert [(os.path.basename(f.path), f.hint) for f in warned] == [("checkpoint-9000.dvc", "dvc pull")]
+    assert [(os.path.basename(f.path), f.hint) for f in warned] == [("checkpoint-1.dvc", "dvc pull")]
 
 
 def test_a_signature_beside_its_model(tmp_path: Path) -> None:
