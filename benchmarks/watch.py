@@ -46,6 +46,7 @@ def save(root: Path, step: int) -> None:
     path = root / f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt"
     path.parent.mkdir(parents=True)
     path.write_bytes(small_files.megatron(step, 0, 1, 1, 1))
+    small_files.megatron.cache_clear()  # or this process would keep them all
     at = 1_700_000_000 + step * 60
     os.utime(path, (at, at))
     (root / "latest_checkpointed_iteration.txt").write_text(str(step))

@@ -51,6 +51,7 @@ def listed(s: Session) -> dict[str, Listed]:
         newest = max(run, key=lambda c: c.mtime_ns).key
         trackers: dict[str, object] = {}
         ordered = sorted(run, key=lambda c: (c.order, c.mtime_ns))
+        fullest = max(ordered, key=_fullness)
         for at, c in enumerate(ordered):
             base = c.parts[0].base
             if base not in trackers:
@@ -58,8 +59,17 @@ def listed(s: Session) -> dict[str, Listed]:
             key, mark = os.path.relpath(c.parts[0].path, s.root), stamp(c)
             moment = (mark, newest, trackers[base])
             window = ordered[max(0, at - _NEAR) : at + _NEAR + 1]
+            if fullest not in window:  # it tells of ranks that all those near lack
+                window.insert(0, fullest)
             out[key] = Listed(key, mark, c, window, moment, not as_told(s, c)[0].unfinished)
     return out
+
+
+def _fullness(c: Checkpoint) -> tuple[int, int]:
+    """How many ranks and files a finished checkpoint has."""
+    if c.unfinished:
+        return -1, 0
+    return max((p.rank for p in c.parts if p.rank is not None), default=-1), len(c.parts)
 
 
 def stamp(c: Checkpoint) -> str:

@@ -75,8 +75,10 @@ def _across(s: Session, c: Checkpoint, window: Sequence[Checkpoint], parts: Sequ
         seen = {part.path: s.reports[part.path] for part in parts if part.path in s.reports}
         s.reports.clear()  # those of others as well: nobody needs all of a run at once
         s.reports.update({p.path: kept[p.path] for p in s.parts if p.path in kept} | seen)
-    others = [label(o) for o in window if o.key != c.key]
-    return [f for f in found if _is_about(f, c, parts, others)]
+    others = [o for o in window if o.key != c.key]
+    theirs = {part.path for o in others for part in o.parts}
+    named = [label(o) for o in others]
+    return [f for f in found if f.path not in theirs and _is_about(f, c, parts, named)]
 
 
 def _is_about(f: Finding, c: Checkpoint, parts: Sequence[Part], others: Sequence[str]) -> bool:

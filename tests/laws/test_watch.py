@@ -1,0 +1,91 @@
+"""What ``ckpt watch`` says of each checkpoint is what ``ckpt verify`` says of all of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from places import FIXTURES
+from run_helpers import broken_body, megatron
+
+from ckpt_tools.api import verify
+from ckpt_tools.guard.watch.options import WatchOptions
+from ckpt_tools.guard.watch.pending import listed
+from ckpt_tools.guard.watch.root import WatchedRoot
+from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.reading.opening import open_session
+
+CASES = sorted((FIXTURES / "layouts").glob("*/*/tree"))
+EVERY_OTHER = [
+    pytest.param(tree, marks=[pytest.mark.exhaustive] * (i % 2), id="-".join(tree.parts[-3:-1]))
+    for i, tree in enumerate(CASES)
+]
+"""The others: pytest -m exhaustive tests/laws/test_watch.py"""
+
+
+def damaged(root: Path) -> set[str]:
+    """The paths that verify has errors about."""
+    result = verify(str(root), settle=0.0, jobs=1)
+    broken = {f.report.path for f in result.files if f.report.verdict is Verdict.BROKEN}
+    return broken | {f.path for f in result.findings if f.severity is Severity.ERROR}
+
+
+def compared(root: Path, monkeypatch: pytest.MonkeyPatch, tmp: Path) -> dict[str, tuple[bool, str]]:
+    """Checkpoint -> whether verify calls it damaged, and its state."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp / "cache"))
+    read = ReadOptions(jobs=1, settle=0.0, cache=True)
+    watched = WatchedRoot(str(root), WatchOptions(read=read), lambda _: None)
+    watched.look()
+    s, bad, out = open_session(str(root), read), damaged(root), {}
+    found = listed(s)
+    of = {key: {p.path for p in s.members(one.checkpoint).parts} for key, one in found.items()}
+    for key, one in found.items():
+        record = watched.records.known.get(key)
+        homes = {p.home for p in one.checkpoint.parts if p.home}
+        others = set().union(*(paths for other, paths in of.items() if other != key)) - of[key]
+        below = {b for b in bad - others if any(b.startswith(f"{home}/") for home in homes)}
+        hit = (of[key] | homes | {one.checkpoint.path}) & bad or below
+        out[key] = bool(hit), record.state if record else "waiting"
+    return out
+
+
+def files_of(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+
+
+@pytest.mark.parametrize("tree", EVERY_OTHER)
+@pytest.mark.parametrize("cut", [0, 9])
+def test_damage_that_verify_sees_is_never_called_good(
+    tree: Path, cut: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As it is, and with the end of its largest file gone."""
+    root = Path(shutil.copytree(tree, tmp_path / "tree", symlinks=True)) if cut else tree
+    if cut:
+        largest = max(files_of(root), key=lambda path: (path.stat().st_size, path))
+        times = largest.stat()
+        os.truncate(largest, max(0, times.st_size - cut))
+        os.utime(largest, ns=(times.st_atime_ns, times.st_mtime_ns))
+    said = compared(root, monkeypatch, tmp_path)
+    wrong = {key: row for key, row in said.items() if row[0] and row[1] in ("good", "suspect")}
+    assert not wrong, "it is damaged"
+    wrong = {key: row for key, row in said.items() if not row[0] and row[1] == "bad"}
+    assert not wrong, "it is not"
+
+
+def test_a_rank_that_is_gone_for_long_is_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """None of those next to the newest has it."""
+    root = megatron(tmp_path / "run", steps=range(10, 60, 10))
+    megatron(root, steps=range(60, 200, 10), ranks=[0])
+    said = compared(root, monkeypatch, tmp_path)
+    assert len(said) == 19 and sum(state == "bad" for _, state in said.values()) == 14
+    assert all(bad == (state == "bad") for bad, state in said.values())
+
+
+def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    broken_body(root)
+    assert sorted(compared(root, monkeypatch, tmp_path).values()) == [(False, "good"), (True, "bad")]
