@@ -17,6 +17,8 @@ COMMANDS = (
     "show",
     "diff",
     "quarantine",
+    "prune",
+    "pin",
     "undo",
     "watch",
     "explain",

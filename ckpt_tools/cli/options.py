@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from inspect import Parameter, Signature
@@ -247,6 +248,21 @@ def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) 
     if to.verbose and found.file:
         console.problem("note", f"configuration from {found.file}")
     return found
+
+
+def home_of(paths: Sequence[str], *, whole: bool = False) -> str:
+    """The directory that all paths lie in; with ``whole`` the lone path itself."""
+    absolute = [os.path.abspath(path) for path in paths]
+    if whole:
+        if len(paths) > 1:
+            raise UsageError("--damaged takes one directory", "call it once for each")
+        return absolute[0]
+    homes = {
+        path.partition("/.ckpt/")[0] if "/.ckpt/" in path else os.path.dirname(path) for path in absolute
+    }
+    if len(homes) > 1:
+        raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "say --root DIR")
+    return homes.pop()
 
 
 def _own_layouts(found: config.Settings) -> Layouts:

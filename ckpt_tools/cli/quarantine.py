@@ -64,7 +64,7 @@ def quarantine(
     given = dict(locals())
     to = output.requested(FORMATS, given)
     found = options.settings({name: v for name, v in given.items() if name != "root"}, to, tuple(paths))
-    home = os.path.abspath(root) if root else _home(paths, damaged)
+    home = os.path.abspath(root) if root else options.home_of(paths, whole=damaged)
     names = [os.path.abspath(path) for path in paths]
     from dataclasses import replace
 
@@ -81,18 +81,3 @@ def quarantine(
 
     console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
     return 0
-
-
-def _home(paths: list[str], damaged: bool) -> str:
-    """The directory that all paths lie in; with ``damaged`` the lone path itself."""
-    absolute = [os.path.abspath(path) for path in paths]
-    if damaged:
-        if len(paths) > 1:
-            raise UsageError("--damaged takes one directory", "call it once for each")
-        return absolute[0]
-    homes = {
-        path.partition("/.ckpt/")[0] if "/.ckpt/" in path else os.path.dirname(path) for path in absolute
-    }
-    if len(homes) > 1:
-        raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "say --root DIR")
-    return homes.pop()

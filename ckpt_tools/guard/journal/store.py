@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.guard.journal.emptying import emptied
 from ckpt_tools.guard.journal.entries import Journal, Operation, Status
 from ckpt_tools.guard.journal.steps import Move, State, Step, Tree
 from ckpt_tools.model.frozen import frozen
@@ -147,10 +148,16 @@ class Store:
             )
         return _failed(operation.command, error)
 
+    def empty_trash(self) -> list[OSError]:
+        """Remove what lies in the trash: why what is left could not be removed. Raises OSError."""
+        return emptied(self.tree, f"{STATE}/trash")
+
     def sweep(self) -> None:
-        """Remove what commands that died were making, and the old ends of the journal."""
+        """Remove what commands that died were making or removing, and the old ends of the journal."""
         with suppress(OSError):
             shutil.rmtree(os.path.join(self.tree.root, STATE, "incoming"))
+        with suppress(OSError):
+            self.empty_trash()
         self.journal.forget_old()
 
 

@@ -27,7 +27,7 @@ _WRITTEN = frozenset({"in-use", "unfinished-save"})
 @frozen
 class Checked:
     """What came of one verification; ``written``: somebody still writes the checkpoint, so nothing is known.
-    ``findings`` have paths and are no notes.
+    ``findings`` have paths and are no notes; ``level`` is what all files were looked at to.
     """
 
     verdict: Verdict
@@ -37,6 +37,7 @@ class Checked:
     size: int
     bytes_read: int
     seconds: float
+    level: Level = Level.CONTENT
 
 
 def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked:
@@ -62,6 +63,7 @@ def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked
         size=sum(max(0, part.size) for part in parts),
         bytes_read=read.bytes,
         seconds=round(time.perf_counter() - started, 6),
+        level=min((report.level for report in own), default=Level.PRESENCE),
     )
 
 

@@ -1,0 +1,59 @@
+"""``ckpt pin``: checkpoints that ``ckpt prune`` never removes."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from ckpt_tools.cli import console, options, output
+
+FORMATS = ("table", "json")
+
+
+def pin(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Checkpoints.", show_default=False)],
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Take the pins of PATH away.", show_default=False)
+    ] = False,
+    root: Annotated[
+        str | None,
+        typer.Option(
+            "--root",
+            metavar="DIR",
+            help="Directory that is pruned; without it the one that PATH lies in.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.", show_default=False)
+    ] = False,
+    trust_group: options.TrustGroup = False,
+    trust_owner: options.TrustOwner = None,
+    trust_dir: options.TrustDir = None,
+    format: options.Format = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.Color = None,
+    config: options.Config = None,
+) -> int:
+    """Pin checkpoints: 'ckpt prune' never removes them. A pin lies in .ckpt/pins of the directory that is
+    pruned, where no framework sees it, and is written at once.
+
+    Exit codes: 0 done, or what would be done is said; 2 PATH is a part of a checkpoint; 3 there is no such
+    checkpoint, or no such pin; 5 something could not be looked at or not be written.
+    """
+    given = dict(locals())
+    to = output.requested(FORMATS, given)
+    found = options.settings({name: v for name, v in given.items() if name != "root"}, to, tuple(paths))
+    names = [os.path.abspath(path) for path in paths]
+    home = os.path.abspath(root) if root else options.home_of(names)
+    from ckpt_tools.guard.prune import pin as put
+
+    result = put(home, names, remove=remove, dry_run=dry_run, selection=found.selection())
+    from ckpt_tools.output import changes
+
+    console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    return 0

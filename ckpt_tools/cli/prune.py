@@ -1,0 +1,134 @@
+"""``ckpt prune``: old checkpoints removed, as far as others are verified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from ckpt_tools.cli import console, options, output
+from ckpt_tools.errors import UsageError
+from ckpt_tools.settings import parsers
+
+FORMATS = ("table", "json")
+
+
+def _keep(metavar: str, text: str, *names: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
+
+
+def prune(
+    root: options.Root = None,
+    keep_last: Annotated[
+        str | None,
+        _keep("N", "Keep the last N (MindSpore's policy).", "--keep-last", "--keep-checkpoint-max"),
+    ] = None,
+    keep_every: Annotated[
+        str | None, _keep("STEPS", "Keep those whose step is a multiple.", "--keep-every")
+    ] = None,
+    keep_within: Annotated[
+        str | None, _keep("TIME", "Keep what was saved so long before the last one.", "--keep-within")
+    ] = None,
+    keep_hourly: Annotated[
+        str | None, _keep("N", "Keep the last of each of the last N hours with one.", "--keep-hourly")
+    ] = None,
+    keep_daily: Annotated[
+        str | None, _keep("N", "Keep the last of each of the last N days with one.", "--keep-daily")
+    ] = None,
+    keep_weekly: Annotated[
+        str | None, _keep("N", "Keep the last of each of the last N weeks with one.", "--keep-weekly")
+    ] = None,
+    keep_per_minutes: Annotated[
+        str | None,
+        _keep(
+            "N",
+            "Keep the first of each N minutes (MindSpore's policy).",
+            "--keep-per-minutes",
+            "--keep-checkpoint-per-n-minutes",
+        ),
+    ] = None,
+    keep_kind: Annotated[
+        list[str] | None, _keep("KIND", "Keep all of a kind, such as best.", "--keep-kind")
+    ] = None,
+    max_total: Annotated[
+        str | None,
+        _keep("SIZE", "Of what is kept, remove the oldest until the rest fits.", "--max-total"),
+    ] = None,
+    damaged: Annotated[
+        bool,
+        typer.Option("--damaged", help="Remove damaged checkpoints as well.", show_default=False),
+    ] = False,
+    run: options.Run = None,
+    max_age: options.MaxAge = None,
+    no_cache: options.NoCache = False,
+    settle: options.Settle = None,
+    plan_dir: options.PlanDir = None,
+    apply: options.Apply = False,
+    state_dir: options.StateDir = None,
+    trust_group: options.TrustGroup = False,
+    trust_owner: options.TrustOwner = None,
+    trust_dir: options.TrustDir = None,
+    format: options.Format = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.Color = None,
+    config: options.Config = None,
+) -> int:
+    """Remove old checkpoints of each run below ROOT: those that are verified, and that no flag keeps. What is
+    damaged counts for nothing and stays without --damaged. What 'ckpt plan' chooses, the newest verified one,
+    and what is pinned, named or needed by anything never goes. Without --apply nothing is done.
+
+    Exit codes: 0 done, or what would be done is said; 2 a question that only you can answer, or nothing is to
+    be kept; 3 there is no checkpoint; 4 none is usable: nothing is removed; 5 something could not be looked
+    at or not be removed.
+    """
+    given = dict(locals())
+    to = output.requested(FORMATS, given)
+    found = options.settings({name: v for name, v in given.items() if not name.startswith("keep_")}, to)
+    policy = _policy(given)
+    from dataclasses import replace
+
+    from ckpt_tools.guard.prune import Policy
+    from ckpt_tools.guard.prune import prune as remove
+
+    selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
+    result = remove(
+        found.root,
+        Policy(**policy),
+        damaged=damaged,
+        apply=apply,
+        state_dir=found.values.get("state-dir"),
+        selection=selection,
+    )
+    from ckpt_tools.output import changes
+
+    console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    return 0
+
+
+_PARSERS: Mapping[str, parsers.Parse] = {
+    "keep_last": parsers.whole(1),
+    "keep_every": parsers.whole(1),
+    "keep_within": parsers.duration,
+    "keep_hourly": parsers.whole(1),
+    "keep_daily": parsers.whole(1),
+    "keep_weekly": parsers.whole(1),
+    "keep_per_minutes": parsers.whole(1),
+    "max_total": parsers.size,
+}
+
+
+def _policy(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises UsageError for what a flag cannot mean."""
+    out = {name: _parsed(name, parse, given[name]) for name, parse in _PARSERS.items() if given[name]}
+    kinds = given["keep_kind"] or ()
+    return {**out, "keep_kinds": frozenset(_parsed("keep_kind", parsers.kind, kind) for kind in kinds)}
+
+
+def _parsed(name: str, parse: parsers.Parse, text: str) -> object:
+    try:
+        return parse(text, "")
+    except ValueError as e:
+        raise UsageError(f"--{name.replace('_', '-')}: {e}") from e

@@ -1,0 +1,205 @@
+"""``ckpt prune``: what a policy does not keep, out of sight in one rename each and then removed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from glob import escape
+
+from ckpt_tools.api import plan
+from ckpt_tools.cache.verdicts import remembering
+from ckpt_tools.discovery import group as grouping
+from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
+from ckpt_tools.guard import journal
+from ckpt_tools.guard.journal import Move, Operation, Store
+from ckpt_tools.guard.prune.looked_at import Entry, entries, freed
+from ckpt_tools.guard.prune.policy import Policy, Save, kept
+from ckpt_tools.guard.prune.protected import Claims, always, name_of, needed, not_removable
+from ckpt_tools.model.change import Change, Changes
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning import filters
+from ckpt_tools.reading.opening import open_session
+from ckpt_tools.reading.session import Session
+
+
+def prune(
+    root: str,
+    policy: Policy,
+    *,
+    damaged: bool = False,
+    apply: bool = False,
+    state_dir: str | None = None,
+    selection: Selection | None = None,
+) -> Changes:
+    """Remove the checkpoints below ``root`` that are verified and that ``policy`` does not keep, with
+    ``damaged`` those in whose files damage is, too. Without ``apply`` it only says what it would do.
+
+    Nothing goes where ``plan`` chooses nothing, for one of the runs: raises what it raises. Raises UsageError
+    where nothing is to be kept, CannotLook where something could not be looked at or not be removed, and
+    where ``plan`` would choose something else afterwards.
+    """
+    policy.require_one()
+    root = os.path.realpath(root)
+    selection = replace(
+        selection or Selection(cache=True),
+        allow_none=False,
+        allow_missing=False,
+        allow_fresh=False,
+        skip_unreadable=False,
+    )
+    held = journal.opened(root, state_dir, selection.trust) if apply else nullcontext()
+    with held as store:
+        return _Pruning(root, policy, damaged, selection, store).answer()
+
+
+@frozen
+class _Pruning:
+    """One command; ``store`` is held where it is to be done."""
+
+    root: str
+    policy: Policy
+    damaged: bool
+    selection: Selection
+    store: Store | None = None
+
+    def answer(self) -> Changes:
+        sel = self.selection
+        with remembering(self.root, sel.cache, sel.max_age, None, sel.trust) as cache:
+            s = open_session(self.root, sel.read_options(), cache=cache)
+            questions = self._questions(s)
+            plans = [self._planned(question) for question in questions]
+            found = entries(s, sel)
+            why = self._why(s, found, Claims.of(self.root, plans, sel))
+        going = [e for e in found if name_of(e) not in why]
+        rows = [self._row(e, why.get(name_of(e), "")) for e in found]
+        if going:
+            self._require_same(questions, plans, self._without(going))
+        operation = self._removed(going, questions, plans) if self.store and going else None
+        number = operation.number if operation else None
+        return Changes("prune", self.root, self.store is not None, tuple(rows), (), number)
+
+    # ---- what is resumed from
+
+    def _questions(self, s: Session) -> list[Selection]:
+        """One for each run that is asked about."""
+        everything = grouping.group(s.parts, s.layouts, self.selection.save_interval)
+        runs = list(s.runs(c for c in everything if filters.belongs(c, self.selection) and not c.unfinished))
+        if self.selection.run is None and len(runs) > 1:
+            with suppress(UsageError):  # several that are one, or several
+                self._planned(self.selection)
+                return [self.selection]
+            return [replace(self.selection, run=run, layout=layout) for layout, run in runs]
+        return [self.selection]
+
+    def _planned(self, question: Selection) -> LoadPlan:
+        made = plan(self.root, question)
+        if made.checkpoint is None:
+            raise NoCheckpoint(f"no checkpoint is chosen in {self.root}: nothing is removed")
+        return made
+
+    def _without(self, going: Sequence[Entry]) -> tuple[str, ...]:
+        below = (os.path.relpath(path, self.root) for e in going for path in e.group.paths)
+        return tuple(map(escape, below))
+
+    def _require_same(
+        self, questions: Sequence[Selection], plans: Sequence[LoadPlan], gone: Sequence[str] = ()
+    ) -> None:
+        """Whether the same is resumed from without what goes. Raises CannotLook."""
+        for question, before in zip(questions, plans, strict=True):
+            hint = "nothing is removed; this is a case that ckpt should know: please report it"
+            try:
+                after = plan(self.root, replace(question, exclude=(*question.exclude, *gone)))
+            except CkptError as e:
+                raise CannotLook(f"'ckpt plan' would fail then: {e}", hint) from e
+            if after.fingerprint != before.fingerprint:
+                raise CannotLook("'ckpt plan' would choose something else then", hint)
+
+    # ---- which
+
+    def _why(self, s: Session, found: Sequence[Entry], claims: Claims) -> dict[str, str]:
+        """Path of the first file -> why it stays, of all that stay."""
+        must = always(s, found, claims, self.selection.settle)
+        why = {name_of(e): e.why for e in found if e.why and not (self.damaged and e.damaged)}
+        for run in {e.run for e in found}:
+            mine = sorted((e for e in found if e.run == run and e.good), key=lambda e: e.newness)[::-1]
+            names = {name_of(e) for e in mine}
+            why |= kept(self.policy, [_save(e) for e in mine], {n: w for n, w in must.items() if n in names})
+        why |= must
+        return self._with_needed(s, found, why)
+
+    def _with_needed(self, s: Session, found: Sequence[Entry], why: dict[str, str]) -> dict[str, str]:
+        """Also those that others need, that cannot be taken out, and those that these need in turn."""
+        while True:
+            staying = [e for e in found if name_of(e) in why]
+            going = [e for e in found if name_of(e) not in why]
+            more = {
+                name_of(e): reason
+                for e in going
+                if (reason := needed(e, staying) or not_removable(s, e, self.root, staying))
+            }
+            if not more:
+                return why
+            why = {**why, **more}
+
+    # ---- what is done
+
+    def _removed(
+        self, going: Sequence[Entry], questions: Sequence[Selection], plans: Sequence[LoadPlan]
+    ) -> Operation:
+        assert self.store is not None  # noqa: S101 - for the type checker: the caller has looked
+        place = self.store.place("trash")
+        steps = [
+            Move(name, f"{place}/{name}")
+            for e in going
+            for name in (os.path.relpath(path, self.root) for path in _mark_first(e))
+        ]
+        operation = self.store.run("prune", ", ".join(e.group.label for e in going), steps)
+        try:
+            self._require_same(questions, plans)
+        except CannotLook:
+            back = self.store.backwards(operation)
+            self.store.run("undo", "prune: what is resumed from would change", back, of=operation.number)
+            raise
+        self._without_empty_directories(going)
+        if problems := self.store.empty_trash():
+            text = f"{len(problems):,} of the files that were moved to .ckpt/trash cannot be removed"
+            why = problems[0]
+            raise CannotLook(f"{text}: {why.filename}: {why.strerror}", "the next command tries it again")
+        return operation
+
+    def _without_empty_directories(self, going: Sequence[Entry]) -> None:
+        """The directories of checkpoints whose files went one by one."""
+        assert self.store is not None  # noqa: S101 - as above
+        homes = {part.home for e in going for part in e.checkpoint.parts if part.home}
+        for home in sorted(homes, reverse=True):
+            below = os.path.relpath(home, self.root)
+            with suppress(OSError, ValueError), self.store.tree.above(below) as (at, name):
+                os.rmdir(name, dir_fd=at)
+
+    def _row(self, e: Entry, why: str) -> Change:
+        path, label, number = e.group.path, e.group.label, len(e.group.files)
+        if why:
+            return Change(path, "stays", why, None, label, number, e.group.size)
+        size, held = freed(e)
+        reason = e.why.partition(",")[0] or "nothing says to keep it"
+        if held:
+            reason += f"; {held:,} of its files have other names too (hard links), and free nothing"
+        return Change(path, "removed" if self.store else "would-remove", reason, None, label, number, size)
+
+
+def _save(e: Entry) -> Save:
+    c = e.checkpoint
+    return Save(name_of(e), c.step, c.mtime_ns, c.kind, e.group.size)
+
+
+def _mark_first(e: Entry) -> list[str]:
+    """Its paths, first those without which the others are no checkpoint; seals last."""
+    role = {part.path: part.role for part in e.checkpoint.parts}
+    order = {"metadata": 0, "index": 0}
+    return sorted(
+        e.group.paths, key=lambda path: (order.get(role.get(path, ""), 1 if path in role else 2), path)
+    )

@@ -1,0 +1,130 @@
+"""What a tree holds, as ``ckpt prune`` must know it: every checkpoint with what was found in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ckpt_tools.crosscheck.steps import step_in_contents
+from ckpt_tools.discovery import group as grouping
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.guard.quarantine.chosen import Group, groups
+from ckpt_tools.guard.watch.verifying import Checked, verified
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Severity, Verdict, blind
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.report import Level
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning import filters
+from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.unseen import HINT, not_seen
+
+
+@frozen
+class Entry:
+    """One checkpoint: ``members`` are all its files, with those that its indexes name; ``checked`` is None
+    where it was not verified, because its question does not arise, ``why`` says the reason of either.
+    """
+
+    checkpoint: Checkpoint
+    group: Group
+    members: frozenset[str]
+    checked: Checked | None = None
+    why: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether it is verified: it counts, and may go."""
+        return self.checked is not None and not self.why
+
+    @property
+    def damaged(self) -> bool:
+        """Whether damage was found in its own files."""
+        c = self.checked
+        if c is None or c.verdict is not Verdict.BROKEN or c.written:
+            return False
+        return any(f.severity is Severity.ERROR and self.group.holds(f.path) for f in c.findings)
+
+    @property
+    def newness(self) -> tuple[object, ...]:
+        c = self.checkpoint
+        return (c.order, c.generation or 0, c.mtime_ns)
+
+    @property
+    def run(self) -> tuple[str, str]:
+        return self.checkpoint.layout, self.checkpoint.run
+
+
+def entries(s: Session, selection: Selection) -> list[Entry]:
+    """Every checkpoint below the root, verified where it is of those that ``selection`` asks about.
+
+    Raises CannotLook where anything could not be looked at: it might be what the rest needs.
+    """
+    _require_all_seen(s)
+    s.add_members()
+    everything = grouping.group(s.parts, s.layouts, selection.save_interval)
+    group_of = {g.checkpoint.key: g for g in groups(s) if g.checkpoint}
+    runs = s.runs(everything)
+    return [
+        _entry(s, c, runs[c.layout, c.run], group_of[c.key], selection)
+        for c in everything
+        if c.key in group_of
+    ]
+
+
+def _require_all_seen(s: Session) -> None:
+    if blind(unseen := not_seen(s)):
+        first = unseen[0]
+        text = f"{first.path}: {first.message}: what lies there is unknown, so nothing is removed"
+        raise CannotLook(text, HINT.partition(",")[0])
+
+
+def _entry(s: Session, c: Checkpoint, run: Sequence[Checkpoint], group: Group, selection: Selection) -> Entry:
+    members = frozenset(part.path for part in s.members(c).parts)
+    bare = Entry(c, group, members)
+    if not filters.belongs(c, selection):
+        return replace(bare, why="it is of another run than was asked for")
+    if c.unfinished:
+        return replace(bare, why="it is not finished")
+    if c.kind is Kind.RELEASE or s.layouts.of(c).of_exports:
+        return replace(bare, why="it is the outcome of a run, and no save of it")
+    checked = verified(s, c, run)
+    if blind(checked.findings):
+        what = next(f for f in checked.findings if f.code == "unreadable")
+        raise CannotLook(f"{what.path}: {what.message}: nothing is removed", HINT.partition(",")[0])
+    if c.step is None:
+        c = replace(c, step=step_in_contents(s, c, run))
+    return replace(bare, checkpoint=c, checked=checked, why=_not_good(checked))
+
+
+def _not_good(checked: Checked) -> str:
+    """Why a checkpoint does not count; nothing where it does."""
+    codes = ", ".join(sorted({f.code for f in checked.findings})[:4])
+    if checked.written:
+        return "it is being written"
+    if checked.verdict is Verdict.BROKEN:
+        return f"it is damaged ({codes}), and removed only with --damaged"
+    if checked.verdict is Verdict.UNKNOWN:
+        return f"nobody knows whether it is whole ({codes or 'not verified'})"
+    if checked.level < Level.CONTENT:
+        return f"it could be verified at level {checked.level} only"
+    return ""
+
+
+def age(entry: Entry, now_ns: int) -> float:
+    """Seconds since the last change of its files, or of what is known of them. Raises CannotLook."""
+    try:
+        infos = [os.lstat(path) for path in {*entry.group.files, *entry.group.paths}]
+    except OSError as e:
+        text = f"{e.filename} is not what it was a moment ago: {e.strerror}"
+        raise CannotLook(text, "somebody else changes this tree: run it again") from e
+    return (now_ns - max(max(i.st_mtime_ns, i.st_ctime_ns) for i in infos)) / 1e9
+
+
+def freed(entry: Entry) -> tuple[int, int]:
+    """(bytes that its removal frees, files of it that other names still hold)."""
+    infos = [os.lstat(path) for path in entry.group.files if os.path.lexists(path)]
+    held = [i for i in infos if i.st_nlink > 1]
+    return sum(i.st_size for i in infos) - sum(i.st_size for i in held), len(held)

@@ -1,0 +1,128 @@
+"""Pins: checkpoints that ``ckpt prune`` never removes, whatever it is told to keep."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import Any
+
+from ckpt_tools.discovery.exclude import STATE
+from ckpt_tools.errors import CannotLook, NoCheckpoint
+from ckpt_tools.guard import journal
+from ckpt_tools.guard.journal import Store
+from ckpt_tools.guard.quarantine.chosen import Group, groups, named
+from ckpt_tools.model.change import Change, Changes
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.reading.opening import open_session
+from ckpt_tools.settings import checked_json
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
+
+PINS = "pins"
+"""The directory in ``.ckpt`` with a file for each path that is pinned."""
+
+
+def pinned(root: str, trusted: Trust = OURS) -> frozenset[str]:
+    """The paths that are pinned, as seen from ``root``. Raises CannotLook, also where a pin cannot be read:
+    what it is of must not go.
+    """
+    home = os.path.join(root, STATE, PINS)
+    try:
+        names = [name for name in os.listdir(home) if name.endswith(".json")]
+        return frozenset(_read(os.path.join(home, name), trusted) for name in names)
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as e:
+        raise CannotLook(f"which checkpoints are pinned cannot be read: {e.filename}: {e.strerror}") from e
+    except (ValueError, KeyError, TypeError) as e:
+        raise CannotLook(f"a pin in {home} is damaged: {e!r}", "pin its checkpoint again") from e
+
+
+def pin(
+    root: str,
+    paths: list[str],
+    *,
+    remove: bool = False,
+    dry_run: bool = False,
+    selection: Selection | None = None,
+) -> Changes:
+    """Pin the checkpoints at ``paths``, which are absolute; with ``remove`` take their pins away.
+
+    Raises NoCheckpoint where nothing of the kind is there, UsageError for a part of one, and CannotLook.
+    """
+    selection = selection or Selection()
+    root = os.path.abspath(root)
+    there = pinned(root, selection.trust)
+    if remove:
+        wanted = [(name, name) for name in dict.fromkeys(_pin_at(root, path, there) for path in paths)]
+    else:
+        s = open_session(root, selection.read_options())
+        s.add_members()
+        found = named(groups(s), paths, root)
+        wanted = [(os.path.relpath(path, root), g.label) for g in found for path in _paths(g)]
+    rows = []
+    if not dry_run:
+        with journal.opened(root, None, selection.trust) as store:
+            for name, _ in wanted:
+                (_taken if remove else _put)(store, name, selection.trust)
+    state = "unpinned" if remove else "pinned"
+    for name, label in wanted:
+        as_it_was = (name in there) is not remove
+        shown = "stays" if as_it_was else f"would-be-{state}" if dry_run else state
+        rows.append(Change(os.path.join(root, name), shown, "", None, "" if remove else label))
+    return Changes("pin", root, not dry_run, tuple(rows))
+
+
+def _paths(group: Group) -> list[str]:
+    """One path for a checkpoint with a directory, all files of one without."""
+    return [group.paths[0]] if len(group.paths) == 1 else [p for p in group.paths if p in group.files]
+
+
+def _pin_at(root: str, path: str, there: frozenset[str]) -> str:
+    name = os.path.relpath(path, root)
+    if name not in there:
+        listed = ", ".join(sorted(there)) or "nothing"
+        raise NoCheckpoint(f"{path} is not pinned", f"what is: {listed}")
+    return name
+
+
+def _file(name: str) -> str:
+    return f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
+
+
+def _put(store: Store, name: str, trusted: Trust) -> None:
+    """A pin, on the disk. Raises CannotLook."""
+    home = os.path.join(store.tree.root, STATE, PINS)
+    body = json.dumps({"schema": "ckpt-tools/pin/v1", "path": name}).encode()
+    try:
+        trust.make(home, trusted)
+        with trust.directory(home, trusted) as at:
+            aside = f"{_file(name)}.tmp"
+            fd = trust.create(aside, os.O_WRONLY | os.O_TRUNC, at, trusted)
+            try:
+                os.write(fd, body)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(aside, _file(name), src_dir_fd=at, dst_dir_fd=at)
+            os.fsync(at)
+    except OSError as e:
+        raise CannotLook(f"{name} cannot be pinned: {e.strerror}", "make room, then run it again") from e
+
+
+def _taken(store: Store, name: str, trusted: Trust) -> None:
+    home = os.path.join(store.tree.root, STATE, PINS)
+    try:
+        with trust.directory(home, trusted) as at:
+            os.unlink(_file(name), dir_fd=at)
+            os.fsync(at)
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise CannotLook(f"the pin of {name} cannot be removed: {e.strerror}") from e
+
+
+def _read(path: str, trusted: Trust) -> str:
+    body: Any = checked_json.parsed(trust.read(path, checked_json.MOST, trusted))
+    return str(body["path"])

@@ -1,0 +1,143 @@
+"""Which checkpoints never go, whatever a policy says: for what they are, and for what the others need."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+from collections.abc import Collection, Iterator, Sequence
+
+from ckpt_tools.discovery.exclude import STATE
+from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
+from ckpt_tools.guard.prune.in_use import decided, led_to
+from ckpt_tools.guard.prune.looked_at import Entry, age
+from ckpt_tools.guard.prune.pins import pinned
+from ckpt_tools.guard.trackers import naming
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.reading.session import Session
+
+
+@frozen
+class Claims:
+    """What holds on to paths below a root, as real paths: ``plans`` are those of ``ckpt plan``, one a run."""
+
+    root: str
+    plans: Sequence[LoadPlan]
+    pins: frozenset[str]
+    decided: frozenset[str]
+    links: dict[str, str]
+
+    @classmethod
+    def of(cls, root: str, plans: Sequence[LoadPlan], selection: Selection) -> Claims:
+        """Raises CannotLook, and Untrusted."""
+        pins = frozenset(os.path.join(root, name) for name in pinned(root, selection.trust))
+        return cls(root, plans, pins, decided(selection.plan_dir, selection.trust), led_to(root))
+
+
+def always(s: Session, entries: Sequence[Entry], claims: Claims, settle: float) -> dict[str, str]:
+    """Path of the first file -> why a checkpoint never goes."""
+    out = dict[str, str]()
+    newest = [found for run in {e.run for e in entries} for found in _newest(entries, run)]
+    for e in entries:
+        why = next(_reasons(s, e, claims, settle), "")
+        if why or e in newest:
+            out[name_of(e)] = why or "the newest that is verified"
+    return out
+
+
+def name_of(entry: Entry) -> str:
+    return entry.checkpoint.key.path
+
+
+def _newest(entries: Sequence[Entry], run: tuple[str, str]) -> Iterator[Entry]:
+    """The newest of those that are verified, by what they say and by their times."""
+    good = [e for e in entries if e.run == run and e.good]
+    if good:
+        yield max(good, key=lambda e: e.newness)
+        yield max(good, key=lambda e: e.checkpoint.mtime_ns)
+
+
+def _reasons(s: Session, e: Entry, claims: Claims, settle: float) -> Iterator[str]:
+    c = e.checkpoint
+    for made in claims.plans:
+        files = {f.path for rank in made.ranks for f in rank.files} | {f.path for f in made.shared}
+        if (made.checkpoint and made.checkpoint.key == c.key) or files & e.members:
+            yield "'ckpt plan' chooses it"
+    if naming(s, [c]):
+        yield "a tracker names it"
+    if any(_within(e, path) or _around(e, path) for path in claims.pins):
+        yield "it is pinned"
+    if any(_within(e, path) for path in claims.decided):
+        yield "a decision of a job names it (--plan-dir)"
+    for to, link in claims.links.items():
+        if _within(e, to) and not e.group.holds(link):
+            yield f"{os.path.relpath(link, claims.root)} leads to it"
+    if age(e, s.now_ns) < settle:
+        yield "written a moment ago: it may be in use (--settle)"
+
+
+def _within(e: Entry, real: str) -> bool:
+    own = {os.path.realpath(path) for path in e.group.paths}
+    return real in own or any(real.startswith(f"{path}/") for path in own)
+
+
+def _around(e: Entry, path: str) -> bool:
+    """Whether all of it lies below a path."""
+    return all(own.startswith(f"{path}/") for own in e.group.paths)
+
+
+def needed(e: Entry, staying: Sequence[Entry]) -> str:
+    """Why one that could go is of use to others that stay; nothing where it is not."""
+    files = {*e.group.files, *e.members}
+    for other in staying:
+        if files & other.members or any(e.group.holds(path) for path in other.members):
+            return f"{other.group.label or other.checkpoint.path} needs files of it"
+        same = other.checkpoint.order == e.checkpoint.order != (-1, -1, -1)
+        gasp = Kind.DYING_GASP in (other.checkpoint.kind, e.checkpoint.kind)
+        if same and (gasp or other.run == e.run):
+            return "of the same moment as one that stays, whose ranks it may stand in for"
+    return ""
+
+
+def not_removable(s: Session, e: Entry, root: str, staying: Sequence[Entry]) -> str:
+    """Why a checkpoint cannot be taken out of its tree as a whole, and nothing else with it."""
+    for path in e.group.paths:
+        if not path.startswith(f"{root}/"):
+            return "it is ROOT itself: name the directory above it"
+        if os.path.realpath(os.path.dirname(path)) != os.path.dirname(path) or os.path.islink(path):
+            return "it is reached through a link"
+        if os.path.isdir(path) and (other := _strange(s, e, path, staying)):
+            return f"{os.path.relpath(other, root)} is no file of it that ckpt knows"
+    return ""
+
+
+def _strange(s: Session, e: Entry, home: str, staying: Sequence[Entry]) -> str:
+    """A file in a checkpoint's directory that may be somebody's, and that nothing that stays has as well."""
+    own = {*e.members, *s.found.indexes, *s.found.unneeded, *s.found.trackers.values()}
+    copies = [other.group.paths[0] for other in staying if other.run == e.run and other.good]
+    for directory, below, names in os.walk(home):
+        if STATE in below:
+            return os.path.join(directory, STATE)
+        for name in (*names, *(d for d in below if os.path.islink(os.path.join(directory, d)))):
+            path = os.path.join(directory, name)
+            if path not in own and not _of_a_seal(path) and not _same(path, home, copies):
+                return path
+    return ""
+
+
+def _of_a_seal(path: str) -> bool:
+    directory, _, name = path.rpartition("/")
+    return is_apart(name) or directory.rpartition("/")[2] == FRAGMENTS
+
+
+def _same(path: str, home: str, copies: Collection[str]) -> bool:
+    """Whether a checkpoint that stays has a file of the same name with the same bytes: frameworks save a
+    tokenizer with each.
+    """
+    name = os.path.relpath(path, home)
+    if os.path.islink(path) or not os.path.isfile(path):
+        return False
+    there = (os.path.join(other, name) for other in copies)
+    return any(os.path.isfile(one) and filecmp.cmp(path, one, shallow=False) for one in there)

@@ -1,0 +1,212 @@
+"""``ckpt prune`` and ``ckpt pin``: what goes, what never goes, and what a command that dies leaves behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kill_points import Commands, files_of
+from run_helpers import broken, ckpt, megatron, one_file_per_rank
+
+from ckpt_tools import guard
+from ckpt_tools.api import plan
+from ckpt_tools.errors import CkptError
+from ckpt_tools.model.selection import Selection
+
+
+def pruned(root: Path, *words: str, code: int = 0) -> dict[str, tuple[str, str]]:
+    """Name -> (state, why)."""
+    done = ckpt("prune", str(root), "--json", "--settle", "0s", *words)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    rows = json.loads(done.stdout).get("changes", ())
+    return {Path(row["path"]).name: (row["state"], row["why"]) for row in rows}
+
+
+def gone(said: dict[str, tuple[str, str]]) -> list[str]:
+    return sorted(name for name, (state, _) in said.items() if state in ("removed", "would-remove"))
+
+
+def steps(root: Path) -> list[int]:
+    return sorted(int(path.name[5:]) for path in root.glob("iter_*"))
+
+
+def step(root: Path) -> int | str | None:
+    try:
+        chosen = plan(root, Selection(settle=0)).checkpoint
+    except CkptError as e:
+        return type(e).__name__
+    return chosen.step if chosen else None
+
+
+def test_what_no_flag_keeps_goes(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30, 40, 50))
+    before = files_of(root)
+    said = pruned(root, "--keep-last", "2", "--keep-every", "20")
+    assert gone(said) == ["iter_0000010", "iter_0000030"] and files_of(root) == before
+    assert all(why for _, why in said.values()) and not (root / ".ckpt").exists()
+    assert gone(pruned(root, "--keep-last", "2", "--keep-every", "20", "--apply")) == gone(said)
+    assert steps(root) == [20, 40, 50] and step(root) == 50
+    assert not list((root / ".ckpt/trash").iterdir())
+
+
+def test_mindspore_names_its_policies_so(tmp_path: Path) -> None:
+    root = one_file_per_rank(tmp_path / "run", steps=(10, 11, 12, 13))
+    guard.seal(root)
+    said = pruned(root, "--keep-checkpoint-max", "2", "--apply")
+    assert len(gone(said)) == 2 or len(said) < 4
+    assert sorted(p.name for p in (root / "rank_0").glob("*.ckpt")) == ["net-1_12.ckpt", "net-1_13.ckpt"]
+    assert not [p for p in (root / "rank_0").iterdir() if "_10" in p.name or "_11" in p.name], "seals, too"
+
+
+@pytest.mark.parametrize("words", [(), ("--damaged",), ("--keep-last", "0"), ("--keep-kind", "what")])
+def test_what_to_keep_must_be_said(words: tuple[str, ...], tmp_path: Path) -> None:
+    assert ckpt("prune", str(megatron(tmp_path / "run")), *words).returncode == 2
+
+
+def test_the_damaged_count_for_nothing_and_stay_unless_they_are_to_go(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30, 40), tracker=False)
+    broken(root, 40)
+    broken(root, 20)
+    said = pruned(root, "--keep-last", "1", "--apply")
+    assert gone(said) == ["iter_0000010"] and steps(root) == [20, 30, 40]
+    assert "damaged" in said["iter_0000040"][1]
+    pruned(root, "--keep-last", "1", "--damaged", "--apply")
+    assert steps(root) == [30] and step(root) == 30
+
+
+def linked(root: Path) -> None:
+    (root / "best").symlink_to("iter_0000010")
+
+
+def with_a_file(root: Path) -> None:
+    (root / "iter_0000010/results.csv").write_text("1,2\n")
+
+
+def with_a_pin(root: Path) -> None:
+    assert ckpt("pin", str(root / "iter_0000010")).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [(linked, "best leads"), (with_a_file, "results.csv"), (with_a_pin, "pinned")],
+)
+def test_what_never_goes(make: Callable[[Path], None], why: str, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    make(root)
+    said = pruned(root, "--keep-last", "1", "--apply")
+    assert gone(said) == ["iter_0000020"] and why in said["iter_0000010"][1]
+    assert steps(root) == [10, 30]
+
+
+def test_what_was_just_written_stays(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    done = ckpt("prune", str(root), "--keep-last", "1", "--json", "--apply")
+    rows = json.loads(done.stdout)["changes"]
+    assert done.returncode == 0 and [row["state"] for row in rows] == ["stays"] * 3
+    assert steps(root) == [10, 20, 30]
+
+
+def test_what_a_job_has_decided_for_stays(tmp_path: Path) -> None:
+    root, plans = megatron(tmp_path / "run", steps=(10,)), tmp_path / "plans"
+    started = ckpt("run", str(root), "--plan-dir", str(plans), "--", "true")
+    assert started.returncode == 0, started.stderr
+    megatron(root, steps=(20, 30))
+    said = pruned(root, "--keep-last", "1", "--plan-dir", str(plans), "--apply")
+    assert gone(said) == ["iter_0000020"] and "decision" in said["iter_0000010"][1]
+    other = tmp_path / "gone"
+    assert pruned(root, "--keep-last", "1", "--plan-dir", str(other), "--apply", code=5) == {}
+
+
+def test_nothing_goes_where_plan_does_not_choose(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20))
+    for n in (10, 20):
+        broken(root, n)
+    before = files_of(root)
+    pruned(root, "--keep-last", "1", "--damaged", "--apply", code=4)
+    assert files_of(root, state=False) == before
+
+
+def test_each_run_has_its_own(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        megatron(tmp_path / "runs" / name, steps=(10, 20, 30))
+    pruned(tmp_path / "runs", "--keep-last", "1", "--apply")
+    assert [steps(tmp_path / "runs" / name) for name in ("a", "b")] == [[30], [30]]
+
+
+def test_the_same_file_in_all_is_no_reason(tmp_path: Path) -> None:
+    """A tokenizer that is saved with each checkpoint: one with other contents stays with its checkpoint."""
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    for n, text in ((10, "a"), (20, "b"), (30, "b")):
+        (root / f"iter_{n:07d}/vocabulary.txt").write_text(text)
+    assert gone(pruned(root, "--keep-last", "1", "--apply")) == ["iter_0000020"]
+
+
+def test_hard_links_are_said(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    os.link(root / "iter_0000010/mp_rank_00/model_optim_rng.pt", tmp_path / "mine")
+    assert "hard links" in pruned(root, "--keep-last", "1", "--apply")["iter_0000010"][1]
+    assert (tmp_path / "mine").stat().st_size
+
+
+def test_pins(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    path = str(root / "iter_0000010")
+    assert ckpt("pin", path, "--dry-run").returncode == 0 and not (root / ".ckpt").exists()
+    assert ckpt("pin", path, "--remove").returncode == 3
+    for _ in range(2):
+        assert ckpt("pin", path).returncode == 0
+    assert step(root) == 30
+    assert ckpt("pin", path, "--remove").returncode == 0
+    assert gone(pruned(root, "--keep-last", "1")) == ["iter_0000010", "iter_0000020"]
+    assert ckpt("pin", str(root / "iter_0000099")).returncode == 3
+    (root / ".ckpt/pins/broken.json").write_text("{")
+    pruned(root, "--keep-last", "1", "--apply", code=5)
+    assert steps(root) == [10, 20, 30]
+
+
+# ---- killed, or failing, at any call that writes
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    made = Commands()
+    yield made
+    made.close()
+
+
+ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
+TREES = {"directories": megatron, "files": one_file_per_rank}
+
+
+@pytest.mark.parametrize("error", [0, *ERRORS], ids=["kill", "ENOSPC", "EIO", "EACCES"])
+@pytest.mark.parametrize("tree", TREES)
+def test_stopped_at_any_call(tree: str, error: int, commands: Commands, tmp_path: Path) -> None:
+    line = ["--keep-last", "2", "--settle", "0s", "--apply"]
+
+    def prepared(name: str) -> Path:
+        return TREES[tree](tmp_path / name, steps=(10, 20, 30))
+
+    root = prepared("first")
+    was = step(root)
+    calls = commands.run(["prune", str(root), *line], root).calls
+    promised = files_of(root, state=False)
+    assert {"rename", "fsync", "unlink"} <= {call.split()[0] for call in calls}, calls
+    for nth in range(1, len(calls) + 1):
+        if error and ERRORS[nth % len(ERRORS)] != error:
+            continue  # each call fails in one of the three ways
+        root = prepared(f"{nth}")
+        run = commands.run(["prune", str(root), *line], root, nth, error)
+        assert run.code == -9 if not error else run.code in (0, 5), (run.calls[-1:], run)
+        assert step(root) == was, run.calls[-1:]
+        assert promised.items() <= files_of(root, state=False).items(), run.calls[-1:]
+        again = commands.run(["prune", str(root), *line], root)
+        assert again.code == 0, (run.calls[-1:], again)
+        assert files_of(root, state=False) == promised, run.calls[-1:]
+        assert step(root) == was
+        assert not [path for path in files_of(root) if "trash" in path], run.calls[-1:]
+        shutil.rmtree(root)

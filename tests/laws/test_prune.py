@@ -1,0 +1,104 @@
+"""Prune over the real trees of all layouts: what is resumed from stays, nothing else than checkpoints goes, and what is
+left of one is nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from fixture_trees import CASES, materialise
+from kill_points import files_of
+
+from ckpt_tools.api import plan, scan
+from ckpt_tools.errors import CkptError
+from ckpt_tools.guard.prune import Policy, prune
+from ckpt_tools.model.change import Changes
+from ckpt_tools.model.selection import Selection
+
+NOW = Selection(settle=0)
+SMALLEST = Policy(max_total=1)
+"""Keeps nothing of its own accord."""
+FIRST = {case.parent.parent.name: case for case in reversed(CASES)}
+EACH = [
+    pytest.param(
+        case,
+        marks=[] if case in FIRST.values() or n % 3 == 0 else pytest.mark.exhaustive,
+        id=f"{case.parent.parent.name}/{case.parent.name}",
+    )
+    for n, case in enumerate(CASES)
+]
+
+
+def answer(root: Path, selection: Selection = NOW) -> tuple[object, ...]:
+    try:
+        made = plan(root, selection)
+    except CkptError as e:
+        return (e.exit_code,)
+    return 0, made.fingerprint
+
+
+def listed(root: Path) -> set[str]:
+    return {c.key.path for c in scan(root, NOW).checkpoints}
+
+
+def went(said: Changes) -> list[str]:
+    return [c.path for c in said.changes if c.state in ("removed", "would-remove")]
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_what_is_resumed_from_stays(case: Path) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        root = materialise(case, Path(made))
+        before, was, there = files_of(root), answer(root), listed(root)
+        try:
+            said = prune(str(root), SMALLEST, selection=NOW)
+        except CkptError:
+            assert was[0] in (2, 3, 4, 5)
+            with pytest.raises(CkptError):
+                prune(str(root), SMALLEST, apply=True, selection=NOW)
+            assert files_of(root, state=False) == before
+            return
+        assert files_of(root) == before, "nothing is done without --apply"
+        assert all(c.why for c in said.changes)
+        done = prune(str(root), SMALLEST, apply=True, selection=NOW)
+        assert went(done) == went(said)
+        assert answer(root) == was or was == (2,)  # several runs
+        after = files_of(root, state=False)
+        assert (after.items() <= before.items() and len(after) < len(before)) or not went(done)
+        assert len(listed(root)) == len(there) - len(went(done)), "nothing half is left"
+        assert not list((root / ".ckpt/trash").glob("*")), "what went is gone"
+        assert went(prune(str(root), SMALLEST, apply=True, selection=NOW)) == []
+
+
+@pytest.mark.parametrize("case", [*FIRST.values()][::4])
+def test_a_policy_that_keeps_all_removes_nothing(case: Path) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        root = materialise(case, Path(made))
+        before = files_of(root)
+        if answer(root)[0] == 0:
+            assert not went(prune(str(root), Policy(keep_last=99), apply=True, selection=NOW))
+        assert files_of(root, state=False) == before
+
+
+@pytest.mark.parametrize("case", [*FIRST.values()][::4])
+def test_what_nobody_could_look_at_keeps_everything(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that cannot be listed may hold what the others need."""
+    from ckpt_tools.storage import listing
+
+    with tempfile.TemporaryDirectory() as made:
+        root = materialise(case, Path(made))
+        (root / "closed").mkdir()
+        before, real = files_of(root), listing.os.scandir
+
+        def scandir(path: str | int) -> object:
+            if isinstance(path, str) and path.endswith("/closed"):
+                raise PermissionError(13, "Permission denied", path)
+            return real(path)
+
+        monkeypatch.setattr(listing.os, "scandir", scandir)
+        with pytest.raises(CkptError):
+            prune(str(root), SMALLEST, apply=True, selection=NOW)
+        monkeypatch.undo()
+        assert files_of(root, state=False) == before
