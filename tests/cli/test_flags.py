@@ -424,6 +424,55 @@ QUARANTINE: dict[str, Case] = {
     ),
     **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
 }
+
+
+def many(tmp: Path) -> Path:
+    """Four days between saves."""
+    return megatron(tmp / "run", steps=(10, 1010, 2010))
+
+
+def several(tmp: Path) -> Path:
+    for name in ("a", "b"):
+        megatron(tmp / "run" / name)
+    return tmp / "run"
+
+
+def first_broken(tmp: Path) -> Path:
+    broken(root := many(tmp), 10)
+    return root
+
+
+SETTLED = ("--settle", "0s")
+ONE = ("--keep-last", "1", *SETTLED)
+LEAST = ("--max-total", "1", *SETTLED)
+PRUNE: dict[str, Case] = {
+    "root": Case(lambda tmp: [many(tmp)][:0], ("run", *ONE), ("run/iter_0000010", *ONE)),
+    "keep_last": Case(many, ONE, ("--keep-last", "2", *SETTLED)),
+    "keep_every": Case(many, LEAST, ("--keep-every", "10", *SETTLED)),
+    "keep_within": Case(many, LEAST, ("--keep-within", "5d", *SETTLED)),
+    "keep_hourly": Case(many, LEAST, ("--keep-hourly", "2", *SETTLED)),
+    "keep_daily": Case(many, LEAST, ("--keep-daily", "2", *SETTLED)),
+    "keep_weekly": Case(many, LEAST, ("--keep-weekly", "2", *SETTLED)),
+    "keep_per_minutes": Case(many, LEAST, ("--keep-per-minutes", "2", *SETTLED)),
+    "keep_kind": Case(many, LEAST, ("--keep-kind", "periodic", *SETTLED)),
+    "max_total": Case(many, ("--keep-last", "3", *SETTLED), ("--keep-last", "3", *LEAST)),
+    "damaged": Case(first_broken, ONE, (*ONE, "--damaged")),
+    "run": Case(several, ONE, (*ONE, "--run", "a")),
+    "max_age": Case(many, (*ONE, "--cached"), (*ONE, "--cached", "--max-age", "never")),
+    "no_cache": Case(first_broken, (*ONE, "--cached"), (*ONE, "--cached", "--no-cache")),
+    "settle": Case(many, ("--keep-last", "1"), ONE),
+    "plan_dir": Case(many, ONE, (*ONE, "--plan-dir", "none")),
+    "apply": Case(many, ONE, (*ONE, "--apply")),
+    "state_dir": Case(locked, (*ONE, "--apply"), (*ONE, "--apply", "--state-dir", "elsewhere")),
+    **trusting(many, always=ONE),
+}
+PIN: dict[str, Case] = {
+    "paths": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), ("run/iter_0000010",)),
+    "remove": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--remove")),
+    "root": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--root", ".")),
+    "dry_run": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--dry-run")),
+    **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
+}
 PASS = ("--once", "--settle", "0s")
 WATCH: dict[str, Case] = {
     "roots": Case(lambda tmp: [plain(tmp)][:0], ("run", *PASS), ("run/iter_0000010", *PASS)),
@@ -455,6 +504,8 @@ WATCH: dict[str, Case] = {
 }
 OTHERS: dict[str, dict[str, Case]] = {
     "quarantine": QUARANTINE,
+    "prune": PRUNE,
+    "pin": PIN,
     "watch": WATCH,
     "undo": {
         "root": Case(lambda tmp: [put_away(tmp)][:0], ("run",), ("run/iter_0000010",)),
@@ -622,7 +673,8 @@ class Seen(Asker):
         fixed += ["--rank", 0] if command == "latest" and "--rank" not in words else []
         fixed += (
             ["--no-cache"]
-            if command in (*CHOOSING, "verify", "quarantine") and not {"--cached", "--no-cache"} & set(words)
+            if command in (*CHOOSING, "verify", "quarantine", "prune")
+            and not {"--cached", "--no-cache"} & set(words)
             else []
         )
         given = [word for word in words if word not in ("--unreadable", "--cached", "--text")]

@@ -16,6 +16,7 @@ from small_files import saved
 
 from ckpt_tools.cli import pages
 from ckpt_tools.cli.command import COMMANDS, Command
+from ckpt_tools.guard.prune import pin
 from ckpt_tools.guard.quarantine import quarantine
 
 MODULES = {**{name: name for name in COMMANDS}, "hook install": "hook_install"}
@@ -74,11 +75,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(home: Path) -> Path:
-    """A directory as the examples assume: ``run``, ``mine``, ``kept``, ``empty``, a ``train.py``, and ckpt on
+    """A directory as the examples assume: ``run``, ``mine``, ``kept``, ``pinned``, ``empty``, a ``train.py``, and ckpt on
     PATH.
     """
     run_helpers.megatron(home / "run")
     quarantine(str(run_helpers.megatron(home / "kept")), [str(home / "kept/iter_0000020")], apply=True)
+    assert pin(str(run_helpers.megatron(home / "pinned")), [str(home / "pinned/iter_0000020")]).applied
     for step, rank in itertools.product((10, 20), range(2)):
         save = home / f"mine/s{step}/shard{rank}.pt"
         save.parent.mkdir(parents=True, exist_ok=True)
