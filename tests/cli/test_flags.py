@@ -462,7 +462,7 @@ PRUNE: dict[str, Case] = {
     "no_cache": Case(first_broken, (*ONE, "--cached"), (*ONE, "--cached", "--no-cache")),
     "settle": Case(many, ("--keep-last", "1"), ONE),
     "plan_dir": Case(many, ONE, (*ONE, "--plan-dir", "none")),
-    "apply": Case(many, ONE, (*ONE, "--apply")),
+    "apply": Case(locked, ONE, (*ONE, "--apply")),
     "state_dir": Case(locked, (*ONE, "--apply"), (*ONE, "--apply", "--state-dir", "elsewhere")),
     **trusting(many, always=ONE),
 }

@@ -55,22 +55,18 @@ def pin(
     root = os.path.abspath(root)
     there = pinned(root, selection.trust)
     if remove:
-        wanted = [(name, name) for name in dict.fromkeys(_pin_at(root, path, there) for path in paths)]
+        wanted = [(name, "") for name in dict.fromkeys(_pin_at(root, path, there) for path in paths)]
     else:
         s = open_session(root, selection.read_options())
         s.add_members()
         found = named(groups(s), paths, root)
         wanted = [(os.path.relpath(path, root), g.label) for g in found for path in _paths(g)]
-    rows = []
     if not dry_run:
         with journal.opened(root, None, selection.trust) as store:
             for name, _ in wanted:
                 (_taken if remove else _put)(store, name, selection.trust)
-    state = "unpinned" if remove else "pinned"
-    for name, label in wanted:
-        as_it_was = (name in there) is not remove
-        shown = "stays" if as_it_was else f"would-be-{state}" if dry_run else state
-        rows.append(Change(os.path.join(root, name), shown, "", None, "" if remove else label))
+    state = f"{'would-be-' if dry_run else ''}{'unpinned' if remove else 'pinned'}"
+    rows = [Change(os.path.join(root, name), state, "", None, label) for name, label in wanted]
     return Changes("pin", root, not dry_run, tuple(rows))
 
 
