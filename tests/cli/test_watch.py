@@ -283,6 +283,17 @@ def test_commands_that_fail_hang_or_say_much(tmp_path: Path) -> None:
     assert left["exit_code"] == 0 and left["output"] == "here\n"
 
 
+def test_a_command_may_prune_what_is_still_to_be_verified(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30, 40))
+    (tmp_path / "ckpt").write_text(f'#!/bin/sh\nexec {sys.executable} -m ckpt_tools "$@"\n')
+    (tmp_path / "ckpt").chmod(0o755)
+    words = f'{tmp_path}/ckpt prune "$CKPT_WATCH_ROOT" --keep-last 2 --settle 0s --apply'
+    code, events, said = once(tmp_path, root, "--settle", "0s", "--on-good", words)
+    assert code == 0, said
+    assert states(events) == {40: "good", 30: "good"}, "what is gone is neither good nor bad"
+    assert sorted(p.name for p in root.glob("iter_*")) == ["iter_0000030", "iter_0000040"]
+
+
 def test_what_is_good_is_sealed(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     broken_body(root)
