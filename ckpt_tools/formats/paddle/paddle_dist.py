@@ -111,7 +111,8 @@ def _place(s: Mapping[Any, Any], at: int) -> tuple[object, ...]:
 
 def _piece(s: Mapping[Any, Any], at: int) -> Piece:
     start, shape = (ints(s.get(k), k, at) for k in ("global_offset", "local_shape"))
-    whole, flat, dtype = s.get("global_shape"), s.get("flattened_range"), s.get("dtype", "")
+    whole, told, dtype = s.get("global_shape"), s.get("flattened_range"), s.get("dtype", "")
+    flat = None if told is None else ints(told, "flattened_range", at)
     if len(start) != len(shape) or type(dtype) is not str:
         raise Damage("bad-header", "a piece has offsets of another number of dimensions, or no type", at)
     if whole is not None and len(ints(whole, "global_shape", at)) != len(shape):
