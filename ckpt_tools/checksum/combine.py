@@ -20,7 +20,18 @@ except ImportError:  # pragma: no cover - platforms without an isal wheel
         return combine(0xEDB88320, a, b, length)
 
 
-__all__ = ["CRC32", "CRC32C", "Crc", "combine", "crc32", "crc32_combine", "crc32c", "crc32c_combine"]
+__all__ = [
+    "CRC32",
+    "CRC32C",
+    "Crc",
+    "combine",
+    "crc32",
+    "crc32_combine",
+    "crc32c",
+    "crc32c_combine",
+    "power_of_x",
+    "times",
+]
 
 
 @frozen
@@ -41,17 +52,22 @@ def combine(poly: int, a: int, b: int, length: int) -> int:
     """CRC of two joined ranges, of a reflected 32-bit polynomial: ``a`` moved on by ``length`` bytes of
     zeros, which are a factor x^(8·length). Microseconds.
     """
-    return _times(poly, _zeros(poly, length), a) ^ b if a else b
+    return times(poly, _zeros(poly, length), a) ^ b if a else b
 
 
 @lru_cache(256)  # almost all units of a file are of one length
 def _zeros(poly: int, length: int) -> int:
     """x^(8·length) modulo the polynomial."""
-    product, k = 1 << 31, 3  # x^0: the coefficient of the lowest power is the highest bit
-    while length:
-        if length & 1:
-            product = _times(poly, _square(poly, k), product)
-        length >>= 1
+    return power_of_x(poly, 8 * length)
+
+
+def power_of_x(poly: int, exponent: int) -> int:
+    """x^exponent modulo the polynomial; the coefficient of the lowest power is the highest bit."""
+    product, k = 1 << 31, 0
+    while exponent:
+        if exponent & 1:
+            product = times(poly, _square(poly, k), product)
+        exponent >>= 1
         k += 1
     return product
 
@@ -62,10 +78,10 @@ def _square(poly: int, k: int) -> int:
     if k == 0:
         return 1 << 30
     half = _square(poly, k - 1)
-    return _times(poly, half, half)
+    return times(poly, half, half)
 
 
-def _times(poly: int, a: int, b: int) -> int:
+def times(poly: int, a: int, b: int) -> int:
     """The product of two polynomials over GF(2), modulo a third."""
     product = 0
     while a:

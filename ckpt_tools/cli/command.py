@@ -16,6 +16,7 @@ COMMANDS = (
     "hook",
     "show",
     "diff",
+    "repair",
     "quarantine",
     "prune",
     "pin",

@@ -24,6 +24,7 @@ GROUPS = {
         "hook": "Decide once per job, and print the answer for a script.",
     },
     "Keep checkpoints good": {
+        "repair": "Make damaged files whole again, where that can be proven.",
         "quarantine": "Put checkpoints out of sight, and bring them back.",
         "prune": "Remove old checkpoints, as far as others are verified.",
         "pin": "Keep checkpoints from ever being pruned.",
@@ -141,7 +142,17 @@ PANELS = {
         "--keep-kind",
         "--max-total",
     ),
-    "What is changed": ("--apply", "--damaged", "--restore", "--remove", "--quarantine", "--state-dir"),
+    "What is changed": (
+        "--apply",
+        "--from",
+        "--accept-odds",
+        "--tracker",
+        "--damaged",
+        "--restore",
+        "--remove",
+        "--quarantine",
+        "--state-dir",
+    ),
     "Whom to believe": ("--trust-group", "--trust-owner", "--trust-dir", "--trust-global", "--config"),
     "Output": (
         "--format",
@@ -161,6 +172,13 @@ PANELS = {
 """All flags of all commands, by what they are about."""
 
 EXAMPLES = {
+    "repair": (
+        ("ckpt repair run", "say what can be repaired, and by what"),
+        ("ckpt repair run --from kept --apply", "from the copies in another tree"),
+        ("ckpt repair run --accept-odds 0.001 --apply", "flip bits back that only a CRC tells"),
+        ("ckpt repair run --tracker --apply", "point the tracker at what plan chooses"),
+        ("ckpt repair run --json", "the same for a program (docs/json.md)"),
+    ),
     "quarantine": (
         ("ckpt quarantine run/iter_0000020", "say what would be put away"),
         ("ckpt quarantine run/iter_0000020 --apply", "rename it below run/.ckpt/quarantine"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypedDict
 
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
@@ -14,7 +15,21 @@ QUARANTINE = "quarantine"
 """The directory in ``.ckpt`` that holds one directory for each time something was put away; in that lies the
 file or directory under the path that it had below the root.
 """
+REPAIRED = "repaired.json"
+"""The file in ``.ckpt`` that lists what was repaired without a witness."""
+SCHEMA = "ckpt-tools/repaired/v1"
+_MOST = 16 << 20
+"""Bytes of it that are read."""
 _SHOWN = 4
+
+
+class Repaired(TypedDict):
+    """One file in that list; ``path`` is relative to the root, ``odds`` a probability."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    odds: float
 
 
 def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
@@ -32,6 +47,42 @@ def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
         except OSError as e:
             text = f"what lies in quarantine is unknown: {e.strerror}"
             yield finding("unreadable", text, path=e.filename or quarantine, severity=Severity.NOTE)
+
+
+def repaired(states: Iterable[str]) -> Iterator[Finding]:
+    """A warning for each file that was repaired without a witness, and is as it was then. The list may be
+    anybody's: the worst that it can do is to warn.
+    """
+    for state in sorted(states):
+        for row in read_repaired(os.path.join(state, REPAIRED)):
+            path = os.path.join(os.path.dirname(state), row["path"])
+            try:
+                info = os.lstat(path)
+            except OSError:
+                continue
+            if (info.st_size, info.st_mtime_ns) == (row["size"], row["mtime_ns"]):
+                text = f"a flipped bit was repaired by its CRC alone: wrong with odds of {row['odds']:.2g}"
+                yield finding("repaired-unwitnessed", text, path=path)
+
+
+def read_repaired(path: str) -> list[Repaired]:
+    """The rows of such a list; none where it is not there or not what ckpt writes."""
+    import json
+
+    try:
+        with open(path, "rb") as file:
+            body = json.loads(file.read(_MOST))
+        return [
+            {
+                "path": os.path.normpath("/" + str(row["path"]))[1:],
+                "size": int(row["size"]),
+                "mtime_ns": int(row["mtime_ns"]),
+                "odds": float(row["odds"]),
+            }
+            for row in body["files"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return []
 
 
 def origins(put_away: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from ckpt_tools.errors import UsageError
 from ckpt_tools.guard.journal import Store, Swap
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -27,6 +28,42 @@ class Pointed:
         incoming = f"{store.place('incoming')}/{target}"
         store.write(incoming, self.data, like=target)
         return Swap(target, incoming, f"{kept}/{target}")
+
+
+@frozen
+class Wanted:
+    """A tracker at ``path`` that says ``now`` (None where it is not there), and is to say ``then``, as
+    ``data``.
+    """
+
+    path: str
+    now: str | None
+    then: int | str
+    data: bytes
+
+
+def wanted(s: Session, chosen: Checkpoint) -> Wanted | None:
+    """The tracker beside a checkpoint made to name it; None where it does, or its layout has none that is
+    missed.
+
+    Raises UsageError where the tracker is a link: what it leads to is not known to be a tracker.
+    """
+    layout, base = s.layouts.of(chosen), chosen.parts[0].base
+    then = layout.tracked(chosen) if layout.tracker else None
+    if layout.tracker is None or then is None or layout.read_tracker is None:
+        return None
+    path = os.path.join(base, layout.tracker)
+    tracker = s.tracker(layout.name, base)
+    if tracker is None:
+        data = layout.write_tracker(then)
+        return Wanted(path, None, then, data) if layout.always_tracked else None
+    if os.path.islink(path):
+        raise UsageError(f"{path} is a link", "point it yourself: ln -sfn")
+    said = tracker[1]
+    if said == then:
+        return None
+    now = said.message if isinstance(said, Finding) else "nothing readable" if said is None else str(said)
+    return Wanted(path, now, then, layout.write_tracker(then))
 
 
 def naming(s: Session, checkpoints: list[Checkpoint]) -> list[str]:

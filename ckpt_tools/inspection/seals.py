@@ -100,6 +100,11 @@ class Seals:
             return None
         return max((f for _, f in found), key=lambda f: len(f.tensors))
 
+    def sealed(self, path: str) -> list[SealedFile]:
+        """What the seals that count say of a file."""
+        self.claims(path)
+        return [file for _, file in self._sealed.get(path, ())]
+
     def at(self, path: str) -> list[Known]:
         """The seal that lies at ``path``, where it counts."""
         if len(self._by_path) != len(self.known):

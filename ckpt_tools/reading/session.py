@@ -90,11 +90,13 @@ class Session:
         self._expected: dict[str, int] = {}
         self.now_ns = time.time_ns()
         self._asked: tuple[Sequence[Checkpoint], _Front] | None = None
+        self.mended: list[Finding] = []  # what was repaired without a witness
         self.aside = set_aside(self.found, self.root, self.layouts)
         if self.found.states:
-            from ckpt_tools.discovery.quarantined import quarantined  # only where something was put away
+            from ckpt_tools.discovery.quarantined import quarantined, repaired  # mostly nothing was
 
             self.aside += quarantined(self.found.states, self.root)
+            self.mended = list(repaired(self.found.states))
         self.parts: list[Part] = self.found.parts
 
     def _seals(self) -> dict[str, str]:
@@ -113,7 +115,7 @@ class Session:
     @property
     def notes(self) -> list[Finding]:
         """What an answer has to name although it is no part of it."""
-        return [*self.aside, *self.found.lone]
+        return [*self.aside, *self.mended, *self.found.lone]
 
     def make_bare(self, part: Part) -> None:
         """The file is no part after all, or nobody can say which."""

@@ -77,6 +77,7 @@ class Anatomy:
     keys: set[str] = field(default_factory=set)
     tensors: list[Tensor] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
+    failed: list[Sum] = field(default_factory=list)
     globals: list[str] = field(default_factory=list)
     unlisted: list[Unlisted] = field(default_factory=list)
     members: dict[str, Claim] = field(default_factory=dict)

@@ -135,13 +135,15 @@ def _block(
     crc = Crc32c()
     crc.update(raw[:-4])
     anatomy.explain(at + 1, 4, f"checksum of {what}")
+    sworn = Sum(what, stored, (Extent(where.offset, where.size + 1),), at + 1, hash=CRC32C)
     if crc.digest() != stored:
+        anatomy.failed.append(sworn)
         anatomy.explain(where.offset, where.size + 1, what)
         yield finding(
             "crc-mismatch", f"{what}: computed {crc.digest():08x}, stored {stored:08x}", offset=at + 1
         )
         return None
-    anatomy.sums.append(Sum(what, stored, (Extent(where.offset, where.size + 1),), at + 1, hash=CRC32C))
+    anatomy.sums.append(sworn)
     if raw[where.size] == 1:
         yield finding(
             "too-complex",

@@ -100,6 +100,7 @@ def _merge(anatomy: Anatomy, own: Anatomy, known: set[tuple[str, int]]) -> None:
     twice.
     """
     anatomy.sums += (s for s in own.sums if (s.what, s.offset) not in known)
+    anatomy.failed += own.failed
     known |= {(s.what, s.offset) for s in own.sums}
     if own.tensors:
         names = {t.name for t in anatomy.tensors}
@@ -119,11 +120,14 @@ def _claim(parts: Parts) -> Claim:
     return Claim("ocdbt", parts, whole=True, follow=bool(parts.nodes))
 
 
+def _sworn(source: Source, offset: int, length: int, what: str) -> Sum:
+    at = offset + length - 4
+    stored = int.from_bytes(source.read(at, 4), "little")
+    return Sum(f"CRC-32C of {what}", stored, (Extent(offset, length - 4),), at, hash=CRC32C)
+
+
 def _sum(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
-    stored = int.from_bytes(source.read(offset + length - 4, 4), "little")
-    anatomy.sums.append(
-        Sum(f"CRC-32C of {what}", stored, (Extent(offset, length - 4),), offset + length - 4, hash=CRC32C)
-    )
+    anatomy.sums.append(_sworn(source, offset, length, what))
     anatomy.explain(offset + length - 4, 4, f"CRC-32C of {what}")
 
 
@@ -141,9 +145,14 @@ def record(
             f"{what} should end at byte {offset + length}, the file ends at {source.size}",
             source.size,
         )
-    header = read_record(source, offset, length, what)
-    if header.kind != kind:
-        raise Damage("bad-header", f"{what} begins with {header.kind.hex()} instead of {kind.hex()}", offset)
+    try:
+        header = read_record(source, offset, length, what)
+        if header.kind != kind:
+            begins = f"{what} begins with {header.kind.hex()} instead of {kind.hex()}"
+            raise Damage("bad-header", begins, offset)
+    except Damage:
+        anatomy.failed.append(_sworn(source, offset, length, what))
+        raise
     _sum(source, anatomy, offset, length, what)
     if header.compression and not have_zstd():
         yield needs_zstd(offset, what)

@@ -1,0 +1,140 @@
+"""``ckpt repair``: damaged files made whole again, where something proves what they held."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from ckpt_tools.cli import console, options, output
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.model.change import Changes
+
+FORMATS = ("table", "json")
+
+
+def repair(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH", help="Checkpoints, files of them, or directories.", show_default=False
+        ),
+    ],
+    copies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="A tree that has copies: a backup, another node's. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    accept_odds: Annotated[
+        str | None,
+        typer.Option(
+            "--accept-odds",
+            metavar="P",
+            help="Flip bits back that only a CRC tells, where that is wrong with at most this probability.",
+            show_default=False,
+        ),
+    ] = None,
+    tracker: Annotated[
+        bool,
+        typer.Option(
+            "--tracker", help="Point the tracker in PATH at what 'ckpt plan' chooses.", show_default=False
+        ),
+    ] = False,
+    root: Annotated[
+        str | None,
+        typer.Option(
+            "--root",
+            metavar="DIR",
+            help="Directory in whose .ckpt the old files are kept; without it PATH, or the one it lies in.",
+            show_default=False,
+        ),
+    ] = None,
+    apply: options.Apply = False,
+    state_dir: options.StateDir = None,
+    settle: options.Settle = None,
+    key_file: options.KeyFile = None,
+    jobs: options.Jobs = None,
+    trust_group: options.TrustGroup = False,
+    trust_owner: options.TrustOwner = None,
+    trust_dir: options.TrustDir = None,
+    format: options.Format = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.Color = None,
+    config: options.Config = None,
+) -> int:
+    """Repair damaged files at and below PATH: from replicas and copies (--from), where their bytes fit the
+    stored checksums; by the one flipped bit that a CRC tells, where a seal, a second checksum or
+    --accept-odds vouches for it. The damaged file goes to quarantine, the repaired one keeps its times, mode
+    and owner. Without --apply nothing is done.
+
+    Exit codes: 0 all that is damaged is repaired, or would be; 1 some of it stays; 2 a question that only you
+    can answer; 3 nothing recognised; 5 something could not be looked at or not be written: nothing is lost.
+    """
+    given = dict(locals())
+    to = output.requested(FORMATS, given)
+    found = options.settings({name: v for name, v in given.items() if name != "root"}, to, tuple(paths))
+    home = os.path.abspath(root) if root else _home(paths)
+    from ckpt_tools.guard import repair as mending
+
+    state, selection = found.values.get("state-dir"), found.selection()
+    if tracker:
+        result = mending.repair_trackers(
+            home, apply=apply, state_dir=state, selection=replace(selection, cache=True)
+        )
+    else:
+        result = mending.repair(
+            home,
+            paths,
+            copies=copies or (),
+            accept_odds=_probability(accept_odds),
+            apply=apply,
+            state_dir=state,
+            selection=selection,
+        )
+    from ckpt_tools.output import changes
+
+    console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    return exit_code(result)
+
+
+def exit_code(result: Changes) -> int:
+    """What could not be looked at wins over what stays damaged."""
+    if any(f.code in ("unreadable", "in-use", "unread-pickle") for f in result.findings):
+        return CannotLook.exit_code
+    return int(any(c.state == "stays" for c in result.changes))
+
+
+def _probability(text: str | None) -> float:
+    try:
+        value = float(text or 0)
+        if 0 <= value < 1:
+            return value
+    except ValueError:
+        pass
+    raise UsageError(f"--accept-odds: {text!r} is no probability", "say a number such as 0.001")
+
+
+def _home(paths: list[str]) -> str:
+    """The directory that all paths lie in: a directory with several checkpoints is meant itself."""
+    homes = {_root_of(os.path.abspath(path)) for path in paths}
+    if len(homes) > 1:
+        raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "say --root DIR")
+    return homes.pop()
+
+
+def _root_of(path: str) -> str:
+    if not os.path.isdir(path):
+        return os.path.dirname(path)
+    from ckpt_tools import api
+
+    found = api.scan(path).checkpoints
+    own = bool(found) and all(p.home == path for c in found for p in c.parts)
+    return os.path.dirname(path) if own else path

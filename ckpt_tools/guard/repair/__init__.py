@@ -1,0 +1,8 @@
+"""Damaged files made whole again, where something proves what they held."""
+
+from __future__ import annotations
+
+from ckpt_tools.guard.repair.files import repair
+from ckpt_tools.guard.repair.pointers import repair_trackers
+
+__all__ = ["repair", "repair_trackers"]

@@ -1,0 +1,224 @@
+"""What a damaged file can be mended with, each piece proven by a checksum that is stored: the same bytes of a
+copy, or the one bit that a CRC tells.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from ckpt_tools.checksum import Sum, mismatches
+from ckpt_tools.checksum.single_bit import flipped_bit, odds
+from ckpt_tools.guard.repair.damage import (
+    Bench,
+    Damaged,
+    crc_of,
+    crcs_of_chunks,
+    extents_of,
+    length_of,
+    place_in_file,
+)
+from ckpt_tools.guard.repair.patched import Patch, Patched
+from ckpt_tools.storage import LocalSource, Source
+
+_ROUNDS = 4
+_TRIED = 4 << 30
+"""Bytes of a file at most that is written to a temporary place to see whether it is mended."""
+_BLOCK_TRIED = 8 << 20
+
+
+class Mended(NamedTuple):
+    """How a file can be mended. ``whole`` is the file that takes its place as it is; else ``patches`` are the
+    bytes that change. ``odds`` is the probability at most that the repair is wrong, 0 where it has a witness
+    beside the checksum that it was worked out from. ``why`` is for people.
+    """
+
+    why: str
+    patches: tuple[Patch, ...] = ()
+    whole: str = ""
+    odds: float = 0.0
+
+
+def mend(bench: Bench, damaged: Damaged, copies: Sequence[str]) -> Mended | None:
+    """The first way in the order of evidence; None where there is none."""
+    if (damaged.wrong or damaged.beside) and (found := _patched(bench, damaged, copies)):
+        return found
+    return next(_whole(bench, damaged, copies), None)
+
+
+def _patched(bench: Bench, damaged: Damaged, copies: Sequence[str]) -> Mended | None:
+    """The bytes that make every checksum fit. Where more than what they cover is damaged, where they lie and
+    what they say may be known only when some of it is mended: then it is tried on a copy.
+    """
+    size = damaged.report.size
+    with ExitStack() as files:
+        source = files.enter_context(LocalSource(damaged.path))
+        same = (path for path in copies if os.path.getsize(path) == size)
+        others: dict[str, Source] = {path: files.enter_context(LocalSource(path)) for path in same}
+        found = _Patches(bench, source, others)
+        if damaged.by_checksums_alone:
+            found.add(damaged)
+            if not any(map(found.differs, damaged.sums)):
+                return found.mended(damaged)
+            found.forget()
+        if size > _TRIED:
+            return None
+        home, now = files.enter_context(tempfile.TemporaryDirectory(prefix="ckpt-repair-")), damaged
+        for _ in range(_ROUNDS):
+            before = len(found.patches)
+            found.add(now)
+            if len(found.patches) == before:
+                return None
+            trial = found.written(os.path.join(home, os.path.basename(damaged.path)))
+            now = bench.look(trial, instead_of=damaged.path)
+            if not now.is_damaged and not now.wrong:
+                return found.mended(now)
+        return None
+
+
+class _Patches:
+    """What was found so far, over the damaged file."""
+
+    def __init__(self, bench: Bench, source: Source, others: dict[str, Source]) -> None:
+        self.bench, self.source, self.others = bench, source, others
+        self.patches, self.by_bit = list[Patch](), dict[Patch, Sum]()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.patches, self.by_bit = [], {}
+
+    @property
+    def now(self) -> Source:
+        """The file as it would be."""
+        return Patched(self.source, self.patches, self.others)
+
+    def differs(self, s: Sum) -> bool:
+        return any(True for _ in mismatches(self.now, [s], jobs=1))
+
+    def add(self, damaged: Damaged) -> None:
+        """Mend what a look has shown, each checksum by itself, those of few bytes first."""
+        for wrong in _smallest_first(damaged):
+            if not self.differs(wrong):
+                continue  # mended by what another one told
+            if new := _from_copy(wrong, self.others):
+                self.patches += new
+            elif new := _from_bit(self.now, wrong):
+                self.patches += new
+                self.by_bit.update(dict.fromkeys(new, wrong))
+
+    def written(self, path: str) -> str:
+        """The file as it would be, at ``path``."""
+        with open(path, "wb") as out:
+            out.writelines(
+                self.now.read(at, min(_BLOCK_TRIED, self.source.size - at))
+                for at in range(0, self.source.size, _BLOCK_TRIED)
+            )
+        return path
+
+    def mended(self, sound: Damaged) -> Mended:
+        """``sound`` is the last look, whose checksums all fit now."""
+        doubtful = (s for p, s in self.by_bit.items() if not _witnessed(self.now, p, s, self.bench, sound))
+        chance = sum(odds(length_of(s)) for s in doubtful)
+        return Mended(_words(self.patches, self.by_bit), tuple(self.patches), odds=min(1.0, _up(chance)))
+
+
+def _up(chance: float) -> float:
+    """Two significant digits of a probability, rounded up: it is said, and said back."""
+    if not chance:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(chance)) - 1)
+    return float(f"{math.ceil(chance / unit) * unit:.1e}")
+
+
+def _smallest_first(damaged: Damaged) -> list[Sum]:
+    """What may not fit: of few bytes a flipped bit is told with less doubt, and CRCs alone tell one."""
+    rows = dict.fromkeys((*damaged.wrong, *damaged.beside))
+    return sorted(rows, key=lambda s: (crc_of(s) is None, length_of(s)))
+
+
+def _from_copy(s: Sum, others: dict[str, Source]) -> list[Patch]:
+    """The bytes that a sum covers, from the first copy in which they fit it."""
+    extents = extents_of(s)
+    if extents is None:
+        extents = [p for p in s.pieces if not isinstance(p, bytes)]  # type: ignore[misc]
+    for path, other in others.items():
+        if next(iter(mismatches(other, [s], jobs=1)), None) is None:
+            return [Patch(e.offset, e.length, copy_of=path) for e in extents]
+    return []
+
+
+def _from_bit(source: Source, s: Sum) -> list[Patch]:
+    """The one byte that fits, if the CRC tells that one bit of it was flipped."""
+    crc = crc_of(s)
+    if crc is None or not isinstance(s.expected, int):
+        return []
+    told = next(iter(mismatches(source, [s], jobs=1)), None)
+    if told is None or not isinstance(told[1], int):
+        return []
+    flip = flipped_bit(crc, told[1] ^ s.expected, length_of(s))
+    place = place_in_file(s, flip.offset) if flip else None
+    if flip is None or place is None:
+        return []
+    (old,) = source.read(place, 1)
+    return [Patch(place, 1, bytes([old ^ 1 << flip.bit]))]
+
+
+def _witnessed(now: Source, p: Patch, by: Sum, bench: Bench, sound: Damaged) -> bool:
+    """Whether another checksum than the one that a bit was worked out from covers it as well, and fits."""
+    others = [s for s in sound.sums if s != by and _covers(s, p)]
+    if file := bench.sealed(now.path):
+        others += (s for pair in crcs_of_chunks(file, now.size) for s in pair if s != by and _covers(s, p))
+    return any(next(iter(mismatches(now, [s], jobs=1)), None) is None for s in others)
+
+
+def _covers(s: Sum, p: Patch) -> bool:
+    return any(e.offset <= p.offset < e.offset + e.length for e in extents_of(s) or ())
+
+
+def _words(patches: Sequence[Patch], used: dict[Patch, Sum]) -> str:
+    said = []
+    copied = {p.copy_of for p in patches if p.copy_of}
+    if copied:
+        n = sum(p.length for p in patches if p.copy_of)
+        said.append(f"{n:,} bytes from {', '.join(sorted(copied))}, which fit the stored checksums")
+    said += (
+        f"one flipped bit in byte {p.offset:,}, told by the checksum of {s.what}" for p, s in used.items()
+    )
+    return "; ".join(said)
+
+
+def _whole(bench: Bench, damaged: Damaged, copies: Sequence[str]) -> Iterator[Mended]:
+    """Copies that are sound in the place of the file, and provably the same file."""
+    for path in copies:
+        other = bench.look(path, instead_of=damaged.path)
+        if other.is_damaged or other.report.format is None or other.report.format != damaged.report.format:
+            continue
+        if bench.sealed(damaged.path):
+            yield Mended(f"as a whole from {path}, which is what was sealed", whole=path)
+        elif _alike(damaged.path, path):
+            yield Mended(
+                f"as a whole from {path}, which is sound and has the same bytes elsewhere", whole=path
+            )
+
+
+_BLOCK = 4096
+_DIFFERENT = 10
+"""A file is another's damaged twin where no more than one block in ten differs (or one alone)."""
+
+
+def _alike(damaged: str, other: str) -> bool:
+    """Whether a damaged file has the bytes of another, but for a few blocks or its end."""
+    with LocalSource(damaged) as a, LocalSource(other) as b:
+        size = min(a.size, b.size)
+        if a.size > b.size or not size:
+            return False
+        different = total = 0
+        for at in range(0, size - size % _BLOCK or size, _BLOCK):
+            n = min(_BLOCK, size - at)
+            total += 1
+            different += a.read(at, n) != b.read(at, n)
+        return different <= max(1, total // _DIFFERENT) and different < total

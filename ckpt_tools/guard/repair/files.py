@@ -1,0 +1,173 @@
+"""Every damaged file below some paths, repaired where what it held can be proven."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ckpt_tools.errors import CannotLook, NoCheckpoint
+from ckpt_tools.guard import journal
+from ckpt_tools.guard.journal import Step, Store, Swap
+from ckpt_tools.guard.repair.damage import Bench, Damaged
+from ckpt_tools.guard.repair.evidence import Mended, mend
+from ckpt_tools.guard.repair.prepare import prepared
+from ckpt_tools.guard.repair.unwitnessed import noted
+from ckpt_tools.model.change import Change, Changes
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Level
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.reading.opening import open_session
+from ckpt_tools.reading.prefetch import prefetch
+
+_COPIES = 16
+"""Files that are tried as a copy of a damaged one, at most."""
+
+
+class Repair(NamedTuple):
+    """A damaged file and how it can be mended."""
+
+    damaged: Damaged
+    mended: Mended
+
+
+def repair(
+    root: str,
+    paths: Sequence[str],
+    *,
+    copies: Sequence[str] = (),
+    accept_odds: float = 0.0,
+    apply: bool = False,
+    state_dir: str | None = None,
+    selection: Selection | None = None,
+) -> Changes:
+    """Repair the damaged files at and below ``paths``, which lie below ``root``: from replicas and from the
+    directories ``copies``, where their bytes fit the checksums that are stored, else by the one flipped bit
+    that a CRC tells. Without ``apply`` it only says what it would do.
+
+    A bit that nothing but the CRC tells is flipped back where the probability that it was another damage is
+    at most ``accept_odds``. What is repaired passes level content and its seal before it takes the place of
+    the damaged file, which goes to quarantine. ``selection`` says how to read. Raises NoCheckpoint where
+    nothing is recognised, and CannotLook.
+    """
+    selection = selection or Selection()
+    work = _Work(os.path.abspath(root), [os.path.abspath(p) for p in copies], accept_odds, selection)
+    if not apply:
+        return work.done(paths, None)
+    with journal.opened(root, state_dir, selection.trust) as store:
+        return work.done(paths, store)
+
+
+class _Work:
+    """One command."""
+
+    def __init__(self, root: str, copies: list[str], accept_odds: float, selection: Selection) -> None:
+        self.root, self.copies, self.accept_odds = root, copies, accept_odds
+        self.session = s = open_session(root, selection.read_options())
+        s.add_members()
+        prefetch(s, s.parts, Level.STRUCTURE)
+        for part in s.parts:
+            s.report(part, Level.STRUCTURE)
+        self.bench = Bench(s)
+
+    def done(self, paths: Sequence[str], store: Store | None) -> Changes:
+        rows, repairs, findings = list[Change](), list[Repair](), list[Finding]()
+        files = self._files(paths)
+        if not files:
+            where = ", ".join(paths)
+            raise NoCheckpoint(
+                f"nothing at {where} is a file of a checkpoint", "'ckpt ls' shows what is there"
+            )
+        for path in files:
+            damaged = self.bench.look(path)
+            if damaged.report.verdict is Verdict.UNKNOWN:
+                findings += (f for f in damaged.report.findings if f.severity)
+            elif damaged.is_damaged:
+                mended = self._mended(damaged)
+                why = self._why_it_stays(damaged, mended)
+                if why or mended is None:
+                    rows.append(self._row(damaged, "stays", why))
+                else:
+                    repairs.append(Repair(damaged, mended))
+        number = self._apply(store, repairs) if store is not None and repairs else None
+        state = "repaired" if store is not None else "would-repair"
+        rows += (self._row(r.damaged, state, _odds(r.mended)) for r in repairs)
+        return Changes("repair", self.root, store is not None, tuple(rows), tuple(findings), number)
+
+    def _files(self, paths: Sequence[str]) -> list[str]:
+        s = self.session
+        known = dict.fromkeys([*(p.path for p in s.parts), *(f.path for f in s.found.bare)])
+        tops = [os.path.abspath(path) for path in paths]
+        return [p for p in known if os.path.isfile(p) and any(f"{p}/".startswith(f"{t}/") for t in tops)]
+
+    def _mended(self, damaged: Damaged) -> Mended | None:
+        try:
+            return mend(self.bench, damaged, list(self._copies_of(damaged.path))[:_COPIES])
+        except OSError as e:
+            raise CannotLook(f"{e.filename or damaged.path}: {e.strerror}") from e
+
+    def _copies_of(self, path: str) -> Iterator[str]:
+        """Files that may be what this one was: of the same name in the trees of copies, and those of its
+        checkpoint that have its role and its size.
+        """
+        own = os.stat(path)
+        below = os.path.relpath(path, self.root).split("/")
+        for top in self.copies:
+            for n in range(len(below)):
+                other = os.path.join(top, *below[n:])
+                if os.path.isfile(other) and not os.path.samestat(os.stat(other), own):
+                    yield other
+                    break
+        part = self.bench.parts.get(path)
+        if part is not None:
+            yield from (p.path for p in self.session.parts if _replica(p, part))
+
+    def _why_it_stays(self, damaged: Damaged, mended: Mended | None) -> str:
+        if self.session.now_ns - os.stat(damaged.path).st_mtime_ns < self.session.options.settle * 1e9:
+            return "written a moment ago: it may be in use (--settle)"
+        if mended is None:
+            worst = next(f for f in damaged.report.findings if f.severity)
+            return f"{worst.code}: {worst.message}; nothing proves what it held (--from DIR names a copy)"
+        if mended.odds > self.accept_odds:
+            return (
+                f"{mended.why}; the probability that it was another damage is at most {mended.odds:.2g}, and "
+                f"nothing else bears witness: --accept-odds {mended.odds:.2g} takes that, --from DIR a copy"
+            )
+        return ""
+
+    # ---- what is done
+
+    def _apply(self, store: Store, repairs: Sequence[Repair]) -> int:
+        kept = store.place("quarantine")
+        steps = list[Step]()
+        for damaged, mended in repairs:
+            path = os.path.relpath(damaged.path, self.root)
+            incoming = prepared(store, path, mended)
+            new = self.bench.look(os.path.join(store.tree.root, incoming), instead_of=damaged.path)
+            if new.is_damaged or new.wrong or new.report.level < Level.CONTENT:
+                raise CannotLook(f"{damaged.path}: the repaired file is not sound; nothing is changed")
+            steps.append(Swap(path, incoming, f"{kept}/{path}"))
+        guessed = [r for r in repairs if r.mended.odds]
+        if guessed:
+            steps.insert(0, noted(store, [(r.damaged.path, r.mended.odds) for r in guessed]))
+        return store.run("repair", "; ".join(r.mended.why for r in repairs)[:4096], steps).number
+
+    def _row(self, damaged: Damaged, state: str, why: str) -> Change:
+        return Change(damaged.path, state, why, size=max(damaged.report.size, 0))
+
+
+def _replica(other: Part, part: Part) -> bool:
+    same = (other.role, other.size, other.step, other.epoch) == (part.role, part.size, part.step, part.epoch)
+    return same and other.path != part.path and other.base == part.base
+
+
+def _odds(mended: Mended) -> str:
+    if not mended.odds:
+        return mended.why
+    return f"{mended.why}; the probability that it was another damage is at most {mended.odds:.2g}"
+
+
+def unreadable(changes: Changes) -> bool:
+    """Whether something could not be looked at."""
+    return any(f.code in ("unreadable", "in-use") for f in changes.findings)
