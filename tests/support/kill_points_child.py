@@ -5,19 +5,33 @@ JSON in (words, directory, n-th call, errno), one out. Many cases cost one start
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import sys
 import tempfile
 from typing import Any, NoReturn
 
+WARM = (
+    "api",
+    "cli.quarantine",
+    "cli.repair",
+    "cli.undo",
+    "crosscheck.verification",
+    "formats.torch.torch_zip",
+    "guard.quarantine",
+    "guard.repair",
+    "output.changes",
+    "planning.planner",
+    "planning.first_launch",
+)
+
 
 def main() -> None:
     shim = ctypes.CDLL(None)
     shim.kill_points_set.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_int]
-    import ckpt_tools.api
-    import ckpt_tools.cli  # noqa: F401 - each copy has it already
-
+    for name in WARM:  # each copy has them already
+        importlib.import_module(f"ckpt_tools.{name}")
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
         with (

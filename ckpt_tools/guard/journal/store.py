@@ -194,6 +194,7 @@ def opened(root: str, state_dir: str | None = None, trusted: Trust = OURS) -> It
                 store.finish(operation)
             store.sweep()
             yield store
+            store.sweep()
     finally:
         os.close(fd)
 

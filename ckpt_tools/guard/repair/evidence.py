@@ -33,21 +33,50 @@ _BLOCK_TRIED = 8 << 20
 
 class Mended(NamedTuple):
     """How a file can be mended. ``whole`` is the file that takes its place as it is; else ``patches`` are the
-    bytes that change. ``odds`` is the probability at most that the repair is wrong, 0 where it has a witness
-    beside the checksum that it was worked out from. ``why`` is for people.
+    bytes that change, and ``tail`` replaces all from its offset on. ``odds`` is the probability at most that
+    the repair is wrong, 0 where it has a witness beside the checksum that it was worked out from. ``why`` is
+    for people.
     """
 
     why: str
     patches: tuple[Patch, ...] = ()
     whole: str = ""
     odds: float = 0.0
+    tail: Patch | None = None
 
 
 def mend(bench: Bench, damaged: Damaged, copies: Sequence[str]) -> Mended | None:
     """The first way in the order of evidence; None where there is none."""
     if (damaged.wrong or damaged.beside) and (found := _patched(bench, damaged, copies)):
         return found
-    return next(_whole(bench, damaged, copies), None)
+    return next(_whole(bench, damaged, copies), None) or _directory(bench, damaged)
+
+
+def _directory(bench: Bench, damaged: Damaged) -> Mended | None:
+    """A torch archive that has lost its directory and nothing else."""
+    if damaged.report.format != "torch_zip":
+        return None
+    from ckpt_tools.guard.repair.archive import rebuilt  # few need it
+
+    found = rebuilt(damaged.path)
+    if found is None or found[0] > _TRIED:
+        return None
+    tail = Patch(found[0], len(found[1]), found[1])
+    with LocalSource(damaged.path) as source, tempfile.TemporaryDirectory(prefix="ckpt-repair-") as home:
+        trial = os.path.join(home, os.path.basename(damaged.path))
+        _write(trial, source, tail.offset, tail.data)
+        now = bench.look(trial, instead_of=damaged.path)
+    if now.is_damaged or now.wrong:
+        return None
+    return Mended("its directory written anew: every record fits its own CRC, and none is missing", tail=tail)
+
+
+def _write(path: str, source: Source, length: int, tail: bytes = b"") -> None:
+    with open(path, "wb") as out:
+        out.writelines(
+            source.read(at, min(_BLOCK_TRIED, length - at)) for at in range(0, length, _BLOCK_TRIED)
+        )
+        out.write(tail)
 
 
 def _patched(bench: Bench, damaged: Damaged, copies: Sequence[str]) -> Mended | None:
@@ -112,11 +141,7 @@ class _Patches:
 
     def written(self, path: str) -> str:
         """The file as it would be, at ``path``."""
-        with open(path, "wb") as out:
-            out.writelines(
-                self.now.read(at, min(_BLOCK_TRIED, self.source.size - at))
-                for at in range(0, self.source.size, _BLOCK_TRIED)
-            )
+        _write(path, self.now, self.source.size)
         return path
 
     def mended(self, sound: Damaged) -> Mended:

@@ -74,6 +74,9 @@ class _Work:
     def done(self, paths: Sequence[str], store: Store | None) -> Changes:
         rows, repairs, findings = list[Change](), list[Repair](), list[Finding]()
         files = self._files(paths)
+        for path in paths:
+            if not os.path.lexists(path):
+                raise CannotLook(f"{path} is not there")
         if not files:
             where = ", ".join(paths)
             raise NoCheckpoint(

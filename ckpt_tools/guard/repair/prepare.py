@@ -54,6 +54,9 @@ def _fill(fd: int, damaged: str, mended: Mended) -> None:
         os.close(base)
     for patch in mended.patches:
         _apply(fd, patch)
+    if mended.tail is not None:
+        os.ftruncate(fd, mended.tail.offset)
+        _apply(fd, mended.tail)
 
 
 def _copy_whole(source: int, target: int) -> None:

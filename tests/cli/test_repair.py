@@ -1,0 +1,287 @@
+"""``ckpt repair``: what is proven is repaired, the rest stays, and nothing is ever lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kill_points import Commands, bytes_of, files_of
+from run_helpers import ckpt, megatron
+
+from ckpt_tools import guard
+from ckpt_tools.api import plan, verify
+from ckpt_tools.guard.repair import repair
+from ckpt_tools.model.selection import Selection
+
+FILE = "iter_0000020/mp_rank_00/model_optim_rng.pt"
+TRACKER = "latest_checkpointed_iteration.txt"
+ODDS = ("--accept-odds", "0.001")
+
+
+def flip(path: Path, *bits: int) -> bytes:
+    """Flips bits from the middle of a file on, and leaves its times; what it held before."""
+    whole, times = path.read_bytes(), path.stat()
+    data = bytearray(whole)
+    for bit in bits or (3,):
+        data[len(data) // 2 + bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    return whole
+
+
+def said(root: Path, *words: str, code: int = 0) -> dict:
+    done = ckpt("repair", str(root), "--json", *words)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return json.loads(done.stdout) if done.stdout else {}
+
+
+def codes(root: Path) -> set[str]:
+    seen = verify(root)
+    return {
+        f.code for f in (*seen.findings, *(f for r in seen.files for f in r.report.findings)) if f.severity
+    }
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return megatron(tmp_path / "run")
+
+
+def test_nothing_is_done_without_apply(root: Path) -> None:
+    flip(root / FILE)
+    before = files_of(root)
+    (row,) = said(root, *ODDS)["changes"]
+    assert row["state"] == "would-repair" and "one flipped bit in byte" in row["why"]
+    assert files_of(root) == before and not (root / ".ckpt").exists()
+
+
+def test_one_bit_that_only_its_crc_tells(root: Path) -> None:
+    (root / FILE).chmod(0o640)
+    whole, times = flip(root / FILE), (root / FILE).stat()
+    (row,) = said(root, code=1)["changes"]
+    assert row["state"] == "stays" and "--accept-odds" in row["why"]
+    words = row["why"].split("--accept-odds ")[1].split()[0]
+    said(root, "--accept-odds", words, "--apply")  # what it says to say is enough
+    assert (root / FILE).read_bytes() == whole
+    now = (root / FILE).stat()
+    assert (now.st_mtime_ns, now.st_mode) == (times.st_mtime_ns, times.st_mode)
+    assert codes(root) == {"repaired-unwitnessed"}
+    made = plan(root)
+    assert made.checkpoint and made.checkpoint.step == 20
+    assert "repaired-unwitnessed" in {f.code for f in made.warnings}
+    megatron(root, steps=(20,))
+    os.utime(root / FILE)
+    assert not codes(root), "it has been written anew"
+
+
+def test_undo_brings_the_damage_back(root: Path) -> None:
+    flip(root / FILE)
+    before = files_of(root)
+    said(root, *ODDS, "--apply")
+    assert ckpt("undo", str(root), "--apply").returncode == 0
+    assert files_of(root, state=False) == before and "repaired-unwitnessed" not in codes(root)
+
+
+def test_a_seal_is_a_witness(root: Path) -> None:
+    guard.seal(root)
+    whole = flip(root / FILE)
+    said(root, "--apply")
+    assert (root / FILE).read_bytes() == whole and not codes(root)
+
+
+@pytest.mark.parametrize("bits", [(0, 1, 77), tuple(range(0, 200, 3))], ids=["three bits", "many"])
+def test_from_a_copy(bits: tuple[int, ...], root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "kept")
+    os.setxattr(root / FILE, "user.job", b"42")
+    whole = flip(root / FILE, *bits)
+    said(root, code=1)
+    said(root, *ODDS, code=1)
+    (row,) = said(root, "--from", str(tmp_path / "kept"), "--apply")["changes"]
+    assert "which fit the stored checksums" in row["why"]
+    assert (root / FILE).read_bytes() == whole and not codes(root)
+    assert os.getxattr(root / FILE, "user.job") == b"42"
+
+
+@pytest.mark.parametrize("left", [0.2, 0.9, 0.999])
+def test_a_cut_file_from_a_copy(left: float, root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "kept")
+    whole, times = (root / FILE).read_bytes(), (root / FILE).stat()
+    (root / FILE).write_bytes(whole[: int(len(whole) * left)])
+    os.utime(root / FILE, ns=(times.st_atime_ns, times.st_mtime_ns))
+    said(root, code=1)
+    said(root, "--from", str(tmp_path / "kept"), "--apply")
+    assert (root / FILE).read_bytes() == whole and not codes(root)
+
+
+def test_another_file_is_no_copy(root: Path, tmp_path: Path) -> None:
+    """The same name, of another run: its bytes fit nothing that is stored here."""
+    other = megatron(tmp_path / "kept", steps=(20,))
+    for path in other.rglob("*.pt"):
+        data = bytearray(path.read_bytes())
+        at = len(data) // 2 - 100
+        path.write_bytes(data[:at] + random.Random(0).randbytes(200) + data[at + 200 :])
+    before = flip(root / FILE, 0, 1, 77) and files_of(root)
+    assert said(root, "--from", str(other), "--apply", code=1)["changes"][0]["state"] == "stays"
+    assert files_of(root, state=False) == before
+
+
+def test_a_copy_that_is_damaged_elsewhere_has_what_is_missed(root: Path, tmp_path: Path) -> None:
+    kept = Path(shutil.copytree(root, tmp_path / "kept"))
+    whole = flip(root / FILE, 0, 1)
+    data = bytearray((kept / FILE).read_bytes())
+    data[80] ^= 255
+    (kept / FILE).write_bytes(data)
+    said(root, "--from", str(kept), "--apply")
+    assert (root / FILE).read_bytes() == whole
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("cut", [1, 22, 98, 150, 400], ids=str)
+def test_an_archive_that_has_lost_its_directory(cut: int, tmp_path: Path) -> None:
+    import torch
+
+    path = tmp_path / "run/checkpoint-1.pt"
+    path.parent.mkdir()
+    torch.save({"model": {"w": torch.arange(999.0), "b": torch.ones(3)}, "step": 1}, path)
+    os.utime(path, (1, 1))
+    whole = path.read_bytes()
+    directory = whole.index(b"PK\1\2")
+    for left in (len(whole) - cut, directory):
+        path.write_bytes(whole[:left])
+        os.utime(path, (1, 1))
+        (row,) = said(path, "--apply")["changes"]
+        assert row["state"] == "repaired" and "directory" in row["why"]
+        back = torch.load(path, weights_only=True)
+        assert torch.equal(back["model"]["w"], torch.arange(999.0)) and back["step"] == 1
+    for left in (directory - 1, directory - 200, 80):  # a record is gone
+        path.write_bytes(whole[:left])
+        os.utime(path, (1, 1))
+        assert said(path, "--apply", code=1)["changes"][0]["state"] == "stays"
+
+
+def test_what_is_being_written_stays(root: Path) -> None:
+    flip(root / FILE)
+    os.utime(root / FILE)
+    (row,) = said(root, *ODDS, "--apply", code=1)["changes"]
+    assert "--settle" in row["why"]
+
+
+@pytest.mark.parametrize("text", [None, "10", "30", "garbage", ""])
+def test_a_tracker_names_what_plan_chooses(text: str | None, root: Path) -> None:
+    (root / TRACKER).unlink()
+    if text is not None:
+        (root / TRACKER).write_text(text)
+    said(root, "--tracker")
+    assert (root / TRACKER).exists() == (text is not None)
+    said(root, "--tracker", "--apply")
+    assert (root / TRACKER).read_text() == "20"
+    assert not said(root, "--tracker", "--apply")["changes"]
+
+
+def test_no_tracker_is_written_where_plan_has_no_answer(root: Path) -> None:
+    for path in root.rglob("*.pt"):
+        path.write_bytes(path.read_bytes()[:-40])
+    (root / TRACKER).write_text("30")
+    assert ckpt("repair", str(root), "--tracker", "--apply").returncode == 4
+    assert (root / TRACKER).read_text() == "30"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"files": 3}',
+        '{"files": [{"path": "../../x", "size": 1, "mtime_ns": 1, "odds": 1}]}',
+        '{"files": [{"path": 3, "size": "x"}]}',
+        '{"files": [{"path": "a", "size": 1e400, "mtime_ns": 1, "odds": 1}]}',
+        "[" * 100_000,
+    ],
+)
+def test_a_list_that_somebody_made_up_does_nothing(text: str, root: Path) -> None:
+    (root / ".ckpt").mkdir()
+    (root / ".ckpt/repaired.json").write_text(text)
+    assert not codes(root)
+    assert plan(root).checkpoint
+
+
+def test_usage(root: Path, tmp_path: Path) -> None:
+    assert ckpt("repair", str(root), "--accept-odds", "2").returncode == 2
+    assert ckpt("repair", str(tmp_path / "gone")).returncode == 5
+    (tmp_path / "empty").mkdir()
+    assert ckpt("repair", str(tmp_path / "empty")).returncode == 3
+
+
+# ---- killed, or failing, at any call that writes
+
+ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[Commands]:
+    made = Commands()
+    yield made
+    made.close()
+
+
+def step(root: Path) -> int | None:
+    made = plan(root, Selection(settle=0, allow_fresh=True)).checkpoint
+    return made.step if made else None
+
+
+@pytest.mark.parametrize("error", [0, *ERRORS], ids=["kill", "ENOSPC", "EIO", "EACCES"])
+@pytest.mark.parametrize("what", ["bit", "tracker"])
+def test_stopped_at_any_call(what: str, error: int, commands: Commands, tmp_path: Path) -> None:
+    words = ["--tracker"] if what == "tracker" else [*ODDS]
+
+    def prepared(home: Path) -> Path:
+        root = megatron(home / "run", steps=(20,), world=1, tracker=what != "tracker")
+        if what == "bit":
+            flip(root / FILE)
+        return root
+
+    root = prepared(tmp_path / "first")
+    contents, was = bytes_of(root), step(root)
+    calls = commands.run(["repair", str(root), *words, "--apply"], root).calls
+    promised, after = step(root), files_of(root, state=False)
+    assert {"rename", "fsync", "write"} <= {call.split()[0] for call in calls}
+    for nth in range(1, len(calls) + 1):
+        if error and ERRORS[nth % len(ERRORS)] != error:
+            continue  # each call fails in one of the three ways
+        root = prepared(tmp_path / f"{nth}")
+        line = ["repair", str(root), *words, "--apply"]
+        run = commands.run(line, root, nth, error)
+        assert run.code == -9 if not error else run.code in (0, 5), (run.calls[-1:], run)
+        assert contents <= bytes_of(root), run.calls[-1:]
+        assert (root / FILE).is_file() and step(root) in (was, promised), run.calls[-1:]
+        assert commands.run(line, root).code == 0
+        assert files_of(root, state=False) == after, run.calls[-1:]
+        assert (root / ".ckpt/repaired.json").exists() == (what == "bit")
+        assert not (root / ".ckpt/incoming").exists()
+        shutil.rmtree(tmp_path / f"{nth}")
+
+
+# ---- the odds
+
+
+def test_with_a_witness_no_random_damage_is_repaired_wrongly(root: Path) -> None:
+    guard.seal(root)
+    chance = random.Random(1)
+    whole = (root / FILE).read_bytes()
+    for _ in range(60):
+        bits = chance.sample(range(8 * len(whole)), chance.randrange(1, 5))
+        data = bytearray(whole)
+        for bit in bits:
+            data[bit // 8] ^= 1 << bit % 8
+        (root / FILE).write_bytes(data)
+        os.utime(root / FILE, (1, 1))
+        (row,) = repair(str(root), [str(root / FILE)], apply=True).changes
+        assert row.state == "stays" or (root / FILE).read_bytes() == whole
+        assert row.state == "repaired" or len(bits) > 1
