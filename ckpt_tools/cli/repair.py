@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -86,9 +85,7 @@ def repair(
 
     state, selection = found.values.get("state-dir"), found.selection()
     if tracker:
-        result = mending.repair_trackers(
-            home, apply=apply, state_dir=state, selection=replace(selection, cache=True)
-        )
+        result = mending.repair_trackers(home, apply=apply, state_dir=state, selection=selection)
     else:
         result = mending.repair(
             home,

@@ -25,7 +25,7 @@ from one_question import Asker
 from own_pickles import CALL, adding
 from owners import SOMEBODY, Owners
 from places import FIXTURES
-from run_helpers import OLD, broken, megatron, one_file_per_rank, torchrun_env
+from run_helpers import OLD, broken, broken_body, megatron, one_file_per_rank, torchrun_env
 from small_files import mindspore, saved, tensor, trainer
 from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_before
 
@@ -502,7 +502,61 @@ WATCH: dict[str, Case] = {
     "limit_rate": Case(plain, PASS, (*PASS, "--limit-rate", "1PB")),
     **trusting(plain, always=PASS),
 }
+
+
+def kept(tmp: Path) -> Path:
+    """A bit is flipped, and another tree has the file as it was."""
+    shutil.copytree(plain(tmp), tmp / "kept")
+    broken_body(tmp / "run")
+    return tmp / "run"
+
+
+def behind_and_locked(tmp: Path) -> Path:
+    """Another command is at work."""
+    root = behind(tmp)
+    (root / ".ckpt").mkdir()
+    HELD.append(os.open(root / ".ckpt/lock", os.O_RDWR | os.O_CREAT))
+    fcntl.flock(HELD[-1], fcntl.LOCK_EX)
+    return root
+
+
+def with_a_bit(tmp: Path, *, settled: bool = True) -> Path:
+    """One bit of it is flipped."""
+    root = plain(tmp)
+    path = root / FILE
+    data, times = bytearray(path.read_bytes()), path.stat()
+    data[len(data) // 2] ^= 8
+    path.write_bytes(data)
+    if settled:
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    return root
+
+
+def encrypted_and_hit(tmp: Path) -> Path:
+    root = encrypted(tmp)
+    path = root / "net-1_5.ckpt"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, (OLD, OLD))
+    return root
+
+
+REPAIR: dict[str, Case] = {
+    "paths": Case(lambda tmp: [with_a_bit(tmp)][:0], ("run/iter_0000020",), ("run/iter_0000010",)),
+    "copies": Case(kept, (), ("--from", "kept")),
+    "accept_odds": Case(with_a_bit, (), ("--accept-odds", "0.001")),
+    "tracker": Case(behind, (), ("--tracker",)),
+    "root": Case(with_a_bit, (), ("--root", ".")),
+    "apply": Case(behind_and_locked, ("--tracker",), ("--tracker", "--apply")),
+    "settle": Case(lambda tmp: with_a_bit(tmp, settled=False), (), ("--settle", "0s")),
+    "state_dir": Case(plain, ("--apply",), ("--apply", "--state-dir", "run/inside")),
+    "key_file": Case(encrypted_and_hit, (), ("--key-file", "key")),
+    "jobs": Case(plain, ("--jobs", "2"), ("--jobs", "3")),
+    **trusting(plain),
+}
 OTHERS: dict[str, dict[str, Case]] = {
+    "repair": REPAIR,
     "quarantine": QUARANTINE,
     "prune": PRUNE,
     "pin": PIN,
