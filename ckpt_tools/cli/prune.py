@@ -22,7 +22,9 @@ def prune(
     root: options.Root = None,
     keep_last: Annotated[
         str | None,
-        _keep("N", "Keep the last N (MindSpore's policy).", "--keep-last", "--keep-checkpoint-max"),
+        _keep(
+            "N", "Keep the last N (keep_checkpoint_per_n_minutes).", "--keep-last", "--keep-checkpoint-max"
+        ),
     ] = None,
     keep_every: Annotated[
         str | None, _keep("STEPS", "Keep those whose step is a multiple.", "--keep-every")
@@ -43,7 +45,7 @@ def prune(
         str | None,
         _keep(
             "N",
-            "Keep the first of each N minutes (MindSpore's policy).",
+            "Keep the first of each N minutes (keep_checkpoint_per_n_minutes).",
             "--keep-per-minutes",
             "--keep-checkpoint-per-n-minutes",
         ),

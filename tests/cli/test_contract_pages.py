@@ -114,7 +114,9 @@ def test_every_field_that_the_page_names_is_in_a_real_answer(asker: Asker, tmp_p
     watched = asker.execute("watch", root, "--once", "--settle", "0s", "--state-dir", "watched")[1]
     values += [json.loads(line) for line in watched.splitlines()]
     known = {key for value in values for key in field_names(value)}
-    known |= {value["type"] for value in values if "type" in value}  # what ckpt watch says has a row of its own
+    known |= {
+        value["type"] for value in values if "type" in value
+    }  # what ckpt watch says has a row of its own
     known |= {"gone", "hook", "problem", "restart"}  # tests/cli/test_watch.py sees each of these
     rows = {
         name
