@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan, scan, verify
-from ckpt_tools.errors import CkptError
+from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.guard.prune import Policy, prune
 from ckpt_tools.layouts import LAYOUTS, Layout
 from ckpt_tools.layouts.common.layout import _FIELD, _TOKENS, TEXTS
 from ckpt_tools.model.part import Kind
@@ -259,6 +260,47 @@ def test_any_tree_is_answered_and_left_alone(made: list[Entry], question: Select
         before = everything(root)
         ask(str(root), question)
         assert everything(root) == before
+
+
+def answer(root: Path) -> tuple[int, str]:
+    """What a job resumes from."""
+    try:
+        return 0, plan(root, Selection(settle=0, plan_dir=None)).fingerprint
+    except CkptError as e:
+        return e.exit_code, ""
+
+
+@given(TREES, st.booleans(), st.sampled_from([Policy(keep_last=1), Policy(max_total=1)]))
+@examples(150)
+def test_prune_leaves_the_answer_as_it_is(made: list[Entry], damaged: bool, policy: Policy) -> None:
+    """Whole checkpoints go or nothing; what goes is what was said; a second pass finds nothing."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name) / "tree"
+        root.mkdir()
+        build(root, made)
+        before, was = contents(root), answer(root)
+        ask = Selection(settle=0)
+        try:
+            said = prune(str(root), policy, damaged=damaged, selection=ask)
+            done = prune(str(root), policy, damaged=damaged, apply=True, selection=ask)
+        except CkptError:
+            assert contents(root) == before and answer(root) == was
+            return
+        went = [c.path for c in done.changes if c.state == "removed"]
+        assert went == [c.path for c in said.changes if c.state == "would-remove"]
+        assert contents(root).items() <= before.items()
+        assert answer(root) == was or was[0] == UsageError.exit_code  # several runs
+        again = prune(str(root), policy, damaged=damaged, apply=True, selection=ask)
+        assert not [c for c in again.changes if c.state == "removed"]
+
+
+def contents(root: Path) -> dict[str, tuple[object, ...]]:
+    """Files and links below a root that are not our own: directories of checkpoints may go when they are empty."""
+    return {
+        path: row
+        for path, row in everything(root).items()
+        if "/.ckpt" not in path and (os.path.islink(path) or os.path.isfile(path))
+    }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
