@@ -92,8 +92,8 @@ def harm(root: Path, what: str, at: int) -> None:
         path.write_bytes(path.read_bytes()[: st_.st_size // 2])
         os.utime(path, ns=(st_.st_atime_ns, st_.st_mtime_ns))
     elif what == "strange":
-        (path.parent / "mine.txt").write_text("mine")
-    elif what == "link":
+        (path.parent / "mine.txt").write_text(f"mine, and nowhere else: {path}")
+    elif what == "link" and not (root / f"link{at}").is_symlink():
         (root / f"link{at}").symlink_to(path.parent if at % 2 else path)
     elif what == "young":
         os.utime(path)

@@ -33,7 +33,9 @@ def emptied(tree: Tree, path: str) -> list[OSError]:
             with suppress(OSError):  # a directory that its writer has closed for writing
                 if not os.access(".", os.W_OK | os.X_OK, dir_fd=fd):
                     os.fchmod(fd, 0o700)
-            for failed in pool.map(partial(_unlinked, fd), _chunks(names)):
+            # a thread takes longer to be told than a few files to be removed
+            each = pool.map if len(names) > _CHUNK else map
+            for failed in each(partial(_unlinked, fd), _chunks(names)):
                 problems += failed
             problems += [e for d in directories if (e := _removed(fd, d))]
     return problems
