@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from kill_points import Commands, bytes_of, files_of
+from places import FIXTURES
 from run_helpers import ckpt, megatron
 
 from ckpt_tools import guard
@@ -164,6 +165,41 @@ def test_an_archive_that_has_lost_its_directory(cut: int, tmp_path: Path) -> Non
         path.write_bytes(whole[:left])
         os.utime(path, (1, 1))
         assert said(path, "--apply", code=1)["changes"][0]["state"] == "stays"
+
+
+MODEL = FIXTURES / "layouts/sharded-safetensors/transformers/tree"
+
+
+@pytest.mark.parametrize("data", [None, b"", b'{"metadata": {"total', b"garbage"], ids=repr)
+def test_an_index_from_its_shards(data: bytes | None, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(MODEL, tmp_path / "run"))
+    index = root / "model.safetensors.index.json"
+    said_before = json.loads(index.read_text())
+    index.unlink()
+    if data is not None:
+        index.write_bytes(data)
+        os.utime(index, (1, 1))
+    before = files_of(root)
+    (row,) = said(root, "--root", str(root))["changes"]
+    assert row["state"] == ("would-write" if data is None else "would-repair") and files_of(root) == before
+    said(root, "--root", str(root), "--apply")
+    assert json.loads(index.read_text())["weight_map"] == said_before["weight_map"]
+    assert json.loads(index.read_text())["metadata"]["total_size"] == said_before["metadata"]["total_size"]
+    assert not codes(root) - {"repaired-unwitnessed"}
+
+
+@pytest.mark.parametrize("what", ["lost", "cut"])
+def test_no_index_without_all_its_shards(what: str, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(MODEL, tmp_path / "run"))
+    (root / "model.safetensors.index.json").unlink()
+    shard = max(root.glob("*-of-*.safetensors"))
+    data = shard.read_bytes()
+    shard.unlink()
+    if what == "cut":
+        shard.write_bytes(data[:-5])
+        os.utime(shard, (1, 1))
+    ckpt("repair", str(root), "--root", str(root), "--apply")
+    assert not (root / "model.safetensors.index.json").exists()
 
 
 def test_what_is_being_written_stays(root: Path) -> None:

@@ -49,7 +49,17 @@ def mend(bench: Bench, damaged: Damaged, copies: Sequence[str]) -> Mended | None
     """The first way in the order of evidence; None where there is none."""
     if (damaged.wrong or damaged.beside) and (found := _patched(bench, damaged, copies)):
         return found
-    return next(_whole(bench, damaged, copies), None) or _directory(bench, damaged)
+    return next(_whole(bench, damaged, copies), None) or _directory(bench, damaged) or _index(bench, damaged)
+
+
+def _index(bench: Bench, damaged: Damaged) -> Mended | None:
+    """The index of a sharded model, from its shards."""
+    from ckpt_tools.guard.repair.indexes import written_anew  # few need it
+
+    made = written_anew(bench, damaged.path) if damaged.path.endswith(".index.json") else None
+    if made is None:
+        return None
+    return Mended("written anew from its shards", tail=Patch(0, len(made.data), made.data))
 
 
 def _directory(bench: Bench, damaged: Damaged) -> Mended | None:

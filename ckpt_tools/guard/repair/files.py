@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from ckpt_tools.errors import CannotLook, NoCheckpoint
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Step, Store, Swap
+from ckpt_tools.guard.journal import Move, Step, Store, Swap
 from ckpt_tools.guard.repair.damage import Bench, Damaged
 from ckpt_tools.guard.repair.evidence import Mended, mend
+from ckpt_tools.guard.repair.indexes import Index, lost
 from ckpt_tools.guard.repair.prepare import prepared
 from ckpt_tools.guard.repair.unwitnessed import noted
 from ckpt_tools.model.change import Change, Changes
@@ -93,16 +94,21 @@ class _Work:
                     rows.append(self._row(damaged, "stays", why))
                 else:
                     repairs.append(Repair(damaged, mended))
-        number = self._apply(store, repairs) if store is not None and repairs else None
+        missing = [i for i in lost(self.session) if self._is_meant(i.path, paths)]
+        number = self._apply(store, repairs, missing) if store and (repairs or missing) else None
         state = "repaired" if store is not None else "would-repair"
         rows += (self._row(r.damaged, state, _odds(r.mended)) for r in repairs)
+        written = "written" if store is not None else "would-write"
+        rows += (Change(i.path, written, "it is lost, and all its shards are there") for i in missing)
         return Changes("repair", self.root, store is not None, tuple(rows), tuple(findings), number)
 
     def _files(self, paths: Sequence[str]) -> list[str]:
         s = self.session
         known = dict.fromkeys([*(p.path for p in s.parts), *(f.path for f in s.found.bare)])
-        tops = [os.path.abspath(path) for path in paths]
-        return [p for p in known if os.path.isfile(p) and any(f"{p}/".startswith(f"{t}/") for t in tops)]
+        return [p for p in known if os.path.isfile(p) and self._is_meant(p, paths)]
+
+    def _is_meant(self, path: str, paths: Sequence[str]) -> bool:
+        return any(f"{path}/".startswith(f"{os.path.abspath(top)}/") for top in paths)
 
     def _mended(self, damaged: Damaged) -> Mended | None:
         try:
@@ -141,7 +147,7 @@ class _Work:
 
     # ---- what is done
 
-    def _apply(self, store: Store, repairs: Sequence[Repair]) -> int:
+    def _apply(self, store: Store, repairs: Sequence[Repair], missing: Sequence[Index]) -> int:
         kept = store.place("quarantine")
         steps = list[Step]()
         for damaged, mended in repairs:
@@ -154,7 +160,13 @@ class _Work:
         guessed = [r for r in repairs if r.mended.odds]
         if guessed:
             steps.insert(0, noted(store, [(r.damaged.path, r.mended.odds) for r in guessed]))
-        return store.run("repair", "; ".join(r.mended.why for r in repairs)[:4096], steps).number
+        for index in missing:
+            target = os.path.relpath(index.path, self.root)
+            incoming = f"{store.place('incoming')}/{target}"
+            store.write(incoming, index.data, like=os.path.relpath(index.shard, self.root))
+            steps.append(Move(incoming, target))
+        why = "; ".join((*(r.mended.why for r in repairs), *(i.path for i in missing)))
+        return store.run("repair", why[:4096], steps).number
 
     def _row(self, damaged: Damaged, state: str, why: str) -> Change:
         return Change(damaged.path, state, why, size=max(damaged.report.size, 0))

@@ -1,0 +1,43 @@
+"""The index of a sharded model, written from its shards: ``model.safetensors.index.json`` beside all of
+``model-0000i-of-0000n.safetensors``.
+
+Facts: huggingface_hub/serialization/_torch.py (``save_torch_state_dict``): sorted keys, two blanks of
+indentation, a line feed at the end, ``total_size`` in bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from ckpt_tools.model.tensor import Tensor
+
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<of>\d{5})\.safetensors")
+
+
+def whole_sets(paths: Iterable[str]) -> dict[str, list[str]]:
+    """The path that an index would have -> its shards in order, where none of them is missing."""
+    found: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
+    for path in paths:
+        home, name = os.path.split(path)
+        if m := _SHARD.fullmatch(name):
+            index = os.path.join(home, f"{m['stem']}.safetensors.index.json")
+            found[index, int(m["of"])][int(m["number"])] = path
+    return {
+        index: [shards[n] for n in range(1, of + 1)]
+        for (index, of), shards in found.items()
+        if shards.keys() == set(range(1, of + 1))
+    }
+
+
+def text_of(shards: Mapping[str, Sequence[Tensor]]) -> bytes | None:
+    """The index of shards by their names; None where two hold one tensor."""
+    where = [(t.name, shard) for shard, tensors in shards.items() for t in tensors]
+    if len(dict(where)) != len(where):
+        return None
+    total = sum(t.nbytes for tensors in shards.values() for t in tensors)
+    body = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where))}
+    return (json.dumps(body, indent=2, sort_keys=True) + "\n").encode()
