@@ -129,6 +129,7 @@ CODES: dict[str, Code] = {
         Code("set-aside", N, "a copy that somebody made by hand is no candidate", "to resume from it, name it: ckpt plan PATH; to be rid of it, move it away from the run"),
         Code("in-quarantine", N, "what ckpt put into quarantine is no candidate, and exists all the same", "to bring it back: ckpt quarantine --restore PATH; where nothing else is left, a job does not start from nothing"),
         Code("repaired-unwitnessed", W, "a flipped bit was repaired by the CRC that told it, and nothing else proves that it was that bit", "compare it with a copy (ckpt repair --from DIR), or 'ckpt seal' it to accept it as it is"),
+        Code("restart-loop", W, "several starts in a row resumed from the same checkpoint, and none has saved a later one", "look at how those jobs ended before starting it once more: 'ckpt plan --history' lists them"),
         Code("passed-over", N, "a file or checkpoint that is no older than the choice is called the best or an export, or holds no later training state", "to resume from it, name it: ckpt plan PATH"),
         Code("parallel-sizes", W, "the parallel sizes in the files contradict each other or the names on disk", "complete names go first; say --tp, --pp and --world-size if they are wrong"),
         Code("topology-mismatch", E, "this layout cannot be loaded by another number of ranks", "start the job with the saved world size"),

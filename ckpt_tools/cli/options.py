@@ -120,6 +120,14 @@ HOOK_BUDGET = 60.0
 waits.
 """
 
+History = Annotated[
+    bool,
+    typer.Option(
+        "--history",
+        help="List what earlier starts resumed from instead, and what was lost.",
+        show_default=False,
+    ),
+]
 Apply = Annotated[
     bool,
     typer.Option(
@@ -325,7 +333,7 @@ def _request(formats: Sequence[str], more: Collection[str], given: Mapping[str, 
     to = requested(formats, given)
     found = settings(given, to)
     selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
-    if more and selection.budget is None:
+    if JOB.keys() & set(more) and selection.budget is None:
         selection = replace(selection, budget=HOOK_BUDGET)
     return Request(
         found.root,

@@ -163,6 +163,7 @@ PANELS = {
         "--root",
         "--explain",
         "--explain-bytes",
+        "--history",
         "--quiet",
         "--verbose",
         "--color",

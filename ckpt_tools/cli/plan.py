@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
+
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.errors import CkptError
+from ckpt_tools.errors import CkptError, NoCheckpoint
 
 
-@options.choosing("table", "json", "shell")
+@options.choosing("table", "json", "shell", history=options.History)
 def plan(request: options.Request) -> int:
     """Say which checkpoint the job resumes from, which file every rank loads (--rank N: that rank alone), and
     why.
 
-    Without an answer the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 could not look.
+    Without an answer the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 could not look. With
+    --history: 0 listed, 3 no start of ROOT is known, 5 the history cannot be read.
     """
     from ckpt_tools import api
     from ckpt_tools.planning.answer import narrowed
 
     to = request.output
+    if request.given["history"]:
+        return _history(request)
     try:
         with output.explaining_failure(request.output, request.explain), progress(to) as meter:
             result = api.plan(request.root, request.selection, progress=meter, note=output.cache_notes(to))
@@ -48,4 +53,19 @@ def plan(request: options.Request) -> int:
         from ckpt_tools.output import shell
 
         console.out(shell.render(result))
+    return 0
+
+
+def _history(request: options.Request) -> int:
+    """What 'ckpt run' and 'ckpt hook' have decided for ROOT."""
+    from ckpt_tools.output import history as told
+    from ckpt_tools.planning.decision_log import place_of
+    from ckpt_tools.planning.starts import history
+
+    root, to = os.path.abspath(request.root), request.output
+    found = history(root, place_of(root, request.selection), request.selection.trust)
+    if not found.starts and not found.damaged:
+        text = f"no start of {root} is known ({place_of(root, request.selection)})"
+        raise NoCheckpoint(text, "'ckpt run' and 'ckpt hook' write it; --plan-dir says where they do")
+    console.out(told.json(found) if to.format == "json" else told.render(found, to.view))
     return 0

@@ -19,6 +19,7 @@ from ckpt_tools.layouts import Layouts, layouts_of
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.starts import with_loop
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings.checked_json import wrong
 from ckpt_tools.storage.trust import OURS
@@ -109,7 +110,8 @@ class Decider:
 
     def plan(self) -> LoadPlan:
         """The plan for the whole job; one without a checkpoint where that is allowed."""
-        return api.plan(self.root, self.selection, progress=self.listener.progress, note=self.listener.note)
+        made = api.plan(self.root, self.selection, progress=self.listener.progress, note=self.listener.note)
+        return with_loop(made, self.root, self.decisions.directory, self.selection.trust)
 
     def _body(self, plan: LoadPlan) -> Body:
         if self.listener.made:

@@ -15,16 +15,18 @@ from typing import NamedTuple, Protocol
 
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError
 from ckpt_tools.job.decision import Body, Decision, failed, read
-from ckpt_tools.job.files import locked, noted, written
+from ckpt_tools.job.files import locked, noted, write, written
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.pruning import prune
 from ckpt_tools.model.plan import EarlierStart
 from ckpt_tools.output import json as as_json
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import decision_log, starts
 from ckpt_tools.planning.decision_log import FLAG, safe
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
+_MOST = 8 << 20
+"""Bytes of the history of starts: some 20,000. Then the older half is forgotten."""
 _NUMBERED = re.compile(r"(\d{1,9})\.(json|taken)")
 
 
@@ -133,6 +135,7 @@ class Decisions:
             with self._written(decision):
                 self._claim(decision.path, member)  # before the others are told that this node can start
                 peers.ready(decision)
+            self._remember(decision)
         except CkptError as e:
             with (
                 suppress(CkptError),
@@ -141,6 +144,25 @@ class Decisions:
                 pass
             raise
         return decision
+
+    def _remember(self, decision: Decision) -> None:
+        """Add the decision to the history of starts, which is told and never asked: where it cannot be
+        written, the job starts all the same.
+        """
+        with suppress(OSError, CkptError), trust.directory(self.directory, self.trusted) as at:
+            fd = trust.create(starts.NAME, os.O_WRONLY | os.O_APPEND, at, self.trusted)
+            try:
+                os.write(fd, starts.line(decision.body, decision.about))
+                os.fsync(fd)
+                size = os.fstat(fd).st_size
+            finally:
+                os.close(fd)
+            if size > _MOST:
+                path = os.path.join(self.directory, starts.NAME)
+                with open(path, "rb") as file:
+                    file.seek(size - _MOST // 2)
+                    kept = file.read().partition(b"\n")[2]
+                write(path, b"\n" + kept, self.trusted)
 
     def _stamped(self, blank: Decision, body: Body, about: Mapping[str, object]) -> Decision:
         by = Process.here()

@@ -81,6 +81,15 @@ def last(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
         raise CannotLook(f"{what} is damaged: {e}", hint) from e
 
 
+def read_below(path: str, what: str, trusted: Trust = OURS) -> bytes | None:
+    """The bytes of a file below --plan-dir, as ``last`` reads its own. Raises CannotLook, and Untrusted."""
+    try:
+        return _read(path, trusted)
+    except OSError as e:
+        hint = "make it readable, or name another directory with --plan-dir"
+        raise CannotLook(f"{what} {path} cannot be read: {e.strerror}", hint) from e
+
+
 def _read(path: str, trusted: Trust) -> bytes | None:
     """The bytes of a file below --plan-dir; None where it is not there, and others could not have taken it
     away.

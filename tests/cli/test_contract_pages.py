@@ -106,7 +106,7 @@ def test_every_field_that_the_page_names_is_in_a_real_answer(asker: Asker, tmp_p
     values: list[Any] = [json.loads(asker.execute(*line.split(), "--json")[1]) for line in (
         "verify run --explain-bytes --level values", "verify run --sample 1/2", "plan run", "latest run --rank 0", "hook run --plan-dir state --view view --job j",
         "ls run", f"show run/{FILE}", "diff run/iter_0000010 run/iter_0000020", "explain truncated", "formats", "layouts", "layouts run --check --layout megatron",
-        "launchers", "plan none", "quarantine run/iter_0000010", "repair run", "seal run --dry-run --again", "show run/iter_0000010/.ckpt-seal.json",
+        "launchers", "plan none", "plan run --history --plan-dir state", "quarantine run/iter_0000010", "repair run", "seal run --dry-run --again", "show run/iter_0000010/.ckpt-seal.json",
     )]  # fmt: skip
     values += [
         json.loads(line) for line in asker.execute("verify", root, "--format", "jsonl")[1].splitlines()

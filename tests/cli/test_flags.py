@@ -273,6 +273,7 @@ ONE_NODE = ("--agree", "--nodes", "2", "--node", "0", "--world-size", "2")
 CHOICE: dict[str, Case] = {
     "root": Case(lambda tmp: [], ("@plain",), ("@rolled_back",)),
     "rank": Case(per_rank, ("--rank", "0"), ("--rank", "1")),
+    "history": Case(plain, (), ("--history",)),
     "world_size": Case(plain, (), ("--world-size", "4")),
     "order": Case(rolled_back, (), ("--order", "step")),
     "resume_from": Case(behind, (), ("--resume-from", "tracker")),

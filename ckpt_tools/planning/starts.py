@@ -1,0 +1,155 @@
+"""The history of a root: what each start of a job resumed from, and what was lost on the way.
+
+One line of JSON for each decision, in the directory of the log of decisions (``decision_log.place``). It is
+told, and never asked for an answer: a line that was cut is counted, and a history that is lost stops nobody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import Any
+
+from ckpt_tools.errors import CkptError
+from ckpt_tools.findings import finding
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.planning import decision_log
+from ckpt_tools.storage.trust import OURS, Trust
+
+NAME = "starts.jsonl"
+LOOP = 3
+"""Starts in a row from the same checkpoint that are worth a warning: a job that died before its first save
+was restarted 44 times before anybody looked.
+"""
+_LISTED = 32
+
+
+@frozen
+class Passed:
+    """A checkpoint that was there and was not resumed from: the codes of what was against it."""
+
+    path: str
+    step: int | None
+    codes: tuple[str, ...]
+
+
+@frozen
+class Start:
+    """One decision. ``path`` is None for a start from nothing; ``decided_at`` is in seconds since the epoch.
+
+    ``passed`` are the better checkpoints that were given up, ``lost_steps`` and ``lost_seconds`` how far the
+    furthest of them, or of what lies ahead, was beyond the one that was chosen (None where it is not known).
+    """
+
+    decided_at: float
+    path: str | None
+    step: int | None = None
+    kind: str | None = None
+    job: str | None = None
+    host: str | None = None
+    passed: tuple[Passed, ...] = ()
+    lost_steps: int | None = None
+    lost_seconds: float | None = None
+
+
+@frozen
+class History:
+    """The starts of a root, the last one first; ``damaged`` lines say nothing."""
+
+    root: str
+    starts: tuple[Start, ...] = ()
+    damaged: int = 0
+
+    @property
+    def repeats(self) -> int:
+        """How many starts in a row, up to the last, resumed from the same checkpoint."""
+        if not self.starts or self.starts[0].path is None:
+            return 0
+        same = self.starts[0].path, self.starts[0].step
+        return sum(1 for _ in takewhile(lambda s: (s.path, s.step) == same, self.starts))
+
+
+def history(root: str, directory: str, trusted: Trust = OURS) -> History:
+    """What the log in ``directory`` tells. Raises CannotLook where it cannot be read, and Untrusted where
+    others could have written it.
+    """
+    data = decision_log.read_below(f"{directory}/{NAME}", "the history of starts", trusted)
+    rows = [line for line in (data or b"").split(b"\n") if line.strip()]
+    starts = [start for start in map(_start, rows) if start is not None]
+    return History(root, tuple(reversed(starts)), len(rows) - len(starts))
+
+
+def line(body: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
+    """The line for a decision (docs/json.md), and a line feed before it: what was cut ends there."""
+    chosen, ahead = body.get("checkpoint"), body.get("ahead") or ()
+    passed = [
+        {"path": r["path"], "step": r.get("step"), "codes": sorted({f["code"] for f in r["findings"]})}
+        for r in (body.get("rejected") or ())[:_LISTED]
+    ]
+    row: dict[str, Any] = {
+        "decided_at": about["decided_at"],
+        "host": about.get("host"),
+        "job": about.get("job"),
+        "path": chosen and chosen["path"],
+        "step": chosen and chosen.get("step"),
+        "kind": chosen and chosen.get("kind"),
+        "passed": passed,
+    }
+    if chosen:
+        beyond = [*passed, *ahead]
+        row["lost_steps"] = _beyond(chosen.get("step"), [r.get("step") for r in beyond])
+        row["lost_seconds"] = _beyond(chosen.get("mtime"), [r.get("mtime") for r in ahead])
+    return b"\n" + json.dumps(row).encode("utf-8", "surrogateescape")
+
+
+def _beyond(here: float | None, others: Sequence[float | None]) -> float | None:
+    known = [n for n in others if n is not None]
+    return None if here is None or not known else max(0, *(n - here for n in known))
+
+
+def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust = OURS) -> LoadPlan:
+    """The plan, with a warning where it resumes at least for the third time in a row from one checkpoint."""
+    if plan.checkpoint is None:
+        return plan
+    try:
+        before = history(root, directory, trusted)
+    except CkptError:  # it is told, and never asked
+        return plan
+    if before.repeats < LOOP - 1 or before.starts[0].path != plan.checkpoint.path:
+        return plan
+    text = f"{before.repeats} starts in a row have resumed from it, and none has saved anything later"
+    return replace(plan, warnings=(*plan.warnings, finding("restart-loop", text, path=plan.checkpoint.path)))
+
+
+def _start(data: bytes) -> Start | None:
+    """None for a line that says nothing."""
+    try:
+        row = json.loads(data)
+        path = row["path"]
+        passed = tuple(
+            Passed(str(p["path"]), _whole(p["step"]), tuple(map(str, p["codes"]))) for p in row["passed"]
+        )
+        return Start(
+            float(row["decided_at"]),
+            None if path is None else str(path),
+            _whole(row["step"]),
+            _text(row["kind"]),
+            _text(row["job"]),
+            _text(row["host"]),
+            passed,
+            _whole(row.get("lost_steps")),
+            None if row.get("lost_seconds") is None else float(row["lost_seconds"]),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _whole(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) else None
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,132 @@
+"""The history of starts: one line for each decision, told by ``ckpt plan --history``, and never in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, megatron, torchrun_env
+
+from ckpt_tools.planning import decision_log, starts
+
+
+def run(root: Path, plans: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return ckpt("run", str(root), "--plan-dir", str(plans), *words, "--", *SAY)
+
+
+def history(root: Path, plans: Path, code: int = 0) -> dict:
+    done = ckpt("plan", str(root), "--plan-dir", str(plans), "--history", "--json")
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return json.loads(done.stdout)
+
+
+def log(root: Path, plans: Path) -> Path:
+    return Path(decision_log.place(str(plans), str(root))) / starts.NAME
+
+
+def test_each_start_is_a_line(tmp_path: Path) -> None:
+    root, plans = megatron(tmp_path / "run", steps=(10,)), tmp_path / "plans"
+    history(root, plans, code=3)
+    assert run(root, plans).returncode == 0
+    megatron(root, steps=(20, 30))
+    broken(root, 30)
+    done = run(root, plans, "--settle", "0s")
+    assert done.returncode == 0, done.stderr
+    last, first = history(root, plans)["starts"]
+    assert (first["step"], first["passed"], first["lost_steps"]) == (10, [], None)
+    assert (last["step"], last["lost_steps"]) == (20, 10)
+    (passed,) = last["passed"]
+    assert passed["step"] == 30 and passed["codes"]
+    table = ckpt("plan", str(root), "--plan-dir", str(plans), "--history").stdout
+    assert "10 steps" in table and "iter_0000030" in table and "2 starts" in table
+
+
+def test_a_start_from_nothing_is_one_as_well(tmp_path: Path) -> None:
+    (root := tmp_path / "run").mkdir()
+    assert run(root, tmp_path / "plans", "--allow-none").returncode == 0
+    (only,) = history(root, tmp_path / "plans")["starts"]
+    assert only["path"] is None and history(root, tmp_path / "plans")["repeats"] == 0
+
+
+def test_the_third_start_from_the_same_checkpoint_is_said(tmp_path: Path) -> None:
+    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+    warned = ["restart-loop" in run(root, plans).stderr for _ in range(4)]
+    assert warned == [False, False, True, True]
+    assert history(root, plans)["repeats"] == 4
+    megatron(root, steps=(30,))
+    assert "restart-loop" not in run(root, plans, "--settle", "0s").stderr
+    assert history(root, plans)["repeats"] == 1
+
+
+def test_members_of_one_job_are_one_line(tmp_path: Path) -> None:
+    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+    line = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--worker", "--", "true"]
+    jobs = [subprocess.Popen(line, env={**CLEAN, **torchrun_env(rank, 2)}) for rank in range(2)]
+    assert [job.wait() for job in jobs] == [0, 0]
+    assert len(history(root, plans)["starts"]) == 1
+
+
+@pytest.mark.parametrize("text", ["garbage", '{"path": 3', "[]", "\0\xff", '{"path": null}', "[" * 100_000])
+def test_a_line_that_says_nothing_is_counted(text: str, tmp_path: Path) -> None:
+    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+    run(root, plans)
+    with log(root, plans).open("a") as file:
+        file.write(f"\n{text}")
+    assert run(root, plans).returncode == 0
+    told = history(root, plans)
+    assert (len(told["starts"]), told["damaged"]) == (2, 1)
+
+
+def test_where_it_cannot_be_written_the_job_starts_all_the_same(tmp_path: Path) -> None:
+    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+    log(root, plans).mkdir(parents=True)
+    assert run(root, plans).returncode == 0
+    assert ckpt("plan", str(root), "--plan-dir", str(plans), "--history").returncode == 5
+
+
+def test_what_others_could_have_written_is_not_told(tmp_path: Path) -> None:
+    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+    run(root, plans)
+    log(root, plans).chmod(0o666)
+    assert ckpt("plan", str(root), "--plan-dir", str(plans), "--history").returncode == 2
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_killed_at_any_call_that_writes_the_history_is_readable(call: str, tmp_path: Path) -> None:
+    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+    run(root, plans)
+    line = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", str(log(root, plans))]
+    line += ["-e", f"inject={call}:signal=KILL:when=1"]
+    line += [*CKPT, "run", str(root), "--plan-dir", str(plans), "--", "true"]
+    done = subprocess.run(line, env=CLEAN, capture_output=True)
+    assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), done.stderr
+    assert run(root, plans).returncode == 0
+    told = history(root, plans)
+    assert len(told["starts"]) in (2, 3) and not told["damaged"]
+
+
+def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ckpt_tools.job import decisions
+
+    monkeypatch.setattr(decisions, "_MOST", 2000)
+    made = decisions.Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
+    for step in range(60):
+        body = {
+            "checkpoint": {"path": "/x", "step": step, "mtime": 1.0},
+            "decision": {"decided_at": float(step)},
+        }
+        made._remember(decisions.Decision("", body))
+    told = starts.history(str(tmp_path / "run"), made.directory)
+    assert told.starts[0].step == 59 and 5 < len(told.starts) < 40 and not told.damaged
+    assert os.path.getsize(f"{made.directory}/{starts.NAME}") <= 2200
+
+
+def test_a_question_does_not_pay_for_it() -> None:
+    code = "import sys; from ckpt_tools.cli import execute; execute(['plan', '/nowhere']); print('ckpt_tools.planning.starts' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=CLEAN, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
