@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Sum, mismatches
 from ckpt_tools.checksum.single_bit import flipped_bit, odds
+from ckpt_tools.guard.digest_pass import counters
 from ckpt_tools.guard.repair.damage import (
     Bench,
     Damaged,
@@ -31,6 +32,15 @@ _TRIED = 4 << 30
 _BLOCK_TRIED = 8 << 20
 
 
+class Copies(NamedTuple):
+    """Files that may hold what a damaged one has lost: of its name in other trees, and files of its
+    checkpoint that have its role and its size.
+    """
+
+    named_alike: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+
+
 class Mended(NamedTuple):
     """How a file can be mended. ``whole`` is the file that takes its place as it is; else ``patches`` are the
     bytes that change, and ``tail`` replaces all from its offset on. ``odds`` is the probability at most that
@@ -45,7 +55,7 @@ class Mended(NamedTuple):
     tail: Patch | None = None
 
 
-def mend(bench: Bench, damaged: Damaged, copies: Sequence[str]) -> Mended | None:
+def mend(bench: Bench, damaged: Damaged, copies: Copies) -> Mended | None:
     """The first way in the order of evidence; None where there is none."""
     if (damaged.wrong or damaged.beside) and (found := _patched(bench, damaged, copies)):
         return found
@@ -89,14 +99,15 @@ def _write(path: str, source: Source, length: int, tail: bytes = b"") -> None:
         out.write(tail)
 
 
-def _patched(bench: Bench, damaged: Damaged, copies: Sequence[str]) -> Mended | None:
+def _patched(bench: Bench, damaged: Damaged, copies: Copies) -> Mended | None:
     """The bytes that make every checksum fit. Where more than what they cover is damaged, where they lie and
     what they say may be known only when some of it is mended: then it is tried on a copy.
     """
     size = damaged.report.size
     with ExitStack() as files:
         source = files.enter_context(LocalSource(damaged.path))
-        same = (path for path in copies if os.path.getsize(path) == size)
+        tried = (*copies.named_alike, *copies.beside)
+        same = (path for path in tried if os.path.getsize(path) == size)
         others: dict[str, Source] = {path: files.enter_context(LocalSource(path)) for path in same}
         found = _Patches(bench, source, others)
         if damaged.by_checksums_alone:
@@ -226,34 +237,58 @@ def _words(patches: Sequence[Patch], used: dict[Patch, Sum]) -> str:
     return "; ".join(said)
 
 
-def _whole(bench: Bench, damaged: Damaged, copies: Sequence[str]) -> Iterator[Mended]:
-    """Copies that are sound in the place of the file, and provably the same file."""
-    for path in copies:
+def _whole(bench: Bench, damaged: Damaged, copies: Copies) -> Iterator[Mended]:
+    """Copies that are sound in the place of the file, and provably of the same save.
+
+    Without a seal only a file of the same name counts, whose content tells the step that the damaged one must
+    have, and whose bytes are the same as far as there are any: a backup of an older step, another rank's file
+    or another run's is none, however much of it is alike.
+    """
+    is_sealed = bench.sealed(damaged.path) is not None
+    for path in (*copies.named_alike, *copies.beside) if is_sealed else copies.named_alike:
         other = bench.look(path, instead_of=damaged.path)
         if other.is_damaged or other.report.format is None or other.report.format != damaged.report.format:
             continue
-        if bench.sealed(damaged.path):
+        if is_sealed:
             yield Mended(f"as a whole from {path}, which is what was sealed", whole=path)
-        elif _alike(damaged.path, path):
-            yield Mended(
-                f"as a whole from {path}, which is sound and has the same bytes elsewhere", whole=path
-            )
+        elif _of_one_save(bench, damaged, other) and _alike(damaged.path, path):
+            yield Mended(f"as a whole from {path}, which is sound, of the same step, and alike", whole=path)
+
+
+def _of_one_save(bench: Bench, damaged: Damaged, other: Damaged) -> bool:
+    """Whether the content of a copy tells where in training it was saved, and that is where the damaged file
+    must be from.
+    """
+    part = bench.parts.get(damaged.path)
+    if part is None:
+        return False
+    nameless = part._replace(step=None, epoch=None, step_in_epoch=None)
+    told = bench.session.layouts.of(part).steps(nameless, other.report.metadata)
+    pairs = zip(told, (part.step, part.epoch, part.step_in_epoch), strict=True)
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if known:
+        return all(a == b for a, b in known)
+    named = part.epoch if part.step is None else part.step
+    return named is not None and named in counters(other.report.metadata).values()
 
 
 _BLOCK = 4096
-_DIFFERENT = 10
-"""A file is another's damaged twin where no more than one block in ten differs (or one alone)."""
+_MANY = 64
+_FEW_BYTES = 16
 
 
 def _alike(damaged: str, other: str) -> bool:
-    """Whether a damaged file has the bytes of another, but for a few blocks or its end."""
+    """Whether a damaged file has the bytes of another: all that are left where it is cut, at least half of
+    them; else all but one block of many, or a few bytes.
+    """
     with LocalSource(damaged) as a, LocalSource(other) as b:
-        size = min(a.size, b.size)
-        if a.size > b.size or not size:
+        if not b.size / 2 <= a.size <= b.size:
             return False
-        different = total = 0
-        for at in range(0, size - size % _BLOCK or size, _BLOCK):
-            n = min(_BLOCK, size - at)
-            total += 1
-            different += a.read(at, n) != b.read(at, n)
-        return different <= max(1, total // _DIFFERENT) and different < total
+        blocks = [(at, min(_BLOCK, a.size - at)) for at in range(0, a.size, _BLOCK)]
+        differing = [(at, n) for at, n in blocks if a.read(at, n) != b.read(at, n)]
+        if a.size < b.size or len(differing) > 1:
+            return not differing
+        if len(blocks) >= _MANY:
+            return True
+        places = (zip(a.read(at, n), b.read(at, n), strict=True) for at, n in differing)
+        return sum(x != y for pairs in places for x, y in pairs) <= _FEW_BYTES

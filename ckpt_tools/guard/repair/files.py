@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from ckpt_tools.errors import CannotLook, NoCheckpoint
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Move, Step, Store, Swap
 from ckpt_tools.guard.repair.damage import Bench, Damaged
-from ckpt_tools.guard.repair.evidence import Mended, mend
+from ckpt_tools.guard.repair.evidence import Copies, Mended, mend
 from ckpt_tools.guard.repair.indexes import Index, lost
 from ckpt_tools.guard.repair.prepare import prepared
 from ckpt_tools.guard.repair.unwitnessed import noted
 from ckpt_tools.model.change import Change, Changes
-from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -73,27 +74,17 @@ class _Work:
         self.bench = Bench(s)
 
     def done(self, paths: Sequence[str], store: Store | None) -> Changes:
-        rows, repairs, findings = list[Change](), list[Repair](), list[Finding]()
-        files = self._files(paths)
-        for path in paths:
-            if not os.path.lexists(path):
-                raise CannotLook(f"{path} is not there")
-        if not files:
-            where = ", ".join(paths)
-            raise NoCheckpoint(
-                f"nothing at {where} is a file of a checkpoint", "'ckpt ls' shows what is there"
-            )
-        for path in files:
-            damaged = self.bench.look(path)
-            if damaged.report.verdict is Verdict.UNKNOWN:
-                findings += (f for f in damaged.report.findings if f.severity)
-            elif damaged.is_damaged:
-                mended = self._mended(damaged)
-                why = self._why_it_stays(damaged, mended)
-                if why or mended is None:
-                    rows.append(self._row(damaged, "stays", why))
-                else:
-                    repairs.append(Repair(damaged, mended))
+        looks = [self.bench.look(path) for path in self._files(paths)]
+        unseen = [look for look in looks if look.report.verdict is Verdict.UNKNOWN]
+        findings = [f for look in unseen for f in look.report.findings if f.severity]
+        rows, repairs = list[Change](), list[Repair]()
+        for damaged in (look for look in looks if look.is_damaged):
+            mended = self._mended(damaged)
+            why = self._why_it_stays(damaged, mended)
+            if why or mended is None:
+                rows.append(self._row(damaged, "stays", why))
+            else:
+                repairs.append(Repair(damaged, mended))
         missing = [i for i in lost(self.session) if self._is_meant(i.path, paths)]
         number = self._apply(store, repairs, missing) if store and (repairs or missing) else None
         state = "repaired" if store is not None else "would-repair"
@@ -103,23 +94,30 @@ class _Work:
         return Changes("repair", self.root, store is not None, tuple(rows), tuple(findings), number)
 
     def _files(self, paths: Sequence[str]) -> list[str]:
+        """Raises CannotLook for a path that is not there, and NoCheckpoint where nothing is recognised."""
+        for path in paths:
+            if not os.path.lexists(path):
+                raise CannotLook(f"{path} is not there")
         s = self.session
         known = dict.fromkeys([*(p.path for p in s.parts), *(f.path for f in s.found.bare)])
-        return [p for p in known if os.path.isfile(p) and self._is_meant(p, paths)]
+        files = [p for p in known if os.path.isfile(p) and self._is_meant(p, paths)]
+        if not files:
+            text = f"nothing at {', '.join(paths)} is a file of a checkpoint"
+            raise NoCheckpoint(text, "'ckpt ls' shows what is there")
+        return files
 
     def _is_meant(self, path: str, paths: Sequence[str]) -> bool:
         return any(f"{path}/".startswith(f"{os.path.abspath(top)}/") for top in paths)
 
     def _mended(self, damaged: Damaged) -> Mended | None:
         try:
-            return mend(self.bench, damaged, list(self._copies_of(damaged.path))[:_COPIES])
+            copies = Copies(tuple(self._named_alike(damaged.path)), tuple(self._beside(damaged.path)))
+            return mend(self.bench, damaged, copies)
         except OSError as e:
             raise CannotLook(f"{e.filename or damaged.path}: {e.strerror}") from e
 
-    def _copies_of(self, path: str) -> Iterator[str]:
-        """Files that may be what this one was: of the same name in the trees of copies, and those of its
-        checkpoint that have its role and its size.
-        """
+    def _named_alike(self, path: str) -> Iterator[str]:
+        """The file of the same name in each tree of copies."""
         own = os.stat(path)
         below = os.path.relpath(path, self.root).split("/")
         for top in self.copies:
@@ -128,9 +126,12 @@ class _Work:
                 if os.path.isfile(other) and not os.path.samestat(os.stat(other), own):
                     yield other
                     break
+
+    def _beside(self, path: str) -> Iterator[str]:
+        """The files of its checkpoint that have its role and its size: replicas, among others."""
         part = self.bench.parts.get(path)
         if part is not None:
-            yield from (p.path for p in self.session.parts if _replica(p, part))
+            yield from islice((p.path for p in self.session.parts if _replica(p, part)), _COPIES)
 
     def _why_it_stays(self, damaged: Damaged, mended: Mended | None) -> str:
         if self.session.now_ns - os.stat(damaged.path).st_mtime_ns < self.session.options.settle * 1e9:
