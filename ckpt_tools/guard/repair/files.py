@@ -16,7 +16,7 @@ from ckpt_tools.guard.repair.indexes import Index, lost
 from ckpt_tools.guard.repair.prepare import prepared
 from ckpt_tools.guard.repair.unwitnessed import noted
 from ckpt_tools.model.change import Change, Changes
-from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -75,23 +75,26 @@ class _Work:
 
     def done(self, paths: Sequence[str], store: Store | None) -> Changes:
         looks = [self.bench.look(path) for path in self._files(paths)]
-        unseen = [look for look in looks if look.report.verdict is Verdict.UNKNOWN]
-        findings = [f for look in unseen for f in look.report.findings if f.severity]
-        rows, repairs = list[Change](), list[Repair]()
-        for damaged in (look for look in looks if look.is_damaged):
-            mended = self._mended(damaged)
-            why = self._why_it_stays(damaged, mended)
-            if why or mended is None:
-                rows.append(self._row(damaged, "stays", why))
-            else:
-                repairs.append(Repair(damaged, mended))
+        rows, repairs = self._mendable([look for look in looks if look.is_damaged])
         missing = [i for i in lost(self.session) if self._is_meant(i.path, paths)]
         number = self._apply(store, repairs, missing) if store and (repairs or missing) else None
-        state = "repaired" if store is not None else "would-repair"
+        applied = store is not None
+        state, written = ("repaired", "written") if applied else ("would-repair", "would-write")
         rows += (self._row(r.damaged, state, _odds(r.mended)) for r in repairs)
-        written = "written" if store is not None else "would-write"
         rows += (Change(i.path, written, "it is lost, and all its shards are there") for i in missing)
-        return Changes("repair", self.root, store is not None, tuple(rows), tuple(findings), number)
+        return Changes("repair", self.root, applied, tuple(rows), tuple(_unseen(looks)), number)
+
+    def _mendable(self, damaged: Sequence[Damaged]) -> tuple[list[Change], list[Repair]]:
+        """(what stays as it is, and why; what can be repaired)."""
+        rows, repairs = list[Change](), list[Repair]()
+        for one in damaged:
+            mended = self._mended(one)
+            why = self._why_it_stays(one, mended)
+            if why or mended is None:
+                rows.append(self._row(one, "stays", why))
+            else:
+                repairs.append(Repair(one, mended))
+        return rows, repairs
 
     def _files(self, paths: Sequence[str]) -> list[str]:
         """Raises CannotLook for a path that is not there, and NoCheckpoint where nothing is recognised."""
@@ -173,6 +176,13 @@ class _Work:
         return Change(damaged.path, state, why, size=max(damaged.report.size, 0))
 
 
+def _unseen(looks: Sequence[Damaged]) -> Iterator[Finding]:
+    """What kept files from being looked at."""
+    for look in looks:
+        if look.report.verdict is Verdict.UNKNOWN:
+            yield from (f for f in look.report.findings if f.severity)
+
+
 def _replica(other: Part, part: Part) -> bool:
     same = (other.role, other.size, other.step, other.epoch) == (part.role, part.size, part.step, part.epoch)
     return same and other.path != part.path and other.base == part.base
@@ -182,8 +192,3 @@ def _odds(mended: Mended) -> str:
     if not mended.odds:
         return mended.why
     return f"{mended.why}; the probability that it was another damage is at most {mended.odds:.2g}"
-
-
-def unreadable(changes: Changes) -> bool:
-    """Whether something could not be looked at."""
-    return any(f.code in ("unreadable", "in-use") for f in changes.findings)
