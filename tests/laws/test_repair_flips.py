@@ -14,7 +14,7 @@ from ckpt_tools import guard
 from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
 from ckpt_tools.checksum.single_bit import Flip, flipped_bit, longest, odds
 from ckpt_tools.formats import FORMATS
-from ckpt_tools.guard.repair.damage import Bench, Damaged, crc_of, extents_of
+from ckpt_tools.guard.repair.damage import Bench, Damaged, crc_of, extents_of, length_of
 from ckpt_tools.guard.repair.evidence import Copies, mend
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
@@ -25,7 +25,11 @@ GOOD = {
     if (FORMAT_FILES / fmt.name / "good").exists() and fmt.name != "seal"
 }
 EACH = [
-    pytest.param(path, id=f"{name}/{path.name}", marks=[] if path == some[0] else pytest.mark.exhaustive)
+    pytest.param(
+        path,
+        id=f"{name}/{path.name}",
+        marks=[] if path == some[0] or "crc" in path.name else pytest.mark.exhaustive,
+    )
     for name, some in GOOD.items()
     for path in some
 ]
@@ -53,7 +57,8 @@ def bench_of(root: Path) -> Bench:
 
 def places(look: Damaged) -> list[int]:
     """Every bit that a CRC of a record below 512 KiB covers, as it lies in the file."""
-    found = [e for s in look.sums if crc_of(s) for e in extents_of(s) or () if e.length <= LARGEST]
+    sums = [s for s in look.sums if crc_of(s) and length_of(s) <= LARGEST and s.otherwise is None]
+    found = [e for s in sums for e in extents_of(s) or ()]  # what two readings differ in is not certain
     return [8 * at + bit for e in found for at in range(e.offset, e.offset + e.length) for bit in range(8)]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from ckpt_tools.checksum import Crc, Outcome, Sum, mismatches
 from ckpt_tools.checksum.chunks import chunks
 from ckpt_tools.checksum.combine import CRC32, CRC32C
 from ckpt_tools.checksum.sums import Deflated, Extent
-from ckpt_tools.formats import Anatomy
+from ckpt_tools.formats import Anatomy, format_of, names, structure
 from ckpt_tools.formats.common.zero_pages import watching
 from ckpt_tools.inspection.check import Inspection
 from ckpt_tools.model.finding import Severity, Verdict
@@ -17,6 +19,7 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session, formats_allowed
+from ckpt_tools.storage import LocalSource, ShortRead
 
 _CRC_DIGITS = 8
 
@@ -73,6 +76,8 @@ class Bench:
         except StopIteration as done:
             report, anatomy = done.value
         beside = list(self._beside(report, anatomy, named)) if report.verdict is Verdict.BROKEN else []
+        if report.verdict is Verdict.BROKEN and report.format is None:
+            beside += _by_name(path)
         return Damaged(path, report, anatomy.sums, wrong, beside)
 
     def _beside(self, report: Report, anatomy: Anatomy, named: str) -> Iterator[Sum]:
@@ -90,6 +95,19 @@ class Bench:
         seals = self.session.indexes.seals
         said = seals.sealed(path) if seals is not None else []
         return said[0] if len({f.chunks for f in said}) == 1 else None
+
+
+def _by_name(path: str) -> Iterator[Sum]:
+    """What is stored in a file that begins like none of the formats that its name stands for, as each of them
+    would read it.
+    """
+    with LocalSource(path) as source:
+        for name in names.allowed(os.path.basename(path)):
+            anatomy = Anatomy()
+            with suppress(ShortRead, OSError):
+                for _ in structure(source, anatomy, format_of(name).checks[Level.STRUCTURE]):
+                    pass
+            yield from (*anatomy.sums, *anatomy.failed)
 
 
 def _noting(told: Iterator[tuple[Sum, Outcome]], wrong: list[Sum]) -> Iterator[tuple[Sum, Outcome]]:
