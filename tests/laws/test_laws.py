@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import random
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from described import LAYOUTS, START, harm, question, tree, write
 from examples import examples
 from hypothesis import given, note
 from hypothesis import strategies as st
+from memory import brief_directory
 from oracle import Answer, Question, Save, Tree, answer
 
 from ckpt_tools import errors
@@ -109,9 +109,9 @@ def test_the_plan_is_what_the_oracle_says(layout: str, data: st.DataObject) -> N
     made, q = described(data, layout)
     expected = answer(made, q)
     note(f"expected {expected}")
-    with tempfile.TemporaryDirectory() as name:
-        write(made, Path(name))
-        compare(asked(Path(name), q), expected, Path(name))
+    with brief_directory() as top:
+        write(made, top)
+        compare(asked(top, q), expected, top)
 
 
 @EXAMPLES
@@ -133,9 +133,9 @@ def test_saves_without_the_highest_ranks_are_what_the_oracle_says(data: st.DataO
         harm(data, made)
     expected = answer(made, q)
     note(f"expected {expected}")
-    with tempfile.TemporaryDirectory() as name:
-        write(made, Path(name))
-        compare(asked(Path(name), q), expected, Path(name))
+    with brief_directory() as top:
+        write(made, top)
+        compare(asked(top, q), expected, top)
 
 
 def built(
@@ -167,8 +167,7 @@ def told(made: LoadPlan | str, root: Path) -> object:
 def test_an_older_checkpoint_never_matters_and_without_the_chosen_one_the_next_is_chosen(
     layout: str, data: st.DataObject
 ) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
+    with brief_directory() as root:
         made, q, expected = built(data, layout, root)
         before = asked(root, q)
         if isinstance(expected, str):
@@ -190,8 +189,7 @@ def test_an_older_checkpoint_never_matters_and_without_the_chosen_one_the_next_i
 @EXAMPLES
 @given(data=st.data())
 def test_damage_where_the_plan_does_not_look_never_changes_it(layout: str, data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
+    with brief_directory() as root:
         made, q, expected = built(data, layout, root, 1)
         before = asked(root, q)
         if isinstance(before, str):
@@ -244,8 +242,8 @@ def test_neither_the_directory_s_order_nor_its_place_matters_and_nothing_is_modi
 ) -> None:
     made, q = described(data, layout)
     shuffle = random.Random(data.draw(st.integers(0, 9), label="order of entries")).shuffle
-    with tempfile.TemporaryDirectory() as name:
-        root, other = Path(name) / "here", Path(name) / "elsewhere" / "there"
+    with brief_directory() as top:
+        root, other = top / "here", top / "elsewhere" / "there"
         for at in (root, other):
             at.mkdir(parents=True)
         write(made, root)
@@ -271,10 +269,9 @@ def test_neither_the_directory_s_order_nor_its_place_matters_and_nothing_is_modi
 def test_verify_blames_what_was_harmed_and_nothing_else(layout: str, data: st.DataObject) -> None:
     made, _ = described(data, layout)
     harmed = [s for s in made.saves if any(f.harm for f in s.files)]
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
+    with brief_directory() as root:
         write(made, root)
-        result = verify([name])
+        result = verify([str(root)])
         verdicts = {os.path.relpath(r.report.path, root): r.report.verdict for r in result.files}
         note(
             f"{[(r.report.path, r.report.findings) for r in result.files if r.report.findings]}"

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from examples import examples
 from fixture_trees import CASES, materialise
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from memory import brief_directory
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError
@@ -81,6 +83,23 @@ def ask(root: Path) -> Said:
     )
 
 
+@cache
+def unharmed(case: Path, kept: bool) -> Said:
+    """The answer about the tree of a case, with or without its times: asked once, as the case is drawn often
+    and nothing but the place of a copy can differ (test_a_run_is_the_same_wherever_it_lies).
+    """
+    with brief_directory() as made:
+        return ask(times_as(kept, materialise(case, made)))
+
+
+def copy_of(case: Path, target: Path, *, kept: bool = True) -> tuple[Path, Said]:
+    """A copy of the tree of a case, and the answer about it as long as nobody has touched it."""
+    root, said = times_as(kept, materialise(case, target)), unharmed(case, kept)
+    files = [str(root / name) for name in said.files]
+    newest = max((os.stat(path).st_mtime_ns for path in files), default=0)
+    return root, said._replace(inodes=inodes(files), mtime_ns=newest)
+
+
 def inodes(paths: list[str]) -> frozenset[int]:
     return frozenset(os.stat(path).st_ino for path in paths)
 
@@ -95,9 +114,11 @@ def move_times(tree: Path, later_ns: int) -> None:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + later_ns))
 
 
-def lose_times(tree: Path) -> None:
-    for path in (path for path in tree.rglob("*") if not path.is_symlink()):
+def times_as(kept: bool, tree: Path) -> Path:
+    """The tree, whose files and directories are all of one second unless their times are ``kept``."""
+    for path in (path for path in tree.rglob("*") if not (kept or path.is_symlink())):
         os.utime(path, (10**9, 10**9))
+    return tree
 
 
 def home_of(root: Path, said: Said) -> Path | None:
@@ -120,9 +141,8 @@ def trained(step: int) -> bytes:
 @examples(100)
 def test_a_later_training_state_is_never_passed_over_without_a_word(case: Path, name: str) -> None:
     """Whoever saved it, and wherever: it is chosen, or somebody is asked."""
-    with tempfile.TemporaryDirectory() as made:
-        root = materialise(case, Path(made))
-        before = ask(root)
+    with brief_directory() as made:
+        root, before = copy_of(case, made)
         assume(before.code == 0 and not (root / name).exists())
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_bytes(trained(900))
@@ -134,9 +154,8 @@ def test_a_later_training_state_is_never_passed_over_without_a_word(case: Path, 
 @given(cases, st.sampled_from(sorted(EXTRAS)), st.booleans(), st.booleans())
 @examples(300)
 def test_files_of_other_programs_change_nothing(case: Path, name: str, deep: bool, old: bool) -> None:
-    with tempfile.TemporaryDirectory() as made:
-        root = materialise(case, Path(made))
-        before = ask(root)
+    with brief_directory() as made:
+        root, before = copy_of(case, made)
         where = (root / before.files[0]).parent if deep and before.files else root
         top = where / name.partition("/")[0]
         assume(not top.exists())
@@ -152,10 +171,9 @@ def test_files_of_other_programs_change_nothing(case: Path, name: str, deep: boo
 @given(cases, st.sampled_from(TOPS))
 @examples(150)
 def test_a_run_is_the_same_wherever_it_lies(case: Path, name: str) -> None:
-    with tempfile.TemporaryDirectory() as made:
-        tree = materialise(case, Path(made))
-        before = ask(tree)
-        above = Path(made) / "above"
+    with brief_directory() as made:
+        tree, before = copy_of(case, made)
+        above = made / "above"
         (above / name).parent.mkdir(parents=True)
         tree.rename(above / name)
         after = ask(above)
@@ -175,11 +193,8 @@ def test_a_renamed_checkpoint_is_never_passed_over_without_a_word(case: Path, na
     no times were ``kept``, but then a name that tells another step is all that there is to go by.
     """
     assume(kept or not any(map(str.isdigit, name)))
-    with tempfile.TemporaryDirectory() as made:
-        root = materialise(case, Path(made))
-        if not kept:
-            lose_times(root)
-        before = ask(root)
+    with brief_directory() as made:
+        root, before = copy_of(case, made, kept=kept)
         assume(before.code == 0)
         home = home_of(root, before)
         assume(home is not None)
@@ -203,9 +218,8 @@ def test_a_renamed_checkpoint_is_never_passed_over_without_a_word(case: Path, na
 @given(cases)
 @examples(100)
 def test_a_lone_renamed_checkpoint_keeps_optimizers_and_ranks_or_is_asked_about(case: Path) -> None:
-    with tempfile.TemporaryDirectory() as made:
-        root, lone = materialise(case, Path(made)), Path(made) / "lone"
-        said = ask(root)
+    with brief_directory() as made:
+        (root, said), lone = copy_of(case, made), made / "lone"
         home = home_of(root, said) if said.files else None
         assume(home is not None and home.is_dir())
         assert home is not None
@@ -222,9 +236,9 @@ def test_a_lone_renamed_checkpoint_keeps_optimizers_and_ranks_or_is_asked_about(
 @given(cases, st.sampled_from(PAIRS), st.sampled_from([-5000, 0, 5000]))
 @examples(150)
 def test_two_runs_side_by_side_are_never_mixed(case: Path, pair: tuple[str, str], later: int) -> None:
-    with tempfile.TemporaryDirectory() as made:
-        tree = materialise(case, Path(made))
-        above = Path(made) / "above"
+    with brief_directory() as made:
+        tree = materialise(case, made)
+        above = made / "above"
         for name, seconds in zip(pair, (0, later), strict=True):
             shutil.copytree(tree, above / name, symlinks=True)
             move_times(above / name, seconds * 10**9)
@@ -236,11 +250,12 @@ def test_two_runs_side_by_side_are_never_mixed(case: Path, pair: tuple[str, str]
 @examples(200)
 def test_of_two_frameworks_in_one_directory_the_later_is_never_passed_over(case: Path, other: Path) -> None:
     """Nor are they mixed: the later is planned, or somebody is asked, or it is said that it is not."""
-    with tempfile.TemporaryDirectory() as made:
-        root, added = materialise(case, Path(made) / "one"), materialise(other, Path(made) / "other")
+    with brief_directory() as made:
+        (root, before), (added, later) = (
+            copy_of(tree, made / name) for tree, name in ((case, "one"), (other, "other"))
+        )
         tops = [{path.name for path in tree.iterdir()} for tree in (root, added)]
         assume(case.parent.parent != other.parent.parent and not tops[0] & tops[1])
-        before, later = ask(root), ask(added)
         move_times(added, before.mtime_ns + 10**12 - later.mtime_ns)
         mine, its = below(root), below(added)
         for path in added.iterdir():
@@ -261,16 +276,23 @@ FORMS = {
 """In which forms the saves of a case hold their optimizer."""
 
 
-@given(st.sampled_from(sorted(FORMS)), st.sampled_from(sorted(FORMS)))
+UNLIKE = [
+    (case, other)
+    for case, other in product(sorted(FORMS), repeat=2)
+    if FORMS[case] and FORMS[other] and not FORMS[case] & FORMS[other]
+]
+
+
+@given(st.sampled_from(UNLIKE))
 @examples(100)
-def test_two_runs_in_one_step_folder_are_never_mixed(case: Path, other: Path) -> None:
+def test_two_runs_in_one_step_folder_are_never_mixed(cases: tuple[Path, Path]) -> None:
     """The files of the one, and what of the other is called otherwise: where their optimizers differ in
     form, no plan loads files of both.
     """
-    assume(FORMS[case] and FORMS[other] and not FORMS[case] & FORMS[other])
-    with tempfile.TemporaryDirectory() as made:
-        root, added = materialise(case, Path(made) / "one"), materialise(other, Path(made) / "other")
-        homes = [home_of(tree, said) if (said := ask(tree)).files else None for tree in (root, added)]
+    with brief_directory() as made:
+        copies = [copy_of(tree, made / name) for tree, name in zip(cases, ("one", "other"), strict=True)]
+        root = copies[0][0]
+        homes = [home_of(tree, said) if said.files else None for tree, said in copies]
         assume(None not in homes)
         into, source = (Path(str(home)) for home in homes)
         mine = below(root)
@@ -291,9 +313,8 @@ TELLS_NOTHING = {"equinox", "mlx"}
 @examples(200)
 def test_another_name_for_the_newest_changes_nothing(case: Path, name: str, linked: bool) -> None:
     """A link, or a copy of its only file that was written a moment later, is that checkpoint and no other."""
-    with tempfile.TemporaryDirectory() as made:
-        root = materialise(case, Path(made))
-        before, listed = ask(root), len(scan(str(root)).checkpoints)
+    with brief_directory() as made:
+        root, before = copy_of(case, made)
         home = home_of(root, before) if before.files else None
         assume(home is not None and (linked or home.is_file()))
         assert home is not None
@@ -302,6 +323,7 @@ def test_another_name_for_the_newest_changes_nothing(case: Path, name: str, link
         assume(
             not os.path.lexists(to) and case.parent.parent.name not in ("gguf", "onnx")
         )  # models, each of its own
+        listed = len(scan(str(root)).checkpoints)
         if linked:
             to.symlink_to(home.name)
         else:

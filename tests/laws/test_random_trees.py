@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from memory import brief_directory
 from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan, scan, verify
@@ -253,8 +253,8 @@ def ask(root: str, question: Selection) -> None:
 @given(TREES, QUESTIONS)
 @examples(200)
 def test_any_tree_is_answered_and_left_alone(made: list[Entry], question: Selection) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name) / "tree"
+    with brief_directory() as top:
+        root = top / "tree"
         root.mkdir()
         build(root, made)
         before = everything(root)
@@ -274,8 +274,8 @@ def answer(root: Path) -> tuple[int, str]:
 @examples(150)
 def test_prune_leaves_the_answer_as_it_is(made: list[Entry], damaged: bool, policy: Policy) -> None:
     """Whole checkpoints go or nothing; what goes is what was said; a second pass finds nothing."""
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name) / "tree"
+    with brief_directory() as top:
+        root = top / "tree"
         root.mkdir()
         build(root, made)
         before, was = contents(root), answer(root)
