@@ -103,6 +103,16 @@ def _parser(*names: str) -> Callable[..., Any]:
     return typer.main.get_command(app)
 
 
+def parameters(name: str, words: Sequence[str]) -> dict[str, Any]:
+    """What a command line of one command says, flag by flag, without running it. Raises ValueError."""
+    try:
+        return dict(_parser(name).make_context(f"ckpt {name}", list(words)).params)  # type: ignore[attr-defined]
+    except Exception as error:
+        if hasattr(error, "show"):  # see execute()
+            raise ValueError(getattr(error, "message", str(error))) from error
+        raise
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         console.out(f"ckpt {__version__}\n")

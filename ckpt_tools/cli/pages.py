@@ -127,6 +127,7 @@ PANELS = {
         "--on-bad",
         "--hook-timeout",
         "--seal",
+        "--prune",
         "--metrics-file",
         "--metrics-port",
         "--metrics-address",
@@ -211,8 +212,8 @@ EXAMPLES = {
     "watch": (
         ("ckpt watch run --once", "verify what is new and settled, then exit (for cron)"),
         ("ckpt watch run --once --limit-rate 200MB --io direct", "beside a running job"),
+        ("ckpt watch run --once --prune '--keep-last 3'", "say what would go; remove it with --apply"),
         ("ckpt watch run --once --on-bad 'logger damaged: $CKPT_PATH'", "tell somebody of damage"),
-        ("ckpt watch run --once --metrics-file ckpt.prom", "for the node exporter's textfile collector"),
         (
             "timeout 10 ckpt watch run --metrics-port 0; test $? = 124",
             "until it is ended; 'ckpt hook install' has units",

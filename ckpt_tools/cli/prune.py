@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
+
+if TYPE_CHECKING:
+    from ckpt_tools.guard.prune import Policy
 
 FORMATS = ("table", "json")
 
@@ -22,9 +26,7 @@ def prune(
     root: options.Root = None,
     keep_last: Annotated[
         str | None,
-        _keep(
-            "N", "Keep the last N (keep_checkpoint_per_n_minutes).", "--keep-last", "--keep-checkpoint-max"
-        ),
+        _keep("N", "Keep the last N (keep_checkpoint_max).", "--keep-last", "--keep-checkpoint-max"),
     ] = None,
     keep_every: Annotated[
         str | None, _keep("STEPS", "Keep those whose step is a multiple.", "--keep-every")
@@ -108,6 +110,26 @@ def prune(
 
     console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
     return 0
+
+
+def said(flag: str, text: str) -> tuple[Policy, bool]:
+    """What one word says that holds flags of this command: what to keep, and whether damaged ones go too.
+    Raises UsageError for anything else.
+    """
+    from ckpt_tools.cli.dispatch import parameters
+    from ckpt_tools.guard.prune import Policy
+
+    try:
+        given = parameters("prune", shlex.split(text))
+    except ValueError as e:
+        raise UsageError(f"{flag}: {text!r} cannot be read: {e}") from e
+    damaged = given.pop("damaged")
+    if others := [name for name, value in given.items() if value and name not in {*_PARSERS, "keep_kind"}]:
+        hint = "other flags, and ROOT, are those of the command itself"
+        raise UsageError(f"{flag}: {others[0].replace('_', '-')} does not say what to keep", hint)
+    policy = Policy(**_policy(given))
+    policy.require_one()
+    return policy, damaged
 
 
 _PARSERS: Mapping[str, parsers.Parse] = {

@@ -44,6 +44,13 @@ def watch(
         str | None, _text("--hook-timeout", "TIME", "Time that such a command may take; default: 10m.")
     ] = None,
     seal_good: Annotated[bool, typer.Option("--seal", help="Seal what is good.", show_default=False)] = False,
+    prune: Annotated[
+        str | None,
+        _text(
+            "--prune", "POLICY", "Prune whenever there is a new good one: flags of 'ckpt prune', as one word."
+        ),
+    ] = None,
+    apply: options.Apply = False,
     metrics_file: Annotated[
         str | None, _text("--metrics-file", "FILE", "Replace FILE with metrics for Prometheus.")
     ] = None,
@@ -71,7 +78,8 @@ def watch(
 ) -> int:
     """Verify each checkpoint in ROOT once it is finished and no longer written, and again from time to time.
     What is seen is printed as JSON lines (docs/json.md). It runs until it is ended, and goes on where it was
-    when it is started again; in ROOT nothing is written but seals, with --seal.
+    when it is started again; in ROOT nothing is written but seals, with --seal, and nothing removed but
+    with --prune and --apply.
 
     Exit codes: 143 and 130 when it was ended by a signal; with --once 0 all that is finished is good, 1
     damage found, 3 there is no checkpoint, 5 something could not be looked at; 2 or 5 it cannot begin.
@@ -93,6 +101,7 @@ def watch(
         "hook_timeout": _seconds("--hook-timeout", hook_timeout, least=0.1),
         "metrics_port": _port(metrics_port),
         "metrics_address": metrics_address,
+        **_pruning(prune, apply),
     }
     choices = WatchOptions(
         read=read,
@@ -108,6 +117,20 @@ def watch(
     give_way()
     paths = [os.path.abspath(root) for root in roots]
     return run(paths, choices, lambda event: console.out(watching.line(event)))
+
+
+def _pruning(text: str | None, apply: bool) -> dict[str, object]:
+    """What of it is to be done, as WatchOptions has it."""
+    if text is None:
+        if apply:
+            raise UsageError(
+                "--apply is of use with --prune alone", "say what to keep: --prune '--keep-last 3'"
+            )
+        return {}
+    from ckpt_tools.cli.prune import said
+
+    policy, damaged = said("--prune", text)
+    return {"prune": policy, "prune_damaged": damaged, "apply": apply}
 
 
 def _seconds(flag: str, text: str | None, least: float) -> float | None:

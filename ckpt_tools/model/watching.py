@@ -8,7 +8,7 @@ from dataclasses import field
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import frozen
 
-TYPES = ("started", "checkpoint", "gone", "pass", "restart", "hook", "problem", "stopped")
+TYPES = ("started", "checkpoint", "gone", "pass", "restart", "hook", "pruned", "problem", "stopped")
 
 
 @frozen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kill_points import Commands, files_of
+from kill_points import STOPS, Commands, Stop, files_of
 from run_helpers import broken, ckpt, megatron, one_file_per_rank
 
 from ckpt_tools import guard
@@ -179,13 +178,12 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     made.close()
 
 
-ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
 TREES = {"directories": megatron, "files": one_file_per_rank}
 
 
-@pytest.mark.parametrize("error", [0, *ERRORS], ids=["kill", "ENOSPC", "EIO", "EACCES"])
+@pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("tree", TREES)
-def test_stopped_at_any_call(tree: str, error: int, commands: Commands, tmp_path: Path) -> None:
+def test_stopped_at_any_call(tree: str, stop: Stop, commands: Commands, tmp_path: Path) -> None:
     line = ["--keep-last", "2", "--settle", "0s", "--apply"]
 
     def prepared(name: str) -> Path:
@@ -197,11 +195,11 @@ def test_stopped_at_any_call(tree: str, error: int, commands: Commands, tmp_path
     promised = files_of(root, state=False)
     assert {"rename", "fsync", "unlink"} <= {call.split()[0] for call in calls}, calls
     for nth in range(1, len(calls) + 1):
-        if error and ERRORS[nth % len(ERRORS)] != error:
-            continue  # each call fails in one of the three ways
+        if not stop.at(nth):
+            continue
         root = prepared(f"{nth}")
-        run = commands.run(["prune", str(root), *line], root, nth, error)
-        assert run.code == -9 if not error else run.code in (0, 5), (run.calls[-1:], run)
+        run = commands.run(["prune", str(root), *line], root, nth, stop.errno)
+        assert run.code == -9 if not stop.errno else run.code in (0, 5), (run.calls[-1:], run)
         assert step(root) == was, run.calls[-1:]
         assert promised.items() <= files_of(root, state=False).items(), run.calls[-1:]
         again = commands.run(["prune", str(root), *line], root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import shutil
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kill_points import Commands, bytes_of, files_of
+from kill_points import STOPS, Commands, Stop, bytes_of, files_of
 from run_helpers import broken, ckpt, megatron, one_file_per_rank
 
 from ckpt_tools import guard
@@ -178,26 +177,23 @@ def prepared(command: str, home: Path) -> tuple[list[str], Path]:
     return [str(home / word) if word.startswith("run") else word for word in LINES[command]], root
 
 
-ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
-
-
-@pytest.mark.parametrize("error", [0, *ERRORS], ids=["kill", "ENOSPC", "EIO", "EACCES"])
+@pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("command", LINES)
-def test_stopped_at_any_call(command: str, error: int, commands: Commands, tmp_path: Path) -> None:
+def test_stopped_at_any_call(command: str, stop: Stop, commands: Commands, tmp_path: Path) -> None:
     words, root = prepared(command, tmp_path / "first")
     contents, was = bytes_of(root) - ({POINTED} if command == "undo" else set()), step(root)
     calls = commands.run(words, root).calls
     promised, after = step(root), files_of(root, state=False)
     assert {"rename", "fsync", "write"} <= {call.split()[0] for call in calls} and promised != was
     for nth in range(1, len(calls) + 1):
-        if error and ERRORS[nth % len(ERRORS)] != error:
-            continue  # each call fails in one of the three ways
+        if not stop.at(nth):
+            continue
         words, root = prepared(command, tmp_path / f"{nth}")
-        run = commands.run(words, root, nth, error)
-        assert run.code == -9 if not error else run.code in (0, 5), (run.calls[-1:], run)
+        run = commands.run(words, root, nth, stop.errno)
+        assert run.code == -9 if not stop.errno else run.code in (0, 5), (run.calls[-1:], run)
         assert contents <= bytes_of(root), run.calls[-1:]
         assert step(root) in (was, promised), run.calls[-1:]
-        if not error or run.code == 5:
+        if not stop.errno or run.code == 5:
             again = commands.run(words, root)
             assert again.code in (0, 3), (run.calls[-1:], again)  # 3: the killed one was finished before
         assert files_of(root, state=False) == after, run.calls[-1:]

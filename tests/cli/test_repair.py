@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import random
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kill_points import Commands, bytes_of, files_of
+from kill_points import STOPS, Commands, Stop, bytes_of, files_of
 from places import FIXTURES
 from run_helpers import ckpt, megatron
 
@@ -299,8 +298,6 @@ def test_usage(root: Path, tmp_path: Path) -> None:
 
 # ---- killed, or failing, at any call that writes
 
-ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
-
 
 @pytest.fixture(scope="module")
 def commands() -> Iterator[Commands]:
@@ -314,9 +311,9 @@ def step(root: Path) -> int | None:
     return made.step if made else None
 
 
-@pytest.mark.parametrize("error", [0, *ERRORS], ids=["kill", "ENOSPC", "EIO", "EACCES"])
+@pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("what", ["bit", "tracker"])
-def test_stopped_at_any_call(what: str, error: int, commands: Commands, tmp_path: Path) -> None:
+def test_stopped_at_any_call(what: str, stop: Stop, commands: Commands, tmp_path: Path) -> None:
     words = ["--tracker"] if what == "tracker" else [*ODDS]
 
     def prepared(home: Path) -> Path:
@@ -331,12 +328,12 @@ def test_stopped_at_any_call(what: str, error: int, commands: Commands, tmp_path
     promised, after = step(root), files_of(root, state=False)
     assert {"rename", "fsync", "write"} <= {call.split()[0] for call in calls}
     for nth in range(1, len(calls) + 1):
-        if error and ERRORS[nth % len(ERRORS)] != error:
-            continue  # each call fails in one of the three ways
+        if not stop.at(nth):
+            continue
         root = prepared(tmp_path / f"{nth}")
         line = ["repair", str(root), *words, "--apply"]
-        run = commands.run(line, root, nth, error)
-        assert run.code == -9 if not error else run.code in (0, 5), (run.calls[-1:], run)
+        run = commands.run(line, root, nth, stop.errno)
+        assert run.code == -9 if not stop.errno else run.code in (0, 5), (run.calls[-1:], run)
         assert contents <= bytes_of(root), run.calls[-1:]
         assert (root / FILE).is_file() and step(root) in (was, promised), run.calls[-1:]
         assert commands.run(line, root).code == 0

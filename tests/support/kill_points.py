@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -13,8 +14,33 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from places import ROOT, SUPPORT
 from run_helpers import CLEAN
+
+
+@dataclass(frozen=True)
+class Stop:
+    """How a command is stopped at one of its calls: killed (0), or the call fails with an errno. A third of
+    the calls fail in each of the three ways, unless it is ``every`` one.
+    """
+
+    errno: int
+    every: bool = False
+
+    def at(self, nth: int) -> bool:
+        return not self.errno or self.every or ERRORS[nth % len(ERRORS)] == self.errno
+
+
+ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
+STOPS = [
+    pytest.param(Stop(0), id="kill"),
+    *(pytest.param(Stop(e), id=errno.errorcode[e]) for e in ERRORS),
+    *(
+        pytest.param(Stop(e, True), id=f"{errno.errorcode[e]} every time", marks=pytest.mark.exhaustive)
+        for e in ERRORS
+    ),
+]
 
 
 @lru_cache(1)

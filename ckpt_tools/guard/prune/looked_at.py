@@ -10,7 +10,7 @@ from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.guard.quarantine.chosen import Group, groups
-from ckpt_tools.guard.watch.verifying import Checked, verified
+from ckpt_tools.guard.verifying import Checked, verified
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict, blind
 from ckpt_tools.model.frozen import frozen

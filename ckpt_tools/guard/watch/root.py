@@ -12,13 +12,14 @@ from statistics import median
 from ckpt_tools.cache.verdicts import remembering
 from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.errors import CannotLook, CkptError
+from ckpt_tools.guard.prune import prune
+from ckpt_tools.guard.verifying import Checked, verified
 from ckpt_tools.guard.watch.answer import Answer, answer, selection
 from ckpt_tools.guard.watch.hooks import call
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, listed, stamp
 from ckpt_tools.guard.watch.records import Record, Records, Starts
 from ckpt_tools.guard.watch.tally import STATES, Tally
-from ckpt_tools.guard.watch.verifying import Checked, verified
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind
@@ -33,6 +34,7 @@ _BATCH_SECONDS = 60.0
 _SAVES = 9
 """Newest saves that tell the interval between them."""
 _STATES = {Verdict.OK: "good", Verdict.SUSPECT: "suspect", Verdict.BROKEN: "bad", Verdict.UNKNOWN: "unknown"}
+_GOOD = ("good", "suspect")
 
 
 class WatchedRoot:
@@ -45,6 +47,7 @@ class WatchedRoot:
         self._problems: dict[str, str] = {}
         self._passed: Mapping[str, object] = {}
         self._answered: object = None
+        self._to_prune = options.prune is not None
 
     def load(self) -> None:
         """Go on where an earlier process ended."""
@@ -70,7 +73,9 @@ class WatchedRoot:
         self._unseen(s)
         self._starts()
         self._conclude(s, found)
-        return 0.0 if more else self.waiting.soon(found, self.records.known)
+        if more or (self._to_prune and self._pruned()):
+            return 0.0
+        return self.waiting.soon(found, self.records.known)
 
     def _pass(self, s: Session, found: Mapping[str, Listed]) -> bool:
         """Whether more is due than was verified now."""
@@ -97,6 +102,7 @@ class WatchedRoot:
             return
         state, before = _STATES[checked.verdict], self.records.known.get(one.key)
         self.tally.verifications[state] += 1
+        self._to_prune |= state in _GOOD and self.options.prune is not None
         same = before is not None and before.stamp == one.stamp and before.state == state
         if not (same and due.reason == "retry"):
             self._tell(c, due.reason, checked, state)
@@ -145,7 +151,7 @@ class WatchedRoot:
 
     def _call(self, c: Checkpoint, checked: Checked, state: str) -> None:
         """Tell the command that waits for such a checkpoint."""
-        good = state in ("good", "suspect")
+        good = state in _GOOD
         command = self.options.on_good if good else self.options.on_bad if state == "bad" else None
         if command is None:
             return
@@ -174,6 +180,34 @@ class WatchedRoot:
 
     # ---- all of them
 
+    def _pruned(self) -> bool:
+        """Whether something went that is not to be kept. What fails is tried again with the next pass."""
+        o = self.options
+        assert o.prune is not None  # noqa: S101 - for the type checker: _to_prune says so
+        question = replace(selection(o), budget=None)
+        try:
+            result = prune(
+                self.root,
+                o.prune,
+                damaged=o.prune_damaged,
+                apply=o.apply,
+                state_dir=o.state_dir,
+                selection=question,
+            )
+        except CkptError as e:
+            self.problem("not-pruned", str(e))
+            return False
+        self._to_prune = False
+        self.solved("not-pruned")
+        if gone := result.to_do:
+            rows = [
+                {"path": c.path, "checkpoint": c.label, "files": c.files, "bytes": c.size, "why": c.why}
+                for c in gone
+            ]
+            fields = {"applied": result.applied, "operation": result.operation, "removed": rows}
+            self.say("pruned", {**fields, "kept": len(result.changes) - len(gone)})
+        return result.applied and bool(gone)
+
     def _gone(self, s: Session, found: Mapping[str, Listed]) -> None:
         """Forget what is no longer there: only where everything could be listed, or it may be there."""
         self.waiting.forget(found)
@@ -191,7 +225,7 @@ class WatchedRoot:
         tally.states = Counter(dict.fromkeys(STATES, 0) | Counter(now.values()))
         shown = [known[key] for key, state in now.items() if state != "waiting"]
         tally.codes = Counter(code for record in shown for code in record.codes)
-        good = [r for r in shown if r.state in ("good", "suspect")]
+        good = [r for r in shown if r.state in _GOOD]
         last = max(good, key=lambda r: r.saved_at, default=None)
         tally.good_step, tally.good_at = (last.step, last.saved_at) if last else (None, None)
         tally.interval = _interval(found)
