@@ -46,6 +46,21 @@ def tests(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-n", "auto", "-q", *session.posargs)
 
 
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+"""Those that are supported; 3.14 is tried in .github/workflows/release.yml alone."""
+
+
+@nox.session
+@nox.parametrize("versions", ["newest", "lowest"])
+@nox.parametrize("python", PYTHONS)
+def wheel(session: nox.Session, python: str, versions: str) -> None:
+    """Install what would be released in a fresh environment and test it there, also with the lowest versions
+    of what it needs.
+    """
+    how = ["--lowest"] if versions == "lowest" else []
+    session.run(".ci/wheel", *how, *session.posargs, env={"PYTHON": f"python{python}"}, external=True)
+
+
 @nox.session
 def pages(session: nox.Session) -> None:
     """Write the pages that are made from code anew; with ``-- --check`` say whether they are up to date."""

@@ -1,0 +1,176 @@
+"""What is released: .ci/build, and what it puts into the sdist and the wheel."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+BUILD = ROOT / ".ci/build"
+MOST = {"wheel": 1_500_000, "sdist": 4_000_000}
+"""Bytes; as of 0.1.0 they have 1,125,476 and 3,064,026."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What one run of .ci/build has left."""
+
+    sdist: Path
+    wheel: Path
+
+    @property
+    def names(self) -> list[str]:
+        """Of the files in the wheel."""
+        return zipfile.ZipFile(self.wheel).namelist()
+
+
+def run_build(script: Path, out: Path, /, umask: int = -1, **more: str) -> subprocess.CompletedProcess[str]:
+    """In the environment of the tests, which has build and hatchling."""
+    here = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": here, **more}
+    return subprocess.run([script, out], env=env, cwd="/", umask=umask, capture_output=True, text=True)
+
+
+def built(script: Path, out: Path, /, umask: int = -1, **more: str) -> Built:
+    done = run_build(script, out, umask, **more)
+    assert done.returncode == 0, done.stderr
+    (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
+    return Built(sdist, wheel)
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return built(BUILD, tmp_path_factory.mktemp("dist"))
+
+
+def test_two_builds_have_the_same_bytes(release: Built, tmp_path: Path) -> None:
+    """Whoever builds, wherever, and at whatever time of day."""
+    again = built(BUILD, tmp_path / "out", umask=0o077, TZ="Asia/Tokyo", LC_ALL="C", TMPDIR=str(tmp_path))
+    assert again.wheel.read_bytes() == release.wheel.read_bytes()
+    assert again.sdist.read_bytes() == release.sdist.read_bytes()
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(release: Built) -> None:
+    assert release.wheel.stat().st_size < MOST["wheel"]
+    assert {re.sub(r"-[^/]+\.dist-info", ".dist-info", n.split("/")[0]) for n in release.names} == {
+        "ckpt_tools",
+        "ckpt_tools.dist-info",
+    }
+    tracked = {
+        str(p.relative_to(ROOT))
+        for p in (ROOT / "ckpt_tools").rglob("*")
+        if p.is_file() and "__pycache__" not in p.parts
+    }
+    assert {name for name in release.names if name.startswith("ckpt_tools/")} == tracked
+
+
+def test_what_the_package_is_called_is_a_command(release: Built) -> None:
+    """As ``uvx ckpt-tools`` and ``pipx run ckpt-tools`` ask for it."""
+    (name,) = (n for n in release.names if n.endswith("/entry_points.txt"))
+    points = configparser.ConfigParser()
+    points.read_string(zipfile.ZipFile(release.wheel).read(name).decode())
+    assert points["console_scripts"]["ckpt"] == points["console_scripts"]["ckpt-tools"]
+
+
+def test_the_sdist_holds_what_its_own_tests_need_and_no_more(release: Built) -> None:
+    assert release.sdist.stat().st_size < MOST["sdist"]
+    with tarfile.open(release.sdist) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+        assert {(m.uid, m.gid, m.mode & 0o022) for m in files} == {(0, 0, 0)}
+    for there in (
+        "LICENSE", "CHANGELOG.md", "docs/design.md", "tests/conftest.py", "fixtures/demo/latest_checkpointed_iteration.txt",
+    ):  # fmt: skip
+        assert there in names
+    assert not [
+        n
+        for n in names
+        if re.match(r"benchmarks|\.ci|fixtures/(writers|answers|fuzz)|tests/(laws|cluster)", n)
+    ]
+
+
+def test_the_wheel_runs_without_an_installation(release: Built, tmp_path: Path) -> None:
+    with zipfile.ZipFile(release.wheel) as files:
+        files.extractall(tmp_path / "site")
+    command = [sys.executable, "-m", "ckpt_tools", "verify", ROOT / "fixtures/demo", "-q"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and "3 broken" in done.stdout, done.stderr
+
+
+@pytest.fixture
+def tagged(tmp_path: Path) -> Path:
+    """A repository that has little more than a version, and git's commands for it."""
+    home = tmp_path / "repository"
+    for name in (".ci/build", "pyproject.toml", "README.md", "LICENSE", "ckpt_tools/__init__.py"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, home / name)
+    (home / "CHANGELOG.md").write_text("# Changelog\n\n## 7.2.0 – 2031-02-03\n\n## 0.0.9 – 2020-01-02\n")
+    git(home, "init", "-q")
+    git(home, "add", "-A")
+    git(home, "commit", "-q", "-m", "All")
+    return home
+
+
+def git(home: Path, *words: str) -> None:
+    named = (
+        "-c",
+        "user.name=A",
+        "-c",
+        "user.email=a@b",
+        "-c",
+        "commit.gpgsign=false",
+        "-c",
+        "tag.gpgsign=false",
+    )
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    subprocess.run(["git", "-C", home, *named, *words], env=env, check=True)
+
+
+def test_the_tag_says_the_version(tagged: Path, tmp_path: Path) -> None:
+    git(tagged, "tag", "v7.2.0")
+    (tagged / "ckpt_tools/stray.py").write_text("")
+    found = built(tagged / ".ci/build", tmp_path / "out")
+    assert found.wheel.name == "ckpt_tools-7.2.0-py3-none-any.whl"
+    assert "ckpt_tools/stray.py" not in found.names
+    source = zipfile.ZipFile(found.wheel).read("ckpt_tools/__init__.py").decode()
+    assert '\n__version__ = "7.2.0"\n' in source
+    assert "7.2.0" not in (tagged / "ckpt_tools/__init__.py").read_text()  # the checkout is left alone
+
+
+def test_the_time_of_the_commit_is_that_of_the_files(tagged: Path, tmp_path: Path) -> None:
+    """Not that of the build; and another one gives other bytes, so that equal ones mean something."""
+    found = [
+        built(tagged / ".ci/build", tmp_path / at, SOURCE_DATE_EPOCH=at)
+        for at in ("1700000000", "1800000000")
+    ]
+    years = [{info.date_time[0] for info in zipfile.ZipFile(one.wheel).infolist()} for one in found]
+    assert years == [{2023}, {2027}]
+    assert found[0].sdist.read_bytes() != found[1].sdist.read_bytes()
+
+
+def test_without_a_tag_it_is_the_version_of_the_source(tagged: Path, tmp_path: Path) -> None:
+    from ckpt_tools import __version__
+
+    shutil.rmtree(tagged / ".git")
+    assert f"-{__version__}-" in built(tagged / ".ci/build", tmp_path / "out").wheel.name
+
+
+@pytest.mark.parametrize(
+    ("tag", "said"),
+    [("v7.3.0", "## 7.3.0 – YYYY-MM-DD"), ("v0.0.9", "not higher"), ("v7.nothing", "7.nothing")],
+)
+def test_a_tag_that_is_no_release_is_refused(tagged: Path, tmp_path: Path, tag: str, said: str) -> None:
+    git(tagged, "tag", tag)
+    done = run_build(tagged / ".ci/build", tmp_path / "out")
+    assert done.returncode == 1 and said in done.stderr
+    assert not (tmp_path / "out").exists()
