@@ -10,7 +10,9 @@ from pathlib import Path
 from textwrap import fill
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+import commands  # noqa: E402 - beside this file
 
 from ckpt_tools.findings import CODES  # noqa: E402 - needs the path above when the package is not installed
 from ckpt_tools.layouts import ORDER as LAYOUT_MODULES  # noqa: E402
@@ -291,7 +293,12 @@ def _indexed(module: str) -> Iterator[str]:
     yield ""
 
 
-PAGES = {HERE / "codes.md": codes, HERE / "environment.md": environment, INDEX: index}
+PAGES = {
+    HERE / "codes.md": codes,
+    HERE / "environment.md": environment,
+    INDEX: index,
+    HERE.parent / "ckpt_tools/cli/candidates/words.txt": commands.words,
+}
 
 
 def main(arguments: list[str]) -> int:

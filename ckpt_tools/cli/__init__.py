@@ -4,6 +4,7 @@ meaning already.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from ckpt_tools.cli import signals
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 def main() -> NoReturn:
     """The command ``ckpt``."""
     signals.begin()
+    if "_CKPT_COMPLETE" in os.environ:
+        complete()
     import gc
 
     from ckpt_tools.cli.dispatch import execute as dispatch
@@ -34,6 +37,16 @@ def main() -> NoReturn:
     except signals.Terminated:
         code = signals.TERMINATED
     leave(code)
+
+
+def complete() -> None:
+    """Offer words to a shell that asks, and leave."""
+    from ckpt_tools.cli import candidates
+
+    text = candidates.answer(os.environ, sys.argv[1:])
+    if text is not None:
+        candidates.write(text)
+        os._exit(0)  # a thread may hang in a file system that is gone
 
 
 def execute(argv: Sequence[str]) -> int:

@@ -26,6 +26,7 @@ COMMANDS = (
     "formats",
     "layouts",
     "launchers",
+    "completion",
 )
 """Each is the function of that name in the module of that name."""
 

@@ -91,7 +91,7 @@ def _parser(*names: str) -> Callable[..., Any]:
     """
     # Without rich_markup_mode=None typer imports rich for every help text and error, without
     # pretty_exceptions_enable=False for every crash.
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=len(names) > 1)
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     settings = {"help_option_names": ["-h", "--help"]}
     for name in names:
         module = import_module(f"ckpt_tools.cli.{name}")
@@ -119,9 +119,39 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _install_completion(wanted: bool) -> None:
+    if wanted:
+        from ckpt_tools.cli.candidates import install
+
+        console.out(install.install(install.own_shell(os.environ), os.environ))
+        raise typer.Exit
+
+
+def _show_completion(wanted: bool) -> None:
+    if wanted:
+        from ckpt_tools.cli.candidates import install, script
+
+        console.out(script(install.own_shell(os.environ)))
+        raise typer.Exit
+
+
 def _top(
     version: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+    install_completion: bool = typer.Option(
+        False,
+        "--install-completion",
+        callback=_install_completion,
+        is_eager=True,
+        help="Install completion for the shell that SHELL names.",
+    ),
+    show_completion: bool = typer.Option(
+        False,
+        "--show-completion",
+        callback=_show_completion,
+        is_eager=True,
+        help="Print what that would install ('ckpt completion SHELL' names the shell).",
     ),
 ) -> None:
     """Find, verify and plan the loading of training checkpoints, without a GPU, without their framework and

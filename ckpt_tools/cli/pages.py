@@ -36,6 +36,7 @@ GROUPS = {
         "formats": "List the file formats, and what cannot be seen in each.",
         "layouts": "List the layouts, and check or guess their templates.",
         "launchers": "List the launchers, and say which one started this.",
+        "completion": "Print what completes the words of ckpt in a shell.",
     },
 }
 """All commands, by what they are for. Each sentence fits a terminal of 80 columns."""
@@ -312,6 +313,13 @@ EXAMPLES = {
         ("CKPT_RANK=1 ckpt launchers", "the same by ckpt's own variable"),
         ("SLURM_PROCID=1 SLURM_STEP_ID=0 ckpt launchers", "as a task of Slurm would see it"),
         ("ckpt launchers --json", "the same for a program"),
+    ),
+    "completion": (
+        ("ckpt completion bash", "the script for bash"),
+        ('eval "$(ckpt completion bash)"; complete -p ckpt', "as a line of ~/.bashrc"),
+        ("ckpt completion bash > ckpt.bash", "for ~/.local/share/bash-completion/completions/ckpt"),
+        ("ckpt completion zsh > _ckpt", "for a directory of zsh's $fpath"),
+        ("ckpt completion fish > ckpt.fish", "for ~/.config/fish/completions"),
     ),
     "hook install": (
         ("ckpt hook install", "which snippets there are"),

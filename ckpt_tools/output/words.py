@@ -6,14 +6,14 @@ import re
 
 # Control characters, line separators, marks that reorder text (they make one name look like another) and
 # undecodable bytes.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
     r"""``text`` with everything that could steer a terminal escaped, as in ``\x1b[2J``; undecodable bytes as
     the bytes they are.
     """
-    return _UNSAFE.sub(lambda m: _escape(ord(m[0])), text)
+    return UNSAFE.sub(lambda m: _escape(ord(m[0])), text)
 
 
 def _escape(point: int) -> str:

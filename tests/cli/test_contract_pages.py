@@ -61,7 +61,7 @@ PROMISES: list[tuple[Callable[[Path], object], str, int]] = [
     (encrypted, "diff run run --level structure", 0), (encrypted, "diff run run --level structure --strict", 5),
     (nothing, "explain truncated", 0), (nothing, "explain nonsense", 2), (nothing, "formats", 0), (nothing, "formats --format nonsense", 2), (nothing, "launchers", 0),
     (nothing, "layouts", 0), (nothing, "layouts run", 2), (plain, "layouts run --check --layout dcp", 1), (nothing, "layouts none --check --layout dcp", 5),
-    (nothing, "hook install", 0), (nothing, "hook install nonsense", 2), (plain, "run run", 2), (plain, "hook --read", 2), (nothing, "run run -- train", 3), (lost, "hook run", 4),
+    (nothing, "hook install", 0), (nothing, "completion bash", 0), (nothing, "completion nonsense", 2), (nothing, "hook install nonsense", 2), (plain, "run run", 2), (plain, "hook --read", 2), (nothing, "run run -- train", 3), (lost, "hook run", 4),
 ]  # fmt: skip
 """(what is there, command line, exit code), sentence by sentence."""
 

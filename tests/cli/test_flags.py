@@ -631,6 +631,7 @@ OTHERS: dict[str, dict[str, Case]] = {
         **trusting(lambda tmp: [plain(tmp)] * 2),
     },
     "explain": {"code": Case(lambda tmp: [], ("truncated",), ("crc-mismatch",))},
+    "completion": {"shell": Case(lambda tmp: [], ("--text", "bash"), ("--text", "fish"))},
     "formats": {},
     "launchers": {},
     "layouts": {

@@ -1,0 +1,30 @@
+# Completion of ckpt for bash: eval "$(ckpt completion bash)" in ~/.bashrc, or this file as
+# ~/.local/share/bash-completion/completions/ckpt.
+_ckpt() {
+    local answer IFS=$'\n'
+    local -a lines
+    COMPREPLY=()
+    answer="$(_CKPT_COMPLETE=bash _CKPT_LINE="${COMP_LINE:0:COMP_POINT}" _CKPT_WORD="$2" command ckpt 2>/dev/null)" || return
+    mapfile -t lines <<<"$answer"
+    case ${lines[0]} in
+    files) ;; # readline's own
+    directories)
+        compopt +o default +o bashdefault -o dirnames
+        ;;
+    command*)
+        if declare -F _command_offset >/dev/null; then
+            local word
+            for ((word = 1; word < COMP_CWORD; word++)); do
+                [ "${COMP_WORDS[word]}" != -- ] || break
+            done
+            _command_offset "$((word + 1))"
+        fi
+        ;;
+    *)
+        compopt +o default +o bashdefault
+        COMPREPLY=("${lines[@]:1}")
+        COMPREPLY=("${COMPREPLY[@]%%$'\t'*}")
+        ;;
+    esac
+}
+complete -o bashdefault -o default -F _ckpt ckpt

@@ -1,0 +1,26 @@
+"""``ckpt completion``: what makes a shell complete the words of ckpt, printed and never put anywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ckpt_tools.cli import console
+from ckpt_tools.cli.candidates import SHELLS, script
+from ckpt_tools.errors import UsageError
+
+
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)],
+) -> int:
+    """Print the script that makes a shell offer commands, flags and their values, finding codes, layouts, and
+    the runs and steps that are there.
+
+    Its first lines say where it belongs. What is there is read from names alone, for a quarter of a second at
+    most.
+    """
+    if shell not in SHELLS:
+        raise UsageError(f"there is no completion for {shell!r}", f"there is one for {', '.join(SHELLS)}")
+    console.out(script(shell))
+    return 0
