@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -23,6 +24,10 @@ WITHIN = {("hook", "install"): "hook_install"}
 """Commands of two words; a directory of the second one's name is said as ./install."""
 
 BUG = 70
+COMMON = ("json", "jsonl", "shell")
+"""Formats in which every command says that it failed."""
+DOCUMENTS = ("verify", "plan")
+"""Commands that have all formats of the registry."""
 
 
 def leave(code: int) -> NoReturn:
@@ -164,19 +169,13 @@ def _top(
 
 def _fail(argv: Sequence[str], error: CkptError) -> int:
     console.problem("error", str(error), error.hint)
-    if error.plan is not None and console.requested_format(argv) == "json":
-        from ckpt_tools.output import json
-
-        console.out(json.render(error.plan))
-        return error.exit_code
-    return _answer(argv, type(error).__name__, str(error), error.hint, error.exit_code)
+    return _answer(argv, type(error).__name__, error)
 
 
 def _usage(argv: Sequence[str], error: Exception) -> int:
     error.show()  # type: ignore[attr-defined]  # execute() has looked
-    return _answer(
-        argv, "UsageError", getattr(error, "message", str(error)), "see 'ckpt --help'", UsageError.exit_code
-    )
+    message = getattr(error, "message", str(error))
+    return _answer(argv, "UsageError", UsageError(message, "see 'ckpt --help'"))
 
 
 def _bug(argv: Sequence[str], error: Exception) -> int:
@@ -192,18 +191,24 @@ def _bug(argv: Sequence[str], error: Exception) -> int:
     console.problem(
         "internal error", f"{what}\nckpt: this is a bug in ckpt; it says nothing about your checkpoints", hint
     )
-    return _answer(argv, "Bug", what, hint, BUG)
+    return _answer(argv, "Bug", CkptError(what, hint))
 
 
-def _answer(argv: Sequence[str], name: str, message: str, hint: str, code: int) -> int:
-    """Whoever asked for a format to be read by a program gets the failure in that format too, on stdout."""
-    requested = console.requested_format(argv)
-    if requested in ("json", "jsonl"):
-        from ckpt_tools.output import json
-
-        console.out(json.problem(name, message, hint, code, one_line=requested == "jsonl"))
-    elif requested in ("shell", "slurm"):
+def _answer(argv: Sequence[str], name: str, error: CkptError) -> int:
+    """Whoever asked for a format to be read by a program gets the failure in that format too, on stdout;
+    ``name`` is that of its class.
+    """
+    requested, command = console.requested_format(argv), "".join(argv[:1])
+    if requested == "slurm":
         from ckpt_tools.output import shell
 
-        console.out(shell.failure(code) if requested == "shell" else shell.prolog_failure(message, hint))
-    return code
+        console.out(shell.prolog_failure(str(error), error.hint))
+    elif requested in COMMON or (requested and command in DOCUMENTS):
+        from ckpt_tools.output import registry
+        from ckpt_tools.output.failure import Failure, code_of
+        from ckpt_tools.output.page import View
+
+        failure = Failure(command, code_of(name), str(error), error.hint, error.exit_code, error.plan)
+        if found := registry.find(requested):
+            console.out(found.render(failure, View(now=time.time())))
+    return error.exit_code

@@ -300,9 +300,12 @@ class Request:
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
-def choosing(*formats: str, **more: Any) -> Callable[[Callable[[Request], int]], Callable[..., int]]:
+def choosing(
+    *formats: str, document: str = "", **more: Any
+) -> Callable[[Callable[[Request], int]], Callable[..., int]]:
     """Make a command of a function that answers a request. It takes the flags of every command that chooses,
-    and those in ``more``, by parameter; the first format is its default.
+    and those in ``more``, by parameter; the first format is its default. One that answers with a ``document``
+    has the formats of the registry too.
     """
     flags = {**_SELECTION, **more}
     signature = Signature(
@@ -314,7 +317,7 @@ def choosing(*formats: str, **more: Any) -> Callable[[Callable[[Request], int]],
 
     def decorate(answer: Callable[[Request], int]) -> Callable[..., int]:
         def command(**given: Any) -> int:
-            return answer(_request(formats, more, given))
+            return answer(_request(formats, document, more, given))
 
         # typer reads parameters from the signature
         command.__signature__ = signature  # type: ignore[attr-defined]
@@ -329,8 +332,10 @@ def _default(kind: Any) -> bool | None:
     return False if kind.__origin__ is bool else None
 
 
-def _request(formats: Sequence[str], more: Collection[str], given: Mapping[str, Any]) -> Request:
-    to = requested(formats, given)
+def _request(
+    formats: Sequence[str], document: str, more: Collection[str], given: Mapping[str, Any]
+) -> Request:
+    to = requested(formats, given, document)
     found = settings(given, to)
     selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
     if JOB.keys() & set(more) and selection.budget is None:

@@ -16,6 +16,7 @@ from ckpt_tools.model.plan import LoadPlan, Rejected
 from ckpt_tools.settings import parsers
 
 if TYPE_CHECKING:
+    from ckpt_tools.model.answers import Verification
     from ckpt_tools.output.page import View
 
 _LOST = 8
@@ -39,12 +40,16 @@ class Output:
         return View(console.colored(self.color, sys.stdout), console.width(), self.verbose, time.time())
 
 
-def requested(formats: Sequence[str], given: Mapping[str, Any]) -> Output:
-    """The output options of a command whose first format is the default."""
+def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") -> Output:
+    """The output options of a command whose first format is the default. Where it answers with a document of
+    some ``kind``, it has the registry's formats as well.
+    """
     choice, color = given.get("format"), given.get("color")
     if given.get("json") and choice not in (None, "json"):
         raise UsageError(f"--json and --format {choice} contradict each other", "say one of them")
     choice = "json" if given.get("json") else choice or formats[0]
+    if kind and choice not in formats:
+        formats = _registered(choice, kind)
     for flag, value, allowed in (
         ("--format", choice, formats),
         ("--color", color or "auto", ("auto", "always", "never")),
@@ -54,6 +59,23 @@ def requested(formats: Sequence[str], given: Mapping[str, Any]) -> Output:
         except ValueError as e:
             raise UsageError(f"{flag}: {e}") from e
     return Output(choice, given.get("quiet", False), given.get("verbose", False), color)
+
+
+def _registered(choice: str, kind: str) -> tuple[str, ...]:
+    """The formats of a kind of document, where one is asked for that few ask for."""
+    from ckpt_tools.output import registry
+
+    if found := registry.find(choice, kind):
+        found.require()
+    return registry.names(kind)
+
+
+def answer(document: Verification | LoadPlan, to: Output) -> None:
+    """Print the result in the format that was asked for."""
+    from ckpt_tools.output import registry
+
+    found = next(o for o in registry.OUTPUTS if o.name == to.format)
+    console.out(found.render(document, to.view))
 
 
 def cache_notes(to: Output) -> Callable[[str], None] | None:

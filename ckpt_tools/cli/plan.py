@@ -9,7 +9,7 @@ from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError, NoCheckpoint
 
 
-@options.choosing("table", "json", "shell", history=options.History)
+@options.choosing("table", "json", "shell", document="plan", history=options.History)
 def plan(request: options.Request) -> int:
     """Say which checkpoint the job resumes from, which file every rank loads (--rank N: that rank alone), and
     why.
@@ -36,23 +36,13 @@ def plan(request: options.Request) -> int:
 
             console.out(story.render(error.plan))
         raise
-    if to.format == "table":
-        from ckpt_tools.output import plan as table
+    if to.format != "table":
+        output.report(result, to)
+    output.answer(result, to)
+    if to.format == "table" and request.explain:
         from ckpt_tools.output import story
 
-        console.out(table.render(result, to.view))
-        if request.explain:
-            console.out(f"\n{story.render(result)}")
-        return 0
-    output.report(result, to)
-    if to.format == "json":
-        from ckpt_tools.output import json
-
-        console.out(json.render(result))
-    else:
-        from ckpt_tools.output import shell
-
-        console.out(shell.render(result))
+        console.out(f"\n{story.render(result)}")
     return 0
 
 

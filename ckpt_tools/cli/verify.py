@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
@@ -71,7 +71,7 @@ def verify(
     looked at.
     """
     given = dict(locals())
-    to = output.requested(FORMATS, given)
+    to = output.requested(FORMATS, given, "verification")
     found = options.settings(given, to, tuple(paths))
     from ckpt_tools import api
     from ckpt_tools.reading.engines import engine
@@ -88,18 +88,7 @@ def verify(
             progress=meter,
             engine=workers,
         )
-    if to.format == "table":
-        from ckpt_tools.output import verification
-
-        console.out(verification.render(result, to.view))
-    elif to.format == "json":
-        from ckpt_tools.output import json as emit
-
-        console.out(emit.render(result))
-    else:
-        from ckpt_tools.output import jsonl
-
-        console.out(jsonl.render(result))
+    output.answer(result, to)
     return exit_code(result, found.values.get("strict", False))
 
 

@@ -14,17 +14,24 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import FileLoad, LoadPlan, Resume, Rollback
 from ckpt_tools.model.report import Region, Report, Scalar
+from ckpt_tools.output.failure import Failure, code_of
 
 if TYPE_CHECKING:
     from ckpt_tools.formats import Anatomy
+    from ckpt_tools.output.page import View
 
 Object = dict[str, object]
 COUNTS = ("count", "nan", "inf", "denormal", "absurd", "zeros")
 """What is counted of a tensor's numbers at level values."""
 
 
-def render(result: Verification | LoadPlan | Scan) -> str:
-    """The JSON text of a result, ending in a line break."""
+def render(result: Verification | LoadPlan | Scan | Failure, view: View | None = None) -> str:  # noqa: ARG001
+    """The JSON text of a result, ending in a line break. A failed choice is the plan that it got to.
+
+    It takes a view as every output does, and nothing of it counts here.
+    """
+    if isinstance(result, Failure):
+        return dump(_plan(result.plan) if result.plan else failed(result))
     if isinstance(result, Verification):
         return dump(_verification(result))
     if isinstance(result, LoadPlan):
@@ -92,13 +99,17 @@ def fields(value: object, *names: str) -> Object:
 
 def problem(name: str, message: str, hint: str, exit_code: int, *, one_line: bool = False) -> str:
     """What a failed command answers; ``name`` is that of the error's class."""
-    code = "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")
-    answer: Object = {
+    answer = failed(Failure("", code_of(name), message, hint, exit_code))
+    return f"{line(answer)}\n" if one_line else dump(answer)
+
+
+def failed(failure: Failure) -> Object:
+    """What a command without an answer says."""
+    return {
         "schema": "ckpt-tools/error/v1",
         "tool_version": __version__,
-        "error": {"code": code, "message": message, "hint": hint, "exit_code": exit_code},
+        "error": fields(failure, "code", "message", "hint", "exit_code"),
     }
-    return f"{line(answer)}\n" if one_line else dump(answer)
 
 
 def catalogue(name: str, entries: Sequence[Mapping[str, object]], **more: object) -> str:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.output import json
+from ckpt_tools.output.failure import Failure
+
+if TYPE_CHECKING:
+    from ckpt_tools.output.page import View
 
 
-def render(result: Verification) -> str:
+def render(result: Verification, view: View | None = None) -> str:  # noqa: ARG001 - as every output
     """Every line is an object with a ``type``: file, finding or summary. A text without its summary line was
     cut short.
     """
     return "".join(f"{line}\n" for line in _lines(result))
+
+
+def failed(failure: Failure, view: View | None = None) -> str:  # noqa: ARG001 - as every output
+    """The error on one line."""
+    return f"{json.line(json.failed(failure))}\n"
 
 
 def _lines(result: Verification) -> Iterator[str]:

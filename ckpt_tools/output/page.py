@@ -40,13 +40,14 @@ STYLE = {
 @frozen
 class View:
     """How a page is shown. ``width`` None means no terminal: nothing is wrapped. ``verbose`` lists all;
-    ages are measured from ``now``.
+    ages are measured from ``now``. ``warnings_fail`` where the exit code says so of warnings too.
     """
 
     color: bool = False
     width: int | None = None
     verbose: bool = False
     now: float = 0.0
+    warnings_fail: bool = False
 
 
 PLAIN = View()

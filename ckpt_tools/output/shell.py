@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.words import printable
 
+if TYPE_CHECKING:
+    from ckpt_tools.output.page import View
 
-def render(plan: LoadPlan) -> str:
+
+def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - as every output
     """``export CKPT_PATH=… …``. What is unknown is exported empty, so that no value of an outer shell shines
     through.
     """
@@ -59,6 +64,11 @@ def failure(exit_code: int) -> str:
     nothing would succeed.
     """
     return f"(exit {exit_code})\n"
+
+
+def failed(why: Failure, view: View | None = None) -> str:  # noqa: ARG001 - as every output
+    """The same of a command that has no answer."""
+    return failure(why.exit_code)
 
 
 def prolog_failure(message: str, hint: str) -> str:

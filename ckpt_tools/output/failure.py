@@ -1,0 +1,23 @@
+"""What a command that has no answer says instead of one, to whoever reads its output."""
+
+from __future__ import annotations
+
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.plan import LoadPlan
+
+
+@frozen
+class Failure:
+    """Why ``command`` has no answer. ``plan`` holds every rejected candidate when choosing got that far."""
+
+    command: str
+    code: str
+    message: str
+    hint: str
+    exit_code: int
+    plan: LoadPlan | None = None
+
+
+def code_of(name: str) -> str:
+    """``NoneUsable`` -> ``none-usable``: the class of an error as answers name it."""
+    return "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")

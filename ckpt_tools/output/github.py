@@ -1,0 +1,54 @@
+"""Findings -> annotations of GitHub Actions: workflow commands, one per line, which the runner reads from the
+log (docs.github.com, "Workflow commands").
+"""
+
+from __future__ import annotations
+
+import re
+
+from ckpt_tools.model.answers import Verification
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
+from ckpt_tools.output.observed import below_here, observed, place
+from ckpt_tools.output.page import FEW, View
+from ckpt_tools.output.words import printable
+
+_COMMAND = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
+
+
+def render(document: Verification | LoadPlan | Failure, view: View) -> str:
+    """The worst first, and no more than a page shows; the last line says what came out."""
+    seen = observed(document, view)
+    listed = seen.findings if view.verbose else seen.findings[:FEW]
+    lines = [_annotation(f) for f in listed]
+    if len(listed) < len(seen.findings):
+        more = f"{len(seen.findings) - len(listed):,} more findings are not annotated: --format json has all"
+        lines.append(f"::notice title={_property(seen.title)}::{_message(more)}")
+    if seen.failure:
+        told = ". ".join(filter(None, (seen.sentence, seen.failure.hint)))
+        lines.append(f"::error title={_property(seen.title)}::{_message(told)}")
+    elif seen.empty:
+        lines.append(f"::error title={_property(seen.title)}::{_message(seen.sentence)}")
+    else:
+        # Older commands are found anywhere in a line that is none of the newer ones.
+        lines.append(printable(f"{seen.title}: {seen.sentence}").replace("##[", "## ["))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _annotation(f: Finding) -> str:
+    # A newline in a name is told to the runner as such, so that it finds the file; nothing else of a name may
+    # steer the log.
+    file = re.sub(r"[^\r\n]+", lambda m: printable(m[0]), below_here(f.path))
+    where = f"file={_property(file)}," if f.path else ""
+    text = ". ".join(filter(None, (place(f), f.hint)))
+    return f"::{_COMMAND[f.severity]} {where}title={_property(f'ckpt: {f.code}')}::{_message(text)}"
+
+
+def _message(text: str) -> str:
+    return printable(text).replace("%", "%25")
+
+
+def _property(text: str) -> str:
+    escapes = {"%": "%25", "\r": "%0D", "\n": "%0A", ":": "%3A", ",": "%2C"}
+    return re.sub(r"[%\r\n:,]", lambda m: escapes[m[0]], text)

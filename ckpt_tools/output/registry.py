@@ -1,0 +1,101 @@
+"""The formats that 'ckpt verify' and 'ckpt plan' print: each a value that says what it renders, and with
+which function, which is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model.answers import Verification
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
+from ckpt_tools.output.page import PLAIN, View
+
+Document = Verification | LoadPlan | Failure
+Render = Callable[[Any, View], str]
+VERIFICATION, PLAN, FAILURE = "verification", "plan", "failure"
+_KINDS: Mapping[type, str] = {Verification: VERIFICATION, LoadPlan: PLAN, Failure: FAILURE}
+
+
+@frozen
+class Output:
+    """One format. ``renders`` has for each kind of document that it can show (``verification``, ``plan``,
+    ``failure``) the function that does, or "module:function", which is imported when it is needed.
+
+    ``needs`` is a package that is not always there, ``extra`` the extra of ckpt-tools that brings it.
+    """
+
+    name: str
+    title: str
+    renders: Mapping[str, Render | str]
+    needs: str = ""
+    extra: str = ""
+
+    def render(self, document: Document, view: View | None = None) -> str:
+        """The whole text; empty for a failure of which this format cannot speak."""
+        found = self.renders.get(_KINDS[type(document)])
+        if found is None:
+            return ""
+        return (_imported(found) if isinstance(found, str) else found)(document, view or PLAIN)
+
+    def require(self) -> None:
+        """Raise UsageError where a package is missing, before the long work rather than after it."""
+        if self.needs and find_spec(self.needs) is None:
+            hint = f"pip install 'ckpt-tools[{self.extra}]'" if self.extra else f"pip install {self.needs}"
+            raise UsageError(f"--format {self.name} needs {self.needs}, which is not installed", hint)
+
+
+def _imported(name: str) -> Render:
+    module, _, function = name.partition(":")
+    render: Render = getattr(import_module(module), function)
+    return render
+
+
+def _everything(module: str) -> Mapping[str, str]:
+    """Of a format whose one function takes every kind of document."""
+    return dict.fromkeys((VERIFICATION, PLAN, FAILURE), f"ckpt_tools.output.{module}:render")
+
+
+OUTPUTS: tuple[Output, ...] = (
+    Output(
+        "table",
+        "for people",
+        {
+            VERIFICATION: "ckpt_tools.output.verification:render",
+            PLAN: "ckpt_tools.output.plan:render",
+        },
+    ),
+    Output("json", "one object with everything (docs/json.md)", _everything("json")),
+    Output(
+        "jsonl",
+        "the same, an object per line",
+        {VERIFICATION: "ckpt_tools.output.jsonl:render", FAILURE: "ckpt_tools.output.jsonl:failed"},
+    ),
+    Output(
+        "shell",
+        "variables for eval in a script",
+        {PLAN: "ckpt_tools.output.shell:render", FAILURE: "ckpt_tools.output.shell:failed"},
+    ),
+    Output("junit", "JUnit XML: a test case per file, or per rank", _everything("junit")),
+    Output("sarif", "SARIF 2.1.0, for code scanning", _everything("sarif")),
+    Output("github", "annotations of GitHub Actions", _everything("github")),
+    Output("markdown", "a summary with tables, for comments and step summaries", _everything("markdown")),
+    Output("csv", "a row per file, or per rank and file", _everything("csv")),
+    Output("prometheus", "metrics for the node exporter's textfile collector", _everything("prometheus")),
+)
+"""In the order in which they are listed; a new one is a line here and a file that renders."""
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """The formats that show this kind of document, the default first."""
+    return tuple(o.name for o in OUTPUTS if kind in o.renders)
+
+
+def find(name: str, kind: str = FAILURE) -> Output | None:
+    """The format of that name, where it shows this kind of document."""
+    return next((o for o in OUTPUTS if o.name == name and kind in o.renders), None)

@@ -1,0 +1,109 @@
+"""Findings -> SARIF 2.1.0, which GitHub code scanning and other viewers of static analysis read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from urllib.parse import quote
+
+from ckpt_tools import __version__
+from ckpt_tools.findings import CODES
+from ckpt_tools.model.answers import Verification
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.failure import Failure
+from ckpt_tools.output.observed import Observed, below_here, here, observed, place
+from ckpt_tools.output.page import View
+from ckpt_tools.output.words import printable
+
+Object = dict[str, object]
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
+MOST = 25_000
+"""Results of one run: GitHub refuses more. The worst come first, and what is left out is said."""
+
+
+def render(document: Verification | LoadPlan | Failure, view: View) -> str:
+    """One run. Files below the current directory, the repository's, have names relative to it."""
+    seen = observed(document, view)
+    listed = seen.findings[:MOST]
+    codes = list(dict.fromkeys(f.code for f in listed))
+    run: Object = {
+        "tool": {
+            "driver": {
+                "name": "ckpt",
+                "semanticVersion": __version__,
+                "rules": [_rule(code) for code in codes],
+            }
+        },
+        "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{_quoted(here().rstrip('/'))}/"}},
+        "invocations": [_invocation(seen, len(seen.findings) - len(listed))],
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(f, codes.index(f.code)) for f in listed],
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+
+
+def _rule(code: str) -> Object:
+    known = CODES.get(code)
+    if known is None:
+        return {"id": code}
+    return {
+        "id": code,
+        "shortDescription": {"text": known.title},
+        "help": {"text": known.hint},
+        "defaultConfiguration": {"level": str(known.severity)},
+    }
+
+
+def _invocation(seen: Observed, left_out: int) -> Object:
+    notes = [_note("note", f"{seen.title}: {seen.sentence}")]
+    if left_out:
+        notes.append(_note("warning", f"{left_out:,} more findings are left out: --format json has all"))
+    if seen.failure is None:
+        return {"executionSuccessful": True, "toolExecutionNotifications": notes}
+    told = ". ".join(filter(None, (seen.sentence, seen.failure.hint)))
+    error = {**_note("error", told), "descriptor": {"id": seen.failure.code}}
+    return {
+        "executionSuccessful": False,
+        "exitCode": seen.failure.exit_code,
+        "toolExecutionNotifications": [error, *notes[1:]],
+    }
+
+
+def _note(level: str, text: str) -> Object:
+    return {"level": level, "message": {"text": printable(text)}}
+
+
+def _result(f: Finding, index: int) -> Object:
+    text = printable(". ".join(filter(None, (place(f), f.hint))))
+    identity = f"{f.code}\0{below_here(f.path)}\0{f.offset}".encode("utf-8", "surrogatepass")
+    return {
+        "ruleId": f.code,
+        "ruleIndex": index,
+        "level": str(f.severity),
+        "message": {"text": text},
+        **({"locations": [_location(f.path)]} if f.path else {}),
+        # Which finding of an earlier upload is the same one: files of tensors have no lines to tell it by.
+        "partialFingerprints": {"ckptFinding/v1": hashlib.sha256(identity).hexdigest()},
+        **({"properties": {"offset": f.offset}} if f.offset is not None else {}),
+    }
+
+
+def _location(path: str) -> Object:
+    name = below_here(path)
+    artifact = (
+        {"uri": f"file://{_quoted(name)}"}
+        if os.path.isabs(name)
+        else {"uri": _quoted(name), "uriBaseId": "%SRCROOT%"}
+    )
+    # GitHub shows no result without a line.
+    return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 1}}}
+
+
+def _quoted(path: str) -> str:
+    """The bytes of a name as a URI has them: nothing in it can end the URI or name a scheme."""
+    try:
+        return quote(path.encode("utf-8", "surrogateescape"), safe="/")
+    except UnicodeEncodeError:  # no file has such a name, but an index may say that one has
+        return quote(printable(path), safe="/")

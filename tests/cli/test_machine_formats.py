@@ -1,0 +1,403 @@
+"""The formats for machines, each read by its own schema or tool, whatever files are called and findings say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import machine_readers as read
+import pytest
+import sample_results as sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_question import Asker
+from places import DOCS, FIXTURES, LAYOUT_TREES
+from run_helpers import CLEAN, broken, ckpt, megatron
+from small_runs import lost, plain
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.findings import finding
+from ckpt_tools.model.answers import FileReport, Summary, Verification
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.plan import LoadPlan, RankLoad, Rejected
+from ckpt_tools.output import registry
+from ckpt_tools.output.failure import Failure
+from ckpt_tools.output.page import View
+from ckpt_tools.output.words import printable
+
+MACHINES = ("junit", "sarif", "github", "markdown", "csv", "prometheus")
+HOSTILE = (
+    sample.NASTY, "/d/quote\"'`.pt", "/d/new\nline\r\n::error::x", "/d/\u202eright", "/d/=cmd|' /C calc'!A0", "/d/nul\x00\x01\x1b[31m", "/d/\udcff\udc80",
+    "/d/a|b\\|c", "/d/<img src=x onerror=alert(1)>", "/d/]]></failure>&amp;", "/d/%0A,file=x:y", "/d/[x](http://e)", "/d/@someone #1 $x$ ~~y~~", "/d/\ufffe\uffff",
+    "/d/\x85\u2028line", "/d/ **b** _i_ __c__ ", "/d/```", "/d/${x}`$(x)`", "/d/ends with \\", '/d/a{b="c"} 1', "/d/##[add-mask]x",
+)  # fmt: skip
+TREES = [
+    next(p for p in sorted(layout.iterdir()) if p.is_dir()) / "tree"
+    for layout in sorted(LAYOUT_TREES.iterdir())
+]
+
+
+def find(name: str) -> registry.Output:
+    found = registry.find(name)
+    assert found
+    return found
+
+
+def shown(name: str, document: registry.Document, **view: object) -> str:
+    return find(name).render(document, View(now=1.5e9, **view))  # type: ignore[arg-type]
+
+
+def about(path: str, words: str) -> list[Finding]:
+    return [
+        finding("crc-mismatch", words, path=path, offset=7),
+        Finding("unreadable", Severity.WARNING, words, path=path, hint=words),
+        Finding("not-checksummed", Severity.NOTE, words),
+    ]
+
+
+def verification(path: str, words: str) -> Verification:
+    """Everything that could be read is of these words."""
+    reports = [
+        FileReport(sample.part(0, path), sample.report(path, Verdict.BROKEN, *about("", words))),
+        FileReport(None, sample.report(path + "2", Verdict.SUSPECT, *about("", words)[1:], format=None)),
+        FileReport(None, sample.report(path + "3")),
+        FileReport(None, sample.report(path + "4", Verdict.UNKNOWN, *about("", words)[1:])),
+    ]
+    return sample.verification(files=tuple(reports), findings=tuple(about(path, words)), root="/d")
+
+
+def plan(path: str, words: str) -> LoadPlan:
+    lost = sample.checkpoint(path=path, step=None, epoch=None)
+    load = sample.load(0, path=path, reason=words, node=words, role="model", substituted=True)
+    return sample.plan(
+        checkpoint=sample.checkpoint(path=path),
+        ranks=(RankLoad(0, (load,)),),
+        shared=(load,),
+        rejected=(Rejected(lost, tuple(about(path, words))),),
+        warnings=tuple(about("", words)),
+        root="/d",
+    )
+
+
+def failure(path: str, words: str) -> Failure:
+    return Failure("plan", "none-usable", words, words, 4, replace(plan(path, words), checkpoint=None))
+
+
+def documents(path: str, words: str) -> list[registry.Document]:
+    alone = Failure("verify", "cannot-look", words, "", 5)
+    return [verification(path, words), plan(path, words), failure(path, words), alone]
+
+
+def check(name: str, document: registry.Document, text: str) -> None:
+    """What holds of any document."""
+    assert text.endswith("\n")
+    assert "\x1b" not in text and text.encode()
+    reader = {"csv": read.rows, "prometheus": read.samples}.get(name) or getattr(read, name)
+    reader(text)
+
+
+NAMES = st.text(st.characters(codec=None, exclude_characters="\x00"), min_size=1, max_size=30)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@given(path=NAMES, words=NAMES)
+@settings(max_examples=20)
+def test_no_name_and_no_message_breaks_a_format(name: str, path: str, words: str) -> None:
+    for document in documents(f"/d/{path}", words):
+        check(name, document, shown(name, document))
+
+
+@pytest.mark.parametrize("path", HOSTILE, ids=ascii)
+def test_hostile_names(path: str) -> None:
+    for name in MACHINES:
+        for document in documents(path, path):
+            for verbose in (False, True):
+                check(name, document, shown(name, document, verbose=verbose))
+
+
+def test_promtool_takes_what_is_hostile() -> None:
+    read.prometheus(*(shown("prometheus", d) for path in HOSTILE[::4] for d in documents(path, path)))
+    with pytest.raises(AssertionError):  # it can refuse
+        read.prometheus('x{y="a\nb"} 1\n')
+
+
+# -- what each says ------------------------------------------------------------------------------------------
+
+
+def test_junit_has_a_case_for_each_file_and_says_what_is_wrong() -> None:
+    suite = read.junit(shown("junit", sample.verification()))
+    cases = {case.get("name"): case for case in suite}
+    [good, bad, across] = suite
+    assert good.get("name") == "out/rank_0/net-3_40.ckpt" and len(good) == 0
+    assert bad.get("name") == printable(sample.NASTY.removeprefix("/data/"))
+    assert bad[0].tag == "failure" and bad[0].get("type") == "truncated" and "at byte 12" in bad[0].text
+    assert across.get("name") == "out" and across[0].get("type") == "missing-rank"
+    assert len(cases) == 3
+    suspect = verification("/d/x", "w")
+    assert read.junit(shown("junit", suspect)).findall("testcase/error[@type='unreadable']")
+    counts = [
+        read.junit(shown("junit", suspect, warnings_fail=strict)).get("failures") for strict in (False, True)
+    ]
+    assert counts == ["1", "2"]
+
+
+def test_junit_of_nothing_is_no_success() -> None:
+    empty = Verification("/d", Verdict.OK, sample.verification().level, Summary())
+    assert read.junit(shown("junit", empty)).get("errors") == "1"
+    assert read.github(shown("github", empty))[0][0] == "error"
+
+
+def test_junit_of_a_plan() -> None:
+    suite = read.junit(shown("junit", sample.plan()))
+    names = [case.get("name") for case in suite]
+    assert names[:4] == ["choice", "every rank", "rank 0", "rank 1"]
+    assert "own file is truncated" in suite[3][0].text
+    assert suite[4].find("skipped") is not None and suite.get("failures") == "0"
+    assert read.junit(shown("junit", sample.plan(), warnings_fail=True)).get("failures") == "2"
+    failed = read.junit(shown("junit", failure("/d/x", "w")))
+    assert failed[0].get("name") == "answer" and failed.get("errors") == "1"
+    assert failed.get("failures") == "1"
+
+
+def test_sarif_names_files_by_their_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = f"{tmp_path}/a b/\udcff:x.pt"
+    for path in (sample.NASTY, here):
+        run = read.sarif(shown("sarif", verification(path, "w")))
+        home = run["originalUriBaseIds"]["%SRCROOT%"]["uri"].removeprefix("file://").rstrip("/")
+        files = {read.file_of(r, os.fsencode(home)) for r in run["results"]}
+        assert os.fsencode(path) in files
+        assert all(
+            "uriBaseId" in r["locations"][0]["physicalLocation"]["artifactLocation"] for r in run["results"]
+        ) == (path == here)
+    levels = [r["level"] for r in run["results"]]
+    assert levels == sorted(levels) and set(levels) == {"error", "warning"}
+    assert "note" in {
+        r["level"] for r in read.sarif(shown("sarif", verification(here, "w"), verbose=True))["results"]
+    }
+    assert run["results"][0]["properties"] == {"offset": 7}
+    prints = [r["partialFingerprints"]["ckptFinding/v1"] for r in run["results"]]
+    assert len(set(prints)) == len(
+        {(r["ruleId"], str(r["locations"]), str(r.get("properties"))) for r in run["results"]}
+    )
+
+
+def test_sarif_says_that_there_is_no_answer() -> None:
+    [said] = read.sarif(shown("sarif", failure("/d/x", "why")))["invocations"]
+    assert said["executionSuccessful"] is False and said["exitCode"] == 4
+    assert said["toolExecutionNotifications"][0]["descriptor"] == {"id": "none-usable"}
+    assert read.sarif(shown("sarif", sample.plan()))["invocations"][0]["executionSuccessful"] is True
+
+
+def test_many_findings_are_bounded_and_what_is_left_out_is_said() -> None:
+    """100,000 of them: what a site refuses is not sent; what is meant for programs has all."""
+    found = tuple(finding("crc-mismatch", f"m{i}", path=f"/d/{i}") for i in range(100_000))
+    many = sample.verification(findings=found, files=())
+    [run] = json.loads(shown("sarif", many))["runs"]
+    assert len(run["results"]) == 25_000
+    assert "75,000 more" in run["invocations"][0]["toolExecutionNotifications"][1]["message"]["text"]
+    for name in ("github", "markdown"):
+        text = shown(name, many)
+        assert len(text) < 20_000 and "99,950 more findings" in text
+    assert len(shown("csv", many).splitlines()) == 100_001
+    assert len(shown("prometheus", many)) < 20_000
+
+
+def test_github_annotations() -> None:
+    commands = read.github(shown("github", verification("/d/a\nb,c:d%e", "50 % off: a, b")))
+    level, properties, message = commands[0]
+    assert (level, properties) == ("error", {"file": "/d/a\nb,c:d%e", "title": "ckpt: crc-mismatch"})
+    assert message.startswith("50 % off: a, b (at byte 7). ")
+    assert {c[0] for c in commands} == {"error", "warning"}
+    assert "notice" in {c[0] for c in read.github(shown("github", verification("/d/a", "b"), verbose=True))}
+    assert read.github(shown("github", failure("/d/x", "why")))[-1][::2] == ("error", "why. why")
+
+
+def test_github_paths_are_those_of_the_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = shown("github", verification(f"{tmp_path}/runs/a.pt", "w"))
+    assert read.github(text)[0][1]["file"] == "runs/a.pt"
+
+
+def test_markdown_shows_every_name_as_it_is() -> None:
+    for path in HOSTILE:
+        tables = read.markdown(shown("markdown", verification(path, path)))
+        cell = printable(path.removeprefix("/d/")).strip()
+        assert cell in [c.replace("\u200b", "") for row in tables[0] for c in row]
+        assert all(cell in row[3].replace("\u200b", "") for row in tables[0][1:])
+
+
+def test_csv_comes_back_from_the_csv_module() -> None:
+    for path in HOSTILE:
+        [first, *_] = read.rows(shown("csv", verification(path, "=1+1")))
+        assert first["path"] == printable(path)
+        assert (first["message"], first["offset"], first["codes"]) == (
+            "'=1+1",
+            "7",
+            "crc-mismatch unreadable",
+        )
+    planned = read.rows(shown("csv", sample.plan()))
+    assert [(r["rank"], r["outcome"]) for r in planned] == [
+        ("", "load"),
+        ("0", "load"),
+        ("1", "load"),
+        ("", "rejected"),
+    ]
+    assert planned[2]["substituted"] == "true" and planned[3]["codes"] == "missing-rank"
+
+
+def test_prometheus_has_the_numbers() -> None:
+    root = ("root", "/data")
+    got = read.samples(shown("prometheus", sample.verification()))
+    assert got["ckpt_verify_files", (root, ("verdict", "broken"))] == 1
+    assert got["ckpt_verify_findings", (root, ("code", "missing-rank"), ("severity", "error"))] == 1
+    assert got["ckpt_verify_timestamp_seconds", (root,)] == 1.5e9
+    assert got["ckpt_verify_failure_code", (root,)] == 0
+    damaged = [labels for name, labels in got if name == "ckpt_verify_damaged_file"]
+    assert damaged == [(root, ("path", printable(sample.NASTY)), ("verdict", "broken"))]
+    got = read.samples(shown("prometheus", sample.plan()))
+    assert got["ckpt_resume_step", (root,)] == 120 and got["ckpt_resume_substituted_files", (root,)] == 1
+    assert not [
+        name
+        for name, _ in read.samples(shown("prometheus", sample.empty_plan()))
+        if name == "ckpt_resume_step"
+    ]
+    assert (
+        read.samples(shown("prometheus", failure("/d/x", "w")))["ckpt_plan_failure_code", (("root", "/d"),)]
+        == 4
+    )
+
+
+# -- as commands ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asker:
+    monkeypatch.chdir(tmp_path)
+    return Asker(monkeypatch, capfd, tmp_path / "state")
+
+
+@pytest.mark.slow
+def test_every_real_tree_in_every_format(asker: Asker) -> None:
+    """The exit code is that of the table, and each answer is one that its reader takes."""
+    metrics = []
+    for number, tree in enumerate(TREES):
+        for command in (["verify", tree], ["plan", tree, "--order", "step", "-q"]):
+            name = MACHINES[number % len(MACHINES)]
+            code, out, _ = asker.execute(*command, "--format", name)
+            assert code == asker.execute(*command, "--format", "table")[0]
+            check(name, sample.plan(), out)
+            metrics += [out] if name == "prometheus" else []
+    read.prometheus(*metrics)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_failure_is_told_in_the_format_that_was_asked_for(asker: Asker, tmp_path: Path, name: str) -> None:
+    lost(tmp_path)
+    for words, code in (
+        (["verify", "nowhere"], 5), (["verify", "run", "--level", "none"], 2), (["plan", "run"], 4), (["plan", "nowhere"], 5), (["verify"], 2),
+    ):  # fmt: skip
+        got, out, err = asker.execute(*words, "--format", name)
+        assert got == code and ("hint: " in err or "Usage" in err)
+        check(name, sample.plan(), out)
+    assert name != "junit" or read.junit(out).get("errors") == "1"
+
+
+def test_other_commands_have_their_own_formats(asker: Asker, tmp_path: Path) -> None:
+    plain(tmp_path)
+    for words in (
+        ["ls", "run"],
+        ["latest", "run"],
+        ["plan", "run", "--format", "jsonl"],
+        ["verify", "run", "--format", "shell"],
+    ):
+        given = words if "--format" in words else [*words, "--format", "junit"]
+        code, out, err = asker.execute(*given)
+        assert code == 2 and "--format" in err
+        assert not out.startswith("<?xml")
+    _, _, err = asker.execute("verify", "run", "--format", "nonsense")
+    assert all(name in err for name in MACHINES)
+
+
+def test_a_missing_package_is_said_before_anything_is_read() -> None:
+    page = registry.Output(
+        "page", "t", {"plan": "nowhere.at.all:render"}, needs="nowhere_at_all", extra="page"
+    )
+    with pytest.raises(UsageError, match="needs nowhere_at_all") as e:
+        page.require()
+    assert e.value.hint == "pip install 'ckpt-tools[page]'"
+    assert (
+        registry.Output("own", "t", {"plan": lambda d, v: f"{d.root} {v.now}\n"}).render(sample.plan())
+        == "/data 0.0\n"
+    )
+
+
+def test_nothing_of_it_is_loaded_for_the_usual_formats(tmp_path: Path) -> None:
+    broken(plain(tmp_path), 20)
+    code = "import sys; from ckpt_tools import cli; cli.execute(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    for words in (["latest", "run", "--rank", "0"], ["plan", "run", "--format", "shell"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], cwd=tmp_path, env=CLEAN, capture_output=True, text=True
+        )
+        loaded = set(done.stderr.splitlines()[-1].split())
+        assert "ckpt_tools.cli.output" in loaded
+        assert not loaded & {f"ckpt_tools.output.{name}" for name in (*MACHINES, "observed")}
+
+
+def test_the_demo_as_real_processes() -> None:
+    done = ckpt("verify", FIXTURES / "demo", "--format", "junit")
+    assert done.returncode == 1 and read.junit(done.stdout).get("failures") == "3"
+    done = ckpt("plan", FIXTURES / "demo", "--order", "step", "--format", "csv")
+    assert done.returncode == 0 and [r["rank"] for r in read.rows(done.stdout)] == ["0", "1", "2", "3", ""]
+    assert (
+        json.loads(ckpt("plan", FIXTURES / "demo", "--order", "step", "--json").stdout)["resume_step"] == 10
+    )
+
+
+# -- docs/machines.md ----------------------------------------------------------------------------------------
+
+PAGE = (DOCS / "machines.md").read_text()
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_of_the_page_runs(block: str, tmp_path: Path) -> None:
+    megatron(tmp_path / "run")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ckpt").write_text(f'#!/bin/sh\nexec {sys.executable} -m ckpt_tools "$@"\n')
+    (tmp_path / "bin/ckpt").chmod(0o755)
+    env = {
+        **CLEAN,
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "GITHUB_STEP_SUMMARY": f"{tmp_path}/summary.md",
+    }
+    env["CKPT_CACHE_DIR"] = os.environ["CKPT_CACHE_DIR"]
+    done = subprocess.run(["sh", "-euc", block], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    readers = {
+        ".xml": read.junit,
+        ".sarif": read.sarif,
+        ".prom": read.samples,
+        ".csv": read.rows,
+        ".md": read.markdown,
+    }
+    for made in tmp_path.iterdir():
+        if made.suffix in readers:
+            assert len(readers[made.suffix](made.read_text()))
+
+
+def test_the_page_lists_the_formats_and_the_metrics() -> None:
+    listed = {
+        name
+        for row in re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
+        for name in re.findall(r"`([a-z_]+)`", row)
+    }
+    formats = {o.name for o in registry.OUTPUTS} - {"table"}
+    texts = [shown("prometheus", d) for d in (sample.verification(), sample.plan())]
+    metrics = {name for text in texts for name, _ in read.samples(text)}
+    assert formats | metrics == listed
