@@ -13,6 +13,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import commands  # noqa: E402 - beside this file
+import manual  # noqa: E402
 
 from ckpt_tools.findings import CODES  # noqa: E402 - needs the path above when the package is not installed
 from ckpt_tools.layouts import ORDER as LAYOUT_MODULES  # noqa: E402
@@ -298,6 +299,7 @@ PAGES = {
     HERE / "environment.md": environment,
     INDEX: index,
     HERE.parent / "ckpt_tools/cli/candidates/words.txt": commands.words,
+    **manual.manual_pages(),
 }
 
 
@@ -309,6 +311,7 @@ def main(arguments: list[str]) -> int:
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(path.relative_to(HERE.parent))
             if "--check" not in arguments:
+                path.parent.mkdir(exist_ok=True)
                 path.write_text(text, encoding="utf-8")
     for name in stale:
         print(f"{name} {'is out of date: run python docs/make.py' if '--check' in arguments else 'written'}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import hanging
 import pytest
 import shells
-from places import FIXTURES, PACKAGE, ROOT
+from places import FIXTURES, PACKAGE
 from run_helpers import CLEAN, ckpt, megatron
 
 from ckpt_tools import scan
@@ -263,14 +263,3 @@ def test_the_script_of_bash_is_clean() -> None:
         check=False,
     )
     assert not done.stdout, done.stdout
-
-
-def test_the_wheel_brings_the_scripts_to_where_shells_look() -> None:
-    text = (ROOT / "pyproject.toml").read_text()
-    for name, to in (
-        ("ckpt.bash", "share/bash-completion/completions/ckpt"),
-        ("_ckpt", "share/zsh/site-functions/_ckpt"),
-        ("ckpt.fish", "share/fish/vendor_completions.d/ckpt.fish"),
-    ):
-        assert (PACKAGE / "cli/candidates" / name).is_file()
-        assert f'"ckpt_tools/cli/candidates/{name}" = "{to}"' in text

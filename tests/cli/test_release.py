@@ -62,8 +62,9 @@ def test_two_builds_have_the_same_bytes(release: Built, tmp_path: Path) -> None:
 
 def test_the_wheel_holds_the_package_and_nothing_else(release: Built) -> None:
     assert release.wheel.stat().st_size < MOST["wheel"]
-    assert {re.sub(r"-[^/]+\.dist-info", ".dist-info", n.split("/")[0]) for n in release.names} == {
+    assert {re.sub(r"-[^/]+\.(dist-info|data)", r".\1", n.split("/")[0]) for n in release.names} == {
         "ckpt_tools",
+        "ckpt_tools.data",
         "ckpt_tools.dist-info",
     }
     tracked = {
@@ -72,6 +73,14 @@ def test_the_wheel_holds_the_package_and_nothing_else(release: Built) -> None:
         if p.is_file() and "__pycache__" not in p.parts
     }
     assert {name for name in release.names if name.startswith("ckpt_tools/")} == tracked
+
+
+def test_the_wheel_brings_manual_pages_and_completions_to_where_they_are_looked_for(release: Built) -> None:
+    shared = {n.partition(".data/data/share/")[2] for n in release.names if ".data/" in n}
+    assert shared == {
+        "bash-completion/completions/ckpt", "zsh/site-functions/_ckpt", "fish/vendor_completions.d/ckpt.fish",
+        *(f"man/man1/{page.name}" for page in (ROOT / "docs/man").iterdir()),
+    }  # fmt: skip
 
 
 def test_what_the_package_is_called_is_a_command(release: Built) -> None:

@@ -1,0 +1,61 @@
+"""The manual pages say what --help says, in roff that two formatters take without a complaint."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer
+from places import DOCS
+
+from ckpt_tools.cli import dispatch, pages
+from ckpt_tools.cli.command import COMMANDS, Command
+
+NAMES = (*COMMANDS, *(" ".join(words) for words in dispatch.WITHIN))
+FILES = sorted((DOCS / "man").iterdir())
+
+
+def params(name: str) -> list:
+    module = "_".join(name.split())
+    loaded = importlib.import_module(f"ckpt_tools.cli.{module}")
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(name, cls=getattr(loaded, "CLASS", Command))(getattr(loaded, module))
+    return typer.main.get_command(app).params
+
+
+def shown(page: Path) -> str:
+    """As a reader sees it, on lines so wide that few are broken."""
+    done = subprocess.run(
+        ["mandoc", "-Tutf8", "-Owidth=1000", page], capture_output=True, text=True, check=True
+    )
+    return re.sub(".\b", "", done.stdout)
+
+
+def test_each_command_has_a_page() -> None:
+    assert sorted(p.stem for p in FILES) == sorted(
+        ["ckpt", *("-".join(["ckpt", *name.split()]) for name in NAMES)]
+    )
+
+
+@pytest.mark.parametrize("page", FILES, ids=lambda p: p.stem)
+def test_mandoc_has_nothing_to_say(page: Path) -> None:
+    done = subprocess.run(
+        ["mandoc", "-Tlint", "-Wwarning", page], capture_output=True, text=True, check=False
+    )
+    # a date would change where nothing else does
+    assert not [line for line in done.stdout.splitlines() if "missing date" not in line]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_has_every_flag_and_every_example(name: str) -> None:
+    text = shown(DOCS / f"man/{'-'.join(['ckpt', *name.split()])}.1")
+    for param in params(name):
+        about = " ".join(param.help.split())
+        assert about.replace("…", "...") in re.sub(r"\s+", " ", text), param.name
+        for flag in param.opts if param.param_type_name == "option" else ():
+            assert re.search(rf"^ +(-\w, )?(--[\w-]+, )*{flag}\b", text, re.MULTILINE), flag
+    lines = {line.strip() for line in text.splitlines()}
+    assert {line for line, _ in pages.EXAMPLES[name]} <= lines
