@@ -12,16 +12,20 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.output.words import printable
 
 
-def out(text: str) -> None:
-    """Write a result. A reader that has gone away is no error: the exit code still tells the verdict."""
+def out(text: str, file: str | None = None) -> None:
+    """Write a result, into a file where one is named. A reader that has gone away is no error: the exit code
+    still tells the verdict.
+    """
+    if file is not None:
+        from ckpt_tools.storage.whole_file import write_whole
+
+        write_whole(file, encoded(text, "utf-8"))
+        return
     stream = sys.stdout
     if stream is None:  # started with a closed stdout
         raise CannotLook("there is no standard output to write the result to", "redirect it somewhere")
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        data = text.encode(encoding, "surrogateescape")  # file names come back as the bytes they were
-    except UnicodeEncodeError:
-        data = text.encode(encoding, "backslashreplace")
+    data = encoded(text, encoding)
     try:
         raw = getattr(stream, "buffer", None)
         if raw is None:  # a stream of text only, as in tests and notebooks
@@ -37,6 +41,14 @@ def out(text: str) -> None:
             f"the result could not be written to standard output: {e.strerror}",
             "make room, or redirect it elsewhere",
         ) from e
+
+
+def encoded(text: str, encoding: str) -> bytes:
+    """A result as bytes."""
+    try:
+        return text.encode(encoding, "surrogateescape")  # file names come back as the bytes they were
+    except UnicodeEncodeError:
+        return text.encode(encoding, "backslashreplace")
 
 
 def err(text: str) -> None:
@@ -78,18 +90,34 @@ def requested_format(argv: Sequence[str]) -> str:
     """The output format of a command line that may be wrong elsewhere, so that even its error can answer in
     that format.
     """
-    options = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
-    if "--json" in options:
+    if "--json" in _own(argv):
         return "json"
-    requested = ""
-    for i, option in enumerate(options):
-        if option == "--format":
-            requested = options[i + 1] if i + 1 < len(options) else ""
-        elif option.startswith("--format="):
-            requested = option.partition("=")[2]
-    return requested or (
+    return _value(argv, "--format") or (
         "shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else ""
     )  # its first format: eval must see that it failed
+
+
+def requested_file(argv: Sequence[str]) -> str | None:
+    """The same of the file that the answer is to go to; None for stdout."""
+    path = _value(argv, "--output", "-o")
+    return None if path in ("", "-") else path
+
+
+def _own(argv: Sequence[str]) -> list[str]:
+    return list(argv[: argv.index("--")]) if "--" in argv else list(argv)
+
+
+def _value(argv: Sequence[str], flag: str, short: str = "") -> str:
+    """The last value of a flag; empty where it has none."""
+    options, value = _own(argv), ""
+    for i, option in enumerate(options):
+        if option in (flag, short or flag):
+            value = options[i + 1] if i + 1 < len(options) else ""
+        elif option.startswith(f"{flag}="):
+            value = option.partition("=")[2]
+        elif short and option.startswith(short) and not option.startswith("--"):
+            value = option.removeprefix(short)
+    return value
 
 
 def terminal(stream: TextIO | None) -> bool:

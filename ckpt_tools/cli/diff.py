@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.finding import Verdict, blind
@@ -43,6 +43,7 @@ def diff(
     trust_dir: options.TrustDir = None,
     strict: options.Strict = False,
     jobs: options.Jobs = None,
+    output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -81,7 +82,7 @@ def diff(
         )
     from ckpt_tools.output import difference as emit
 
-    console.out(emit.json(result) if to.format == "json" else emit.table(result, to.view))
+    to.out(emit.json(result) if to.format == "json" else emit.table(result, to.view))
     return exit_code(result, found.values.get("strict", False))
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any, NoReturn
@@ -202,13 +203,21 @@ def _answer(argv: Sequence[str], name: str, error: CkptError) -> int:
     if requested == "slurm":
         from ckpt_tools.output import shell
 
-        console.out(shell.prolog_failure(str(error), error.hint))
+        text = shell.prolog_failure(str(error), error.hint)
     elif requested in COMMON or (requested and command in DOCUMENTS):
         from ckpt_tools.output import registry
         from ckpt_tools.output.failure import Failure, code_of
         from ckpt_tools.output.page import View
 
         failure = Failure(command, code_of(name), str(error), error.hint, error.exit_code, error.plan)
-        if found := registry.find(requested):
-            console.out(found.render(failure, View(now=time.time())))
+        found = registry.find(requested)
+        text = found.render(failure, View(now=time.time())) if found else ""
+    else:
+        return error.exit_code
+    file = console.requested_file(argv)
+    if text and file is None:
+        console.out(text)
+    elif text:
+        with suppress(CannotLook):  # where nothing can be written, that has been said: it is why we are here
+            console.out(text, file)
     return error.exit_code

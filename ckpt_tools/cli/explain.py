@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import CODES
 from ckpt_tools.settings.resolve import nearest
@@ -17,6 +17,7 @@ def explain(
         str,
         typer.Argument(metavar="CODE", help="A code of a finding, such as truncated.", show_default=False),
     ],
+    output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
     color: options.Color = None,
@@ -33,7 +34,7 @@ def explain(
         from ckpt_tools.output import json as emit
 
         c = CODES[code]
-        console.out(
+        to.out(
             emit.catalogue(
                 "explain",
                 [
@@ -50,5 +51,5 @@ def explain(
     else:
         from ckpt_tools.output import catalogue
 
-        console.out(catalogue.code(code, to.view))
+        to.out(catalogue.code(code, to.view))
     return 0

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 
 
-def formats(format: options.Format = None, json: options.Json = False, color: options.Color = None) -> int:
+def formats(
+    output_file: options.OutputFile = None,
+    format: options.Format = None,
+    json: options.Json = False,
+    color: options.Color = None,
+) -> int:
     """List the known file formats: what protects what in them, what cannot be seen, which framework loads
     them, and where the facts come from.
     """
@@ -29,10 +34,10 @@ def formats(format: options.Format = None, json: options.Json = False, color: op
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
-        console.out(emit.catalogue("formats", entries))
+        to.out(emit.catalogue("formats", entries))
     else:
         from ckpt_tools.output import catalogue
 
         fields = ("suffixes", "names", "protects", "limits", "loader", "reference")
-        console.out(catalogue.pages(entries, fields, to.view))
+        to.out(catalogue.pages(entries, fields, to.view))
     return 0

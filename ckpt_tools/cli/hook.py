@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.run import Worker, reporter
 from ckpt_tools.errors import UsageError
@@ -25,7 +25,9 @@ Read = Annotated[
 ]
 
 
-@options.choosing("shell", "json", "slurm", worker=Worker, read=Read, **options.JOB)
+@options.choosing(
+    "shell", "json", "slurm", worker=Worker, read=Read, output_file=options.OutputFile, **options.JOB
+)
 def hook(request: options.Request) -> int:
     """Choose and verify a checkpoint once per job, and print what the job has to know: decision="$(ckpt hook
     ROOT)" || exit; eval "$decision".
@@ -58,10 +60,12 @@ def hook(request: options.Request) -> int:
     if request.output.format == "json":
         from ckpt_tools.output import json
 
-        console.out(json.dump({**taken.body, "path": taken.decision.path, "env": values}))
+        request.output.out(json.dump({**taken.body, "path": taken.decision.path, "env": values}))
     else:
         from ckpt_tools.output import shell
 
-        console.out(shell.exports(values) if request.output.format == "shell" else shell.task_prolog(values))
+        request.output.out(
+            shell.exports(values) if request.output.format == "shell" else shell.task_prolog(values)
+        )
     sys.stdout.flush()
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
@@ -11,7 +10,7 @@ from ckpt_tools.errors import CkptError
 from ckpt_tools.model.plan import LoadPlan
 
 
-@options.choosing("text", "json", "shell")
+@options.choosing("text", "json", "shell", output_file=options.OutputFile)
 def latest(request: options.Request) -> int:
     """Print the file(s) that rank N must load, one path per line and nothing else; of a set that every rank
     loads, its directory or prefix.
@@ -22,7 +21,7 @@ def latest(request: options.Request) -> int:
 
     to = request.output
     if os.environ.get("CKPT_PLAN") and (decided := _decided(request)) is not None:
-        console.out(decided)
+        to.out(decided)
         return 0
     try:
         with output.explaining_failure(request.output, request.explain), progress(to) as meter:
@@ -36,15 +35,15 @@ def latest(request: options.Request) -> int:
     if to.format == "json":
         from ckpt_tools.output import json
 
-        console.out(json.render(plan))
+        to.out(json.render(plan))
     elif to.format == "shell":
         from ckpt_tools.output import shell
 
-        console.out(shell.render(plan))
+        to.out(shell.render(plan))
     else:
         from ckpt_tools.output import text
 
-        console.out(text.render(plan, terminal=console.terminal(sys.stdout)))
+        to.out(text.render(plan, terminal=to.terminal))
     return 0
 
 
@@ -68,7 +67,7 @@ def _decided(request: options.Request) -> str | None:
         return shell.exports(environment(mine.decision, mine.rank))
     from ckpt_tools.output import text
 
-    return text.lines(mine.paths, terminal=console.terminal(sys.stdout))
+    return text.lines(mine.paths, terminal=request.output.terminal)
 
 
 def _explain(request: options.Request, plan: LoadPlan) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 
 
-def launchers(format: options.Format = None, json: options.Json = False, color: options.Color = None) -> int:
+def launchers(
+    output_file: options.OutputFile = None,
+    format: options.Format = None,
+    json: options.Json = False,
+    color: options.Color = None,
+) -> int:
     """List the known launchers, and say what is known of this process: each number with its variable, and
     what is unclear.
     """
@@ -17,7 +22,7 @@ def launchers(format: options.Format = None, json: options.Json = False, color: 
 
     known = [(launcher, launcher.detect(os.environ)) for launcher in LAUNCHERS]
     here = detect(os.environ)
-    console.out(
+    to.out(
         emit.catalogue(known, here) if to.format == "json" else emit.table(known, here, os.environ, to.view)
     )
     return 0

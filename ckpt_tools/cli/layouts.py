@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.errors import NoCheckpoint, UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def layouts(
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
+    output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -71,7 +72,7 @@ def layouts(
     if guess and to.format == "json":
         raise UsageError("--guess prints TOML", "leave --json out")
     if guess:
-        return _guess(found.root, known)
+        return _guess(found.root, known, to)
     if check:
         return _check(found.root, found.values.get("layout"), known, to)
     if root is not None:
@@ -81,12 +82,12 @@ def layouts(
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
-        console.out(emit.catalogue("layouts", [_entry(layout) for layout in known]))
+        to.out(emit.catalogue("layouts", [_entry(layout) for layout in known]))
     else:
         from ckpt_tools.output import catalogue
 
         rows = [{**_entry(layout), "files": _files(layout)} for layout in known]
-        console.out(catalogue.table(rows, ("name", "title", "files", "tracker", "limits"), to.view))
+        to.out(catalogue.table(rows, ("name", "title", "files", "tracker", "limits"), to.view))
     return 0
 
 
@@ -106,7 +107,7 @@ def _files(layout: Layout) -> list[str]:
     return list(dict.fromkeys(f"{p.template} ({p.role})" for p in layout.pieces))
 
 
-def _guess(root: str, known: Layouts) -> int:
+def _guess(root: str, known: Layouts, to: output.Output) -> int:
     from ckpt_tools.layouts.guess import guess, looks_like, toml
     from ckpt_tools.model.selection import ReadOptions
     from ckpt_tools.reading.opening import open_session
@@ -122,7 +123,7 @@ def _guess(root: str, known: Layouts) -> int:
         )
         raise UsageError(text, "write its table by hand: docs/adding-a-layout.md")
     names = (name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
-    console.out(toml(guessed, next(names)))
+    to.out(toml(guessed, next(names)))
     return 0
 
 
@@ -141,12 +142,12 @@ def _check(root: str, name: str | None, known: Layouts, to: output.Output) -> in
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
-        console.out(emit.catalogue("layouts-check", [_checked_entry(c) for c in checked]))
+        to.out(emit.catalogue("layouts-check", [_checked_entry(c) for c in checked]))
     else:
         from ckpt_tools.output import catalogue
 
         rows = [_checked_row(c) for c in checked]
-        console.out(catalogue.table(rows, ("layout", "template", "matched", "near misses"), to.view))
+        to.out(catalogue.table(rows, ("layout", "template", "matched", "near misses"), to.view))
     return 0 if all(c.matched for c in checked) else 1
 
 

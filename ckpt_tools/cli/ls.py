@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
@@ -55,6 +55,7 @@ def ls(
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
+    output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -85,15 +86,15 @@ def ls(
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
-        console.out(emit.render(result))
+        to.out(emit.render(result))
     elif tree:
         from ckpt_tools.output import tree as drawn
 
-        console.out(drawn.render(result, to.view))
+        to.out(drawn.render(result, to.view))
     else:
         from ckpt_tools.output import scan
 
-        console.out(scan.render(result, to.view))
+        to.out(scan.render(result, to.view))
     return exit_code(result)
 
 
@@ -102,7 +103,7 @@ def _quarantined(found: Settings, to: output.Output) -> int:
     from ckpt_tools.output import changes
 
     result = listed(found.root, state_dir=found.values.get("state-dir"), trust=found.trust)
-    console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    to.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
     return 0 if result.changes else NoCheckpoint.exit_code
 
 

@@ -134,6 +134,16 @@ Apply = Annotated[
         "--apply", help="Do it; without this the command only says what it would do.", show_default=False
     ),
 ]
+OutputFile = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the answer to FILE, whole or not at all; - is stdout.",
+        show_default=False,
+    ),
+]
 Format = Annotated[
     str | None,
     typer.Option(

@@ -31,13 +31,26 @@ class Output:
     quiet: bool = False
     verbose: bool = False
     color: str | None = None
+    file: str | None = None
+    """Where the answer goes; None for stdout."""
 
     @property
     def view(self) -> View:
-        """How tables are shown on this stdout."""
+        """How tables are shown where they go."""
         from ckpt_tools.output.page import View
 
-        return View(console.colored(self.color, sys.stdout), console.width(), self.verbose, time.time())
+        stream = None if self.file else sys.stdout
+        width = None if self.file else console.width()
+        return View(console.colored(self.color, stream), width, self.verbose, time.time())
+
+    @property
+    def terminal(self) -> bool:
+        """Whether a person reads the answer as it comes."""
+        return not self.file and console.terminal(sys.stdout)
+
+    def out(self, text: str) -> None:
+        """Write the answer, which is one text: a file is replaced by it as a whole."""
+        console.out(text, self.file)
 
 
 def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") -> Output:
@@ -58,7 +71,18 @@ def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") 
             parsers.word(value, allowed)
         except ValueError as e:
             raise UsageError(f"{flag}: {e}") from e
-    return Output(choice, given.get("quiet", False), given.get("verbose", False), color)
+    return Output(choice, given.get("quiet", False), given.get("verbose", False), color, _file(given))
+
+
+def _file(given: Mapping[str, Any]) -> str | None:
+    """Where the answer is to go, looked at before the work that makes it."""
+    path: str | None = given.get("output_file")
+    if path is None or path == "-":
+        return None
+    from ckpt_tools.storage.whole_file import check_writable
+
+    check_writable(path)
+    return path
 
 
 def _registered(choice: str, kind: str) -> tuple[str, ...]:
@@ -70,12 +94,12 @@ def _registered(choice: str, kind: str) -> tuple[str, ...]:
     return registry.names(kind)
 
 
-def answer(document: Verification | LoadPlan, to: Output) -> None:
-    """Print the result in the format that was asked for."""
+def text_of(document: Verification | LoadPlan, to: Output) -> str:
+    """The result in the format that was asked for."""
     from ckpt_tools.output import registry
 
     found = next(o for o in registry.OUTPUTS if o.name == to.format)
-    console.out(found.render(document, to.view))
+    return found.render(document, to.view)
 
 
 def cache_notes(to: Output) -> Callable[[str], None] | None:

@@ -157,6 +157,7 @@ PANELS = {
     ),
     "Whom to believe": ("--trust-group", "--trust-owner", "--trust-dir", "--trust-global", "--config"),
     "Output": (
+        "--output",
         "--format",
         "--json",
         "--tree",

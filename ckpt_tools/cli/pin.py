@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 
 FORMATS = ("table", "json")
 
@@ -32,6 +32,7 @@ def pin(
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
+    output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -55,5 +56,5 @@ def pin(
     result = put(home, names, remove=remove, dry_run=dry_run, selection=found.selection())
     from ckpt_tools.output import changes
 
-    console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    to.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
     return 0

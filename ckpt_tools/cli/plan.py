@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError, NoCheckpoint
 
 
-@options.choosing("table", "json", "shell", document="plan", history=options.History)
+@options.choosing(
+    "table", "json", "shell", document="plan", output_file=options.OutputFile, history=options.History
+)
 def plan(request: options.Request) -> int:
     """Say which checkpoint the job resumes from, which file every rank loads (--rank N: that rank alone), and
     why.
@@ -34,15 +36,16 @@ def plan(request: options.Request) -> int:
         if error.plan is not None and request.explain and to.format == "table":
             from ckpt_tools.output import story
 
-            console.out(story.render(error.plan))
+            to.out(story.render(error.plan))
         raise
     if to.format != "table":
         output.report(result, to)
-    output.answer(result, to)
+    text = output.text_of(result, to)
     if to.format == "table" and request.explain:
         from ckpt_tools.output import story
 
-        console.out(f"\n{story.render(result)}")
+        text += f"\n{story.render(result)}"
+    to.out(text)
     return 0
 
 
@@ -57,5 +60,5 @@ def _history(request: options.Request) -> int:
     if not found.starts and not found.damaged:
         text = f"no start of {root} is known ({place_of(root, request.selection)})"
         raise NoCheckpoint(text, "'ckpt run' and 'ckpt hook' write it; --plan-dir says where they do")
-    console.out(told.json(found) if to.format == "json" else told.render(found, to.view))
+    to.out(told.json(found) if to.format == "json" else told.render(found, to.view))
     return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 
@@ -73,6 +73,7 @@ def prune(
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
+    output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -108,7 +109,7 @@ def prune(
     )
     from ckpt_tools.output import changes
 
-    console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    to.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
     return 0
 
 

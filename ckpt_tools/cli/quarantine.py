@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.errors import UsageError
 
 FORMATS = ("table", "json")
@@ -45,6 +45,7 @@ def quarantine(
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
+    output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -79,5 +80,5 @@ def quarantine(
         result = put_away(home, names, damaged=damaged, apply=apply, state_dir=state, selection=selection)
     from ckpt_tools.output import changes
 
-    console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    to.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
     return 0

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model.change import Changes
 
@@ -62,6 +62,7 @@ def repair(
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
+    output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -98,7 +99,7 @@ def repair(
         )
     from ckpt_tools.output import changes
 
-    console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    to.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
     return exit_code(result)
 
 

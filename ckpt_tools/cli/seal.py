@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.model.seal import Sealing
 
@@ -70,6 +70,7 @@ def seal(
     jobs: options.Jobs = None,
     io: options.Io = None,
     limit_rate: options.LimitRate = None,
+    output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -106,7 +107,7 @@ def seal(
         )
     from ckpt_tools.output import sealing
 
-    console.out(sealing.json(result) if to.format == "json" else sealing.render(result, to.view))
+    to.out(sealing.json(result) if to.format == "json" else sealing.render(result, to.view))
     return exit_code(result, found.values.get("strict", False))
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
@@ -22,6 +22,7 @@ def show(
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
     explain_bytes: options.ExplainBytes = False,
+    output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
     verbose: options.Verbose = False,
@@ -52,11 +53,11 @@ def show(
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
-        console.out(emit.shown(report, anatomy, trust))
+        to.out(emit.shown(report, anatomy, trust))
     else:
         from ckpt_tools.output import contents
 
-        console.out(contents.render(report, anatomy, trust, to.view))
+        to.out(contents.render(report, anatomy, trust, to.view))
     if report.verdict is Verdict.UNKNOWN:
         return 5
     if report.verdict is Verdict.BROKEN:

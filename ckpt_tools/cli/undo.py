@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import options, output
 
 FORMATS = ("table", "json")
 
@@ -14,6 +14,7 @@ def undo(
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
+    output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -33,5 +34,5 @@ def undo(
     from ckpt_tools.output import changes
 
     result = take_back(found.root, apply=apply, state_dir=found.values.get("state-dir"), trust=found.trust)
-    console.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    to.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
     return 0

@@ -57,6 +57,7 @@ def verify(
     sample: options.Sample = None,
     max_duration: options.MaxDuration = None,
     scheduler: options.Scheduler = None,
+    output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -88,7 +89,7 @@ def verify(
             progress=meter,
             engine=workers,
         )
-    output.answer(result, to)
+    to.out(output.text_of(result, to))
     return exit_code(result, found.values.get("strict", False))
 
 

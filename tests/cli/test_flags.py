@@ -38,7 +38,7 @@ from ckpt_tools.reading import prefetch, processes
 from ckpt_tools.storage import ownership
 from ckpt_tools.storage.rate import Rate
 
-PRINTING = {"format", "json", "quiet", "verbose", "color", "config"}
+PRINTING = {"output_file", "format", "json", "quiet", "verbose", "color", "config"}
 NAMES = (*COMMANDS, *(" ".join(words) for words in dispatch.WITHIN))
 
 
