@@ -27,7 +27,8 @@ _WRITTEN = frozenset({"in-use", "unfinished-save"})
 @frozen
 class Checked:
     """What came of one verification; ``written``: somebody still writes the checkpoint, so nothing is known.
-    ``findings`` have paths and are no notes; ``level`` is what all files were looked at to.
+    ``findings`` have paths and are no notes; ``level`` is what all files were looked at to; of the files that
+    are ``hidden`` nothing is known because their index is damaged.
     """
 
     verdict: Verdict
@@ -38,6 +39,7 @@ class Checked:
     bytes_read: int
     seconds: float
     level: Level = Level.CONTENT
+    hidden: frozenset[str] = frozenset()
 
 
 def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked:
@@ -52,8 +54,10 @@ def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked
     own = [s.reports.pop(part.path) for part in parts if part.path in s.reports]
     found = [replace(f, path=f.path or report.path) for report in own for f in report.findings]
     serious = [f for f in dict.fromkeys([*found, *across]) if f.severity is not Severity.NOTE]
-    verdicts = {report.verdict for report in own} | {worst(serious)}
-    verdicts |= {Verdict.UNKNOWN} if blind(serious) else set()
+    hidden = {part.path for part in parts if s.indexes.hidden(part.path)}  # by damage, and so damaged
+    causes = [f for f in serious if f.path not in hidden]
+    verdicts = {report.verdict for report in own if report.path not in hidden} | {worst(causes)}
+    verdicts |= {Verdict.UNKNOWN} if blind(causes) else {Verdict.BROKEN} if hidden else set()
     order = (Verdict.UNKNOWN, Verdict.BROKEN, Verdict.SUSPECT)
     return Checked(
         verdict=next((v for v in order if v in verdicts), Verdict.OK),
@@ -64,6 +68,7 @@ def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked
         bytes_read=read.bytes,
         seconds=round(time.perf_counter() - started, 6),
         level=min((report.level for report in own), default=Level.PRESENCE),
+        hidden=frozenset(hidden),
     )
 
 

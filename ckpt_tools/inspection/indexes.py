@@ -163,15 +163,11 @@ class Indexes:
         """For a file that only its index can explain: why there is nothing to explain it with. Call after
         ``claims``.
         """
-        directory, name = os.path.split(path)
-        wanted = (
-            next((names for f in allowed_by_name(name) if (names := f.index_of(name))), ())
-            if formats.names.may_be_index(name)
-            else ()
-        )
+        wanted = self._wanted(path)
         if not wanted or any(map(by_layout, self._claims.get(path, ()))):
             return None
-        if any(os.path.join(directory, w) in self._broken for w in wanted):
+        directory = os.path.dirname(path)
+        if self.hidden(path):
             said = f"{wanted[0]} is damaged, so nothing says what belongs in this file"
             return finding("unreadable", said, hint="restore the index first")
         if any(os.path.join(directory, w) in self.known for w in wanted):
@@ -182,6 +178,18 @@ class Indexes:
             "unfinished-save",
             f"there is no {wanted[0]} beside it: the save never finished, or its index was lost",
         )
+
+    def hidden(self, path: str) -> bool:
+        """Whether nothing can be said of a file because its index is damaged."""
+        directory = os.path.dirname(path)
+        return any(os.path.join(directory, name) in self._broken for name in self._wanted(path))
+
+    def _wanted(self, path: str) -> tuple[str, ...]:
+        """The names of the indexes of which a file needs one."""
+        name = os.path.basename(path)
+        if not formats.names.may_be_index(name):
+            return ()
+        return next((names for f in allowed_by_name(name) if (names := f.index_of(name))), ())
 
     def _read(self, index: str) -> None:
         placed = formats.names.placed(index)

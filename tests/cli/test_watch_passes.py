@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from described_layouts import described_tree
 from kill_points import files_of
 from run_helpers import OLD, broken, broken_body, megatron
 
@@ -92,6 +93,17 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Watc
 
 def nothing() -> None:
     return
+
+
+def test_a_damaged_index_is_damage_and_hides_nothing_else(
+    watch: Callable[..., Watched], tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    saves = described_tree("dcp", path)
+    index = next(path / f.path for f in saves[1].files if f.path.endswith(".metadata"))
+    index.write_bytes(index.read_bytes()[:-40])
+    told = {step: state for step, state, _ in watch(path).checkpoints()}
+    assert told == {80: "good", 90: "bad", 100: "good", 110: "good"}
 
 
 def test_an_idle_run_says_nothing_more(watch: Callable[..., Watched], tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import pytest
+from described import LAYOUTS as DESCRIBED_LAYOUTS
+from described_layouts import HOUR, START, described_tree, trackers
 from examples import examples
 from fixture_trees import CASES, materialise
 from hypothesis import event, given
@@ -125,6 +128,48 @@ def test_whatever_happened_to_a_tree(case: Path, harms: list[tuple[str, int]], d
         lost = {Path(name).name for name in before.keys() - after.keys()}
         assert not any(name == "mine.txt" or name.startswith("link") for name in lost)
         event("removed" if went(done) else "nothing to remove")
+
+
+DESCRIBED = list(product(DESCRIBED_LAYOUTS, (False, True)))
+
+
+@given(
+    st.sampled_from(DESCRIBED),
+    st.sets(st.integers(0, 3), max_size=2),
+    st.integers(1, 3),
+    st.sampled_from([None, 20, 40]),
+    st.booleans(),
+)
+@examples(60)
+def test_what_is_sound_and_not_kept_goes_and_nothing_else(
+    tree: tuple[str, bool], cut: set[int], last: int, every: int | None, damaged: bool
+) -> None:
+    """Held against the policy in four lines, over the saves that random trees are made of."""
+    with tempfile.TemporaryDirectory() as made:
+        root = Path(made)
+        saves = described_tree(tree[0], root, several=tree[1])
+        for n, save in enumerate(saves):
+            for file in save.files:
+                path = root / file.path
+                if n in cut:
+                    path.write_bytes(path.read_bytes()[:-40])
+                os.utime(path, (START + n * HOUR, START + n * HOUR))
+        for path in trackers(root):
+            path.unlink()
+        cut = {n for n in cut if n < len(saves)}
+        sound = [n for n in range(len(saves)) if n not in cut]
+        if not sound:
+            return
+        steps = {n: saves[n].step for n in sound}
+        kept = {*sound[-last:], *(n for n in sound if every and (steps[n] is None or not steps[n] % every))}
+        gone = {*sound} - kept | (cut if damaged else set())
+        was = answer(root)
+        prune(str(root), Policy(keep_last=last, keep_every=every), damaged=damaged, apply=True, selection=NOW)
+        there = {n for n, save in enumerate(saves) if all((root / f.path).exists() for f in save.files)}
+        none = {n for n, save in enumerate(saves) if not any((root / f.path).exists() for f in save.files)}
+        assert none == gone and there == {*range(len(saves))} - gone
+        assert answer(root) == was and was[0] == 0
+        event(f"{len(gone)} of {len(saves)} went")
 
 
 @pytest.mark.parametrize("case", [*FIRST.values()][::4])

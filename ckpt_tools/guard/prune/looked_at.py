@@ -91,8 +91,9 @@ def _entry(s: Session, c: Checkpoint, run: Sequence[Checkpoint], group: Group, s
     if c.kind is Kind.RELEASE or s.layouts.of(c).of_exports:
         return replace(bare, why="it is the outcome of a run, and no save of it")
     checked = verified(s, c, run)
-    if blind(checked.findings):
-        what = next(f for f in checked.findings if f.code == "unreadable")
+    causes = [f for f in checked.findings if f.path not in checked.hidden]
+    if blind(causes):
+        what = next(f for f in causes if f.code == "unreadable")
         raise CannotLook(f"{what.path}: {what.message}: nothing is removed", HINT.partition(",")[0])
     if c.step is None:
         c = replace(c, step=step_in_contents(s, c, run))

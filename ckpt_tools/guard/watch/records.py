@@ -57,10 +57,11 @@ class Records:
     """
 
     def __init__(self, root: str, state_dir: str | None, trusted: Trust) -> None:
+        home = state_dir or directories.watched()
         try:
-            self.directory = place(state_dir or directories.watched(), root)
+            self.directory = place(home, root)
         except UsageError as e:
-            text = f"the state directory {state_dir} lies inside {root}: each write would be an event"
+            text = f"the state directory {home} lies inside {root}: each write would be an event"
             raise UsageError(text, "name one outside it with --state-dir") from e
         self.trusted = trusted
         self.known: dict[str, Record] = {}
