@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
 
 
-def scan(root: Path = ".", selection: Selection | None = None) -> Scan:
+def scan(root: Path = ".", selection: Selection | None = None, *, trackers: bool = False) -> Scan:
     """What checkpoints are below ``root``, from directory listings (and a structure pass where names do not
     tell the step).
 
     Of ``selection`` count its filters (layout, run, prefix, kind, max_step), order, world_size,
-    save_interval, key_file and jobs.
+    save_interval, key_file and jobs. With ``trackers`` the answer has what the trackers beside them say.
     Raises CannotLook when ``root`` cannot be listed.
     """
     from ckpt_tools.planning.scan import scan_root
 
-    return scan_root(one(root), selection or Selection())
+    return scan_root(one(root), selection or Selection(), trackers=trackers)
 
 
 def verify(

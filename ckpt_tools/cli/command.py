@@ -9,6 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 COMMANDS = (
     "ls",
     "verify",
+    "report",
     "seal",
     "latest",
     "plan",

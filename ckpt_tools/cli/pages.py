@@ -13,6 +13,7 @@ GROUPS = {
     "See what is there": {
         "ls": "List the checkpoints below a directory, newest first.",
         "verify": "Say which files are damaged, and how that is known.",
+        "report": "Make one page of all that is known, to look at.",
         "seal": "Swear to what is whole, so that any later change shows.",
         "show": "Print what is in one file, without loading it.",
         "diff": "Compare two checkpoints, or two files, tensor by tensor.",
@@ -241,6 +242,13 @@ EXAMPLES = {
         ("ckpt verify run --limit-rate 200MB --io direct", "beside a running job"),
         ("ckpt verify run --sample 1/7 --max-duration 2h", "a part every night"),
         ("ckpt verify run --json > verdict.json", "exit 0: good, 1: damage found, 5: could not look"),
+    ),
+    "report": (
+        ("ckpt report run -o report.html", "a page that needs no network"),
+        ("ckpt report run -o values.html --level values", "with the numbers in all tensors"),
+        ("ckpt report run/iter_0000020 -o newest.html --level structure", "without reading the contents"),
+        ("ckpt report run kept -o both.html", "of several trees"),
+        ("ckpt report run --json", "the same for a program (docs/json.md)"),
     ),
     "latest": (
         ("ckpt latest run --rank 0", "the file that rank 0 loads"),

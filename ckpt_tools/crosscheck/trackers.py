@@ -13,6 +13,7 @@ from dataclasses import replace
 from ckpt_tools.crosscheck import consistency
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout
+from ckpt_tools.model.answers import Tracker
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
@@ -40,6 +41,20 @@ def tracker_findings(
         yield target
     else:
         yield from consistency.trackers(checkpoints, target, path, incomplete(), layout)
+
+
+def told(session: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tracker]:
+    """What each tracker beside these checkpoints says, and which of them that is."""
+    seen = set[str]()
+    for name, base in dict.fromkeys((c.layout, p.base) for c in checkpoints for p in c.parts[:1]):
+        tracker = session.tracker(name, base)
+        if tracker is None or tracker[0] in seen:
+            continue
+        path, target = tracker
+        seen.add(path)
+        says = None if isinstance(target, Finding) else target
+        here = [c for c in checkpoints if c.layout == name and c.parts and c.parts[0].base == base]
+        yield Tracker(path, says, None if says is None else _found(says, here, session.layouts[name]))
 
 
 def declared(session: Session, c: Checkpoint) -> str | None:

@@ -83,13 +83,25 @@ class Verification:
 
 
 @frozen
+class Tracker:
+    """A file beside checkpoints that names the latest one: what it ``says`` (None: nothing that its framework
+    writes), and the checkpoint of that name (None: there is none).
+    """
+
+    path: str
+    says: int | str | None
+    names: Checkpoint | None = None
+
+
+@frozen
 class Scan:
     """What ``scan`` answers: the checkpoints in each run, newest first; ``expected`` maps a run to its number
     of ranks as far as names tell.
 
     ``bare`` counts files recognised by their format's name alone, ``unrecognised`` all others, ``excluded``
     entries that the caller has hidden.
-    ``layouts`` are those that names were compared with, None for those that are built in.
+    ``layouts`` are those that names were compared with, None for those that are built in. ``trackers`` are
+    read only where they were asked for.
     """
 
     root: str
@@ -100,3 +112,4 @@ class Scan:
     unrecognised: int = 0
     excluded: int = 0
     layouts: Layouts | None = None
+    trackers: tuple[Tracker, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpt_tools.crosscheck.steps import step_in_contents
-from ckpt_tools.crosscheck.trackers import as_told
+from ckpt_tools.crosscheck.trackers import as_told, told
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import finding
@@ -17,8 +17,10 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen, unread_files
 
 
-def scan_root(root: str, selection: Selection) -> Scan:
-    """From directory listings, and a structure pass where names do not tell the step. Raises CannotLook."""
+def scan_root(root: str, selection: Selection, *, trackers: bool = False) -> Scan:
+    """From directory listings, and a structure pass where names do not tell the step; ``trackers`` are read
+    where that is asked for. Raises CannotLook.
+    """
     options = ReadOptions(
         jobs=selection.jobs,
         settle=selection.settle,
@@ -52,6 +54,7 @@ def scan_root(root: str, selection: Selection) -> Scan:
         unrecognised=s.found.unrecognised,
         excluded=len(s.found.excluded.paths),
         layouts=s.layouts,
+        trackers=tuple(told(s, checkpoints)) if trackers else (),
     )
 
 

@@ -62,8 +62,9 @@ def _special(path: str) -> bool:
 def _aside(path: str) -> tuple[int, str]:
     """A new file beside ``path``, open. The caller's umask gives its mode."""
     target = os.path.realpath(path)
-    if os.path.isdir(target):
-        raise IsADirectoryError(errno.EISDIR, "it is a directory")
+    with suppress(FileNotFoundError):  # a name that is too long is said before the work, too
+        if stat.S_ISDIR(os.lstat(target).st_mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
     if os.path.exists(target) and not os.access(target, os.W_OK):  # a rename would not ask
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     home, name = os.path.split(target)

@@ -48,6 +48,7 @@ def unplaced(tmp: Path) -> None:
 
 PROMISES: list[tuple[Callable[[Path], object], str, int]] = [
     (plain, "verify run", 0), (cut, "verify run", 1), (stale, "verify run", 0), (stale, "verify run --strict", 1), (plain, "verify", 2), (nothing, "verify run", 3),
+    (plain, "report run -o r.html", 0), (cut, "report run -o r.html", 1), (nothing, "report run -o r.html", 3), (nothing, "report none -o r.html", 5), (plain, "report run -o none/r.html", 5),
     (nothing, "verify none", 5), (encrypted, "verify run", 0), (encrypted, "verify run --level values --strict", 5), (plain, "verify run notes", 5), (plain, "verify run --sample 1/9 --strict", 0),
     (plain, "plan run", 0), (nothing, "plan run", 3), (nothing, "plan run --allow-none", 0), (nothing, "plan none --allow-none", 5),
     (nothing, "plan none --allow-none --allow-missing", 0), (nothing, "plan none --allow-missing", 5), (plain, "plan run --world-size 3", 2), (cut, "plan run", 0),
@@ -66,7 +67,7 @@ PROMISES: list[tuple[Callable[[Path], object], str, int]] = [
 """(what is there, command line, exit code), sentence by sentence."""
 
 
-ANSWERED = ("verify", "show", "diff", "ls", "layouts")
+ANSWERED = ("verify", "report", "show", "diff", "ls", "layouts")
 """Commands whose answer says itself why it does not end in 0."""
 
 
@@ -105,7 +106,7 @@ def test_every_field_that_the_page_names_is_in_a_real_answer(asker: Asker, tmp_p
     guard.seal(root)
     values: list[Any] = [json.loads(asker.execute(*line.split(), "--json")[1]) for line in (
         "verify run --explain-bytes --level values", "verify run --sample 1/2", "plan run", "latest run --rank 0", "hook run --plan-dir state --view view --job j",
-        "ls run", f"show run/{FILE}", "diff run/iter_0000010 run/iter_0000020", "explain truncated", "formats", "layouts", "layouts run --check --layout megatron",
+        "ls run", "report run --level values", "report none", f"show run/{FILE}", "diff run/iter_0000010 run/iter_0000020", "explain truncated", "formats", "layouts", "layouts run --check --layout megatron",
         "launchers", "plan none", "plan run --history --plan-dir state", "quarantine run/iter_0000010", "repair run", "seal run --dry-run --again", "show run/iter_0000010/.ckpt-seal.json",
     )]  # fmt: skip
     values += [

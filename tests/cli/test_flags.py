@@ -595,6 +595,10 @@ OTHERS: dict[str, dict[str, Case]] = {
         **trusting(plain),
     },
     "verify": CHECK,
+    "report": {
+        **{name: case for name, case in CHECK.items() if name not in ("explain_bytes", "scheduler")},
+        **{name: CHOICE[name] for name in ("order", "run", "max_step", "save_interval", "world_size")},
+    },
     "show": {
         "file": Case(
             lambda tmp: [plain(tmp)][:0], (f"run/{FILE}",), ("run/latest_checkpointed_iteration.txt",)
@@ -731,7 +735,7 @@ class Seen(Asker):
         fixed += ["--rank", 0] if command == "latest" and "--rank" not in words else []
         fixed += (
             ["--no-cache"]
-            if command in (*CHOOSING, "verify", "quarantine", "prune")
+            if command in (*CHOOSING, "verify", "report", "quarantine", "prune")
             and not {"--cached", "--no-cache"} & set(words)
             else []
         )
@@ -762,7 +766,9 @@ class Seen(Asker):
 
 def _still(text: str) -> str:
     """Without what differs from run to run: times, and the names of decisions that a time is part of."""
-    text = re.sub(r'"(seconds|decided_at|pid|agent|host|oldest|time|process)": ?[^,}\n]+', r'"\1": 0', text)
+    text = re.sub(
+        r'"(seconds|made_at|decided_at|pid|agent|host|oldest|time|process)": ?[^,}\n]+', r'"\1": 0', text
+    )
     text = re.sub(r'"metrics_port": \d+', "PORT", text)
     text = re.sub(r"\d{19}-\d+", "START", text)
     text = re.sub(r"\d+ s ago", "just now", text)

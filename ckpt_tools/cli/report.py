@@ -1,0 +1,185 @@
+"""``ckpt report``: all that is known of a tree, as a page to look at."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli.progress import progress
+from ckpt_tools.cli.verify import READING, exit_code
+from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.model.report import Level
+from ckpt_tools.model.selection import Selection
+
+if TYPE_CHECKING:
+    from ckpt_tools.model.answers import Scan, Verification
+    from ckpt_tools.model.report import Region
+    from ckpt_tools.output.report.gathered import Gathered, Start
+    from ckpt_tools.settings.resolve import Settings
+
+FORMATS = ("html", "json")
+RUNS = 64
+"""Runs below one root that a plan is made for; of more the report says so."""
+
+
+def report(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="ROOT", help="Directories of checkpoints.", show_default=False),
+    ],
+    output_file: options.OutputFile = None,
+    level: options.Level = None,
+    order: options.Order = None,
+    run: options.Run = None,
+    max_step: options.MaxStep = None,
+    save_interval: options.SaveInterval = None,
+    world_size: options.WorldSize = None,
+    require: options.Require = None,
+    require_seal: options.RequireSeal = False,
+    seal_dir: options.SealDir = None,
+    verify_key: options.VerifyKey = None,
+    trust_global: options.TrustGlobal = None,
+    settle: options.Settle = None,
+    max_age: options.MaxAge = None,
+    no_cache: options.NoCache = False,
+    key_file: options.KeyFile = None,
+    trust_group: options.TrustGroup = False,
+    trust_owner: options.TrustOwner = None,
+    trust_dir: options.TrustDir = None,
+    strict: options.Strict = False,
+    jobs: options.Jobs = None,
+    io: options.Io = None,
+    limit_rate: options.LimitRate = None,
+    sample: options.Sample = None,
+    max_duration: options.MaxDuration = None,
+    format: options.Format = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    color: options.Color = None,
+    config: options.Config = None,
+) -> int:
+    """Verify every ROOT, plan its runs, and make one page of it that needs no network: what to do next, saves
+    over time, ranks by checkpoints, the bytes of damaged files.
+
+    Exit codes are those of 'ckpt verify': 0 nothing broken at this level, 1 damage found, 3 nothing
+    recognised, 5 something could not be looked at, or the page not be written.
+    """
+    given = dict(locals())
+    to = output.requested(FORMATS, given)
+    found = options.settings(given, to, tuple(paths))
+    if to.format == "html":
+        _ready_for_a_page(to)
+    gathered = _gathered(paths, found, to)
+    code = exit_code(_verified(gathered), found.values.get("strict", False))
+    from ckpt_tools.output.report import data
+
+    document = data.document(replace(gathered, exit_code=code))
+    if to.format == "html":
+        from ckpt_tools.output.report import page
+
+        to.out(page.render(document))
+    else:
+        to.out(data.render(document))
+    if to.file and not to.quiet:
+        from ckpt_tools.output.report.advice import overall
+
+        console.problem("note", f"{to.file}: {overall(gathered).sentence}")
+    return code
+
+
+def _ready_for_a_page(to: output.Output) -> None:
+    """Raise UsageError where a page cannot be made or is for nobody, before anything is read."""
+    if to.terminal:
+        raise UsageError("a page is nothing for a terminal", "say -o report.html")
+    from ckpt_tools.output.report import page
+
+    page.require()
+
+
+def _verified(gathered: Gathered) -> Verification:
+    if gathered.verification is None:
+        raise AssertionError("a report of this command has a verification")
+    return gathered.verification
+
+
+def _gathered(paths: Sequence[str], found: Settings, to: output.Output) -> Gathered:
+    """Everything that is asked, in the order in which it is cheap: what has been read is not read again."""
+    from ckpt_tools import api
+    from ckpt_tools.output.report.gathered import Gathered
+
+    started, roots = time.time(), tuple(dict.fromkeys(os.path.abspath(p) for p in paths))
+    keep = not found.values.get("no-cache", False)
+    with progress(to) as meter:
+        result = api.verify(
+            paths,
+            **found.named(READING),
+            trust=found.trust,
+            layouts=found.layouts,
+            cache=keep,
+            note=output.cache_notes(to),
+            progress=meter,
+        )
+        scans = tuple(api.scan(root, _listing(found), trackers=True) for root in roots)
+        # What this command has just read is known; what is older is as old as was allowed.
+        age = found.values.get("max-age", 0.0) + time.time() - started + 1
+        selection = replace(found.selection(), cache=keep, max_age=age)
+        starts = tuple(start for scan in scans for start in _starts(scan, selection))
+    maps = _maps(result, found)
+    return Gathered(roots, started, result, scans, starts, maps)
+
+
+def _listing(found: Settings) -> Selection:
+    """All checkpoints are shown, whichever a plan may choose from."""
+    full = found.selection()
+    return replace(full, run=None, max_step=None)
+
+
+def _starts(scan: Scan, selection: Selection) -> Iterator[Start]:
+    """What is resumed from below one root: one answer, or one for each run where it has several."""
+    runs = list(dict.fromkeys(c.run for c in scan.checkpoints))
+    if not runs and not scan.bare:
+        return
+    first = _start(scan.root, selection)
+    if not isinstance(first.error, UsageError) or len(runs) < 2 or selection.run is not None:
+        yield first
+        return
+    for run in runs[:RUNS]:
+        yield _start(scan.root, replace(selection, run=run))
+
+
+def _start(root: str, selection: Selection) -> Start:
+    from ckpt_tools import api
+    from ckpt_tools.output.report.gathered import Start
+
+    try:
+        return Start(root, selection.run, api.plan(root, selection))
+    except CkptError as error:
+        return Start(root, selection.run, error.plan, error)
+
+
+def _maps(result: Verification, found: Settings) -> dict[str, tuple[Region, ...]]:
+    """What the bytes of damaged files are, as far as their structure tells."""
+    from ckpt_tools import api
+    from ckpt_tools.output.report.data import damaged
+
+    maps = {}
+    for at in damaged(result.files):
+        path = result.files[at].report.path
+        with suppress(CkptError):  # gone or unreadable by now: what is known of it is in the report already
+            report, _ = api.show(
+                path,
+                Level.STRUCTURE,
+                **found.named(("key_file",)),
+                explain=True,
+                trust=found.trust,
+                layouts=found.layouts,
+            )
+            maps[path] = report.regions
+    return maps

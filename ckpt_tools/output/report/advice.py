@@ -1,0 +1,148 @@
+"""What to do next, in one sentence, with the commands that do it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+
+from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotNewest, UsageError
+from ckpt_tools.model.answers import Verification
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.plan import LoadPlan, Rejected
+from ckpt_tools.output.json import Object
+from ckpt_tools.output.report.gathered import Gathered, Start, causes, worst_of
+from ckpt_tools.output.words import plural, printable
+
+_BEGINNINGS: tuple[tuple[type[CkptError], str], ...] = (
+    (NotNewest, "The newest checkpoint cannot be used"),
+    (NoneUsable, "Nothing is usable"),
+    (NoCheckpoint, "There is nothing to resume from"),
+    (CannotLook, "Not everything could be looked at"),
+    (UsageError, "You have to decide"),
+)
+
+
+@frozen
+class Advice:
+    """One sentence, how good the news are, and (what for, command) of what can be copied."""
+
+    verdict: Verdict
+    sentence: str
+    commands: tuple[tuple[str, str], ...] = ()
+    hint: str = ""
+
+    @property
+    def shown(self) -> Object:
+        commands = [{"what": what, "command": command} for what, command in self.commands]
+        return {
+            "verdict": str(self.verdict),
+            "sentence": self.sentence,
+            "hint": self.hint,
+            "commands": commands,
+        }
+
+
+def of_start(start: Start) -> Advice:
+    """What to do about one run."""
+    if start.error is not None:
+        return _without(start, start.error)
+    plan = start.plan
+    if plan is None or plan.checkpoint is None:
+        return Advice(Verdict.UNKNOWN, "Start from the beginning: there is nothing to resume from.")
+    what = f"Resume from {plan.checkpoint.label}"
+    lost = [r for r in plan.rejected if not r.checkpoint.unfinished]
+    verdict = Verdict.SUSPECT if plan.rejected else Verdict.OK
+    commands = [("what every rank loads, and why", _command("plan", start, "--explain"))]
+    if lost:
+        commands.insert(0, ("whether what is damaged can be repaired", f"ckpt repair {_quoted(start.root)}"))
+    return Advice(verdict, f"{what}{_reason(plan, lost)}.", tuple(commands))
+
+
+def _reason(plan: LoadPlan, lost: Sequence[Rejected]) -> str:
+    if not plan.rejected:
+        return ": it is the newest, and every file that it needs is usable"
+    first = plan.rejected[0]
+    why = next((f.code for f in causes(first.findings)), "not usable")
+    what = f": {first.checkpoint.label} is not usable ({why})"
+    if len(plan.rejected) > 1:
+        what = f": {plural(len(plan.rejected), 'better checkpoint')} cannot be used, the first ({why}) is"
+        what += f" {first.checkpoint.label}"
+    back = _steps_lost(plan, lost)
+    return what + (
+        f", and {plural(back, 'step')} of training {'is' if back == 1 else 'are'} lost" if back else ""
+    )
+
+
+def _steps_lost(plan: LoadPlan, lost: Sequence[Rejected]) -> int:
+    steps = [r.checkpoint.step for r in lost if r.checkpoint.step is not None]
+    chosen = plan.resume_step
+    return max(0, max(steps) - chosen) if steps and chosen is not None else 0
+
+
+def _without(start: Start, error: CkptError) -> Advice:
+    beginning = next((text for kind, text in _BEGINNINGS if isinstance(error, kind)), "There is no answer")
+    verdict = Verdict.BROKEN if isinstance(error, (NoneUsable, NotNewest)) else Verdict.UNKNOWN
+    commands = [("what was considered", _command("plan", start, "--explain"))]
+    if isinstance(error, NoneUsable):
+        commands.insert(0, ("what can be repaired", f"ckpt repair {_quoted(start.root)}"))
+    return Advice(verdict, f"{beginning}: {error}", tuple(commands), error.hint)
+
+
+def _command(name: str, start: Start, *words: str) -> str:
+    run = ("--run", _quoted(start.run)) if start.run is not None else ()
+    return " ".join(("ckpt", name, _quoted(start.root), *run, *words))
+
+
+def _quoted(text: str) -> str:
+    """A word for a shell, of printable characters: what is seen is what is copied."""
+    if printable(text) == text:
+        return shlex.quote(text)
+    kept = (chr(b) if 0x20 <= b < 0x7F and b not in b"'\\" else f"\\x{b:02x}" for b in os.fsencode(text))
+    return f"$'{''.join(kept)}'"
+
+
+def overall(given: Gathered) -> Advice:
+    """What to do about all of it: the one start, how many of several can resume, or what was verified."""
+    starts = [of_start(start) for start in given.starts]
+    if len(starts) == 1:
+        return starts[0]
+    if starts:
+        good = sum(start.error is None for start in given.starts)
+        worst = worst_of({advice.verdict for advice in starts})
+        first = next(i for i, advice in enumerate(starts) if advice.verdict is worst)
+        where = given.starts[first].run or given.starts[first].root
+        tail = "" if worst is Verdict.OK else f" Look at {where} first: {starts[first].sentence}"
+        text = f"{good} of {plural(len(starts), 'run')} can resume.{tail}"
+        return Advice(worst, text, starts[first].commands, starts[first].hint)
+    return _of_verification(given.verification, given.roots)
+
+
+def _of_verification(result: Verification | None, roots: Sequence[str]) -> Advice:
+    if result is None:
+        return Advice(Verdict.UNKNOWN, "Nothing was looked at.")
+    words = " ".join(map(_quoted, roots))
+    s = result.summary
+    if not s.files:
+        seen = plural(s.unrecognised, "file")
+        text = (
+            f"No checkpoint was recognised: {seen} of no known format."
+            if s.unrecognised
+            else "Nothing is there."
+        )
+        return Advice(Verdict.UNKNOWN, text, (("what is there", f"ckpt ls {words} --tree"),))
+    plan = (("what to resume from", f"ckpt plan {words}"),) if len(roots) == 1 else ()
+    if s.broken:
+        text = f"{plural(s.broken, 'file')} of {s.files:,} {'is' if s.broken == 1 else 'are'} damaged."
+        repair = ("what can be repaired", f"ckpt repair {words}")
+        return Advice(Verdict.BROKEN, text, (repair, *plan))
+    if s.unknown or result.verdict is Verdict.UNKNOWN:
+        return Advice(
+            Verdict.UNKNOWN, "Something could not be looked at, so nothing is known about it.", plan
+        )
+    if result.verdict is Verdict.OK:
+        return Advice(Verdict.OK, f"Nothing is damaged, as far as level {result.level} sees.", plan)
+    if result.verdict is Verdict.BROKEN:
+        return Advice(Verdict.BROKEN, "Files are missing or do not belong together.", plan)
+    return Advice(Verdict.SUSPECT, "Something looks odd; nothing is certainly damaged.", plan)

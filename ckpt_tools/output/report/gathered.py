@@ -1,0 +1,53 @@
+"""What a report is made from: the answers of the commands, and where a job that starts now would resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from ckpt_tools.errors import CkptError
+from ckpt_tools.model.answers import Scan, Verification
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Region
+
+WORST = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
+"""Verdicts in the order in which they need attention."""
+
+
+@frozen
+class Start:
+    """What a job that starts now from ``root`` would resume from; ``run`` is None where none was asked for.
+    Where there is no answer, ``error`` says why, and ``plan`` has what was considered until then.
+    """
+
+    root: str
+    run: str | None
+    plan: LoadPlan | None
+    error: CkptError | None = None
+
+
+@frozen
+class Gathered:
+    """The answers that one report shows, any of which may be missing. ``made_at`` is in seconds since 1970,
+    ``maps`` are those of the bytes of damaged files, by path.
+    """
+
+    roots: tuple[str, ...]
+    made_at: float
+    verification: Verification | None = None
+    scans: tuple[Scan, ...] = ()
+    starts: tuple[Start, ...] = ()
+    maps: Mapping[str, tuple[Region, ...]] = field(default_factory=dict)
+    exit_code: int | None = None
+
+
+def worst_of(verdicts: set[Verdict]) -> Verdict:
+    """The one that needs attention most; unknown where there is none at all."""
+    return next((v for v in WORST if v in verdicts), Verdict.UNKNOWN)
+
+
+def causes(findings: tuple[Finding, ...]) -> list[Finding]:
+    """The findings that others follow from, the worst first."""
+    return sorted((f for f in findings if not f.follows), key=lambda f: -f.severity)

@@ -1,0 +1,136 @@
+// The sections that are words, numbers and small bars.
+
+function fillHero(doc) {
+  const hero = document.getElementById("next");
+  hero.classList.add(doc.next.verdict);
+  const level = doc.level ? "verified to level " + doc.level : "not verified";
+  document.getElementById("where").append(badge(doc.next.verdict), ...doc.roots.slice(0, 4).map((root) => element("code", {}, printable(root))), doc.roots.length > 4 ? "and " + (doc.roots.length - 4) + " more" : "", element("span", {}, level + " · " + moment(doc.made_at)));
+  document.getElementById("sentence").textContent = printable(doc.next.sentence);
+  if (doc.next.hint) hero.append(element("p", { class: "hint" }, printable(doc.next.hint)));
+  if (doc.next.commands.length) hero.append(element("div", { class: "commands" }, doc.next.commands.map((one) => command(one.command, one.what))));
+}
+
+function tile(title, big, small, more) {
+  return element("div", { class: "tile" }, element("dt", {}, title), element("dd", { class: "big" }, big), small ? element("dd", { class: "small" }, small) : null, more ? element("dd", {}, more) : null);
+}
+
+function verdictStack(counts, noun) {
+  const order = ["ok", "suspect", "unknown", "broken"];
+  return stack(order.map((name) => [name + "-fill", counts[name] || 0, name + ": " + count(counts[name] || 0)]), noun + ": " + order.filter((name) => counts[name]).map((name) => count(counts[name]) + " " + name).join(", "));
+}
+
+function tiles(doc) {
+  const s = doc.summary;
+  const saves = {};
+  doc.checkpoints.forEach((one) => { saves[one.verdict] = (saves[one.verdict] || 0) + 1; });
+  const bad = (counts) => ["broken", "unknown", "suspect"].filter((name) => counts[name]).map((name) => count(counts[name]) + " " + name).join(", ");
+  const total = doc.coverage.reduce((sum, one) => sum + one.bytes, 0);
+  const covered = doc.coverage.reduce((sum, one) => sum + one.protected, 0);
+  const serious = doc.codes.filter((one) => one.severity !== "note");
+  return element("dl", { class: "tiles", "aria-label": "In numbers" },
+    tile("Checkpoints", count(doc.checkpoints.length + doc.checkpoints_omitted), bad(saves) || (doc.checkpoints.length ? "all sound" : "none found"), doc.checkpoints.length ? verdictStack(saves, "Checkpoints") : null),
+    s ? tile("Files", count(s.files), bad(s) || (s.files ? "all sound" : "none recognised"), s.files ? verdictStack(s, "Files") : null) : null,
+    s ? tile("Under checksums", total ? percent(covered / total) : "–", "of " + bytes(s.bytes), total ? stack([["checksum-fill", covered, "under a checksum"], ["unprotected-fill", total - covered, "not"]], percent(covered / total) + " of the bytes are under a stored checksum") : null) : null,
+    s ? tile("Read", bytes(s.bytes_read), "in " + span(Math.max(0.1, Math.round(s.seconds * 10) / 10)) + (s.below_level ? "; " + plural(s.below_level, "file") + " less deeply than asked" : "")) : null,
+    tile("Findings", count(serious.reduce((sum, one) => sum + one.count, 0)), serious.length ? "of " + plural(serious.length, "kind") : "none that changes a verdict"));
+}
+
+function startsSection(doc) {
+  if (!doc.starts.length) return null;
+  return long(card("resume", doc.starts.length === 1 ? "Where a job resumes" : "Where jobs resume", "What a job that starts now would load, and why better checkpoints lost.", element("div", { class: "starts" }, doc.starts.map((one) => startBox(doc, one)))));
+}
+
+function startBox(doc, one) {
+  const chosen = one.checkpoint === null ? null : doc.checkpoints[one.checkpoint];
+  const rows = [];
+  if (chosen) rows.push(["checkpoint", element("span", { class: "mono" }, printable(chosen.path))], ["saved", moment(chosen.mtime) + ", " + chosen.kind + ", " + printable(chosen.layout)]);
+  if (one.world_size) rows.push(["ranks", count(one.world_size) + (one.substituted ? "; " + plural(one.substituted, "file") + " of a replica in place of a rank's own" : "")]);
+  if (one.rollback) rows.push(["rollback", "from step " + one.rollback.from + " to " + one.rollback.to + ": " + printable(one.rollback.why)]);
+  if (one.ahead.length) rows.push(["newer ones", "the resumed job will meet " + one.ahead.map((i) => printable(doc.checkpoints[i].label)).join(", ") + " again"]);
+  if (one.error) rows.push(["exit code", "'ckpt plan' ends with " + one.error.exit_code]);
+  const words = one.arguments.length ? one.arguments.map(quoted).join(" ") : one.path ? quoted(one.path) : "";
+  const several = doc.starts.length > 1;
+  return element("article", { class: "start" },
+    element("header", {}, badge(one.verdict), several ? element("h3", { class: "mono" }, printable(one.run ?? one.root)) : null, chosen ? badge("chosen plain", printable(chosen.label)) : null),
+    several || one.error ? element("p", { class: "message" }, printable(one.sentence)) : null, one.error && one.hint ? element("p", { class: "quiet" }, printable(one.hint)) : null,
+    rows.length ? element("dl", { class: "facts" }, rows.map(([name, given]) => [element("dt", {}, name), element("dd", {}, given)])) : null,
+    words ? element("div", { class: "commands" }, command(words, "what the framework is told")) : null,
+    lostList(doc, one), warningList(doc, one));
+}
+
+function lostList(doc, one) {
+  if (!one.rejected.length) return null;
+  const rows = one.rejected.map((lost) => {
+    const which = lost.checkpoint === null ? null : doc.checkpoints[lost.checkpoint];
+    const causes = lost.findings.filter((found) => !found.follows);
+    const so = lost.findings.filter((found) => found.follows);
+    return element("li", { class: "error" }, element("span", { class: "line" }, element("b", {}, which ? printable(which.label) : "a checkpoint that is gone"), which ? element("span", { class: "quiet" }, which.kind + ", " + moment(which.mtime)) : null),
+      element("ul", { class: "reasons", css: { "margin-top": ".3rem" } }, causes.slice(0, 4).map((found) => findingItem(found, one.root))),
+      causes.length > 4 || lost.findings_omitted ? element("p", { class: "quiet" }, "and " + plural(Math.max(0, causes.length - 4) + lost.findings_omitted, "more finding")) : null,
+      so.map((found) => element("p", { class: "quiet" }, "so " + printable(found.message))));
+  });
+  return element("div", {}, element("h3", {}, "Why better checkpoints lost"), element("ol", { class: "reasons", css: { "margin-top": ".5rem" } }, rows), one.rejected_omitted ? element("p", { class: "quiet" }, "and " + one.rejected_omitted + " more") : null);
+}
+
+function warningList(doc, one) {
+  const worse = one.warnings.filter((found) => found.severity !== "note");
+  if (!worse.length) return null;
+  return element("details", {}, element("summary", {}, plural(worse.length, "warning")), element("ul", { class: "reasons", css: { "margin-top": ".5rem" } }, worse.map((found) => findingItem(found, one.root))));
+}
+
+function trackersSection(doc) {
+  if (!doc.trackers.length) return null;
+  const rows = doc.trackers.slice(0, 200).map((one) => {
+    const named = one.checkpoint === null ? null : doc.checkpoints[one.checkpoint];
+    const wrong = one.findings.filter((found) => found.severity !== "note");
+    const truth = wrong.length ? badge("suspect", wrong[0].code) : named && ["broken", "unknown"].includes(named.verdict) ? badge(named.verdict, "names what is " + (named.verdict === "broken" ? "damaged" : "not looked at")) : named ? badge("ok", "true") : badge("unknown", "names nothing here");
+    return element("tr", {}, element("td", { class: "path" }, below(one.path, doc.roots[0])), element("td", {}, one.says === null ? "nothing readable" : printable(one.says)), element("td", { class: "nowrap" }, truth), element("td", {}, wrong.length ? printable(wrong[0].message) : named ? "it names " + printable(named.label) : ""));
+  });
+  return card("trackers", "Trackers", "The files that name the latest checkpoint, which frameworks follow without asking.", element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ["Tracker", "Says", "Truth", "Because"].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows))));
+}
+
+function coverageSection(doc) {
+  if (!doc.coverage.length) return null;
+  const rows = doc.coverage.map((one) => {
+    const part = one.bytes ? one.protected / one.bytes : 0;
+    return element("tr", {}, element("td", { class: "nowrap" }, printable(one.format || "not recognised")), element("td", { class: "number" }, count(one.files)), element("td", { class: "number" }, bytes(one.bytes)),
+      element("td", {}, element("div", { class: "meter" }, stack([["checksum-fill", part, "under a checksum"], ["unprotected-fill", 1 - part, "not"]], percent(part) + " under checksums"), element("span", { class: "quiet" }, percent(part)))));
+  });
+  return card("coverage", "Coverage", "Which share of the bytes a stored checksum protects. In the rest a flipped bit cannot be seen, unless 'ckpt seal' has sworn to it.", element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Format"), element("th", { scope: "col", class: "number" }, "Files"), element("th", { scope: "col", class: "number" }, "Bytes"), element("th", { scope: "col" }, "Under checksums"))), element("tbody", {}, rows))));
+}
+
+function tensorsSection(doc) {
+  const { listed, total } = doc.tensors;
+  if (!listed.length) return null;
+  const number = (name, title) => ({ name, title, kind: "number", cell: (i) => (listed[i][name] ? count(listed[i][name]) : "–"), key: (i) => listed[i][name] });
+  const table = new Table(listed.length, [
+    { name: "tensor", title: "Tensor", kind: "path", cell: (i) => printable(listed[i].name), key: (i) => listed[i].name },
+    { name: "file", title: "File", kind: "path", cell: (i) => below(doc.files.path[listed[i].file], rootOf(doc, listed[i].file)), key: (i) => listed[i].file },
+    { name: "type", title: "Type", cell: (i) => listed[i].dtype, key: (i) => listed[i].dtype },
+    number("count", "Numbers"), number("nan", "NaN"), number("inf", "Infinite"), number("absurd", "Absurd"), number("zeros", "Zeros"), number("denormal", "Denormal"),
+    { name: "least", title: "Least", kind: "number", cell: (i) => value(listed[i].min), key: (i) => Number(listed[i].min) },
+    { name: "most", title: "Most", kind: "number", cell: (i) => value(listed[i].max), key: (i) => Number(listed[i].max) },
+    ...(listed.some((one) => one.histogram) ? [{ name: "shape", title: "Magnitudes", cell: (i) => histogram(listed[i]), key: (i) => (listed[i].histogram ? listed[i].histogram.length : 0) }] : []),
+  ], { label: "Tensors", sort: ["nan", true], text: (i) => listed[i].name + " " + doc.files.path[listed[i].file] });
+  const search = element("input", { class: "search", type: "search", placeholder: "Search tensors", "aria-label": "Search tensors", autocomplete: "off" });
+  search.addEventListener("input", () => { table.query = search.value; table.refresh(); });
+  const omitted = total > listed.length ? element("p", { class: "quiet" }, "The first " + count(listed.length) + " of " + count(total) + ", the odd ones before others.") : null;
+  return long(card("tensors", "Numbers in tensors", "What level values counted in each tensor: NaN, infinities and absurd numbers are what a flipped bit or a diverged training leaves.", element("div", { class: "only-screen" }, search), omitted, table.box));
+}
+
+function histogram(one) {
+  if (!one.histogram || !one.histogram.length) return "–";
+  const most = Math.max(...one.histogram.map(([, n]) => n));
+  const first = one.histogram[0][0];
+  const last = one.histogram[one.histogram.length - 1][0];
+  const words = "magnitudes from 2^" + first + " to 2^" + (last + 1) + ", most around 2^" + one.histogram.find(([, n]) => n === most)[0];
+  const at = new Map(one.histogram);
+  const width = Math.max(1, Math.ceil((last - first + 1) / 40));
+  const bars = [];
+  for (let power = first; power <= last; power += width) {
+    let n = 0;
+    for (let inner = power; inner < power + width; inner++) n += at.get(inner) || 0;
+    bars.push(element("span", { css: { height: n ? Math.max(4, (100 * Math.log1p(n)) / Math.log1p(most * width)) + "%" : "0" }, title: "2^" + power + ": " + count(n) }));
+  }
+  return element("div", { class: "bars", role: "img", "aria-label": words }, bars);
+}

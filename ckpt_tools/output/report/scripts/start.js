@@ -1,0 +1,74 @@
+// From the data in the page to what is seen.
+
+const THEMES = ["light", "dark"];
+
+function read() {
+  const doc = JSON.parse(document.getElementById("data").textContent);
+  doc.files = Object.fromEntries(Object.entries(doc.files).map(([name, packed]) => [name, unpack(packed)]));
+  doc.files.n = doc.files.path.length;
+  doc.runOf = doc.checkpoints.map((one) => one.root + "\n" + one.layout + "\n" + one.run);
+  doc.runs = [...new Map(doc.checkpoints.map((one, i) => [doc.runOf[i], { key: doc.runOf[i], name: doc.roots.length > 1 ? doc.roots[one.root] + ": " + one.run : one.run }])).values()];
+  doc.several = doc.runs.length > 1;
+  return doc;
+}
+
+// The document as 'ckpt report --json' prints it.
+function unpackedText() {
+  const whole = JSON.parse(document.getElementById("data").textContent);
+  whole.files = Object.fromEntries(Object.entries(whole.files).map(([name, packed]) => [name, unpack(packed)]));
+  return JSON.stringify(whole);
+}
+
+function saveJson() {
+  const link = element("a", { href: URL.createObjectURL(new Blob([unpackedText()], { type: "application/json" })), download: "ckpt-report.json" });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+function theme() { return document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"); }
+
+function setTheme(name, again) {
+  if (name) document.documentElement.dataset.theme = name;
+  else delete document.documentElement.dataset.theme;
+  if (again) drawAgain();
+}
+
+function fillTools() {
+  const turn = button("", () => { setTheme(THEMES[1 - THEMES.indexOf(theme())], true); label(); tell(theme() + " colours"); });
+  const label = () => { turn.textContent = theme() === "dark" ? "Light" : "Dark"; turn.setAttribute("aria-label", "Use " + (theme() === "dark" ? "light" : "dark") + " colours"); };
+  label();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { label(); drawAgain(); });
+  document.getElementById("tools").append(turn, button("JSON", saveJson, { "aria-label": "Save everything as JSON" }), button("Print", () => print(), { class: "button long" }));
+  let before = null;
+  addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme || ""; setTheme("light", true); });
+  addEventListener("afterprint", () => { setTheme(before, true); });
+}
+
+function fillNav(parts) {
+  const rows = parts.map((part) => element("li", {}, element("a", { href: "#" + part.id }, part.querySelector("h2").textContent)));
+  document.getElementById("nav").append(element("ul", {}, rows));
+}
+
+function keys(event) {
+  if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName) && shownFiles.search) {
+    event.preventDefault();
+    document.getElementById("files").scrollIntoView();
+    shownFiles.search.focus({ preventScroll: true });
+  }
+}
+
+function start() {
+  const doc = read();
+  fillHero(doc);
+  fillTools();
+  const parts = [startsSection(doc), timelineSection(doc), heatmapSection(doc), damageSection(doc), coverageSection(doc), tensorsSection(doc), trackersSection(doc), doc.files.n ? filesSection(doc) : null].filter(Boolean);
+  document.getElementById("sections").append(tiles(doc), ...parts);
+  fillNav(parts);
+  for (const part of parts) if (part.draw) part.draw();
+  document.getElementById("foot").append(element("p", {}, "Made by ckpt-tools " + doc.tool_version + " on " + moment(doc.made_at) + ". This page fetches and sends nothing; charts by Apache ECharts (Apache-2.0)."), element("p", {}, "‘Save everything as JSON’ above is what 'ckpt report --json' prints; docs/json.md describes it."));
+  addEventListener("keydown", keys);
+  document.documentElement.dataset.ready = "true";
+  performance.mark("ready");
+}
+
+start();

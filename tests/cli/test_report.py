@@ -1,0 +1,347 @@
+"""``ckpt report``: what its document says, that its file is whole or not there, and that nothing in it is run or
+fetched which is not its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from base64 import b64encode
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_results as sample
+import synthetic_reports
+from hypothesis import given
+from hypothesis import strategies as st
+from one_question import Asker
+from places import FIXTURES, PACKAGE
+from run_helpers import broken, megatron
+
+from ckpt_tools.findings import finding
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.report import Guard, Region
+from ckpt_tools.output.report import data, page
+from ckpt_tools.output.report.gathered import Gathered, Start
+
+HOME = PACKAGE / "output/report"
+MEGABYTES = 1_000_000
+
+
+@pytest.fixture
+def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asker:
+    monkeypatch.chdir(tmp_path)
+    return Asker(monkeypatch, capfd, tmp_path / "state")
+
+
+def report(asker: Asker, *words: object) -> dict[str, Any]:
+    return dict(json.loads(asker.execute("report", *words, "--json")[1]))
+
+
+class Elements(HTMLParser):
+    """The elements of a page with their attributes, and the text of its data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.data = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, text: str) -> None:
+        if self.found and self.found[-1][1].get("id") == "data" and not self.data:
+            self.data = text
+
+    @property
+    def policy(self) -> str:
+        metas = (attrs for tag, attrs in self.found if tag == "meta")
+        return next(str(m["content"]) for m in metas if m.get("http-equiv") == "Content-Security-Policy")
+
+
+# -- what it says --------------------------------------------------------------------------------------------
+
+
+def test_it_says_what_verify_and_plan_say(asker: Asker) -> None:
+    demo = FIXTURES / "demo"
+    verified = json.loads(asker.execute("verify", demo, "--json", "--no-cache")[1])
+    planned = json.loads(asker.execute("plan", demo, "--json", "--order", "step")[1])
+    said = report(asker, demo, "--order", "step", "--no-cache")
+    assert said["exit_code"] == 1 and said["verdict"] == verified["verdict"]
+    assert said["files"]["path"] == [f["path"] for f in verified["files"]]
+    assert said["files"]["verdict"] == [f["verdict"] for f in verified["files"]]
+    start = said["starts"][0]
+    assert start["resume_step"] == planned["resume_step"] and start["arguments"] == planned["resume"]["args"]
+    by_step = {c["step"]: c for c in said["checkpoints"]}
+    assert by_step[10]["outcome"] == "chosen" and by_step[20]["outcome"] == "rejected"
+    assert said["next"]["sentence"].startswith("Resume from step 10: step 20 is not usable")
+    assert {f["code"] for f in by_step[20]["findings"]} == {"crc-mismatch", "truncated"}
+
+
+def test_a_tracker_and_its_truth(asker: Asker, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    tracker = root / "latest_checkpointed_iteration.txt"
+    told = report(asker, root)["trackers"]
+    assert [(t["says"], t["findings"]) for t in told] == [(30, [])]
+    tracker.write_text("20")
+    (told,) = report(asker, root)["trackers"]
+    assert told["says"] == 20 and [f["code"] for f in told["findings"]] == ["stale-tracker"]
+    tracker.write_text("999")
+    (told,) = report(asker, root)["trackers"]
+    assert told["checkpoint"] is None and [f["code"] for f in told["findings"]] == ["dangling-tracker"]
+
+
+def test_several_runs_have_an_answer_each(asker: Asker, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        megatron(tmp_path / "runs" / name)
+    for step in (10, 20):
+        broken(tmp_path / "runs/b", step)
+    said = report(asker, tmp_path / "runs")
+    assert [(s["run"], s["resume_step"], s["verdict"]) for s in said["starts"]] == [
+        ("a", 20, "ok"),
+        ("b", None, "broken"),
+    ]
+    assert said["next"]["verdict"] == "broken" and said["next"]["sentence"].startswith(
+        "1 of 2 runs can resume. Look at b"
+    )
+    for command in said["next"]["commands"]:
+        assert asker.execute(*command["command"].split()[1:])[0] in (0, 1, 4)
+
+
+def test_rollbacks_and_gaps(asker: Asker, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30, 40, 50, 60), tracker=False)
+    when = {10: 0, 20: 100, 40: 200, 30: 300, 50: 400, 60: 1400}
+    for step, at in when.items():
+        for path in root.rglob(f"iter_{step:07d}/*/*.pt"):
+            os.utime(path, (1_700_000_000 + at,) * 2)
+    said = report(asker, root)
+    steps = [c["step"] for c in said["checkpoints"]]
+    assert [(steps[b["from"]], steps[b["to"]], b["steps"]) for b in said["timeline"]["rollbacks"]] == [
+        (40, 30, 10)
+    ]
+    assert [(steps[g["from"]], steps[g["to"]], g["seconds"]) for g in said["timeline"]["gaps"]] == [
+        (50, 60, 1000)
+    ]
+
+
+# -- bad input -----------------------------------------------------------------------------------------------
+
+
+def test_a_report_of_nothing_is_a_whole_one(asker: Asker, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    assert asker.execute("report", "notes", "-o", "none.html")[0] == 3
+    (tmp_path / "notes/readme.txt").write_text("x")
+    assert asker.execute("report", "notes", "-o", "unknown.html")[0] == 3
+    for name in ("none.html", "unknown.html"):
+        text = (tmp_path / name).read_text()
+        assert text.rstrip().endswith("</html>")
+        said = json.loads(Elements(text).data)
+        assert said["checkpoints"] == [] and said["next"]["verdict"] == "unknown"
+    assert "1 file of no known format" in said["next"]["sentence"]
+
+
+@pytest.mark.parametrize("place", ["none/r.html", ".", "file/r.html", "r" * 300])
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_read(
+    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    megatron(tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("ckpt_tools.api.verify", lambda *_, **__: pytest.fail("it was read"))
+    code, out, err = asker.execute("report", "run", "-o", place)
+    assert code == 5 and out == "" and "cannot be written" in err and "hint: " in err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "run"]
+
+
+def test_a_pipe_gets_it_as_it_is(asker: Asker, tmp_path: Path) -> None:
+    megatron(tmp_path / "run")
+    code, out, _ = asker.execute("report", "run", "-o", "-")
+    assert code == 0 and out.startswith("<!doctype html>") and out.rstrip().endswith("</html>")
+
+
+def test_without_jinja_it_says_what_to_install(
+    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    megatron(tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    code, _, err = asker.execute("report", "run", "-o", "r.html")
+    assert code == 2 and "ckpt-tools[report]" in err and not (tmp_path / "r.html").exists()
+    assert asker.execute("report", "run", "--json")[0] == 0  # that needs none
+
+
+def test_a_hundred_thousand_findings_are_bounded() -> None:
+    found = tuple(finding("truncated", f"file {i} ends early", path=f"/data/{i}") for i in range(100_000))
+    said = data.document(Gathered(("/data",), 0.0, sample.verification(findings=found, files=())))
+    assert len(said["findings"]) == data.FINDINGS
+    assert [c["count"] for c in said["codes"]] == [100_000]
+    assert len(page.render(said)) < 3 * MEGABYTES
+
+
+def test_a_map_of_many_ranges_is_bounded_and_tiles_the_file() -> None:
+    regions = tuple(Region(i * 10, 10, f"tensor {i}", Guard.CHECKSUM) for i in range(5_000))
+    joined = data._joined((Region(0, 0, "", Guard.CHECKSUM)._replace(length=0), *regions)[1:], 50_000)
+    assert len(joined) <= data.REGIONS
+    assert [r.offset for r in joined[1:]] == [r.offset + r.length for r in joined[:-1]]
+    assert joined[0].offset == 0 and joined[-1].offset + joined[-1].length == 50_000
+
+
+# -- hostile names -------------------------------------------------------------------------------------------
+
+NASTY = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "<!--",
+    "a\nb\tc",
+    "\u202egnp.exe",
+    "\udcff\udc80",
+    "{{ 7*7 }}",
+    "'; alert(1); '",
+    "]]>",
+    "\u2028\x00\x1b[2J",
+]
+
+
+def hostile(name: str) -> Gathered:
+    """A report whose every text is this name."""
+    path = f"/data/{name}"
+    bad = sample.report(path, data.Verdict.BROKEN, finding("truncated", name, offset=3), format="torch_zip")
+    given = sample.verification(findings=(finding("missing-rank", name, path=path),))
+    files = (replace(given.files[0], report=bad), replace(given.files[1], report=bad))
+    error = page.UsageError(name, name)
+    return Gathered((path,), 0.0, replace(given, files=files), (), (Start(path, name, None, error),))
+
+
+@given(st.one_of(st.sampled_from(NASTY), st.text(st.characters(exclude_categories=()), max_size=30)))
+def test_no_name_is_markup(name: str) -> None:
+    made = page.render(data.document(hostile(name)))
+    plain = page.render(data.document(hostile("name")))
+    made.encode()  # whatever the bytes of a name
+    parsed, usual = Elements(made), Elements(plain)
+    assert [tag for tag, _ in parsed.found] == [tag for tag, _ in usual.found]
+    assert json.loads(parsed.data)["starts"][0]["run"] == name
+    assert parsed.policy == usual.policy
+
+
+def test_only_its_own_scripts_run_and_nothing_is_fetched() -> None:
+    text = page.render(data.document(synthetic_reports.gathered(ranks=4, saves=3)))
+    parsed = Elements(text)
+    assert "default-src 'none'" in parsed.policy
+    assert "unsafe" not in parsed.policy and "http" not in parsed.policy
+    bodies = re.findall(r"<script>(.*?)</script>", text, re.DOTALL) + re.findall(
+        r"<style>(.*?)</style>", text, re.DOTALL
+    )
+    assert len(bodies) == 3
+    for body in bodies:
+        assert f"'sha256-{b64encode(hashlib.sha256(body.encode()).digest()).decode()}'" in parsed.policy
+    for tag, attrs in parsed.found:
+        assert not {"src", "srcset", "style", "onclick", "onload"} & set(attrs), (tag, attrs)
+        assert not str(attrs.get("href") or "#").startswith(("http", "//")), (tag, attrs)
+
+
+# -- what it is made of --------------------------------------------------------------------------------------
+
+
+def test_the_library_is_the_one_that_was_published() -> None:
+    told = json.loads((HOME / "vendor/vendored.json").read_text())
+    there = {p.name for p in (HOME / "vendor").iterdir()}
+    assert there == {"vendored.json", Path(told["file"]).name, *told["licence_files"]}
+    body = (HOME / page.LIBRARY).read_bytes()
+    assert hashlib.sha256(body).hexdigest() == told["sha256"]
+    assert b"\r" not in body and b"</script" not in body.lower()
+    assert f'version="{told["version"]}"'.encode() in body
+    assert "Apache License" in (HOME / "vendor/LICENSE-echarts").read_text()
+
+
+def test_every_script_is_part_of_the_page() -> None:
+    assert sorted(p.stem for p in (HOME / "scripts").iterdir()) == sorted(page.SCRIPTS)
+
+
+def _light(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((_light(one), _light(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+TEXT = [
+    *((text, back) for text in ("text", "muted", "accent") for back in ("page", "card", "raised")),
+    ("accent", "accent-back"),
+    *((verdict, f"{verdict}-back") for verdict in ("ok", "suspect", "broken", "unknown")),
+]
+"""Words and what they stand on: at least 4.5 to 1 (WCAG AA)."""
+SHAPES = [
+    ("strong-line", "card"),
+    *((f"{verdict}-fill", "absent-fill") for verdict in ("broken",)),
+    ("broken-fill", "card"),
+    ("accent", "page"),
+]
+"""What must be told apart without words: at least 3 to 1."""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_colours_can_be_read(dark: bool) -> None:
+    pairs = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", (HOME / "report.css").read_text())
+    colours = {name: (light, night)[dark] for name, light, night in pairs}
+    for text, back in TEXT:
+        assert contrast(colours[text], colours[back]) >= 4.5, (text, back)
+    for shape, back in SHAPES:
+        assert contrast(colours[shape], colours[back]) >= 3, (shape, back)
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+
+
+# -- size ----------------------------------------------------------------------------------------------------
+
+NAMES = [
+    "iter_{step:07d}/mp_rank_00_{rank:03d}/model_optim_rng.pt",
+    "rank_{rank}/net_rank_{rank}-3_{step}.ckpt",
+    "global_step{step}/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_take_little_room(name: str) -> None:
+    few, many = (
+        len(page.render(data.document(synthetic_reports.gathered(ranks, 10, (), name))).encode())
+        for ranks in (128, 1024)
+    )
+    assert many - few < 20 * 896 * 10  # twenty bytes for each further file
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-1, 10**15))), st.integers(1, 5))
+def test_numbers_come_back(column: list[int | None], again: int) -> None:
+    from ckpt_tools.output.report.columns import numbers
+
+    packed = numbers(column * again)
+    differences = packed.get("differences") or [
+        d for d, n in _pairs(packed.get("runs", [])) for _ in range(n)
+    ]
+    at, out = 0, list[int | None]()
+    for d in differences:
+        at += d
+        out.append(None if at == 0 else at - 2)
+    assert out == column * again
+
+
+def _pairs(runs: Any) -> list[tuple[int, int]]:
+    return list(zip(runs[::2], runs[1::2], strict=True))
+
+
+def test_notes_do_not_fill_a_report() -> None:
+    notes = tuple(
+        finding("not-checksummed", "no checksum", path="/x", severity=Severity.NOTE) for _ in range(100)
+    )
+    said = data.document(Gathered(("/data",), 0.0, sample.verification(findings=notes)))
+    assert all(f["severity"] != "note" for f in said["findings"])
+    assert sum(c["count"] for c in said["codes"] if c["code"] == "not-checksummed") == 100
