@@ -134,6 +134,7 @@ CODES: dict[str, Code] = {
         Code("parallel-sizes", W, "the parallel sizes in the files contradict each other or the names on disk", "complete names go first; say --tp, --pp and --world-size if they are wrong"),
         Code("topology-mismatch", E, "this layout cannot be loaded by another number of ranks", "start the job with the saved world size"),
         Code("not-inspected", W, "a path that was named holds no checkpoint file that ckpt knows", "check the path; 'ckpt formats' and 'ckpt layouts' list what is known"),
+        Code("broken-plugin", W, "an installed plug-in cannot be used, so what only it knows is not recognised", "mend or remove the package that is named, or say --no-plugins"),
         Code("another-writer", W, "something else wrote in the run while ckpt looked at it", "a process that a killed launcher left behind, or a second job: end it before this one starts, or the saves of both mix"),
         Code("missing-run", W, "the run that was asked for does not exist, which --allow-missing takes for a first launch", "check its spelling: 'ckpt ls' names the runs"),
         Code("missing-root", W, "ROOT does not exist, which --allow-missing takes for a first launch", "check the spelling of ROOT and that its file system is mounted"),

@@ -38,6 +38,7 @@ def diff(
     ] = None,
     seal_dir: options.SealDir = None,
     key_file: options.KeyFile = None,
+    no_plugins: options.NoPlugins = False,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
@@ -62,6 +63,7 @@ def diff(
     given = dict(locals())
     to = output.requested(FORMATS, given)
     found = options.settings(given, to, (a, b))
+    output.broken_plugins()
     depth = found.values["level"] if level is not None else Level.CONTENT
     if depth not in LEVELS:
         raise UsageError(

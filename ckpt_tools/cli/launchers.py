@@ -8,6 +8,7 @@ from ckpt_tools.cli import options, output
 
 
 def launchers(
+    no_plugins: options.NoPlugins = False,
     output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
@@ -17,11 +18,13 @@ def launchers(
     what is unclear.
     """
     to = output.requested(("table", "json"), dict(locals()))
+    output.leave_out_plugins(no_plugins)
     from ckpt_tools.launchers import LAUNCHERS, detect
     from ckpt_tools.output import launchers as emit
 
     known = [(launcher, launcher.detect(os.environ)) for launcher in LAUNCHERS]
     here = detect(os.environ)
+    output.broken_plugins(("launchers",))
     to.out(
         emit.catalogue(known, here) if to.format == "json" else emit.table(known, here, os.environ, to.view)
     )

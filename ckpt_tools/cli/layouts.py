@@ -32,7 +32,7 @@ Guess = Annotated[
     ),
 ]
 
-_TRUSTED = ("config", "trust_group", "trust_owner", "trust_dir")
+_TRUSTED = ("config", "no_plugins", "trust_group", "trust_owner", "trust_dir")
 
 
 def layouts(
@@ -40,6 +40,7 @@ def layouts(
     check: Check = False,
     guess: Guess = False,
     layout: options.Layout = None,
+    no_plugins: options.NoPlugins = False,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
@@ -66,6 +67,7 @@ def layouts(
     found = options.settings({name: given[name] for name in flags}, to)
     from ckpt_tools.layouts import BUILT_IN
 
+    output.broken_plugins(("layouts",))
     known = found.layouts or BUILT_IN
     if check and guess:
         raise UsageError("--check and --guess are two questions", "ask one of them")
@@ -87,11 +89,15 @@ def layouts(
         from ckpt_tools.output import catalogue
 
         rows = [{**_entry(layout), "files": _files(layout)} for layout in known]
-        to.out(catalogue.table(rows, ("name", "title", "files", "tracker", "limits"), to.view))
+        columns = ["name", "title", "files", "tracker", "limits"]
+        columns += ["package"] if any(row["package"] for row in rows) else []
+        to.out(catalogue.table(rows, columns, to.view))
     return 0
 
 
 def _entry(layout: Layout) -> dict[str, object]:
+    from ckpt_tools.layouts import package_of
+
     return {
         "name": layout.name,
         "title": layout.title,
@@ -100,6 +106,7 @@ def _entry(layout: Layout) -> dict[str, object]:
         "reshardable": layout.reshardable,
         "limits": list(layout.limits),
         "reference": layout.reference,
+        "package": package_of(layout.name),
     }
 
 

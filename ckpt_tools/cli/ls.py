@@ -52,6 +52,7 @@ def ls(
         typer.Option("--quarantine", help="List what lies in quarantine instead.", show_default=False),
     ] = False,
     state_dir: options.StateDir = None,
+    no_plugins: options.NoPlugins = False,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
@@ -132,7 +133,10 @@ def moment(text: str, now: float) -> float:
 
 
 def exit_code(result: Scan) -> int:
-    """5 when a directory could not be listed, 3 when there is no checkpoint, else 0."""
-    if blind(result.findings):
+    """5 when a directory could not be listed, or nothing is found without a plug-in that is broken; 3 when
+    there is no checkpoint, else 0.
+    """
+    broken = any(f.code == "broken-plugin" for f in result.findings)
+    if blind(result.findings) or (broken and not result.checkpoints):
         return 5
     return 0 if result.checkpoints else 3

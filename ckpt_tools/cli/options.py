@@ -15,6 +15,7 @@ from ckpt_tools.cli.output import Output, requested
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.settings import plugins
 from ckpt_tools.settings import resolve as config
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ SkipUnreadable = Annotated[bool, _switch("skip-unreadable")]
 TrustGroup = Annotated[bool, _switch("trust-group")]
 TrustOwner = Annotated[list[str] | None, _setting("trust-owner", "UID")]
 TrustDir = Annotated[list[str] | None, _setting("trust-dir", "DIR")]
+NoPlugins = Annotated[bool, _switch("no-plugins")]
 Config = Annotated[str | None, _setting("config", "FILE")]
 
 HOOK_BUDGET = 60.0
@@ -224,6 +226,7 @@ _SELECTION: dict[str, Any] = {
     "no_fallback": NoFallback,
     "skip_unreadable": SkipUnreadable,
     "strict": Strict,
+    "no_plugins": NoPlugins,
     "explain": Explain,
     "jobs": Jobs,
     "io": Io,
@@ -256,6 +259,8 @@ def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) 
     """The settings among a command's options, completed from variables and the configuration file."""
     flags = {key: value for name, value in given.items() if (key := name.replace("_", "-")) in config.BY_KEY}
     found = config.resolve(flags, roots)
+    if "no-plugins" in flags:
+        plugins.switch(found.values.get("no-plugins"))
     if not to.quiet:
         for note in found.notes:
             console.problem("note", note)

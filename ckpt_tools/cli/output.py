@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +105,23 @@ def text_of(document: Verification | LoadPlan, to: Output) -> str:
 def cache_notes(to: Output) -> Callable[[str], None] | None:
     """Where notes on the cache of verdicts go: to stderr, unless --quiet."""
     return None if to.quiet else lambda text: console.problem("warning", text)
+
+
+def leave_out_plugins(wanted: bool) -> None:
+    """The flag --no-plugins of a command that reads no configuration."""
+    from ckpt_tools.settings import plugins
+
+    plugins.switch(wanted or None)
+
+
+def broken_plugins(groups: Collection[str] = ()) -> None:
+    """Say on stderr which plug-ins cannot be used, where the answer has no place for it: those that it
+    depends on, unless ``groups`` are given.
+    """
+    from ckpt_tools.settings import plugins
+
+    for broken in plugins.broken(groups or plugins.DECIDING):
+        console.problem("warning", str(broken), plugins.HINT)
 
 
 @contextmanager

@@ -156,7 +156,14 @@ PANELS = {
         "--quarantine",
         "--state-dir",
     ),
-    "Whom to believe": ("--trust-group", "--trust-owner", "--trust-dir", "--trust-global", "--config"),
+    "Whom to believe": (
+        "--trust-group",
+        "--trust-owner",
+        "--trust-dir",
+        "--trust-global",
+        "--no-plugins",
+        "--config",
+    ),
     "Output": (
         "--output",
         "--format",

@@ -65,6 +65,7 @@ def quarantine(
     given = dict(locals())
     to = output.requested(FORMATS, given)
     found = options.settings({name: v for name, v in given.items() if name != "root"}, to, tuple(paths))
+    output.broken_plugins()
     home = os.path.abspath(root) if root else options.home_of(paths, whole=damaged)
     names = [os.path.abspath(path) for path in paths]
     from dataclasses import replace

@@ -81,6 +81,7 @@ def repair(
     given = dict(locals())
     to = output.requested(FORMATS, given)
     found = options.settings({name: v for name, v in given.items() if name != "root"}, to, tuple(paths))
+    output.broken_plugins()
     home = os.path.abspath(root) if root else _home(paths)
     from ckpt_tools.guard import repair as mending
 

@@ -88,6 +88,7 @@ def seal(
     given = dict(locals())
     to = output.requested(FORMATS, given)
     found = options.settings(given, to, tuple(paths))
+    output.broken_plugins()
     from ckpt_tools import guard
 
     with progress(to) as meter:

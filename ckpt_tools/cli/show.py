@@ -18,6 +18,7 @@ def show(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A checkpoint file.", show_default=False)],
     level: options.Level = None,
     key_file: options.KeyFile = None,
+    no_plugins: options.NoPlugins = False,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
@@ -36,6 +37,7 @@ def show(
     given = dict(locals())
     to = output.requested(FORMATS, given)
     found = options.settings(given, to, (file,))
+    output.broken_plugins()
     _require_file(file)
     from ckpt_tools import api
     from ckpt_tools.formats.pickles.globals import verdict

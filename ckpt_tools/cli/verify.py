@@ -46,6 +46,7 @@ def verify(
     max_age: options.MaxAge = None,
     no_cache: options.NoCache = False,
     key_file: options.KeyFile = None,
+    no_plugins: options.NoPlugins = False,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,

@@ -67,6 +67,7 @@ def watch(
     trust_global: options.TrustGlobal = None,
     settle: options.Settle = None,
     key_file: options.KeyFile = None,
+    no_plugins: options.NoPlugins = False,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
@@ -87,6 +88,7 @@ def watch(
     given = dict(locals())
     to = output.requested(FORMATS, given)
     found = options.settings(given, to, tuple(roots))
+    output.broken_plugins()
     from ckpt_tools.guard.watch.loop import watch as run
     from ckpt_tools.guard.watch.niceness import give_way
     from ckpt_tools.guard.watch.options import WatchOptions

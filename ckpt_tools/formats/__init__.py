@@ -1,34 +1,87 @@
 """What the bytes are. A format's module is imported when a file may have that format: most runs meet one or
 two.
 
-``FORMATS``, all of them in the order in which magics are tried, and ``BY_NAME`` import all.
+``FORMATS``, all of them in the order in which magics are tried, and ``BY_NAME`` import all. Those of plug-ins
+(settings/plugins.py) go before those of this package.
 """
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Check, Claim, Damage, Format, structure
-from ckpt_tools.formats.named import NAMED, Names
+from ckpt_tools.formats.named import MANIFESTS, NAMED, Named, Names
+from ckpt_tools.model.report import Level
+from ckpt_tools.settings import plugins
 
 if TYPE_CHECKING:
     FORMATS: tuple[Format, ...]
     BY_NAME: dict[str, Format]
 
-names = Names(NAMED)
 _loaded: dict[str, Format] = {}
+
+
+def _of_plugins() -> tuple[Named, ...]:
+    """What the formats and manifests of installed packages say about names."""
+    taken = {row.name for row in NAMED}
+    rows = list[Named]()
+    for group in ("formats", MANIFESTS):
+        for name, plugin in plugins.added(group, taken).items():
+            found: Format = plugin.value
+            if why := _why_unsound(found):
+                plugins.reject(group, name, why)
+                continue
+            taken.add(name)
+            _loaded[name] = found
+            family = MANIFESTS if group == MANIFESTS else "plugins"
+            state = found.state and group != MANIFESTS
+            rows.append(Named(name, family, tuple(found.suffixes), found.names, found.index, state))
+    return tuple(rows)
+
+
+def _why_unsound(found: Format) -> str:
+    """Why no name can be looked up in it; "" where one can."""
+    if Level.STRUCTURE not in found.checks:
+        return "it has no check of the structure"
+    if not all(s and type(s) is str for s in found.suffixes):
+        return f"its suffixes are {found.suffixes!r}, of which one is empty or no text"
+    try:
+        re.compile(found.names)
+    except (re.error, TypeError) as e:
+        return f"its names are no regular expression: {e}"
+    return ""
+
+
+names = Names(NAMED, _of_plugins)
+
+
+def _forget() -> None:
+    names.forget()
+    _loaded.clear()
+
+
+plugins.kept_by(_forget)
 
 
 def format_of(name: str) -> Format:
     """The format of that name. Raises KeyError."""
     found = _loaded.get(name)
     if found is None:
-        if name not in names.order:
+        if name not in names.family:
             raise KeyError(name)
+        found = _loaded.get(name)  # that of a plug-in is there once its name is known
+    if found is None:
         module = import_module(f"ckpt_tools.formats.{names.family[name]}.{name}")
         found = _loaded[name] = module.FORMAT
     return found
+
+
+def package_of(name: str) -> str | None:
+    """The package that adds a format, None for one of ours."""
+    every = {**plugins.added(MANIFESTS), **plugins.added("formats")}
+    return str(every[name].package) if name in every else None
 
 
 def hides_cuts(name: str | None) -> bool:
@@ -56,5 +109,6 @@ __all__ = [
     "format_of",
     "hides_cuts",
     "names",
+    "package_of",
     "structure",
 ]

@@ -5,6 +5,7 @@ any: tests/formats/test_formats.py holds the two together.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -153,18 +154,49 @@ _DIRECTORIES = re.compile(r"checkpoint_\d+")
 class Names:
     """Formats by file names."""
 
-    def __init__(self, named: tuple[Named, ...]) -> None:
-        self.named = named
-        self.family = {row.name: row.family for row in named}
-        self.order = tuple(row.name for row in named)
-        self.told_by_magic = tuple(row.name for row in named if row.family != MANIFESTS)
-        self._stateless = {row.name for row in named if not row.state}
-        suffixes = {
-            s: [row.name for row in named if s in row.suffixes] for row in named for s in row.suffixes
-        }
-        self._suffixes = sorted(suffixes.items(), key=lambda row: -len(row[0]))
-        self.index_suffixes = tuple(s for row in named if row.describes for s in row.suffixes)
+    def __init__(self, named: tuple[Named, ...], more: Callable[[], tuple[Named, ...]] = lambda: ()) -> None:
+        """``more`` are tried before ``named``, and asked for when the first name is looked up."""
+        self._own, self._more = named, more
         self._allowed = lru_cache(1000)(self._look_up)
+
+    def forget(self) -> None:
+        """Ask for ``more`` again."""
+        for made in [key for key in vars(self) if key not in ("_own", "_more", "_allowed")]:
+            del vars(self)[made]
+        self._allowed.cache_clear()
+
+    @cached_property
+    def named(self) -> tuple[Named, ...]:
+        return (*self._more(), *self._own)
+
+    @cached_property
+    def family(self) -> dict[str, str]:
+        return {row.name: row.family for row in self.named}
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        return tuple(self.family)
+
+    @cached_property
+    def told_by_magic(self) -> tuple[str, ...]:
+        return tuple(row.name for row in self.named if row.family != MANIFESTS)
+
+    @cached_property
+    def _stateless(self) -> frozenset[str]:
+        return frozenset(row.name for row in self.named if not row.state)
+
+    @cached_property
+    def _suffixes(self) -> list[tuple[str, list[str]]]:
+        suffixes = {
+            s: [row.name for row in self.named if s in row.suffixes]
+            for row in self.named
+            for s in row.suffixes
+        }
+        return sorted(suffixes.items(), key=lambda row: -len(row[0]))
+
+    @cached_property
+    def index_suffixes(self) -> tuple[str, ...]:
+        return tuple(s for row in self.named if row.describes for s in row.suffixes)
 
     def allowed(self, name: str) -> tuple[str, ...]:
         """The formats whose whole names match ``name``, then those whose suffixes it ends with, the longest

@@ -29,6 +29,8 @@ def _recognise(
 
     ``expect`` are the formats that the layout wants; ``described``: an index says what it is.
     """
+    if expect and not (expect := [name for name in expect if name in formats.names.family]):
+        return None, [_no_format()]
     head = source.read(0, min(HEAD, source.size))
     # One after the other: most files are what the first ones say, and the others need not be imported.
     wanted = tuple(expect) or formats.names.allowed(name)
@@ -49,6 +51,11 @@ def _recognise(
         return None if expect else actual, [wrong]
     damaged = finding("bad-header", f"the file does not begin like {told}", offset=0)
     return allowed[0] if len(allowed) == 1 else None, [damaged]
+
+
+def _no_format() -> Finding:
+    """Its layout comes from a package whose formats cannot be used, or that forgot one."""
+    return finding("unreadable", "its layout says that it has a format which nothing installed knows")
 
 
 def _ours(source: LocalSource, names: Sequence[str]) -> tuple[Format, ...]:

@@ -1,5 +1,5 @@
 """Who started us: launchers in the order in which they are asked; the first that recognises its own variables
-answers.
+answers. Those of plug-ins (settings/plugins.py) are asked before those of this package.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from ckpt_tools.launchers.launcher import Launcher, LaunchLine, Started
+from ckpt_tools.settings import plugins
 
 ORDER = {
     "torchrun": ("TORCHELASTIC_RUN_ID",),
@@ -46,7 +47,8 @@ then counts.
 def detect(env: Mapping[str, str]) -> Started | None:
     """What the launcher's variables say, or None when no launcher is recognised. Never raises."""
     asked = (name for name, variables in ORDER.items() if any(variable in env for variable in variables))
-    answers = [s for launcher in _imported(asked) if (s := launcher.detect(env)) is not None]
+    known = (one for one in _of_plugins() if any(variable in env for variable in one.variables))
+    answers = [s for one in (*known, *_imported(asked)) if (s := one.detect(env)) is not None]
     if not answers:
         return None
     first = answers[0]
@@ -64,11 +66,20 @@ def _imported(names: Iterable[str]) -> Iterator[Launcher]:
     yield from (import_module(f"{__name__}.{name}").LAUNCHER for name in names)
 
 
+def _of_plugins() -> tuple[Launcher, ...]:
+    return tuple(plugin.value for plugin in plugins.added("launchers", ORDER).values())
+
+
+def package_of(name: str) -> str | None:
+    """The package that adds a launcher, None for one of ours."""
+    plugin = plugins.added("launchers").get(name)
+    return str(plugin.package) if plugin else None
+
+
 def __getattr__(name: str) -> tuple[Launcher, ...]:
     if name != "LAUNCHERS":
         raise AttributeError(name)
-    globals()[name] = every = tuple(_imported(ORDER))
-    return every
+    return (*_of_plugins(), *_imported(ORDER))
 
 
 def current() -> Started | None:
@@ -80,9 +91,9 @@ def line_of(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | None
     """What a command says that starts a launcher on this node; None when it starts something else."""
     if not command:
         return None
-    readers = (launcher.read_line for launcher in _imported(_LINES))
+    readers = (launcher.read_line for launcher in (*_of_plugins(), *_imported(_LINES)))
     lines = (read_line(command, env) for read_line in readers if read_line)
     return next((line for line in lines if line is not None), None)
 
 
-__all__ = ["LAUNCHERS", "LaunchLine", "Launcher", "Started", "current", "detect", "line_of"]
+__all__ = ["LAUNCHERS", "LaunchLine", "Launcher", "Started", "current", "detect", "line_of", "package_of"]

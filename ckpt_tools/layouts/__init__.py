@@ -1,20 +1,22 @@
 """How a directory is arranged: LAYOUTS in the order in which their templates are tried, most specific first;
-``Layouts`` are those of one question, the user's own before them.
+``Layouts`` are those of one question, the user's own before them, then those of plug-ins.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from importlib import import_module
 
-from ckpt_tools.layouts.common.layout import COORDS, Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import COORDS, Layout, Piece, compile_template, whole
 from ckpt_tools.layouts.common.places import NameFields, Place, Places, Templates, read_name
 from ckpt_tools.layouts.index import LayoutNames, names_of, read_index
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.selection import ReadOptions, Selection
+from ckpt_tools.settings import plugins
 
 ORDER = (
     "mindio_ttp",
@@ -97,6 +99,25 @@ def _built_in() -> dict[str, LayoutNames]:
 
 
 @cache
+def _of_plugins() -> dict[str, Layout]:
+    """Those of installed packages, by name."""
+    found = plugins.added("layouts", _modules())
+    return {name: plugin.value for name, plugin in found.items() if _is_sound(plugin)}
+
+
+def _is_sound(plugin: plugins.Plugin) -> bool:
+    """Whether its templates can be matched; else the plug-in is said to be broken."""
+    try:
+        for piece in plugin.value.pieces:
+            for name in piece.template.split("/"):
+                re.compile(compile_template(name))
+    except (ValueError, OverflowError, re.error, TypeError, AttributeError) as e:
+        plugins.reject("layouts", plugin.name, f"one of its templates is wrong: {e}")
+        return False
+    return True
+
+
+@cache
 def _modules() -> dict[str, str]:
     """The module of each built-in layout by its name."""
     return {names.name: module for module, names in _built_in().items()}
@@ -115,11 +136,11 @@ class Layouts:
     @cached_property
     def names(self) -> tuple[LayoutNames, ...]:
         """What each of them says about names."""
-        return (*map(names_of, self.own), *_built_in().values())
+        return (*map(names_of, (*self.own, *_of_plugins().values())), *_built_in().values())
 
     @cached_property
     def _by_name(self) -> dict[str, Layout]:
-        return _ByName((layout.name, layout) for layout in self.own)
+        return _ByName({**_of_plugins(), **{layout.name: layout for layout in self.own}})
 
     def __iter__(self) -> Iterator[Layout]:
         return iter(self.in_order)
@@ -181,7 +202,25 @@ class Layouts:
 
 
 BUILT_IN = Layouts()
+"""Those that need no configuration: of ckpt itself, and of installed packages."""
 _active = BUILT_IN
+
+
+def _forget() -> None:
+    """Plug-ins are looked for anew."""
+    _of_plugins.cache_clear()
+    for layouts in (BUILT_IN, _active):
+        for made in [key for key in vars(layouts) if key != "own"]:
+            del vars(layouts)[made]
+
+
+plugins.kept_by(_forget)
+
+
+def package_of(name: str) -> str | None:
+    """The package that adds a layout, None for any other."""
+    plugin = plugins.added("layouts").get(name)
+    return str(plugin.package) if plugin else None
 
 
 class _ActiveByName(Mapping[str, Layout]):
@@ -232,6 +271,7 @@ __all__ = [
     "Places",
     "active",
     "layouts_of",
+    "package_of",
     "read_name",
     "use",
     "whole",

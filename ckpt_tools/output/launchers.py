@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 
-from ckpt_tools.launchers import Launcher, Started
+from ckpt_tools.launchers import Launcher, Started, package_of
 from ckpt_tools.model.plan import Known
 from ckpt_tools.output import json as emit
 from ckpt_tools.output.page import PLAIN, Page, View
@@ -29,6 +29,7 @@ def catalogue(known: Sequence[tuple[Launcher, Started | None]], here: Started | 
             "world_size": _value(started, "world_size"),
             "unclear": started.unclear if started else "",
             "reference": launcher.reference,
+            "package": package_of(launcher.name),
         }
         for launcher, started in known
     ]
@@ -49,7 +50,9 @@ def table(
     for launcher, started in known:
         numbers = ["–" if (n := _value(started, name)) is None else str(n) for name in ("rank", "world_size")]
         held = [name for name in launcher.variables if name in env]
-        rows.append((launcher.name, *numbers, ", ".join(held) or "none is set"))
+        package = package_of(launcher.name)
+        name = f"{launcher.name} ({package})" if package else launcher.name
+        rows.append((name, *numbers, ", ".join(held) or "none is set"))
     page.table(("name", "rank", "world size", "of its variables"), rows)
     page.text("")
     if here is None:

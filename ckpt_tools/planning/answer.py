@@ -14,6 +14,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.reading.session import Progress
+from ckpt_tools.settings import plugins
 
 
 def load_plan(root: str, selection: Selection, progress: Progress | None, cache: Cache | None) -> LoadPlan:
@@ -28,19 +29,20 @@ def load_plan(root: str, selection: Selection, progress: Progress | None, cache:
     if made.checkpoint is None:
         decision_log.first_launch(root, selection, made)
     if selection.strict and made.below_level:
-        raise _unknown(made, selection)
+        text = (
+            f"{made.below_level} of the files to load could not be looked at as deeply as --level"
+            f" {selection.level} asks, which --strict takes for unknown"
+        )
+        hint = "the plan without --strict says which, and how deeply; --budget gives it more time"
+        raise CannotLook(text, hint, plan=_without_choice(made))
+    if selection.strict and (broken := list(plugins.findings())):
+        text = f"{broken[0].message}, which --strict takes for unknown"
+        raise CannotLook(text, broken[0].hint, plan=_without_choice(made))
     return made
 
 
-def _unknown(made: LoadPlan, selection: Selection) -> CannotLook:
-    text = (
-        f"{made.below_level} of the files to load could not be looked at as deeply as --level"
-        f" {selection.level} asks, which --strict takes for unknown"
-    )
-    none = replace(made, checkpoint=None, resume=Resume(None), ranks=(), shared=())
-    return CannotLook(
-        text, "the plan without --strict says which, and how deeply; --budget gives it more time", plan=none
-    )
+def _without_choice(made: LoadPlan) -> LoadPlan:
+    return replace(made, checkpoint=None, resume=Resume(None), ranks=(), shared=())
 
 
 def asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -> int:

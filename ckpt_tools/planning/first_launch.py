@@ -25,6 +25,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.filters import belongs
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
+from ckpt_tools.settings import plugins
 
 _LISTED = 16
 """Files that get a finding of their own; one more finding counts the others."""
@@ -54,7 +55,8 @@ def first_launch(
     scope = _scope(session.root, selection) if one_run else _anywhere
     saves = [c for c in everything if c.unfinished]
     if objection := (
-        _of_another_layout(session, selection, everything)
+        _of_a_broken_plugin()
+        or _of_another_layout(session, selection, everything)
         or (_several_interrupted(session, unfinished) if selection.allow_none else None)
         or _objection(session, saves, scope)
     ):
@@ -65,6 +67,15 @@ def first_launch(
     if run.error is not None or selection.allow_none:
         return run
     return Outcome(_no_checkpoint(session, unfinished), run.findings)
+
+
+def _of_a_broken_plugin() -> Outcome | None:
+    """What only a plug-in knows is there all the same when the plug-in is broken."""
+    found = list(plugins.findings())
+    if not found:
+        return None
+    text = f"whether there is a checkpoint is not known: {found[0].message}"
+    return Outcome(CannotLook(text, found[0].hint), found)
 
 
 def _of_another_layout(

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from ckpt_tools import __version__
 from ckpt_tools.cache.codec import Places, Seen, pack, unpack
 from ckpt_tools.cache.locks import turn
 from ckpt_tools.cache.verdicts import Cache, Entry
@@ -19,6 +18,7 @@ from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import Identity, Stopped
 from ckpt_tools.storage.rate import Rate
 from ckpt_tools.storage.retry import patiently
@@ -163,7 +163,7 @@ class Reader:
 
     def question(self, expect: Sequence[str], based: str | None) -> bytes:
         """The name under which the cache keeps a report."""
-        return repr((__version__, tuple(expect), self.options.require, based)).encode()
+        return repr((tool_version(), tuple(expect), self.options.require, based)).encode()
 
     def keep(self, path: str, question: str, read: Callable[[], tuple[bytes, Identity | None]]) -> bytes:
         """What ``read`` makes of a file, kept under the name of the ``question``; raises what ``read``
@@ -174,7 +174,7 @@ class Reader:
             data, identity = read()
             return Fresh(data, data, identity)
 
-        name = f"{__version__} {question}".encode()
+        name = f"{tool_version()} {question}".encode()
         return self._cached(path, name, Level.STRUCTURE, lambda data: data, fresh)
 
     def _cached(

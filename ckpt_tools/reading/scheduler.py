@@ -17,7 +17,6 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import replace
 from typing import Any
 
-from ckpt_tools import __version__
 from ckpt_tools.cache.codec import Seen, unpack
 from ckpt_tools.checksum import Picked
 from ckpt_tools.checksum.remote import Content, Result
@@ -35,6 +34,7 @@ from ckpt_tools.reading.remote_report import other, ours, replaced, seen_from_he
 from ckpt_tools.reading.request import Answer, Request
 from ckpt_tools.reading.work_units import Open, Unit, mismatches_of, portions, unit_of
 from ckpt_tools.reading.worker import work
+from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import count
 
 _HEADER = 64 * 1024
@@ -145,7 +145,7 @@ class Scheduler:
     def _submit(self, unit: Unit) -> None:
         if unit.files:
             try:
-                self._out[self.engine.executor.submit(work, __version__, tuple(unit.files))] = unit
+                self._out[self.engine.executor.submit(work, tool_version(), tuple(unit.files))] = unit
             except Exception as e:
                 raise self.engine.failed(e) or e from e
 
@@ -219,10 +219,10 @@ class Scheduler:
                 raise gone from e
             self._fatal(unit)
             return
-        if version != __version__:
+        if version != tool_version():
             raise CannotLook(
-                f"the worker on {host} has ckpt-tools {version}, this is {__version__}",
-                "install the same version on all machines",
+                f"the worker on {host} has ckpt-tools {version}, this is {tool_version()}",
+                "install the same version, and the same plug-ins, on all machines",
             )
         if defect:
             raise CannotLook(

@@ -34,6 +34,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.model.tensor import Box
 from ckpt_tools.reading.reader import Reader
+from ckpt_tools.settings import plugins
 from ckpt_tools.storage.paths import names
 from ckpt_tools.storage.stalls import Stalled, away
 from ckpt_tools.storage.walk import THREADS
@@ -115,7 +116,7 @@ class Session:
     @property
     def notes(self) -> list[Finding]:
         """What an answer has to name although it is no part of it."""
-        return [*self.aside, *self.mended, *self.found.lone]
+        return [*plugins.findings(), *self.aside, *self.mended, *self.found.lone]
 
     def make_bare(self, part: Part) -> None:
         """The file is no part after all, or nobody can say which."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from ckpt_tools import __version__
 from ckpt_tools.checksum.remote import Item, read_items
 from ckpt_tools.formats.common.zero_pages import MOST, watching
 from ckpt_tools.model.plain import decode
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.request import Request, inspect_file
+from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import LocalSource
 
 
@@ -21,17 +21,18 @@ def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, st
     Never raises: not every exception survives the way back, and one that does not is waited for in vain.
     """
     host = socket.gethostname()
-    if version != __version__:
-        return __version__, host, "", ()
+    ours = tool_version()
+    if version != ours:
+        return ours, host, "", ()
     try:
         return (
-            __version__,
+            ours,
             host,
             "",
             tuple(_whole(*rest) if kind == "whole" else _read(*rest) for kind, *rest in files),
         )
     except Exception as e:
-        return __version__, host, f"{type(e).__name__}: {e}", ()
+        return ours, host, f"{type(e).__name__}: {e}", ()
 
 
 def _whole(

@@ -112,6 +112,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_TRUST_GROUP", "--trust-group", "believe files and directories of orders (decisions, keys, configuration, lists of ranks) that a group may write, and let it write those that are made here; docs/hooks.md", parsers.flag, in_file=False),
     Variable("CKPT_TRUST_OWNER", "--trust-owner", "believe such files of these users too, by number, such as 1000,65534; repeat the flag for more", parsers.uids, in_file=False),
     Variable("CKPT_TRUST_DIR", "--trust-dir", "believe whatever lies below this directory, whoever may write there, such as a volume of this job alone; repeat the flag (or give one per line) for more", parsers.paths, in_file=False),
+    Variable("CKPT_NO_PLUGINS", "--no-plugins", "leave out formats, layouts, manifests, outputs and launchers that other installed packages add (docs/plugins.md)", parsers.flag, in_file=False),
     Variable("CKPT_CONFIG", "--config", "configuration file; default: the nearest ckpt.toml, or pyproject.toml with [tool.ckpt], upward from the current directory", parsers.path, in_file=False),
     Variable("CKPT_CACHE_DIR", "", "directory of the verdicts of earlier runs; default: $XDG_CACHE_HOME/ckpt-tools, or ~/.cache/ckpt-tools", None),
     Variable("CKPT_PLAN", "", "the job's decision, as 'ckpt run' and 'ckpt hook' export it: 'ckpt latest' and 'ckpt hook --read' answer from it", None),

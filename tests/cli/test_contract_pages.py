@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from one_question import Asker
+from own_plugins import install
 from places import DOCS
 from run_helpers import broken
 from sample_results import field_names
@@ -20,12 +22,22 @@ from small_runs import FILE, encrypted, flipped, lost, plain, started_before
 
 from ckpt_tools import guard
 from ckpt_tools.errors import BY_EXIT_CODE
+from ckpt_tools.settings import plugins
 
 
 @pytest.fixture
-def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asker:
+def asker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Asker]:
     monkeypatch.chdir(tmp_path)
-    return Asker(monkeypatch, capfd, tmp_path / "state")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    plugins.forget()
+    yield Asker(monkeypatch, capfd, tmp_path / "state")
+    monkeypatch.undo()
+    for name in ("own_parts", "own_other"):
+        sys.modules.pop(name, None)
+    plugins.switch(None)
+    plugins.forget()
 
 
 def nothing(tmp: Path) -> None:
@@ -46,6 +58,19 @@ def unplaced(tmp: Path) -> None:
     (tmp / "run/.odd.pt.bak0").write_bytes(saved({"model": {"w": tensor(1)}, "optimizer": {}, "step": 3}))
 
 
+def broken_plugin(tmp: Path) -> None:
+    """A package is installed whose layout cannot be used."""
+    install(Path(sys.path[0]), source="import no_such_package")
+    plain(tmp)
+
+
+def two_plugins(tmp: Path) -> None:
+    """Two packages add the same."""
+    install(Path(sys.path[0]))
+    install(Path(sys.path[0]), name="other-parts", module="own_other")
+    plain(tmp)
+
+
 PROMISES: list[tuple[Callable[[Path], object], str, int]] = [
     (plain, "verify run", 0), (cut, "verify run", 1), (stale, "verify run", 0), (stale, "verify run --strict", 1), (plain, "verify", 2), (nothing, "verify run", 3),
     (plain, "report run -o r.html", 0), (cut, "report run -o r.html", 1), (nothing, "report run -o r.html", 3), (nothing, "report none -o r.html", 5), (plain, "report run -o none/r.html", 5),
@@ -61,6 +86,9 @@ PROMISES: list[tuple[Callable[[Path], object], str, int]] = [
     (plain, "diff run run", 0), (plain, "diff run/iter_0000010 run/iter_0000020", 1), (cut, "diff run run", 1), (plain, "diff run none", 5),
     (encrypted, "diff run run --level structure", 0), (encrypted, "diff run run --level structure --strict", 5),
     (nothing, "explain truncated", 0), (nothing, "explain nonsense", 2), (nothing, "formats", 0), (nothing, "formats --format nonsense", 2), (nothing, "launchers", 0),
+    (broken_plugin, "verify run", 0), (broken_plugin, "verify run --strict", 1), (broken_plugin, "plan run", 0), (broken_plugin, "plan run --strict", 5),
+    (broken_plugin, "plan run --run b --allow-none --allow-missing", 5), (broken_plugin, "ls run --kind best", 5), (broken_plugin, "prune run --keep-last 1", 5),
+    (broken_plugin, "verify run --strict --no-plugins", 0), (two_plugins, "plan run", 2), (two_plugins, "formats", 2),
     (nothing, "layouts", 0), (nothing, "layouts run", 2), (plain, "layouts run --check --layout dcp", 1), (nothing, "layouts none --check --layout dcp", 5),
     (nothing, "hook install", 0), (nothing, "completion bash", 0), (nothing, "completion nonsense", 2), (nothing, "hook install nonsense", 2), (plain, "run run", 2), (plain, "hook --read", 2), (nothing, "run run -- train", 3), (lost, "hook run", 4),
 ]  # fmt: skip

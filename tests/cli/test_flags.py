@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
@@ -23,6 +24,7 @@ import typer
 from one_question import COMMANDS as CHOOSING
 from one_question import Asker
 from own_pickles import CALL, adding
+from own_plugins import install
 from owners import SOMEBODY, Owners
 from places import FIXTURES
 from run_helpers import OLD, broken, broken_body, megatron, one_file_per_rank, torchrun_env
@@ -35,6 +37,7 @@ from ckpt_tools.cli.command import COMMANDS, Command
 from ckpt_tools.guard.quarantine import quarantine
 from ckpt_tools.planning import decision_log
 from ckpt_tools.reading import prefetch, processes
+from ckpt_tools.settings import plugins
 from ckpt_tools.storage import ownership
 from ckpt_tools.storage.rate import Rate
 
@@ -262,6 +265,32 @@ def locked(tmp: Path) -> Path:
     return root
 
 
+def with_plugin(tmp: Path) -> None:
+    """A package is installed whose layout cannot be used."""
+    INSTALLED.append(str(install(tmp / "site", source="import no_such_package")))
+    sys.path.append(INSTALLED[-1])
+    plugins.forget()
+
+
+def with_launcher(tmp: Path) -> Sequence[object]:
+    """The same with a launcher."""
+    install(tmp / "more", {"launchers": {"own": "own_more:L"}}, "", name="own-more", module="own_more")
+    INSTALLED.append(str(tmp / "more"))
+    sys.path.append(INSTALLED[-1])
+    return []
+
+
+def without(prepare: Callable[[Path], Path | Sequence[object]], *always: str) -> dict[str, Case]:
+    """What --no-plugins is held to: a tree beside which a package cannot be used."""
+
+    def made(tmp: Path) -> Path | Sequence[object]:
+        with_plugin(tmp)
+        return prepare(tmp)
+
+    return {"no_plugins": Case(made, always, (*always, "--no-plugins"))}
+
+
+INSTALLED: list[str] = []
 HELD: list[int] = []
 OWNERS: list[Owners] = []
 
@@ -316,6 +345,7 @@ CHOICE: dict[str, Case] = {
     "skip_unreadable": Case(plain, ("--unreadable",), ("--unreadable", "--skip-unreadable")),
     "strict": Case(plain, ("--no-cache", "--budget", "0s"), ("--no-cache", "--budget", "0s", "--strict")),
     "explain": Case(plain, ("--text",), ("--text", "--explain")),
+    **without(plain),
     "settle": Case(unfinished, (), ("--settle", "0s")),
     "jobs": Case(plain, ("--no-cache", "--jobs", "2"), ("--no-cache", "--jobs", "3")),
     "io": Case(plain, ("--no-cache",), ("--no-cache", "--io", "direct")),
@@ -363,6 +393,7 @@ CHECK: dict[str, Case] = {
     "sample": Case(plain, (), ("--sample", "1/2")),
     "max_duration": Case(plain, ("--sample", "100%"), ("--sample", "100%", "--max-duration", "0s")),
     "scheduler": Case(plain, (), ("--scheduler", "file:none.json")),
+    **without(plain),
     **trusting(plain),
 }
 DRY = ("--dry-run",)
@@ -465,6 +496,7 @@ PRUNE: dict[str, Case] = {
     "plan_dir": Case(many, ONE, (*ONE, "--plan-dir", "none")),
     "apply": Case(locked, ONE, (*ONE, "--apply")),
     "state_dir": Case(locked, (*ONE, "--apply"), (*ONE, "--apply", "--state-dir", "elsewhere")),
+    **without(many, *ONE),
     **trusting(many, always=ONE),
 }
 PIN: dict[str, Case] = {
@@ -503,6 +535,7 @@ WATCH: dict[str, Case] = {
     "jobs": Case(plain, (*PASS, "--jobs", "2"), (*PASS, "--jobs", "3")),
     "io": Case(plain, PASS, (*PASS, "--io", "direct")),
     "limit_rate": Case(plain, PASS, (*PASS, "--limit-rate", "1PB")),
+    **without(plain, *PASS),
     **trusting(plain, always=PASS),
 }
 
@@ -589,6 +622,7 @@ OTHERS: dict[str, dict[str, Case]] = {
         "save_interval": Case(gasps, (), ("--save-interval", "10")),
         "jobs": Case(images, ("--jobs", "2"), ("--jobs", "3")),
         "since": Case(plain, (), ("--since", "1h")),
+        **without(plain),
         "tree": Case(plain, ("--text",), ("--text", "--tree")),
         "quarantine": Case(put_away, (), ("--quarantine",)),
         "state_dir": Case(nowhere, ("--quarantine",), ("--quarantine", "--state-dir", "elsewhere")),
@@ -606,6 +640,7 @@ OTHERS: dict[str, dict[str, Case]] = {
         "level": Case(lambda tmp: [flipped(tmp) / FILE], (), ("--level", "content")),
         "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"], (), ("--key-file", "key")),
         "explain_bytes": Case(lambda tmp: [one_rank(tmp) / FILE], (), ("--explain-bytes",)),
+        **without(lambda tmp: [one_rank(tmp) / FILE]),
         **trusting(lambda tmp: [one_rank(tmp) / FILE], "--key-file", "key"),
     },
     "diff": {
@@ -632,12 +667,13 @@ OTHERS: dict[str, dict[str, Case]] = {
             ("--level", "structure", "--strict"),
         ),
         "jobs": Case(lambda tmp: [plain(tmp)] * 2, ("--jobs", "1"), ("--jobs", "2")),
+        **without(lambda tmp: [plain(tmp)] * 2),
         **trusting(lambda tmp: [plain(tmp)] * 2),
     },
     "explain": {"code": Case(lambda tmp: [], ("truncated",), ("crc-mismatch",))},
     "completion": {"shell": Case(lambda tmp: [], ("--text", "bash"), ("--text", "fish"))},
-    "formats": {},
-    "launchers": {},
+    "formats": without(lambda tmp: []),
+    "launchers": without(with_launcher),
     "layouts": {
         "root": Case(
             lambda tmp: [plain(tmp)][:0],
@@ -647,6 +683,7 @@ OTHERS: dict[str, dict[str, Case]] = {
         "check": Case(lambda tmp: [], ("--text",), ("--text", "--check")),
         "guess": Case(plain, ("--check",), ("--guess",)),
         "layout": Case(plain, ("--check", "--layout", "megatron"), ("--check", "--layout", "dcp")),
+        **without(lambda tmp: []),
         **trusting(lambda tmp: []),
     },
     "hook install": {
@@ -785,6 +822,10 @@ def seen(
     yield Seen(monkeypatch, capfd, tmp_path)
     while HELD:
         os.close(HELD.pop())
+    while INSTALLED:
+        sys.path.remove(INSTALLED.pop())
+    plugins.switch(None)
+    plugins.forget()
 
 
 def matters(seen: Seen, command: str, name: str) -> None:

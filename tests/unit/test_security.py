@@ -184,6 +184,10 @@ HELD = {
         "test_working_directory.py::test_pages_start_ckpt_where_nobody_can_plant_a_module",
     ),
     "E3": ("test_working_directory.py::test_the_training_is_not_told_how_to_import",),
+    "E4": (
+        "test_plugins.py::test_leftovers_relative_places_and_places_that_are_not_there",
+        "test_plugins.py::test_without_plugins_the_example_is_not_there",
+    ),
     "L1": ("test_trust.py::test_what_is_ours_is_read", "test_attack.py::test_the_attacker_is_another_user"),
     "L2": attacks("modules in the working directory: python -m"),
     "L3": attacks("an empty place in PYTHONPATH"),

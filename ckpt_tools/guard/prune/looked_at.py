@@ -20,6 +20,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import filters
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, not_seen
+from ckpt_tools.settings import plugins
 
 
 @frozen
@@ -75,6 +76,8 @@ def entries(s: Session, selection: Selection) -> list[Entry]:
 
 
 def _require_all_seen(s: Session) -> None:
+    for f in plugins.findings():
+        raise CannotLook(f"{f.message}, so nothing is removed", f.hint)
     if blind(unseen := not_seen(s)):
         first = unseen[0]
         text = f"{first.path}: {first.message}: what lies there is unknown, so nothing is removed"

@@ -1,0 +1,44 @@
+"""Acme's files: ``ACME``, a step, a length, so many bytes, and a CRC-32 over these bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from ckpt_tools import Finding, Level
+from ckpt_tools.checksum import Extent, Sum
+from ckpt_tools.findings import finding
+from ckpt_tools.formats import Anatomy, Damage, Format
+from ckpt_tools.storage import Source
+
+MAGIC = b"ACME"
+_HEAD = struct.Struct("<4sQQ")  # magic, step, bytes of the body
+_CRC = struct.Struct("<I")
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    if source.size < _HEAD.size:
+        raise Damage("truncated", f"the file has {source.size} bytes, its header {_HEAD.size}", source.size)
+    _, step, length = _HEAD.unpack(source.read(0, _HEAD.size))
+    end = _HEAD.size + length + _CRC.size
+    if end > source.size:
+        raise Damage("truncated", f"the header asks for {end} bytes, the file has {source.size}", source.size)
+    (crc,) = _CRC.unpack(source.read(end - _CRC.size, _CRC.size))
+    anatomy.metadata["step"] = step
+    anatomy.end = end
+    anatomy.sums.append(Sum("the body", crc, (Extent(_HEAD.size, length),), end - _CRC.size))
+    anatomy.explain(0, _HEAD.size, "header")
+    anatomy.explain(end - _CRC.size, _CRC.size, "CRC-32 of the body")
+    if not length:
+        yield finding("skeleton", "the body is empty")
+
+
+FORMAT = Format(
+    name="acme_tensors",
+    suffixes=(".acme",),
+    magic=lambda head: head.startswith(MAGIC),
+    checks={Level.STRUCTURE: _structure},
+    protects="a CRC-32 covers the body",
+    limits=("a flipped bit of the step is not seen",),
+    reference="the Acme trainer, save.c",
+)

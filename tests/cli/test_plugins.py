@@ -1,0 +1,584 @@
+"""Plug-ins: what installed packages add counts in every command; one that is broken is said, and changes no answer in
+silence; and where none is installed nothing is imported or opened for it that can be spared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import own_plugins
+import pytest
+from own_plugins import BOTH, FORMAT, LAYOUT, install, saved
+from places import DOCS, FORMAT_FILES, ROOT
+from run_helpers import megatron
+
+from ckpt_tools import Selection, cli, errors, formats, layouts, plan, verify
+from ckpt_tools.launchers import detect, line_of
+from ckpt_tools.reading.worker import work
+from ckpt_tools.settings import installed, plugins
+
+WEIGHTS = "save-20/rank-1.own"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place of Python's path, in this process."""
+    place = tmp_path / "site"
+    place.mkdir()
+    monkeypatch.syspath_prepend(str(place))
+    before = set(sys.modules)
+    plugins.forget()
+    yield place
+    for name in set(sys.modules) - before:
+        if name.startswith("own_"):
+            del sys.modules[name]
+    monkeypatch.undo()
+    plugins.switch(None)
+    plugins.forget()
+
+
+@pytest.fixture
+def ckpt(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def run(*words: object) -> tuple[int, str, str]:
+        plugins.forget()  # each command is a process of its own
+        capfd.readouterr()
+        code = cli.execute([str(word) for word in words])
+        return (code, *capfd.readouterr())
+
+    return run
+
+
+def process(place: Path | str, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """A command as a process of its own, with the packages in a place."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("CKPT_NO", "ACME"))}
+    return subprocess.run(
+        [sys.executable, "-m", "ckpt_tools", *map(str, words)],
+        env={**clean, "PYTHONPATH": f"{place}:{ROOT}", **env}, cwd="/", capture_output=True, text=True,
+    )  # fmt: skip
+
+
+# ---- the example, as pip installs it
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """examples/plugin, installed into a directory of its own."""
+    target = tmp_path_factory.mktemp("installed")
+    source = tmp_path_factory.mktemp("source") / "plugin"
+    subprocess.run(["cp", "-r", str(ROOT / "examples/plugin"), str(source)], check=True)
+    line = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target"]
+    subprocess.run([*line, str(target), str(source)], check=True, capture_output=True)
+    return target
+
+
+def test_the_example_is_planned_and_verified(example: Path, tmp_path: Path) -> None:
+    run = own_plugins.acme(tmp_path / "run")
+    done = process(example, "plan", run, "--json", "--no-cache")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["checkpoint"]["step"], answer["checkpoint"]["layout"]) == (0, 20, "acme")
+    assert answer["resume"]["args"] == ["--resume", str(run / "save-20")]
+    path = run / "save-20/part-1-of-2.acme"
+    data = bytearray(path.read_bytes())
+    data[25] ^= 4
+    path.write_bytes(data)
+    done = process(example, "verify", run, "--json", "--no-cache")
+    found = {f["path"]: [x["code"] for x in f["findings"]] for f in json.loads(done.stdout)["files"]}
+    assert (done.returncode, found[str(path)]) == (1, ["crc-mismatch"])
+    done = process(example, "plan", run, "--json", "--no-cache", "--settle", "0")
+    assert json.loads(done.stdout)["checkpoint"]["step"] == 10
+
+
+def test_the_example_says_which_rank_asks(example: Path, tmp_path: Path) -> None:
+    run = own_plugins.acme(tmp_path / "run")
+    done = process(example, "latest", run, ACME_RANK="1", ACME_SIZE="2")
+    assert done.stdout == f"{run}/save-20/part-1-of-2.acme\n"
+    assert process(example, "latest", run).returncode == 2  # the test can fail
+
+
+@pytest.mark.parametrize(
+    ("listing", "name"), [("formats", "acme_tensors"), ("layouts", "acme"), ("launchers", "acmerun")]
+)
+def test_a_list_names_the_package(example: Path, listing: str, name: str) -> None:
+    rows = {
+        row["name"]: row["package"] for row in json.loads(process(example, listing, "--json").stdout)[listing]
+    }
+    assert rows.pop(name) == "ckpt-acme 1.0.0"
+    assert set(rows.values()) == {None}
+    assert "ckpt-acme 1.0.0" in process(example, listing).stdout
+    assert "ckpt-acme" not in process(example, listing, "--no-plugins").stdout
+
+
+def test_without_plugins_the_example_is_not_there(example: Path, tmp_path: Path) -> None:
+    run = own_plugins.acme(tmp_path / "run")
+    for words, env in ((("--no-plugins",), {}), ((), {"CKPT_NO_PLUGINS": "1"})):
+        assert process(example, "plan", run, *words, **env).returncode == 3
+    done = process(example, "seal", run, "--dry-run", CKPT_NO_PLUGINS="perhaps")  # it has no flag of its own
+    assert done.returncode == 2
+    assert "CKPT_NO_PLUGINS: 'perhaps' is neither true nor false" in done.stderr
+
+
+def test_worker_processes_know_plugins(example: Path, tmp_path: Path) -> None:
+    """Files are many and small: they are read by copies of the process."""
+    run = own_plugins.acme(tmp_path / "run", tuple(range(1, 151)))
+    done = process(example, "verify", run, "--json", "--no-cache", "-j", "2")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["summary"]["ok"]) == (0, 450)
+    assert sum(f["format"] == "acme_tensors" and f["level"] == "content" for f in answer["files"]) == 300
+
+
+# ---- broken ones
+
+
+BROKEN = {
+    "no such package": ("import no_such_package\n", BOTH, "ModuleNotFoundError: No module named 'no_such_package'"),
+    "an error of its own": (f"{FORMAT}{LAYOUT}\n1 / 0\n", BOTH, "ZeroDivisionError: division by zero"),
+    "an exit": ("raise SystemExit(0)\n", BOTH, "SystemExit: 0"),
+    "no such attribute": (FORMAT, BOTH, "AttributeError: module 'own_parts' has no attribute 'LAYOUT'"),
+    "another kind": (
+        FORMAT, {"layouts": {"own": "own_parts:FORMAT"}}, "own_parts:FORMAT is a Format, no Layout",
+    ),
+    "another name": (
+        FORMAT, {"formats": {"other": "own_parts:FORMAT"}}, "it calls itself 'own', and its entry point says 'other'",
+    ),
+    "another interface": (
+        f"CKPT_API = 99\n{FORMAT}", {"formats": {"own": "own_parts:FORMAT"}},
+        "it is written for version 99 of the interface",
+    ),
+    "an empty suffix": (
+        FORMAT.replace('(".own",)', '("",)'), {"formats": {"own": "own_parts:FORMAT"}}, "one is empty or no text",
+    ),
+    "no expression": (
+        FORMAT.replace('"-", (), "-")', '"-", (), "-", names="(")'), {"formats": {"own": "own_parts:FORMAT"}},
+        "its names are no regular expression",
+    ),
+    "no check": (FORMAT.replace("{Level.STRUCTURE: check}", "{}"), {"formats": {"own": "own_parts:FORMAT"}}, "no check"),
+    "a wrong template": (
+        LAYOUT.replace("{rank}", "{what}"), {"layouts": {"owned": "own_parts:LAYOUT"}}, "one of its templates is wrong",
+    ),
+    "no such group": ("", {"layout": {"owned": "own_parts:LAYOUT"}}, "there is no group 'layout'"),
+    "a launcher": ("", {"launchers": {"l": "own_parts:L"}}, "the launcher plug-in 'l'"),
+    "a manifest": ("", {"manifests": {"m": "own_parts:M"}}, "the manifest plug-in 'm'"),
+}  # fmt: skip
+"""What is wrong -> (the module, its entry points, what is said)."""
+
+
+@pytest.mark.parametrize("wrong", BROKEN)
+def test_a_broken_one_is_in_every_answer(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], wrong: str
+) -> None:
+    source, entry_points, said = BROKEN[wrong]
+    run = megatron(tmp_path / "run")
+    install(place, entry_points, source)
+    for command in ("verify", "ls"):
+        code, out, _ = ckpt(command, run, "--json")
+        found = [f for f in json.loads(out)["findings"] if f["code"] == "broken-plugin"]
+        assert said in found[0]["message"], found
+        assert "own-parts 1.0" in found[0]["message"]
+        assert (code, found[0]["severity"]) == (0, "warning")
+    assert ckpt("verify", run, "--strict")[0] == 1
+    code, out, err = ckpt("plan", run, "--json")
+    assert (code, "broken-plugin" in err) == (0, True), err
+    assert any(said in w["message"] for w in json.loads(out)["warnings"])
+    assert ckpt("plan", run, "--strict")[0] == 5
+    assert ckpt("plan", run, "--strict", "--no-plugins")[0] == 0
+
+
+@pytest.mark.parametrize("wrong", ["no such package", "a wrong template", "no such attribute"])
+def test_what_only_it_knows_is_no_first_launch(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], wrong: str
+) -> None:
+    """Neither a fresh start nor 'there is none'."""
+    install(place, BROKEN[wrong][1], BROKEN[wrong][0])
+    run = saved(tmp_path / "run")
+    for words in (("plan", run), ("plan", run, "--allow-none"), ("latest", run, "--allow-none"), ("ls", run)):
+        code, out, err = ckpt(*words)
+        assert code == 5, (words, out, err)
+    assert ckpt("plan", run, "--allow-none", "--no-plugins")[0] == 0  # the user's own words
+
+
+def test_a_layout_whose_format_is_broken_never_leads_to_an_older_checkpoint(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    rows = {"formats": {"own": "own_formats:FORMAT"}, "layouts": {"owned": "own_parts:LAYOUT"}}
+    install(place, rows, LAYOUT)
+    code, _, err = ckpt("plan", saved(tmp_path / "run"))
+    assert code == 5
+    assert "format which nothing installed knows" in err
+    assert ckpt("verify", tmp_path / "run")[0] == 5
+
+
+def test_prune_removes_nothing_beside_a_broken_one(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    install(place, *reversed(BROKEN["no such package"][:2]))
+    code, _, err = ckpt("prune", megatron(tmp_path / "run"), "--keep-last", "1")
+    assert (code, "so nothing is removed" in err) == (5, True)
+
+
+@pytest.mark.parametrize("listing", ["formats", "layouts"])
+def test_a_list_says_what_it_lacks(
+    place: Path, ckpt: Callable[..., tuple[int, str, str]], listing: str
+) -> None:
+    install(place, *reversed(BROKEN["no such package"][:2]))
+    code, out, err = ckpt(listing, "--json")
+    assert (code, json.loads(out)["schema"]) == (0, f"ckpt-tools/{listing}/v1")
+    assert "of the package own-parts 1.0 cannot be used" in err
+
+
+def test_a_check_that_fails_leaves_its_file_unknown(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    """One file on which the plug-in trips: neither ok nor broken, and no reason to go back."""
+    install(place, source=FORMAT.replace("yield from ()", "assert data[4] != 20\n    yield from ()") + LAYOUT)
+    run = saved(tmp_path / "run")
+    code, out, _ = ckpt("verify", run, "--json")
+    said = {f["path"].removeprefix(f"{run}/"): f for f in json.loads(out)["files"]}
+    assert (code, said["save-10/rank-0.own"]["verdict"], said[WEIGHTS]["verdict"]) == (5, "ok", "unknown")
+    assert (
+        "the format plug-in 'own' of the package own-parts 1.0 failed"
+        in said[WEIGHTS]["findings"][0]["message"]
+    )
+    assert ckpt("plan", run)[0] == 5
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (FORMAT.replace('lambda head: head.startswith(b"OWN1")', "lambda head: 1 / 0") + LAYOUT, "failed in 'magic'"),
+        (FORMAT + LAYOUT.replace("Resume(checkpoint.path)", "checkpoint.nonsense"), "failed in 'resume'"),
+        (FORMAT + LAYOUT.replace('"-", ())', '"-", (), check=lambda parts: (1 / 0 for _ in parts))'), "failed in 'check'"),
+    ],
+)  # fmt: skip
+def test_a_function_that_fails_names_its_package(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], source: str, said: str
+) -> None:
+    install(place, source=source)
+    code, _, err = ckpt("plan", saved(tmp_path / "run"))
+    assert (code, said in err, "own-parts 1.0" in err) == (5, True, True), err
+    assert "--no-plugins" in err
+
+
+def test_what_it_prints_is_not_part_of_the_answer(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    install(place, source="print('hello')\n" + FORMAT + LAYOUT)
+    code, out, err = ckpt("plan", saved(tmp_path / "run"), "--json")
+    assert (code, json.loads(out)["checkpoint"]["step"], "hello" in err) == (0, 20, True)
+
+
+def test_a_hostile_version_does_not_steer_the_terminal(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    install(place, *reversed(BROKEN["no such package"][:2]))
+    metadata = next(place.glob("*.dist-info/METADATA"))
+    metadata.write_text("Name: own-parts\nVersion: 1.0\x1b[2J\n\n")
+    _, _, err = ckpt("plan", saved(tmp_path / "run"))
+    assert "\x1b" not in err
+    assert "1.0\\x1b[2J" in err
+
+
+# ---- names
+
+
+@pytest.mark.parametrize(
+    ("entry_points", "said"),
+    [
+        ({"formats": {"safetensors": "own_parts:FORMAT"}}, "the format plug-in 'safetensors' of the package own-parts 1.0"),
+        ({"layouts": {"megatron": "own_parts:LAYOUT"}}, "the layout plug-in 'megatron' of the package own-parts 1.0"),
+        ({"launchers": {"slurm": "own_parts:L"}}, "the launcher plug-in 'slurm' of the package own-parts 1.0"),
+        ({"manifests": {"dcp": "own_parts:M"}}, "the manifest plug-in 'dcp' of the package own-parts 1.0"),
+    ],
+)  # fmt: skip
+def test_no_name_of_ckpt_is_exchanged(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], entry_points: Any, said: str
+) -> None:
+    install(place, entry_points)
+    code, _, err = ckpt("latest", saved(tmp_path / "run"))
+    assert (code, f"{said} cannot have that name" in err) == (2, True), err
+    assert ckpt("ls", tmp_path / "run", "--no-plugins")[0] == 3
+
+
+def test_two_packages_of_one_name_are_a_question(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    install(place)
+    install(place, name="other-parts", module="own_other")
+    code, _, err = ckpt("plan", saved(tmp_path / "run"))
+    assert (code, "own-parts 1.0" in err, "other-parts 1.0" in err) == (2, True, True)
+
+
+def test_a_layout_of_ckpt_toml_is_another(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(place)
+    (tmp_path / "ckpt.toml").write_text(
+        '[[layout]]\nname = "owned"\n[[layout.piece]]\ntemplate = "x-{step}.own"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    code, _, err = ckpt("plan", saved(tmp_path / "run"))
+    assert (code, "there are two layouts called 'owned'" in err) == (2, True)
+
+
+# ---- where packages are looked for
+
+
+def test_of_a_package_that_is_installed_twice_the_first_counts(tmp_path: Path) -> None:
+    first, second = install(tmp_path / "a", version="2.0"), install(tmp_path / "b", version="1.0")
+    found, _ = installed.entry_points([str(first), str(second)])
+    assert {str(entry.package) for entry in found} == {"own-parts 2.0"}
+    install(tmp_path / "c", {}, version="3.0")  # without anything for ckpt: Python would import this one
+    assert installed.entry_points([str(tmp_path / "c"), str(first)])[0] == []
+
+
+def test_leftovers_relative_places_and_places_that_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = install(tmp_path / "a")
+    monkeypatch.chdir(place)
+    assert installed.entry_points(["", ".", str(tmp_path / "none"), str(place / "own_parts.py")]) == ([], [])
+    (found,) = place.glob("*.dist-info")
+    assert len(installed.entry_points([str(place)])[0]) == 2
+    found.rename(place / "~wn_parts-1.0.dist-info")  # what pip leaves of an update that was killed
+    assert installed.entry_points([str(place)]) == ([], [])
+
+
+def test_a_place_that_cannot_be_listed_is_said(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.listdir
+
+    def listdir(path: Any = ".") -> list[str]:
+        if path == str(place):
+            raise OSError(5, "Input/output error", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    code, _, err = ckpt("plan", saved(tmp_path / "run"), "--allow-none")
+    assert (code, f"plug-ins in {place} cannot be used: Input/output error" in err) == (5, True), err
+
+
+def test_the_metadata_of_setuptools_is_read(tmp_path: Path) -> None:
+    place = install(tmp_path / "a")
+    (found,) = place.glob("*.dist-info")
+    (found / "METADATA").rename(found / "PKG-INFO")
+    found.rename(place / "own_parts.egg-info")
+    text = (place / "own_parts.egg-info/entry_points.txt").read_text()
+    (place / "own_parts.egg-info/entry_points.txt").write_text(
+        "# one\r\n; two\r\n" + text.replace("\n", "\r\n")
+    )
+    entries, _ = installed.entry_points([str(place)])
+    assert [(e.group, e.name, e.value) for e in entries] == [
+        ("formats", "own", "own_parts:FORMAT"), ("layouts", "owned", "own_parts:LAYOUT"),
+    ]  # fmt: skip
+    assert str(entries[0].package) == "own-parts 1.0"
+
+
+OPENED = """
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event in ("open", "os.listdir") else None)
+from ckpt_tools import cli
+code = cli.execute(sys.argv[1:])
+print(*(path for path in opened if "/many" in path), *(m for m in sys.modules if "metadata" in m), file=sys.stderr, sep="\\n")
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [(("--version",), 0), (("explain", "truncated"), 0), (("latest", "{run}", "--allow-none"), 41)],
+)
+def test_what_it_costs_where_no_package_adds_anything(
+    tmp_path: Path, words: tuple[str, ...], asked: int
+) -> None:
+    """Forty packages: their place is listed once, and one small file is looked for in each. Counted, not timed."""
+    (tmp_path / "run").mkdir()
+    many = tmp_path / "many"
+    for i in range(40):
+        install(many, {}, "raise AssertionError\n", name=f"other-{i}", module=f"other_{i}")
+    for i in range(20):  # most packages have none
+        next(many.glob(f"other_{i}-*")).joinpath("entry_points.txt").unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", OPENED, *(word.format(run=tmp_path / "run") for word in words)],
+        env={**os.environ, "PYTHONPATH": f"{many}:{ROOT}"}, cwd="/", capture_output=True, text=True,
+    )  # fmt: skip
+    seen = [line for line in done.stderr.splitlines() if "/many" in line and "__pycache__" not in line]
+    assert (done.returncode, len(seen)) == (0, asked), done.stderr
+    assert "importlib.metadata" not in done.stderr
+
+
+# ---- verdicts, engines, launchers, manifests
+
+
+def test_a_verdict_of_another_version_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
+    run = saved(tmp_path / "run")
+    first = install(tmp_path / "a")
+    worse = FORMAT.replace("yield from ()", 'raise Damage("bad-header", "version 2 sees more")')
+    second = install(tmp_path / "b", source=worse + LAYOUT, version="2.0")
+    same = install(tmp_path / "c", source=worse + LAYOUT)
+    assert process(first, "plan", run).returncode == 0
+    assert process(same, "plan", run).returncode == 0  # from the cache: the test can fail
+    assert process(second, "plan", run).returncode == 4
+
+
+def test_a_worker_with_other_plugins_is_another_version(place: Path) -> None:
+    plain = plugins.tool_version()
+    install(place)
+    plugins.forget()
+    ours = plugins.tool_version()
+    assert (plain, ours) == (plain.partition(" ")[0], f"{plain} with own-parts 1.0")
+    assert work(plain, ())[0] == ours
+    assert work(ours, ())[2] == ""
+    plugins.switch(True)
+    assert plugins.tool_version() == plain
+    plugins.switch(None)
+    (place / "own_parts.py").write_text("import no_such_package")
+    sys.modules.pop("own_parts", None)
+    plugins.forget()
+    assert "but without the format plug-in 'own'" in plugins.tool_version()
+
+
+LAUNCHER = """
+from ckpt_tools.launchers import Launcher, LaunchLine, Started
+from ckpt_tools.launchers.launcher import known
+
+def detect(env):
+    return Started("own", known(env, "OWN_RANK", "own"), known(env, "OWN_SIZE", "own"))
+
+L = Launcher("own", ("OWN_RANK",), detect, "-")
+"""
+
+
+def test_a_launcher_is_asked_before_those_of_ckpt(place: Path) -> None:
+    env = {"OWN_RANK": "3", "OWN_SIZE": "8", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    assert (started := detect(env)) and (started.launcher, started.rank and started.rank.value) == ("bare", 0)
+    install(place, {"launchers": {"own": "own_parts:L"}}, LAUNCHER)
+    plugins.forget()
+    assert (started := detect(env)) and (started.launcher, started.rank and started.rank.value) == ("own", 3)
+    assert (started := detect({**env, "OWN_RANK": ""})) and started.launcher == "own"
+    del env["OWN_RANK"]
+    assert (started := detect(env)) and started.launcher == "bare"
+    assert line_of(["python", "train.py"], env) is None
+
+
+MANIFEST = """
+from ckpt_tools import Level
+from ckpt_tools.formats import Claim, Format
+from ckpt_tools.findings import finding
+
+def sized(size):
+    def check(source, anatomy):
+        if source.size != size:
+            yield finding("checksum-mismatch", f"the list says {size} bytes")
+    return check
+
+def check(source, anatomy):
+    for line in source.read(0, source.size).decode().split("\\n")[1:]:
+        name, _, size = line.partition(" ")
+        anatomy.members[name] = Claim("sizes", sized(int(size)))
+    yield from ()
+
+M = Format("sizes", (".sizes",), lambda head: head.startswith(b"SIZES"), {Level.STRUCTURE: check}, "-", (), "-", index=True)
+"""
+
+
+def test_a_manifest_says_what_files_beside_it_held(place: Path, tmp_path: Path) -> None:
+    install(place, {"manifests": {"sizes": "own_parts:M"}}, MANIFEST)
+    plugins.forget()
+    run = tmp_path / "run"
+    run.mkdir()
+    good = next((FORMAT_FILES / "safetensors/good").glob("*.safetensors"))
+    (run / "a.safetensors").write_bytes(good.read_bytes())
+    (run / "all.sizes").write_text(f"SIZES\na.safetensors {good.stat().st_size}")
+    assert verify(run).verdict == "ok"
+    (run / "all.sizes").write_text("SIZES\na.safetensors 7")
+    found = {f.code for file in verify(run).files for f in file.report.findings}
+    assert "checksum-mismatch" in found
+    assert formats.package_of("sizes") == "own-parts 1.0"
+
+
+def test_the_api_knows_them(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = saved(tmp_path / "run")
+    with pytest.raises(errors.NoCheckpoint):
+        plan(run)
+    install(place)
+    plugins.forget()
+    made = plan(run, Selection(rank=1))
+    assert made.checkpoint and (made.checkpoint.layout, made.checkpoint.step) == ("owned", 20)
+    assert layouts.package_of("owned") == "own-parts 1.0"
+    assert layouts.package_of("megatron") is None
+    monkeypatch.setenv("CKPT_NO_PLUGINS", "1")
+    plugins.forget()
+    with pytest.raises(errors.NoCheckpoint):
+        plan(run)
+
+
+# ---- what is promised
+
+
+def promised() -> dict[str, str]:
+    """Name -> the module that docs/plugins.md promises it in."""
+    page = (DOCS / "plugins.md").read_text()
+    rows = re.findall(r"^\| `(ckpt_tools[\w.]*)` \| (.+?) \|", page, re.MULTILINE)
+    return {name: module for module, names in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+def test_every_promised_name_is_there() -> None:
+    from importlib import import_module
+
+    names = promised()
+    assert len(names) > 20
+    for name, module in names.items():
+        assert hasattr(import_module(module), name), (module, name)
+
+
+def test_the_example_uses_only_what_is_promised() -> None:
+    names = promised()
+    used = {
+        (module, name.strip())
+        for path in (ROOT / "examples/plugin/src").rglob("*.py")
+        for module, imported in re.findall(
+            r"^from (ckpt_tools[\w.]*) import (.+)$", path.read_text(), re.MULTILINE
+        )
+        for name in imported.split(",")
+    }
+    assert used
+    assert {(names.get(name), name) for _, name in used} == used
+
+
+def test_the_page_says_which_version_of_the_interface_this_is() -> None:
+    page = (DOCS / "plugins.md").read_text()
+    assert f"`CKPT_API = {plugins.API_VERSION}`" in page
+    assert plugins.OLDEST_API <= plugins.API_VERSION
+
+
+def test_fields_of_the_promised_values_are_only_added() -> None:
+    """What a plug-in of version 1 of the interface says must be understood for as long as that is."""
+    from dataclasses import fields
+
+    from ckpt_tools.formats import Claim, Format
+    from ckpt_tools.launchers import Launcher, Started
+    from ckpt_tools.layouts import Layout, Piece
+
+    of_1 = {
+        Format: "name suffixes magic checks protects limits reference names state loader unasked index distinct misnamed "
+                "index_of ours crosscheck beside final_mode hides_cuts names_its_save rank_groups",
+        Claim: "format check whole optional follow joint fetch",
+        Layout: "name title pieces resume reference limits steps place check tracker tracked always_tracked commit needs "
+                "needs_any read_tracker write_tracker epoch_base committed reshardable records beside lacks crosscheck stateless",
+        Piece: "name role template formats kind replicated_over sharded shared single required loaded step_from weak proof "
+               "companion inside generic described unfinished mark constant here unasked",
+        Launcher: "name variables detect reference read_line",
+        Started: "launcher rank world_size local_rank local_world_size node nodes job job_from restart max_restarts unclear hint skip",
+    }  # fmt: skip
+    for kind, names in of_1.items():
+        known = kind._fields if hasattr(kind, "_fields") else [f.name for f in fields(kind)]
+        assert [n for n in known if n in names.split()] == names.split(), kind
