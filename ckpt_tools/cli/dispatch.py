@@ -210,8 +210,10 @@ def _answer(argv: Sequence[str], name: str, error: CkptError) -> int:
         from ckpt_tools.output.page import View
 
         failure = Failure(command, code_of(name), str(error), error.hint, error.exit_code, error.plan)
-        found = registry.find(requested)
-        text = found.render(failure, View(now=time.time())) if found else ""
+        text = ""
+        with suppress(CkptError):  # of a plug-in: that it fails has been said, or is less than what has
+            found = registry.find(requested)
+            text = found.render(failure, View(now=time.time())) if found else ""
     else:
         return error.exit_code
     file = console.requested_file(argv)

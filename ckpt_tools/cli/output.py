@@ -62,6 +62,7 @@ def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") 
         raise UsageError(f"--json and --format {choice} contradict each other", "say one of them")
     choice = "json" if given.get("json") else choice or formats[0]
     if kind and choice not in formats:
+        leave_out_plugins(bool(given.get("no_plugins")))
         formats = _registered(choice, kind)
     for flag, value, allowed in (
         ("--format", choice, formats),
@@ -91,6 +92,8 @@ def _registered(choice: str, kind: str) -> tuple[str, ...]:
 
     if found := registry.find(choice, kind):
         found.require()
+    else:
+        broken_plugins(("outputs",))
     return registry.names(kind)
 
 
@@ -98,7 +101,7 @@ def text_of(document: Verification | LoadPlan, to: Output) -> str:
     """The result in the format that was asked for."""
     from ckpt_tools.output import registry
 
-    found = next(o for o in registry.OUTPUTS if o.name == to.format)
+    found = next(o for o in registry.every() if o.name == to.format)
     return found.render(document, to.view)
 
 

@@ -15,6 +15,7 @@ from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import PLAIN, View
+from ckpt_tools.settings import plugins
 
 Document = Verification | LoadPlan | Failure
 Render = Callable[[Any, View], str]
@@ -91,11 +92,19 @@ OUTPUTS: tuple[Output, ...] = (
 """In the order in which they are listed; a new one is a line here and a file that renders."""
 
 
+def every() -> tuple[Output, ...]:
+    """Those of this package, and those that installed packages add (docs/plugins.md)."""
+    found = plugins.added("outputs", {o.name for o in OUTPUTS}).values()
+    return (*OUTPUTS, *(plugin.value for plugin in found))
+
+
 def names(kind: str) -> tuple[str, ...]:
     """The formats that show this kind of document, the default first."""
-    return tuple(o.name for o in OUTPUTS if kind in o.renders)
+    return tuple(o.name for o in every() if kind in o.renders)
 
 
 def find(name: str, kind: str = FAILURE) -> Output | None:
     """The format of that name, where it shows this kind of document."""
-    return next((o for o in OUTPUTS if o.name == name and kind in o.renders), None)
+    own = next((o for o in OUTPUTS if o.name == name), None)
+    known = (own,) if own else every()
+    return next((o for o in known if o.name == name and kind in o.renders), None)

@@ -51,11 +51,11 @@ class Plugin(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """What cannot be used; ``package`` is None where it is not known which package that is."""
+    """What cannot be used, and the group that it is of; "" where that is not known."""
 
     what: str
     why: str
-    package: Package | None = None
+    group: str = ""
 
     def __str__(self) -> str:
         return f"{self.what} cannot be used: {self.why}"
@@ -183,7 +183,8 @@ def broken(groups: Collection[str] = GROUPS) -> list[Broken]:
         found = _found()
         for group in groups:
             found.group(group)
-        return sorted(found.broken, key=str)  # whatever was asked for first
+        wrong = [b for b in found.broken if b.group in groups or b.group not in GROUPS]
+        return sorted(wrong, key=str)  # whatever was asked for first
 
 
 def findings() -> Iterator[Finding]:
@@ -240,9 +241,23 @@ def _guarded(value: Any, entry: EntryPoint) -> Any:
         own = getattr(value, f.name)
         if f.name == "checks":
             changed[f.name] = {level: _checking(check, entry) for level, check in own.items()}
+        elif f.name == "renders":
+            changed[f.name] = {kind: _calling(_render(how), entry, kind) for kind, how in own.items()}
         elif callable(own) and own is not _default(f):
             changed[f.name] = _calling(own, entry, f.name)
     return replace(value, **changed)
+
+
+def _render(how: Callable[..., Any] | str) -> Callable[..., Any]:
+    """A function that is there, or the one of that name once it is called."""
+    if not isinstance(how, str):
+        return how
+    module, _, name = how.partition(":")
+
+    def render(*given: Any) -> Any:
+        return getattr(import_module(module), name)(*given)
+
+    return render
 
 
 def _default(f: Field[Any]) -> object:
@@ -297,7 +312,7 @@ def _what(entry: EntryPoint) -> str:
 
 
 def _broken(entry: EntryPoint, why: str) -> Broken:
-    return Broken(_what(entry), why, entry.package)
+    return Broken(_what(entry), why, entry.group)
 
 
 def _clash(entry: EntryPoint, why: str) -> None:

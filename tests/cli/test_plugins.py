@@ -102,6 +102,47 @@ def test_the_example_says_which_rank_asks(example: Path, tmp_path: Path) -> None
     assert process(example, "latest", run).returncode == 2  # the test can fail
 
 
+def test_the_example_answers_in_its_own_words(example: Path, tmp_path: Path) -> None:
+    run = own_plugins.acme(tmp_path / "run\x1b")
+    said = ("--format", "acmeboard")
+    assert process(example, "verify", run, *said).stdout == f"ok: 6 files in {tmp_path}/run\\x1b\n"
+    assert process(example, "plan", run, *said).stdout == f"step 20: {tmp_path}/run\\x1b/save-20\n"
+    done = process(example, "plan", tmp_path / "none", *said)
+    assert (done.returncode, done.stdout.partition(":")[0]) == (5, "cannot-look")
+    done = process(example, "plan", run, *said, "--no-plugins")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "acmeboard" not in done.stderr.replace("'acmeboard'", "")
+    assert "acmeboard" in process(example, "plan", run, "--format", "nonsense").stderr
+
+
+OUTPUT = """
+from ckpt_tools.output.registry import Output
+O = Output("own", "-", {"verification": "own_parts:nothing", "plan": lambda document, view: 1 / 0})
+"""
+
+
+def test_an_output_that_fails_names_its_package(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    run = megatron(tmp_path / "run")
+    install(place, {"outputs": {"own": "own_parts:O"}}, OUTPUT)
+    for command, said in (("verify", "AttributeError"), ("plan", "ZeroDivisionError")):
+        code, out, err = ckpt(command, run, "--format", "own")
+        assert (code, out, said in err, "own-parts 1.0" in err) == (5, "", True, True), err
+    assert ckpt("plan", run)[0] == 0
+
+
+def test_a_broken_output_is_said_where_it_is_asked_for(
+    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    run = megatron(tmp_path / "run")
+    install(place, {"outputs": {"own": "own_parts:P"}}, OUTPUT)
+    code, _, err = ckpt("plan", run, "--format", "own")
+    assert (code, "the output plug-in 'own' of the package own-parts 1.0 cannot be used" in err) == (2, True)
+    code, out, err = ckpt("verify", run, "--strict", "--format", "markdown")
+    assert (code, "own-parts" in out, err) == (0, False, "")  # it decides nothing
+
+
 @pytest.mark.parametrize(
     ("listing", "name"), [("formats", "acme_tensors"), ("layouts", "acme"), ("launchers", "acmerun")]
 )
@@ -293,6 +334,7 @@ def test_a_hostile_version_does_not_steer_the_terminal(
         ({"formats": {"safetensors": "own_parts:FORMAT"}}, "the format plug-in 'safetensors' of the package own-parts 1.0"),
         ({"layouts": {"megatron": "own_parts:LAYOUT"}}, "the layout plug-in 'megatron' of the package own-parts 1.0"),
         ({"launchers": {"slurm": "own_parts:L"}}, "the launcher plug-in 'slurm' of the package own-parts 1.0"),
+        ({"outputs": {"json": "own_parts:O"}}, "the output plug-in 'json' of the package own-parts 1.0"),
         ({"manifests": {"dcp": "own_parts:M"}}, "the manifest plug-in 'dcp' of the package own-parts 1.0"),
     ],
 )  # fmt: skip
@@ -300,7 +342,12 @@ def test_no_name_of_ckpt_is_exchanged(
     place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], entry_points: Any, said: str
 ) -> None:
     install(place, entry_points)
-    code, _, err = ckpt("latest", saved(tmp_path / "run"))
+    asked = (
+        ("plan", saved(tmp_path / "run"), "--format", "nonsense")
+        if "outputs" in entry_points
+        else ("latest", saved(tmp_path / "run"))
+    )
+    code, _, err = ckpt(*asked)
     assert (code, f"{said} cannot have that name" in err) == (2, True), err
     assert ckpt("ls", tmp_path / "run", "--no-plugins")[0] == 3
 
@@ -567,6 +614,7 @@ def test_fields_of_the_promised_values_are_only_added() -> None:
     from ckpt_tools.formats import Claim, Format
     from ckpt_tools.launchers import Launcher, Started
     from ckpt_tools.layouts import Layout, Piece
+    from ckpt_tools.output.registry import Output
 
     of_1 = {
         Format: "name suffixes magic checks protects limits reference names state loader unasked index distinct misnamed "
@@ -577,6 +625,7 @@ def test_fields_of_the_promised_values_are_only_added() -> None:
         Piece: "name role template formats kind replicated_over sharded shared single required loaded step_from weak proof "
                "companion inside generic described unfinished mark constant here unasked",
         Launcher: "name variables detect reference read_line",
+        Output: "name title renders needs extra",
         Started: "launcher rank world_size local_rank local_world_size node nodes job job_from restart max_restarts unclear hint skip",
     }  # fmt: skip
     for kind, names in of_1.items():
