@@ -90,7 +90,7 @@ def environment() -> str:
             "`ckpt launchers` says what it makes of them. The variables that `--format shell` exports"
             " (`CKPT_PATH`, `CKPT_STEP`, `CKPT_EPOCH`, `CKPT_STEP_IN_EPOCH`,"
         ),
-        "`CKPT_RESUME`) are answers and never read.\n",
+        "`CKPT_RESUME`, `CKPT_ARGS`) are answers and never read.\n",
         "## The configuration file\n",
         (
             "It is `--config FILE`, or the nearest `ckpt.toml`, or `pyproject.toml` with a table"

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.decision import Decision
+from ckpt_tools.output.shell import words
 
 EXPORTED = (
     "CKPT_PATH",
@@ -20,9 +21,12 @@ EXPORTED = (
     "CKPT_STEP_IN_EPOCH",
     "CKPT_PLAN",
     "CKPT_RESUME",
+    "CKPT_ARGS",
     "CKPT_FINGERPRINT",
 )
-"""What every start sets; what is unknown is empty, so that no value of an outer shell shines through."""
+"""What every start sets; what is unknown is empty, so that no value of an outer shell shines through.
+CKPT_ARGS are the words of {ckpt.args}, quoted for a shell's eval.
+"""
 _OURS = ("PYTHONSAFEPATH",)
 """What is set for ckpt alone: with it a training script would not find the modules beside it."""
 _FIELD = re.compile(r"\{ckpt\.(\w+)\}")
@@ -43,6 +47,7 @@ def environment(decision: Decision, rank: int | None) -> dict[str, str]:
         "CKPT_STEP_IN_EPOCH": checkpoint.get("step_in_epoch"),
         "CKPT_PLAN": decision.path,
         "CKPT_RESUME": 1 if decision.found else 0,
+        "CKPT_ARGS": words(resume.get("args") or ()) if decision.found else None,
         "CKPT_FINGERPRINT": decision.body.get("fingerprint"),
     }
     if decision.found:

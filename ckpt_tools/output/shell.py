@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import UsageError
@@ -32,6 +32,9 @@ def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - a
         "CKPT_EPOCH": checkpoint.epoch if checkpoint else None,
         "CKPT_STEP_IN_EPOCH": checkpoint.step_in_epoch if checkpoint else None,
         "CKPT_RESUME": 1 if checkpoint else 0,
+        # One text with every word quoted: eval "set -- $CKPT_ARGS" in any POSIX shell, and in bash and zsh
+        # eval "args=($CKPT_ARGS)", give the words back, whatever is in them.
+        "CKPT_ARGS": words(plan.resume.args) if checkpoint else None,
     }
     if checkpoint:
         values |= {
@@ -40,6 +43,12 @@ def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - a
             if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
         }
     return exports(values)
+
+
+def words(args: Iterable[str]) -> str:
+    """Words as one text, each quoted where any shell needs it."""
+    # zsh takes an unquoted =ls for the path of ls; shlex leaves it, because no other shell does.
+    return " ".join(f"'='{shlex.quote(a[1:])}" if a.startswith("=") else shlex.quote(a) for a in args)
 
 
 def exports(values: Mapping[str, object]) -> str:

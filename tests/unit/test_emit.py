@@ -187,7 +187,7 @@ def test_shell_exports_survive_eval(path):
 def test_shell_exports_empty_what_is_unknown():
     assert (
         shell.render(sample.empty_plan())
-        == "export CKPT_PATH= CKPT_STEP= CKPT_EPOCH= CKPT_STEP_IN_EPOCH= CKPT_RESUME=0\n"
+        == "export CKPT_PATH= CKPT_STEP= CKPT_EPOCH= CKPT_STEP_IN_EPOCH= CKPT_RESUME=0 CKPT_ARGS=\n"
     )
 
 
@@ -199,7 +199,7 @@ def test_shell_tells_the_only_path_of_a_single_rank():
 
 def test_shell_exports_only_names_that_are_names():
     plan = replace(sample.plan(), resume=Resume("/x", env={"A_1": "b c", "x; id": "1"}))
-    assert shell.render(plan).endswith("CKPT_RESUME=1 A_1='b c'\n")
+    assert shell.render(plan).endswith("CKPT_RESUME=1 CKPT_ARGS= A_1='b c'\n")
 
 
 def test_shell_failure_reaches_the_caller_of_eval():
