@@ -130,6 +130,15 @@ History = Annotated[
         show_default=False,
     ),
 ]
+FailOn = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-on",
+        metavar="error|warning",
+        help="End with 1 also where there is only a warning; the answer stays the same.",
+        show_default=False,
+    ),
+]
 Apply = Annotated[
     bool,
     typer.Option(

@@ -33,6 +33,8 @@ class Output:
     color: str | None = None
     file: str | None = None
     """Where the answer goes; None for stdout."""
+    warnings_fail: bool = False
+    """Whether the exit code counts warnings, too."""
 
     @property
     def view(self) -> View:
@@ -41,7 +43,7 @@ class Output:
 
         stream = None if self.file else sys.stdout
         width = None if self.file else console.width()
-        return View(console.colored(self.color, stream), width, self.verbose, time.time())
+        return View(console.colored(self.color, stream), width, self.verbose, time.time(), self.warnings_fail)
 
     @property
     def terminal(self) -> bool:
@@ -67,12 +69,20 @@ def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") 
     for flag, value, allowed in (
         ("--format", choice, formats),
         ("--color", color or "auto", ("auto", "always", "never")),
+        ("--fail-on", given.get("fail_on") or "error", ("error", "warning")),
     ):
         try:
             parsers.word(value, allowed)
         except ValueError as e:
             raise UsageError(f"{flag}: {e}") from e
-    return Output(choice, given.get("quiet", False), given.get("verbose", False), color, _file(given))
+    return Output(
+        choice,
+        given.get("quiet", False),
+        given.get("verbose", False),
+        color,
+        _file(given),
+        warnings_fail=given.get("fail_on") == "warning",
+    )
 
 
 def _file(given: Mapping[str, Any]) -> str | None:

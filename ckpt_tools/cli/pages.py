@@ -74,6 +74,7 @@ PANELS = {
     "What is good enough": (
         "--level",
         "--strict",
+        "--fail-on",
         "--no-fallback",
         "--max-attempts",
         "--settle",

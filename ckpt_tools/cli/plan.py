@@ -7,17 +7,26 @@ import os
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError, NoCheckpoint
+from ckpt_tools.model.finding import Verdict, worst
+from ckpt_tools.model.plan import LoadPlan
 
 
 @options.choosing(
-    "table", "json", "shell", document="plan", output_file=options.OutputFile, history=options.History
+    "table",
+    "json",
+    "shell",
+    document="plan",
+    fail_on=options.FailOn,
+    output_file=options.OutputFile,
+    history=options.History,
 )
 def plan(request: options.Request) -> int:
     """Say which checkpoint the job resumes from, which file every rank loads (--rank N: that rank alone), and
     why.
 
     Without an answer the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 could not look. With
-    --history: 0 listed, 3 no start of ROOT is known, 5 the history cannot be read.
+    --fail-on warning: 1 there is an answer, and a warning or a better checkpoint that lost. With --history: 0
+    listed, 3 no start of ROOT is known, 5 the history cannot be read.
     """
     from ckpt_tools import api
     from ckpt_tools.planning.answer import narrowed
@@ -46,7 +55,12 @@ def plan(request: options.Request) -> int:
 
         text += f"\n{story.render(result)}"
     to.out(text)
-    return 0
+    return int(to.warnings_fail and _warned(result))
+
+
+def _warned(plan: LoadPlan) -> bool:
+    """Whether something is worse than it should be: a warning, or a better checkpoint that lost."""
+    return bool(plan.rejected or plan.rollback) or worst(plan.warnings) is not Verdict.OK
 
 
 def _history(request: options.Request) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -52,6 +53,7 @@ def verify(
     trust_dir: options.TrustDir = None,
     explain_bytes: options.ExplainBytes = False,
     strict: options.Strict = False,
+    fail_on: options.FailOn = None,
     jobs: options.Jobs = None,
     io: options.Io = None,
     limit_rate: options.LimitRate = None,
@@ -75,6 +77,8 @@ def verify(
     given = dict(locals())
     to = output.requested(FORMATS, given, "verification")
     found = options.settings(given, to, tuple(paths))
+    strict = found.values.get("strict", False)
+    to = replace(to, warnings_fail=to.warnings_fail or strict)
     from ckpt_tools import api
     from ckpt_tools.reading.engines import engine
 
@@ -91,12 +95,12 @@ def verify(
             engine=workers,
         )
     to.out(output.text_of(result, to))
-    return exit_code(result, found.values.get("strict", False))
+    return exit_code(result, strict, warnings=to.warnings_fail)
 
 
-def exit_code(result: Verification, strict: bool) -> int:
+def exit_code(result: Verification, strict: bool, *, warnings: bool = False) -> int:
     """What could not be looked at wins over damage: the damage is in the answer, but what else there may be
-    is not.
+    is not. With ``warnings`` they count as damage; ``strict`` implies it.
     """
     s = result.summary
     if not s.files and worst(result.findings) is not Verdict.BROKEN and not blind(result.findings):
@@ -104,6 +108,7 @@ def exit_code(result: Verification, strict: bool) -> int:
     verdicts = {result.verdict, worst(result.findings)}
     if s.unknown or Verdict.UNKNOWN in verdicts or (strict and s.below_level):
         return 5
-    if s.broken or Verdict.BROKEN in verdicts or (strict and (s.suspect or Verdict.SUSPECT in verdicts)):
+    suspect = s.suspect or Verdict.SUSPECT in verdicts
+    if s.broken or Verdict.BROKEN in verdicts or ((strict or warnings) and suspect):
         return 1
     return 0
