@@ -2,7 +2,7 @@
 (.ci/run).
 
 They use the environment that nox itself is installed in (the ``dev`` extra): nothing is built, nothing is
-downloaded.
+downloaded, except by ``wheel``.
 """
 
 from __future__ import annotations

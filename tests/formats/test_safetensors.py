@@ -31,6 +31,8 @@ from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
 
 # its law is checked wherever it is at hand
 library: Any = import_module("safetensors") if find_spec("safetensors") else None
+if library is not None and tuple(map(int, library.__version__.split(".")[:2])) < (0, 8):
+    library = None  # it refuses the dtypes of six bits and fewer, and those of eight that 0.8 has first
 
 GOOD = FORMAT_FILES / "safetensors/good"
 TINY, CRC = ((GOOD / f"{n}.safetensors").read_bytes() for n in ("tiny", "mindspore-crc"))
