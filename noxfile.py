@@ -62,6 +62,14 @@ def wheel(session: nox.Session, python: str, versions: str) -> None:
 
 
 @nox.session
+def site(session: nox.Session) -> None:
+    """Build the site of the pages into site/; a link that leads nowhere within it is an error. (Links to
+    other servers are not followed.)
+    """
+    session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
+
+
+@nox.session
 def pages(session: nox.Session) -> None:
     """Write the pages that are made from code anew; with ``-- --check`` say whether they are up to date."""
     session.run("python", "docs/make.py", *session.posargs)

@@ -13,7 +13,9 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import commands  # noqa: E402 - beside this file
+import flow  # noqa: E402
 import manual  # noqa: E402
+import site_pages  # noqa: E402
 
 from ckpt_tools.findings import CODES  # noqa: E402 - needs the path above when the package is not installed
 from ckpt_tools.layouts import ORDER as LAYOUT_MODULES  # noqa: E402
@@ -299,6 +301,8 @@ PAGES = {
     HERE / "environment.md": environment,
     INDEX: index,
     HERE.parent / "ckpt_tools/cli/candidates/words.txt": commands.words,
+    HERE / "did-not-resume.svg": flow.chart,
+    HERE / "reference/commands.md": site_pages.commands_page,
     **manual.manual_pages(),
 }
 

@@ -109,8 +109,17 @@ def torchrun() -> str:
     """A directory for PATH with a torchrun that starts at once: torch's own, in a process that has torch
     loaded.
     """
-    server = _server("torchrun")
-    script = Path(server.home, "bin", "torchrun")
+    return _on_path("torchrun")
+
+
+def commands() -> str:
+    """A directory for PATH with a ckpt that starts at once."""
+    return _on_path("ckpt")
+
+
+def _on_path(name: str) -> str:
+    server = _server(name)
+    script = Path(server.home, "bin", name)
     if not script.exists():
         script.parent.mkdir()
         here = str(Path(__file__).parent)

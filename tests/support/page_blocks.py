@@ -1,0 +1,96 @@
+"""Pages that tell a story in shell: their blocks, run one after the other in a directory as the page says, and what
+the page shows of the answers.
+
+A page begins with what lies there, ``<!-- run: megatron/tp -->``: a copy of that case of fixtures/layouts, called
+``run``. Before a block may stand ``<!-- exit: 1 -->``; a block of text behind one of shell is what it printed, where …
+stands for anything. A line of a crontab is run as well. A block of another language behind ``<!-- file: resume.py -->`` is written to that file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import fixture_trees
+import run_helpers
+import warm
+from places import DOCS, LAYOUT_TREES, ROOT
+
+BIN = Path(sys.executable).parent
+TRAIN = "import sys\nprint('train.py', *sys.argv[1:])\n"
+_TREE = re.compile(r"^<!-- ([\w/-]+): ([\w-]+/[\w-]+) -->$", re.MULTILINE)
+_BLOCK = re.compile(
+    r"(?:<!-- (exit|file): ([\w.-]+) -->\n)?```(\w+)\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL
+)
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    code: int
+    file: str
+    shown: str
+
+
+def pages() -> list[Path]:
+    """Those that tell stories."""
+    rooms = (p for room in ("start", "launchers", "cookbook") for p in sorted((DOCS / room).glob("*.md")))
+    return [DOCS / "index.md", DOCS / "did-not-resume.md", DOCS / "comparison.md", *rooms]
+
+
+def blocks(page: str) -> Iterator[Block]:
+    for key, value, language, text, shown in _BLOCK.findall(page):
+        yield Block(language, text, int(value) if key == "exit" else 0, value if key == "file" else "", shown)
+
+
+def prepare(page: str, home: Path) -> dict[str, str]:
+    """What lies in the directory of a page, and the environment of its blocks."""
+    (home / "train.py").write_text(TRAIN)
+    for name, case in _TREE.findall(page):
+        (home / "made").mkdir()
+        fixture_trees.materialise(LAYOUT_TREES / case / "expected.json", home / "made").rename(
+            home / "made" / "whole"
+        )
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / "made" / "whole").rename(home / name)
+        (home / "made").rmdir()
+    kept = {name: os.environ[name] for name in ("XDG_STATE_HOME",) if name in os.environ}
+    path = f"{warm.commands()}:{BIN}:{os.environ['PATH']}"
+    return {
+        **run_helpers.CLEAN,
+        **kept,
+        "PATH": path,
+        "HOME": str(home),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def run(block: Block, home: Path, env: dict[str, str]) -> None:
+    """Run or write one block."""
+    if block.file:
+        (home / block.file).write_text(block.text)
+        return
+    assert block.language in ("sh", "crontab"), f"who runs {block.text}?"
+    script = block.text if block.language == "sh" else block.text.split(maxsplit=5)[5]
+    words = ["bash", "-c", script]
+    done = subprocess.run(words, cwd=home, env=env, capture_output=True, text=True, check=False)
+    printed = done.stdout + done.stderr
+    assert done.returncode == block.code, f"{block.text}\n{printed}"
+    missing = unseen(block.shown, printed)
+    assert not missing, f"{block.text}\nshould print\n{missing}\nand prints\n{printed}"
+
+
+def unseen(shown: str, printed: str) -> str:
+    """The first line of what is shown that does not follow in what was printed; "" when all do."""
+    lines = iter(printed.splitlines())
+    for line in filter(None, map(str.strip, shown.splitlines())):
+        pattern = ".*".join(map(re.escape, line.split("…")))
+        if line != "…" and not any(re.fullmatch(pattern, there.strip()) for there in lines):
+            return line
+    return ""
