@@ -92,7 +92,8 @@ def test_a_disk_that_is_full_leaves_the_old_answer(tmp_path: Path) -> None:
     """The limit of a file's size stands for it: nothing more than 2 KiB can be written."""
     plain(tmp_path)
     (tmp_path / "answer").write_text("old")
-    words = [sys.executable, "-m", "ckpt_tools", "verify", "run", "--json", "-o", "answer"]
+    # -B: the limit would cut compiled modules as well, for everybody
+    words = [sys.executable, "-B", "-m", "ckpt_tools", "verify", "run", "--json", "-o", "answer"]
     done = subprocess.run(
         words, cwd=tmp_path, env={**CLEAN, "CKPT_NO_CACHE": "1"}, capture_output=True, text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
