@@ -88,6 +88,16 @@ OUTPUTS: tuple[Output, ...] = (
     Output("markdown", "a summary with tables, for comments and step summaries", _everything("markdown")),
     Output("csv", "a row per file, or per rank and file", _everything("csv")),
     Output("prometheus", "metrics for the node exporter's textfile collector", _everything("prometheus")),
+    Output(
+        "html",
+        "a page to look at, without network",
+        {
+            **dict.fromkeys((VERIFICATION, PLAN), "ckpt_tools.output.report.answers:render"),
+            FAILURE: "ckpt_tools.output.report.answers:failed",
+        },
+        needs="jinja2",
+        extra="report",
+    ),
 )
 """In the order in which they are listed; a new one is a line here and a file that renders."""
 

@@ -8,6 +8,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import Any
 
 from ckpt_tools.errors import UsageError
@@ -29,6 +30,11 @@ SCRIPTS = (
 )
 """Files of ``scripts/``, in the order in which they need each other."""
 _STEERS_HTML = re.compile("[<>&\u2028\u2029]")
+
+
+def possible() -> bool:
+    """Whether what a page is made with is installed."""
+    return find_spec("jinja2") is not None
 
 
 def require() -> None:

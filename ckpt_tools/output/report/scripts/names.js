@@ -67,6 +67,7 @@ function moment(seconds) {
 function value(n) { return n === null ? "–" : typeof n === "string" ? n : Number(n.toPrecision(4)).toString(); }
 
 function below(path, root) {
+  if (!root) return printable(path);
   const home = root.endsWith("/") ? root : root + "/";
   return printable(path.startsWith(home) ? path.slice(home.length) : path);
 }
