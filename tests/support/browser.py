@@ -36,6 +36,7 @@ class Shown:
     """
 
     def __init__(self, browser: Browser, file: Path, **how: Any) -> None:
+        self.file = file
         self.context = browser.new_context(viewport=how.pop("viewport", WIDE), **how)
         self.page: Page = self.context.new_page()
         self.complaints: list[str] = []

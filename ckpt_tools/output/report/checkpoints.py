@@ -9,7 +9,7 @@ from typing import Any
 
 from ckpt_tools.model.answers import FileReport
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
-from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.finding import worst as judged
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import Rejected
@@ -154,7 +154,9 @@ def _object(
     c = row.checkpoint
     size = sum(max(0, entry.report.size) for entry in files)
     covered = sum(max(0, entry.report.size) * entry.report.coverage for entry in files)
-    why = causes((*row.lost, *beside))
+    said = {(f.path, f.code) for f in (*row.lost, *beside)}
+    within = (f for f in _within(files) if (f.path, f.code) not in said)
+    why = causes((*row.lost, *beside, *within))
     return {
         "root": row.root,
         "run": c.run,
@@ -177,6 +179,14 @@ def _object(
         "findings": [finding(f, across=True) for f in why[:REASONS]],
         "findings_omitted": max(0, len(why) - REASONS),
     }
+
+
+def _within(files: Iterable[FileReport]) -> Iterator[Finding]:
+    """What was found in files, without notes."""
+    for entry in files:
+        if entry.report.verdict is not Verdict.OK:
+            bad = (f for f in entry.report.findings if f.severity is not Severity.NOTE)
+            yield from (replace(f, path=entry.report.path) for f in bad)
 
 
 def _verdict(row: Row, files: Sequence[FileReport], beside: tuple[Finding, ...]) -> Verdict:

@@ -9,7 +9,7 @@ function colour(name) {
 }
 
 function palette() {
-  const names = ["page", "card", "raised", "text", "muted", "line", "strong-line", "accent", "ok-fill", "suspect-fill", "broken-fill", "unknown-fill", "absent-fill"];
+  const names = ["page", "card", "raised", "text", "muted", "line", "strong-line", "accent", "accent-back", "ok-fill", "suspect-fill", "broken-fill", "unknown-fill", "absent-fill"];
   return Object.fromEntries(names.map((name) => [name, colour(name)]));
 }
 

@@ -1,6 +1,6 @@
 // What was found, and for each damaged file a strip of its bytes: what protects what, and where the damage lies.
 
-const STRIPS_AT_ONCE = 6;
+const STRIPS_AT_ONCE = 4;
 const GUARDS = { checksum: "a stored checksum covers them", structure: "a change contradicts something else in the file", unprotected: "a change may go unseen" };
 
 function damageSection(doc) {
@@ -75,7 +75,7 @@ function regionWords(offset, length, what, guard) {
 }
 
 function regionTable(strip) {
-  if (!strip.regions.length) return null;
+  if (strip.regions.length < 2) return null;
   const rows = strip.regions.map(([offset, length, what, guard]) => element("tr", {}, element("td", { class: "number" }, count(offset)), element("td", { class: "number" }, count(length)), element("td", {}, printable(what)), element("td", {}, guard)));
   const omitted = strip.regions_omitted ? element("p", { class: "quiet" }, "Of " + count(strip.regions_omitted + strip.regions.length) + " ranges, neighbours that are short are joined here.") : null;
   return element("details", { class: "only-screen" }, element("summary", {}, "All " + plural(strip.regions.length, "range") + " as a table"), omitted,

@@ -126,7 +126,7 @@ function heatOptions(doc, state, chart, p) {
   const names = of.rows.map((i) => printable(doc.checkpoints[i].label).slice(0, 24));
   const base = axisStyle(p);
   const zooming = { xAxisIndex: 0, filterMode: "none", start: state.start, end: state.end, minValueSpan: Math.min(of.places.length, 4) };
-  const slider = { type: "slider", borderColor: p.line, fillerColor: p["absent-fill"], showDetail: false, brushSelect: false };
+  const slider = { type: "slider", borderColor: p.line, fillerColor: p["accent-back"], showDetail: false, brushSelect: false };
   return {
     animation: false, aria: { enabled: false }, grid: { left: 12, right: many ? 48 : 20, top: 8, bottom: 58, containLabel: true },
     tooltip: { ...tooltipStyle(p), trigger: "item", formatter: (hit) => (hit.data ? cellTip(doc, state, hit.data) : "") },

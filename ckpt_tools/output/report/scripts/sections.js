@@ -32,7 +32,7 @@ function tiles(doc) {
     s ? tile("Files", count(s.files), bad(s) || (s.files ? "all sound" : "none recognised"), s.files ? verdictStack(s, "Files") : null) : null,
     s ? tile("Under checksums", total ? percent(covered / total) : "–", "of " + bytes(s.bytes), total ? stack([["checksum-fill", covered, "under a checksum"], ["unprotected-fill", total - covered, "not"]], percent(covered / total) + " of the bytes are under a stored checksum") : null) : null,
     s ? tile("Read", bytes(s.bytes_read), "in " + span(Math.max(0.1, Math.round(s.seconds * 10) / 10)) + (s.below_level ? "; " + plural(s.below_level, "file") + " less deeply than asked" : "")) : null,
-    tile("Findings", count(serious.reduce((sum, one) => sum + one.count, 0)), serious.length ? "of " + plural(serious.length, "kind") : "none that changes a verdict"));
+    s === null ? null : tile("Findings", count(serious.reduce((sum, one) => sum + one.count, 0)), serious.length ? "of " + plural(serious.length, "kind") : "none that changes a verdict"));
 }
 
 function startsSection(doc) {
@@ -111,7 +111,7 @@ function tensorsSection(doc) {
     { name: "least", title: "Least", kind: "number", cell: (i) => value(listed[i].min), key: (i) => Number(listed[i].min) },
     { name: "most", title: "Most", kind: "number", cell: (i) => value(listed[i].max), key: (i) => Number(listed[i].max) },
     ...(listed.some((one) => one.histogram) ? [{ name: "shape", title: "Magnitudes", cell: (i) => histogram(listed[i]), key: (i) => (listed[i].histogram ? listed[i].histogram.length : 0) }] : []),
-  ], { label: "Tensors", sort: ["nan", true], text: (i) => listed[i].name + " " + doc.files.path[listed[i].file] });
+  ], { label: "Tensors", page: 10, sort: ["nan", true], text: (i) => listed[i].name + " " + doc.files.path[listed[i].file] });
   const search = element("input", { class: "search", type: "search", placeholder: "Search tensors", "aria-label": "Search tensors", autocomplete: "off" });
   search.addEventListener("input", () => { table.query = search.value; table.refresh(); });
   const omitted = total > listed.length ? element("p", { class: "quiet" }, "The first " + count(listed.length) + " of " + count(total) + ", the odd ones before others.") : null;

@@ -57,18 +57,23 @@ function keys(event) {
   }
 }
 
+// Words and tables first; charts once those are on the screen.
 function start() {
+  performance.mark("begun");
   const doc = read();
   fillHero(doc);
   fillTools();
   const parts = [startsSection(doc), timelineSection(doc), heatmapSection(doc), damageSection(doc), coverageSection(doc), tensorsSection(doc), trackersSection(doc), doc.files.n ? filesSection(doc) : null].filter(Boolean);
   document.getElementById("sections").append(tiles(doc), ...parts);
   fillNav(parts);
-  for (const part of parts) if (part.draw) part.draw();
   document.getElementById("foot").append(element("p", {}, "Made by ckpt-tools " + doc.tool_version + " on " + moment(doc.made_at) + ". This page fetches and sends nothing; charts by Apache ECharts (Apache-2.0)."), element("p", {}, "‘Save everything as JSON’ above is what 'ckpt report --json' prints; docs/json.md describes it."));
   addEventListener("keydown", keys);
-  document.documentElement.dataset.ready = "true";
-  performance.mark("ready");
+  performance.mark("words");
+  requestAnimationFrame(() => setTimeout(() => {
+    for (const part of parts) if (part.draw) part.draw();
+    document.documentElement.dataset.ready = "true";
+    performance.mark("ready");
+  }));
 }
 
 start();

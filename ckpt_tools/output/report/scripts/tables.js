@@ -1,12 +1,11 @@
 // Tables that are searched, sorted and paged: however many rows there are, only one page is in the document.
 
-const PAGE = 50;
 const RANK_OF = { broken: 0, unknown: 1, suspect: 2, ok: 3 };
 
 // columns: [{ name, title, kind, cell(i), key(i) }]; text(i) is what the search looks into; inside(i) opens below a row.
 class Table {
   constructor(total, columns, options) {
-    Object.assign(this, { total, columns, options, query: "", keep: null, at: 0, sort: options.sort, open: new Set() });
+    Object.assign(this, { total, columns, options, page: options.page || 25, query: "", keep: null, at: 0, sort: options.sort, open: new Set() });
     this.body = element("tbody", {});
     this.said = element("span", { class: "quiet" });
     this.before = button("Previous", () => this.go(-1));
@@ -45,9 +44,10 @@ class Table {
       rows.push(i);
     }
     const column = this.columns.find((one) => one.name === this.sort[0]);
-    const keys = new Map(rows.map((i) => [i, column.key(i)]));
+    const keys = new Array(this.total);
+    for (const i of rows) keys[i] = column.key(i);
     const sign = this.sort[1] ? -1 : 1;
-    rows.sort((a, b) => sign * compared(keys.get(a), keys.get(b)) || a - b);
+    rows.sort((a, b) => sign * compared(keys[a], keys[b]) || a - b);
     this.rows = rows;
     this.at = 0;
     this.open.clear();
@@ -55,10 +55,10 @@ class Table {
     this.show();
   }
 
-  go(by) { this.at = Math.max(0, Math.min(this.at + by * PAGE, Math.floor((this.rows.length - 1) / PAGE) * PAGE)); this.show(); this.box.scrollIntoView({ block: "nearest" }); }
+  go(by) { this.at = Math.max(0, Math.min(this.at + by * this.page, Math.floor((this.rows.length - 1) / this.page) * this.page)); this.show(); this.box.scrollIntoView({ block: "nearest" }); }
 
   show() {
-    const end = Math.min(this.rows.length, this.at + PAGE);
+    const end = Math.min(this.rows.length, this.at + this.page);
     this.body.replaceChildren(...this.rows.slice(this.at, end).flatMap((i) => this.row(i)));
     if (!this.rows.length) this.body.append(element("tr", {}, element("td", { class: "empty", colspan: this.columns.length }, "Nothing here is as you asked.")));
     const of = this.rows.length === this.total ? "" : " (of " + count(this.total) + ")";

@@ -53,9 +53,9 @@ function timelineOptions(doc, byTime, order, axis, p) {
   return {
     animation: false, aria: { enabled: false }, grid: { left: 12, right: 28, top: 34, bottom: byTime.length > 30 ? 62 : 12, containLabel: true },
     tooltip: { ...tooltipStyle(p), trigger: "item", formatter: (hit) => (hit.data && hit.data.at !== undefined ? saveTip(doc, hit.data.at) : "") },
-    xAxis: { ...axisStyle(p), type: axis === "time" ? "time" : "value", name: "", minInterval: axis === "time" ? undefined : 1, splitLine: { show: false }, axisLabel: { ...axisStyle(p).axisLabel, hideOverlap: true } },
+    xAxis: { ...axisStyle(p), type: axis === "time" ? "time" : "value", name: "", ...(axis === "time" ? {} : { minInterval: 1, min: 0, max: byTime.length + 1 }), splitLine: { show: false }, axisLabel: { ...axisStyle(p).axisLabel, hideOverlap: true } },
     yAxis: { ...axisStyle(p), type: "value", name: unit, scale: true, nameLocation: "end", nameGap: 14 },
-    dataZoom: byTime.length > 30 ? [{ type: "slider", height: 22, bottom: 12, borderColor: p.line, fillerColor: p["absent-fill"], textStyle: { color: p.muted }, labelFormatter: "" }, { type: "inside", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false }] : [],
+    dataZoom: byTime.length > 30 ? [{ type: "slider", height: 22, bottom: 12, borderColor: p.line, fillerColor: p["accent-back"], textStyle: { color: p.muted }, labelFormatter: "" }, { type: "inside", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false }] : [],
     series,
   };
 }
@@ -76,7 +76,7 @@ function chosenSeries(doc, byTime, x, p) {
   const chosen = byTime.filter(({ one }) => one.outcome === "chosen");
   return {
     type: "scatter", z: 1, symbolSize: 27, silent: true, itemStyle: { color: "transparent", borderColor: p.accent, borderWidth: 3 },
-    label: { show: chosen.length <= 4, position: "top", distance: 7, formatter: "resume here", color: p.accent, fontWeight: 600, fontSize: 12, textBorderColor: p.card, textBorderWidth: 3 },
+    label: { show: chosen.length <= 4, position: "bottom", distance: 8, formatter: "resume here", color: p.accent, fontWeight: 600, fontSize: 12, textBorderColor: p.card, textBorderWidth: 3 },
     data: chosen.map(({ one, i }) => [x(i), progressOf(one)]),
   };
 }

@@ -1,0 +1,91 @@
+"""A training run with a past: what the pictures of ``ckpt report`` show, and what its tests in a browser ask about.
+
+Eight ranks tensor parallel, the rest data parallel, a save every 500 steps. The job died after step 3,000, left a
+dying gasp of half its ranks, and went back to step 2,500; it stood still for a day; and in its last saves files
+are damaged.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+
+import torch
+from small_files import saved
+
+TP = 8
+EVERY = 500
+BEGAN = 1_789_200_000
+"""When the first step was trained, in seconds since 1970."""
+PACE = 7
+"""Seconds a step."""
+SHAPES = {"embedding": (64, 40), "layers.0.attention": (48, 24), "layers.0.mlp": (64, 24), "layers.1.attention": (48, 24),
+          "layers.1.mlp": (64, 24), "norm": (48,)}  # fmt: skip
+DIED, GASP, BACK_TO = 3000, 3173, 2500
+PAUSE = 86_400
+
+
+def grow(root: Path, ranks: int = 64, last: int = 8000) -> Path:
+    """The whole run; the newest save is not usable, the one before is."""
+    at = BEGAN
+    for step in range(EVERY, DIED + 1, EVERY):
+        at += EVERY * PACE
+        save(root, step, range(ranks), ranks, at)
+    save(root, GASP, range(ranks // 2), ranks, at + (GASP - DIED) * PACE)
+    at += 3 * 3600
+    first = BACK_TO + EVERY
+    for step in range(first, last + 1, EVERY):
+        at += EVERY * PACE + (PAUSE if step == 6000 else 0)
+        save(root, step, range(ranks), ranks, at)
+    flip(file(root, last, 17 % ranks))
+    for rank in range(17 % ranks % TP, ranks, TP):  # all copies of what that rank holds
+        cut(file(root, last, rank), 300 + rank)
+    cut(file(root, last - EVERY, 9 % ranks), 4000)
+    flip(file(root, 4500, 40 % ranks))
+    (root / "latest_checkpointed_iteration.txt").write_text(str(last))
+    return root
+
+
+def file(root: Path, step: int, rank: int) -> Path:
+    return root / f"iter_{step:07d}/mp_rank_{rank % TP:02d}/model_optim_rng_{rank}.pt"
+
+
+def save(root: Path, step: int, present: range, ranks: int, at: float) -> None:
+    contents = {tp: state(step, tp) for tp in range(TP)}
+    for rank in present:
+        args = Namespace(
+            world_size=ranks,
+            rank=rank,
+            iteration=step,
+            tensor_model_parallel_size=TP,
+            pipeline_model_parallel_size=1,
+        )
+        path = file(root, step, rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(
+            saved({"args": args, "checkpoint_version": 3.0, "iteration": step, "model": contents[rank % TP]})
+        )
+        os.utime(path, (at + rank / 16,) * 2)
+
+
+def state(step: int, tp: int) -> dict[str, torch.Tensor]:
+    numbers = torch.Generator().manual_seed(step * TP + tp)
+    return {name: torch.randn(shape, generator=numbers) * 0.02 for name, shape in SHAPES.items()}
+
+
+def flip(path: Path) -> None:
+    """One bit in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    put(path, bytes(data))
+
+
+def cut(path: Path, nbytes: int) -> None:
+    put(path, path.read_bytes()[:-nbytes])
+
+
+def put(path: Path, data: bytes) -> None:
+    was = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
