@@ -66,14 +66,14 @@ def rank(out: Path, sealed: bool) -> dict[str, Any]:
     total = float(sum(p.double().sum() for p in again.module.parameters()))
     return {
         "by": f"deepspeed {deepspeed.__version__}, ZeRO-2 on {WORLD} ranks",
-        "kept": sorted(p.name for p in out.iterdir() if p.is_dir()),
+        "kept": sorted(p.name for p in out.iterdir() if p.is_dir() and not p.name.startswith(".")),
         "newest": [Path(path).parent.name, (out / "latest").read_text()],
         "loaded": [again.global_steps, total],
     }
 
 
 def main(out: Path, sealed: str) -> None:
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
