@@ -1,5 +1,5 @@
 """``ckpt hook install``: lines for a job script or a manifest, printed and never put anywhere. The snippets
-are files in ckpt_tools/snippets.
+are files in ckpt_tools/cli/snippets.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _QUOTED = {"sh": shlex.quote, "yaml": _in_yaml, "json": _in_yaml, "service": _in
 def snippets() -> dict[str, Snippet]:
     """All of them by name, sorted."""
     found = {}
-    for file in sorted(files("ckpt_tools").joinpath("snippets").iterdir(), key=lambda f: f.name):
+    for file in sorted(files("ckpt_tools.cli").joinpath("snippets").iterdir(), key=lambda f: f.name):
         name, _, kind = file.name.partition(".")
         if kind in _QUOTED:
             found[name] = Snippet(name, file.read_text(encoding="utf-8"), kind)

@@ -133,7 +133,7 @@ def pages() -> list[Path]:
         ROOT / "README.md",
         ROOT / "SECURITY.md",
         *sorted((DOCS).glob("*.md")),
-        *sorted((ROOT / "ckpt_tools/snippets").iterdir()),
+        *sorted((ROOT / "ckpt_tools/cli/snippets").iterdir()),
     ]
 
 
