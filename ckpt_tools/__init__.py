@@ -8,7 +8,7 @@ TYPE_CHECKING = False  # importing typing takes longer than the rest of this
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from ckpt_tools import elastic
+    from ckpt_tools import elastic, integrations
     from ckpt_tools import errors as errors
     from ckpt_tools.api import latest, plan, scan, verify
     from ckpt_tools.comparison.compare import diff
@@ -89,6 +89,7 @@ __all__ = [
     "diff",
     "elastic",
     "errors",
+    "integrations",
     "latest",
     "plan",
     "scan",
@@ -148,7 +149,7 @@ def __getattr__(name: str) -> object:
 
     if name not in __all__:
         raise AttributeError(f"module 'ckpt_tools' has no attribute {name!r}")
-    if name in ("elastic", "errors"):
+    if name in ("elastic", "errors", "integrations"):
         return import_module(f"ckpt_tools.{name}")
     home = next(module for module, names in _HOME.items() if name in names)
     value = getattr(import_module(home), name)

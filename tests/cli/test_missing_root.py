@@ -185,7 +185,9 @@ def test_what_scripts_are_told_is_the_safe_form() -> None:
     """
     pages = (DOCS / "hooks.md", DOCS / "exit-codes.md", ROOT / "README.md")
     scripts = {
-        p: p.read_text() for p in (ROOT / "ckpt_tools" / "cli" / "snippets").iterdir() if p.suffix in (".sh", ".yaml")
+        p: p.read_text()
+        for p in (ROOT / "ckpt_tools" / "cli" / "snippets").iterdir()
+        if p.suffix in (".sh", ".yaml")
     }
     scripts |= {p: "\n".join(re.findall(r"```(?:ba)?sh\n(.*?)```", p.read_text(), re.DOTALL)) for p in pages}
     assert len(scripts) > 10 and sum("--allow-none" in text for text in scripts.values()) > 10

@@ -15,7 +15,15 @@ from typing import NamedTuple
 import pytest
 
 ROOT = next(above / "ckpt_tools" for above in Path(__file__).parents if (above / "ckpt_tools").is_dir())
-THEIRS = ("formats/", "layouts/", "launchers/", "cli/snippets/", "elastic/", "guard/callbacks/")
+THEIRS = (
+    "formats/",
+    "layouts/",
+    "launchers/",
+    "cli/snippets/",
+    "elastic/",
+    "guard/callbacks/",
+    "integrations/",
+)
 """The rooms that know frameworks."""
 FRAMEWORKS = re.compile(
     r"mindspore|mindformers|mindio|megatron|mcore|deepspeed|torchrun|msrun|lightning|orbax|tensorflow|keras"

@@ -1,0 +1,10 @@
+"""One line in training code: what a framework's own loading call is given, verified first and the same on all
+ranks (docs/integrations.md). A module for each framework; none imports it.
+"""
+
+from __future__ import annotations
+
+from ckpt_tools.integrations.agreement import resume
+from ckpt_tools.integrations.resumed import Resumed
+
+__all__ = ["Resumed", "resume"]

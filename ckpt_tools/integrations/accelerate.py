@@ -1,0 +1,22 @@
+"""For Accelerate: ``accelerator.load_state(checkpoint("checkpoints"))``.
+
+Given None, ``load_state`` takes the newest of its own, unverified: do not call it then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ckpt_tools.integrations.fitting import fitting, path_of
+from ckpt_tools.storage.paths import Path
+
+LAYOUTS = ("accelerate",)
+
+
+def checkpoint(root: Path, **asked: Any) -> str | None:
+    """The directory that ``save_state`` wrote.
+
+    ``asked`` is as in ``ckpt_tools.integrations.resume``; None only with ``allow_none``, where there is no
+    checkpoint.
+    """
+    return path_of(fitting(root, LAYOUTS, "Accelerator.load_state", asked))

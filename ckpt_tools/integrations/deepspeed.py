@@ -1,0 +1,30 @@
+"""For DeepSpeed: ``model_engine.load_checkpoint(**checkpoint("out"))``."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from ckpt_tools.integrations.fitting import fitting
+from ckpt_tools.storage.paths import Path
+
+LAYOUTS = ("deepspeed", "deepspeed-universal")
+
+
+class Arguments(TypedDict):
+    """What ``load_checkpoint`` is called with. The tag counts then, and not the file ``latest``."""
+
+    load_dir: str
+    tag: str
+
+
+def checkpoint(root: Path, **asked: Any) -> Arguments | None:
+    """The directory and the tag to resume from.
+
+    ``asked`` is as in ``ckpt_tools.integrations.resume``; None only with ``allow_none``, where there is no
+    checkpoint.
+    """
+    found = fitting(root, LAYOUTS, "load_checkpoint", asked)
+    if found is None:
+        return None
+    told = found.variables or {}
+    return Arguments(load_dir=told["CKPT_LOAD_DIR"], tag=told["CKPT_TAG"])

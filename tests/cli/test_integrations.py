@@ -1,0 +1,321 @@
+"""What training code is handed: the framework's own pick of real trees, one answer on all ranks, or one error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixture_trees import materialise
+from places import BENCHMARKS, DOCS, LAYOUT_TREES
+from run_helpers import broken, megatron, one_file_per_rank
+from small_runs import empty, encrypted, lost, plain
+
+from ckpt_tools import Level, errors, integrations, job
+from ckpt_tools.integrations import (
+    Resumed,
+    accelerate,
+    agreement,
+    dcp,
+    deepspeed,
+    keras,
+    lightning,
+    mindspore,
+    resume,
+    transformers,
+)
+from ckpt_tools.integrations.group import Group, joined
+from ckpt_tools.job.decision import Decision
+from ckpt_tools.model.selection import Selection
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No launcher, and a directory of decisions of its own."""
+    for name in list(os.environ):
+        if re.match("CKPT_P|SLURM_|OMPI_|PMI|TORCHELASTIC_|MS_|RANK|WORLD_SIZE|LOCAL_|GROUP_", name):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+# ---- what a framework is given
+
+
+@pytest.mark.parametrize(
+    ("case", "checkpoint"),
+    [
+        ("hf-trainer/trainer", transformers.checkpoint),
+        ("lightning/steps", lightning.checkpoint),
+        ("accelerate/steps", accelerate.checkpoint),
+        ("dcp/two", dcp.checkpoint),
+        ("keras/batches", keras.checkpoint),
+    ],
+)
+def test_it_is_given_its_own_pick(case: str, checkpoint: Callable[..., str | None], tmp_path: Path) -> None:
+    expected = LAYOUT_TREES / case / "expected.json"
+    root = materialise(expected, tmp_path)
+    first = json.loads(expected.read_text())["plans"][0]
+    world = {"world_size": len(first["ranks"])} if first["ranks"] else {}
+    assert checkpoint(root, **world) == f"{root}/{first['resume_path']}"
+
+
+def test_deepspeed_is_given_a_directory_and_a_tag(tmp_path: Path) -> None:
+    root = materialise(LAYOUT_TREES / "deepspeed/zero2/expected.json", tmp_path)
+    assert deepspeed.checkpoint(root) == {"load_dir": str(root), "tag": "global_step8"}
+
+
+def test_mindspore_is_given_the_file_of_its_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = one_file_per_rank(tmp_path / "run")
+    with pytest.raises(errors.UsageError, match=r"loads \d files"):
+        mindspore.checkpoint(root)
+    for rank in (0, 1):
+        monkeypatch.setenv("CKPT_RANK", str(rank))
+        monkeypatch.setenv("CKPT_WORLD_SIZE", "2")
+        assert mindspore.checkpoint(root) == f"{root}/rank_{rank}/net-1_20.ckpt"
+
+
+def test_the_older_one_where_the_newest_is_broken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = plain(tmp_path)
+    whole = resume(root)
+    assert whole and (whole.step, whole.layout) == (20, "megatron")
+    assert whole.arguments == ("--load", str(root), "--ckpt-step", "20")
+    broken(root, 20)
+    with caplog.at_level(logging.WARNING, "ckpt_tools"):
+        found = resume(root)
+    assert found and (found.step, len(found.files)) == (10, 2)
+    assert any("iter_0000020 is not usable" in record.getMessage() for record in caplog.records)
+
+
+def test_of_another_layout_nothing_is_handed_on(tmp_path: Path) -> None:
+    with pytest.raises(
+        errors.UsageError, match=r"of layout megatron, which Trainer\.train does not load"
+    ) as e:
+        transformers.checkpoint(plain(tmp_path))
+    assert "layout='hf-trainer'" in e.value.hint
+
+
+def test_none_only_where_that_is_allowed_and_true(tmp_path: Path) -> None:
+    nothing = empty(tmp_path)
+    assert resume(nothing, allow_none=True) is None
+    assert transformers.checkpoint(nothing, allow_none=True) is None
+    assert deepspeed.checkpoint(nothing, allow_none=True) is None
+    with pytest.raises(errors.NoCheckpoint):
+        resume(nothing)
+    (tmp_path / "b").mkdir()
+    with pytest.raises(errors.NoneUsable):
+        resume(lost(tmp_path / "b"), allow_none=True)
+    with pytest.raises(errors.CannotLook):
+        resume(tmp_path / "none", allow_none=True)
+    assert resume(tmp_path / "none", allow_none=True, allow_missing=True) is None
+
+
+@pytest.mark.parametrize("wrong", ["rank", "nonsense", "max_steps"])
+def test_what_cannot_be_asked(wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(errors.UsageError, match=f"'{wrong}' is nothing that can be asked here"):
+        resume(plain(tmp_path), **{wrong: 1})
+
+
+def test_asked_as_of_plan(tmp_path: Path) -> None:
+    root = plain(tmp_path)
+    assert (found := resume(root, max_step=15)) and found.step == 10
+    broken(root, 20)
+    with pytest.raises(errors.NotNewest):
+        resume(root, no_fallback=True)
+
+
+# ---- ranks that are joined
+
+
+class Joined:
+    """So many ranks, each a thread, joined as torch joins processes: whoever does not come is waited for in vain."""
+
+    def __init__(self, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.size, self.here = size, threading.local()
+        self.barrier = threading.Barrier(size, timeout=60)
+        self.said: list[str] = [""] * size
+        monkeypatch.setattr(agreement, "joined", lambda: self.here.group)
+
+    def _meet(self, rank: int, text: str) -> list[str]:
+        self.said[rank] = text
+        self.barrier.wait()
+        every = list(self.said)
+        self.barrier.wait()
+        return every
+
+    def run(self, call: Callable[[int], object]) -> list[object]:
+        """What each rank returns, or raises."""
+        out: list[object] = [None] * self.size
+
+        def rank(number: int) -> None:
+            self.here.group = Group(
+                number,
+                self.size,
+                lambda text: self._meet(number, text)[0],
+                lambda text: self._meet(number, text),
+            )
+            try:
+                out[number] = call(number)
+            except Exception as e:
+                out[number] = e
+
+        threads = [threading.Thread(target=rank, args=(number,)) for number in range(self.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return out
+
+
+def test_all_ranks_hear_one_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = one_file_per_rank(tmp_path / "run")
+    asked = []
+    plan = agreement.api.plan
+    monkeypatch.setattr(agreement.api, "plan", lambda *words: asked.append(words) or plan(*words))
+    said = Joined(2, monkeypatch).run(lambda _: resume(root))
+    assert [r.files for r in said if isinstance(r, Resumed)] == [
+        (f"{root}/rank_0/net-1_20.ckpt",), (f"{root}/rank_1/net-1_20.ckpt",),
+    ]  # fmt: skip
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("tree", "asked", "error"),
+    [
+        (empty, {}, errors.NoCheckpoint),
+        (lost, {"allow_none": True, "world_size": 2}, errors.NoneUsable),
+        (lambda tmp: tmp / "none", {}, errors.CannotLook),
+        (plain, {"run": "b"}, errors.UsageError),
+        (plain, {"world_size": 3}, errors.UsageError),
+        (plain, {"max_step": 5}, errors.NoneUsable),
+        (encrypted, {"strict": True, "level": Level.VALUES, "world_size": 1}, errors.CannotLook),
+    ],
+)  # fmt: skip
+def test_all_ranks_raise_alike(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tree: Any,
+    asked: dict[str, Any],
+    error: type[errors.CkptError],
+) -> None:
+    root = tree(tmp_path)
+    said = Joined(3, monkeypatch).run(lambda _: resume(root, **asked))
+    assert all(isinstance(e, error) for e in said), said
+    assert len({(type(e), str(e), getattr(e, "hint", "")) for e in said}) == 1, said
+
+
+def test_a_bug_on_rank_0_leaves_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(agreement.api, "plan", plan)
+    said = Joined(3, monkeypatch).run(lambda _: resume(tmp_path))
+    assert [type(e) for e in said] == [ZeroDivisionError, errors.CannotLook, errors.CannotLook]
+    assert str(said[1]) == "rank 0 failed: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize("blind", [0, 2])
+def test_a_rank_that_does_not_see_its_files_stops_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blind: int
+) -> None:
+    """Its node has lost a mount, or another file lies there."""
+    check = Decision.check
+
+    def seen(self: Decision, ranks: Any = None) -> None:
+        if ranks == [blind]:
+            raise errors.CannotLook("/data/x, which was chosen, cannot be looked at any more: No such file")
+        check(self, ranks)
+
+    monkeypatch.setattr(Decision, "check", seen)
+    root = megatron(tmp_path / "run", world=3)
+    said = Joined(3, monkeypatch).run(lambda _: resume(root))
+    assert {(type(e), str(e)) for e in said} == {
+        (
+            errors.CannotLook,
+            f"rank {blind}: /data/x, which was chosen, cannot be looked at any more: No such file",
+        )
+    }
+
+
+def test_ranks_that_ask_differently_all_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = plain(tmp_path)
+    said = Joined(2, monkeypatch).run(lambda rank: resume(root, max_step=20 + rank))
+    assert {(type(e), str(e)) for e in said} == {
+        (errors.UsageError, "rank 1 asks with other arguments than rank 0")
+    }
+
+
+def test_nobody_is_joined_where_torch_is_not_imported() -> None:
+    code = "from ckpt_tools.integrations import dcp, transformers; import sys; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    if "torch" not in sys.modules:
+        assert joined() is None
+
+
+# ---- ranks that are not
+
+
+def test_ranks_of_a_launcher_find_one_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = one_file_per_rank(tmp_path / "run")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    for name, value in {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}.items():  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+    found = []
+    for rank in (0, 1):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        found.append(resume(root))
+        late = one_file_per_rank(tmp_path / "run", steps=(30,))  # the second one looks later
+    assert late == root
+    assert [r.files for r in found if r] == [
+        (f"{root}/rank_0/net-1_20.ckpt",),
+        (f"{root}/rank_1/net-1_20.ckpt",),
+    ]
+
+
+def test_several_nodes_need_a_place_that_all_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = one_file_per_rank(tmp_path / "run")
+    for name, value in {"TORCHELASTIC_RUN_ID": "j", "RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 2}.items():  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(errors.UsageError, match=r"2 nodes, and each would decide alone"):
+        resume(root)
+
+
+def test_the_decision_of_ckpt_run_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = plain(tmp_path)
+    taken = job.decide(str(root), Selection(max_step=10), job.Options(plan_dir=str(tmp_path / "plans")))
+    monkeypatch.setenv("CKPT_PLAN", taken.decision.path)
+    assert (found := resume(root)) and found.step == 10
+    (tmp_path / "b").mkdir()
+    assert (found := resume(plain(tmp_path / "b"))) and found.step == 20  # it is about another directory
+    said = Joined(2, monkeypatch).run(lambda _: resume(root))
+    assert [r.step for r in said if isinstance(r, Resumed)] == [10, 10]
+
+
+# ---- the page
+
+
+PAGE = (DOCS / "integrations.md").read_text()
+RUNS = sorted((BENCHMARKS / "resume_runs").glob("*/*.py"))
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+def test_every_block_is_part_of_a_run(block: str) -> None:
+    wanted = [line.strip() for line in block.splitlines() if line.strip()]
+    assert any(set(wanted) <= {line.strip() for line in run.read_text().splitlines()} for run in RUNS), wanted
+
+
+def test_the_page_names_every_module_and_every_run_has_a_row() -> None:
+    modules = {p.stem for p in Path(integrations.__file__).parent.glob("*.py")}
+    own = {"__init__", "agreement", "fitting", "group", "resumed"}
+    assert modules - own == set(re.findall(r"\| `ckpt_tools\.integrations\.(\w+)` \|", PAGE))
+    rows = re.findall(r"^\| (\w+) .* \| starts \| `.*` \| `.*` \| yes \| `NoneUsable` \|", PAGE, re.MULTILINE)
+    assert len(rows) == len(RUNS), rows
