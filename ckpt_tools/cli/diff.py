@@ -47,6 +47,7 @@ def diff(
     output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
+    progress_as: options.ProgressAs = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.Color = None,

@@ -155,6 +155,15 @@ OutputFile = Annotated[
         show_default=False,
     ),
 ]
+ProgressAs = Annotated[
+    str | None,
+    typer.Option(
+        "--progress",
+        metavar="auto|bar|json|none",
+        help="How far it is, on stderr: a bar, by itself where that is a terminal, or an object per line.",
+        show_default=False,
+    ),
+]
 Format = Annotated[
     str | None,
     typer.Option(
@@ -242,6 +251,7 @@ _SELECTION: dict[str, Any] = {
     "limit_rate": LimitRate,
     "format": Format,
     "json": Json,
+    "progress_as": ProgressAs,
     "quiet": Quiet,
     "verbose": Verbose,
     "color": Color,

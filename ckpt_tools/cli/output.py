@@ -31,6 +31,7 @@ class Output:
     quiet: bool = False
     verbose: bool = False
     color: str | None = None
+    progress: str = "auto"
     file: str | None = None
     """Where the answer goes; None for stdout."""
     warnings_fail: bool = False
@@ -69,6 +70,7 @@ def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") 
     for flag, value, allowed in (
         ("--format", choice, formats),
         ("--color", color or "auto", ("auto", "always", "never")),
+        ("--progress", given.get("progress_as") or "auto", ("auto", "bar", "json", "none")),
         ("--fail-on", given.get("fail_on") or "error", ("error", "warning")),
     ):
         try:
@@ -80,6 +82,7 @@ def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") 
         given.get("quiet", False),
         given.get("verbose", False),
         color,
+        given.get("progress_as") or "auto",
         _file(given),
         warnings_fail=given.get("fail_on") == "warning",
     )

@@ -176,6 +176,7 @@ PANELS = {
         "--explain",
         "--explain-bytes",
         "--history",
+        "--progress",
         "--quiet",
         "--verbose",
         "--color",

@@ -1,5 +1,5 @@
 """Progress on stderr: a bar on a terminal, once a run turns out to be long; nothing elsewhere, where it would
-fill a log.
+fill a log, unless a wrapper asks for lines (docs/machines.md).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ BIG = 64 * 1024 * 1024
 """Bytes from which a bar is shown at once."""
 PATIENCE = 0.5
 """Seconds after which a bar is shown in any case."""
+INTERVAL = 0.25
+"""Seconds between two lines for a wrapper, at least."""
 
 
 class Meter:
@@ -90,10 +92,72 @@ class Meter:
                 self.shown = None
 
 
+class Lines:
+    """Says how far it is as an object per line, a few times a second, and in any case first and last."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.started = self.said = time.monotonic()
+        self.done = self.total = 0
+        self.files = set[str]()
+        self.files_total: int | None = None
+        self.path: str | None = None
+        self.say("started")
+
+    def __call__(self, done: int, total: int) -> None:
+        self.done, self.total = max(self.done, done), max(total, done)
+        self._soon()
+
+    def file(self, path: str, total: int | None) -> None:
+        """A file is opened; any thread may say so."""
+        with self.lock:
+            self.files.add(path)
+        self.path, self.files_total = path, total
+        self._soon()
+
+    def _soon(self) -> None:
+        # Whoever finds it busy has nothing newer to say: reading must not wait for writing.
+        if time.monotonic() - self.said >= INTERVAL and self.lock.acquire(blocking=False):
+            try:
+                self.say("reading")
+            finally:
+                self.lock.release()
+
+    def say(self, state: str) -> None:
+        import json
+
+        self.said = time.monotonic()
+        seconds = self.said - self.started
+        files = len(self.files)
+        line = {
+            "type": "progress",
+            "state": state,
+            "bytes": self.done,
+            "bytes_total": self.total,
+            "files": files,
+            "files_total": None if self.files_total is None else max(files, self.files_total),
+            "file": self.path,
+            "seconds": round(seconds, 3),
+            "rate": round(self.done / seconds) if seconds > 0 else 0,
+        }
+        console.err(f"{json.dumps(line)}\n")
+
+
 @contextmanager
-def progress(to: Output) -> Iterator[Meter | None]:
-    """A meter for the time of the block; None with --quiet, and where stderr is no terminal."""
-    if to.quiet or not console.terminal(sys.stderr):
+def progress(to: Output) -> Iterator[Meter | Lines | None]:
+    """A meter for the time of the block; None where nobody wants one: with --quiet, or where stderr is no
+    terminal, unless --progress asks for it.
+    """
+    if to.progress == "json":
+        lines, ended = Lines(), "stopped"
+        try:
+            yield lines
+            ended = "done"
+        finally:
+            lines.say(ended)
+        return
+    shy = to.progress == "auto" and (to.quiet or not console.terminal(sys.stderr))
+    if to.progress == "none" or shy:
         yield None
         return
     meter = Meter(console.colored(to.color, sys.stderr))

@@ -73,6 +73,7 @@ def seal(
     output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
+    progress_as: options.ProgressAs = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.Color = None,

@@ -63,6 +63,7 @@ def verify(
     output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
+    progress_as: options.ProgressAs = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.Color = None,

@@ -47,6 +47,7 @@ class _Reader:
         self.jobs = max(1, jobs // 2)
         self.done = self.total = self.headers = 0
         self.lock = threading.Lock()
+        self.hear = getattr(progress, "file", None)
 
     def advance(self, n: int) -> None:
         with self.lock:
@@ -78,6 +79,8 @@ class _Reader:
     def inspect(self, s: Session, f: File) -> Side:
         piece = s.layouts.piece_of(f.part) if f.part else None
         expect = () if piece is None or piece.weak else piece.formats
+        if self.hear is not None:
+            self.hear(f.path, None)
         report, anatomy = s.inspect(f.path, Level.STRUCTURE, f.seen, expect)
         self.headers += report.bytes_read
         sound = s.indexes.seals is not None and report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)

@@ -67,6 +67,7 @@ class Verifier(NamedTuple):
             s = open_session(root, replace(options, budget=seconds), cache=cache)
             s.add_members()
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b.size) for b in s.found.bare)
+            s.reader.files_total = len(s.parts) + len(s.found.bare)
             self._read(s, cache)
             bare, unrecognised = _read_bare(s, self.level)
             sealed = _of_seals(s, self.level)

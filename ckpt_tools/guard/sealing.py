@@ -147,6 +147,7 @@ class Sealer:
         claims = s.indexes.described(path) if self.options.again else s.indexes.claims(path)
         if self.options.again and self._signer is not None:  # the signature is made anew as well
             claims = tuple(c for c in claims if c.format != "model_signing")
+        self.session.reader.opened(path)
         return self._pass.read(path, self._name(target, path), expect, claims)
 
     def _signatures(self, target: Target, files: Sequence[SealedFile]) -> Iterator[tuple[str, bytes]]:

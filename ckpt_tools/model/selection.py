@@ -48,7 +48,9 @@ class ReadOptions:
     ``layouts`` are those that names are compared with, None for those that are built in.
     ``explain`` asks for a map of each file's bytes. ``trust`` says whose key file and cache count beside this
     user's own.
-    ``progress`` is called with (bytes read so far, bytes to read as far as known), from any thread.
+    ``progress`` is called with (bytes read so far, bytes to read as far as known), from any thread; where it
+    has a method ``file``, that is called with the path of each file that is opened, as often as it is, and
+    with how many files there are (None: unknown).
     """
 
     jobs: int = 0

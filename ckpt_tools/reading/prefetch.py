@@ -165,6 +165,7 @@ def _read_by_processes(
         for i, data in processes.run(len(small), jobs, answer, beat):
             made = Answer.decode(data)
             count(made.bytes_read)
+            reader.opened(small[i].path)
             reader.progress(made.bytes_read)
             if (seen := _seen(small[i].path, made)) is not None:
                 yield small[i], seen

@@ -53,6 +53,8 @@ class Reader:
         self, options: ReadOptions, key: bytes | None, cache: Cache | None, progress: Callable[[int], None]
     ) -> None:
         self.options, self.key, self.progress = options, key, progress
+        self.files_total: int | None = None
+        self._hear = getattr(options.progress, "file", None)
         # What a key opened is not for a file that others may read.
         self.cache = None if key is not None or options.explain else cache
         self.ends = None if options.budget is None else time.monotonic() + options.budget
@@ -64,6 +66,11 @@ class Reader:
         self.partial = set[str]()
         self._cost: dict[str, int] = {}
         self.stopped = False  # whether the budget ended the last read
+
+    def opened(self, path: str) -> None:
+        """Tell whoever watches which file is being read."""
+        if self._hear is not None:
+            self._hear(path, self.files_total)
 
     @property
     def bytes_verified(self) -> int:
@@ -81,6 +88,7 @@ class Reader:
         then.
         """
         self.stopped = False
+        self.opened(path)
         try:
             report, anatomy = away(
                 inspect,

@@ -152,6 +152,7 @@ class Sampling:
     def _look(self, f: File, numbers: Sequence[int]) -> None:
         """Its structure, and the content of some blocks."""
         reader, opened_ns, f.picked = self.reader, time.time_ns(), None
+        reader.opened(f.request.path)
         steps = Inspection(
             f.request.path,
             f.request.level,

@@ -251,6 +251,7 @@ class Scheduler:
         if not made or not here:
             return  # it is read here
         count(answer.bytes_read)
+        self.reader.opened(request.path)
         self.reader.progress(answer.bytes_read)
         self._done.append((request, Seen(here[0], made[1], ours(request.path, here[1], begun_ns))))
 
@@ -260,6 +261,7 @@ class Scheduler:
         one.left -= 1
         source = one.ask[0]
         source.bytes_read += read
+        self.reader.opened(one.request.path)
         self.reader.progress(read)
         one.ask[2].extend(empty)
         for i, result in zip(numbers, results, strict=False):  # fewer, when the last of them is a failure

@@ -41,7 +41,7 @@ from ckpt_tools.settings import plugins
 from ckpt_tools.storage import ownership
 from ckpt_tools.storage.rate import Rate
 
-PRINTING = {"output_file", "format", "json", "quiet", "verbose", "color", "config"}
+PRINTING = {"progress_as", "output_file", "format", "json", "quiet", "verbose", "color", "config"}
 NAMES = (*COMMANDS, *(" ".join(words) for words in dispatch.WITHIN))
 
 
@@ -632,7 +632,11 @@ OTHERS: dict[str, dict[str, Case]] = {
     },
     "verify": CHECK,
     "report": {
-        **{name: case for name, case in CHECK.items() if name not in ("explain_bytes", "scheduler")},
+        **{
+            name: case
+            for name, case in CHECK.items()
+            if name not in ("explain_bytes", "scheduler", "fail_on")
+        },
         **{name: CHOICE[name] for name in ("order", "run", "max_step", "save_interval", "world_size")},
     },
     "show": {

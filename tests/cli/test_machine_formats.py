@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_question import Asker
 from places import DOCS, FIXTURES, LAYOUT_TREES
+from progress_lines import FIELDS
 from run_helpers import CLEAN, broken, ckpt, megatron
 from small_runs import lost, plain
 
@@ -397,7 +398,7 @@ def test_the_page_lists_the_formats_and_the_metrics() -> None:
         for row in re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
         for name in re.findall(r"`([a-z_]+)`", row)
     }
-    formats = {o.name for o in registry.OUTPUTS} - {"table"}
+    formats = {o.name for o in registry.OUTPUTS} - {"table"} | set(FIELDS)
     texts = [shown("prometheus", d) for d in (sample.verification(), sample.plan())]
     metrics = {name for text in texts for name, _ in read.samples(text)}
     assert formats | metrics == listed

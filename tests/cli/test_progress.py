@@ -17,11 +17,13 @@ from pathlib import Path
 import pytest
 import small_files
 from places import LAYOUT_TREES
-from run_helpers import CLEAN, megatron
+from progress_lines import FIELDS
+from run_helpers import CKPT, CLEAN, broken, ckpt, megatron
 
 from ckpt_tools import CkptError, Level, Selection, plan
+from ckpt_tools.cli import progress as progress_module
 from ckpt_tools.cli.output import Output
-from ckpt_tools.cli.progress import progress
+from ckpt_tools.cli.progress import INTERVAL, Lines, Meter, progress
 from ckpt_tools.storage import Identity
 
 TREES = [
@@ -110,3 +112,98 @@ def test_a_terminal_sees_how_much_of_6_gib_was_read(command: str, huge: Path, tm
                 pass
         assert child.wait() == 130
     os.close(ours)
+
+
+# -- for wrappers --------------------------------------------------------------------------------------------
+
+
+def lines_of(err: str) -> list[dict]:
+    """The objects among what stands on stderr."""
+    return [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize("command", ["verify", "plan", "latest", "run", "hook", "diff", "seal"])
+def test_a_wrapper_hears_of_the_first_and_the_last(command: str, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run\n\udcff{", world=2)
+    subject: list[object] = [root]
+    if command == "diff":
+        subject = [root / "iter_0000010", root / "iter_0000020"]
+    state = ["--plan-dir", tmp_path / "plans"] if command in ("run", "hook") else []
+    more = {
+        "latest": ["--rank", "0", "--json"],
+        "hook": ["--json"],
+        "run": ["--rank", "0", "--", "true"],
+        "seal": ["--dry-run"],
+    }.get(command, [])
+    for quiet in ([], ["-q"]):
+        done = ckpt(
+            command, *subject, "--progress", "json", *quiet, *state, *more, env={"CKPT_NO_CACHE": "1"}
+        )
+        first, *_, last = said = lines_of(done.stderr)
+        assert done.returncode == (command == "diff"), done.stderr
+        assert all(list(line) == FIELDS and line["type"] == "progress" for line in said)
+        assert (first["state"], first["bytes"], last["state"]) == ("started", 0, "done")
+        assert (
+            0 < last["bytes"] <= last["bytes_total"]
+            and last["files"] >= 2
+            and last["file"].startswith(str(root))
+        )
+        assert last["files_total"] == (last["files"] if command == "verify" else None)
+
+
+def test_a_failure_ends_in_stopped_and_the_rest_of_stderr_stays(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    for step in (10, 20):
+        broken(root, step)
+    done = ckpt("plan", root, "--progress", "json")
+    assert done.returncode == 4 and lines_of(done.stderr)[-1]["state"] == "stopped"
+    assert "ckpt: error: " in done.stderr and "progress" not in done.stdout
+
+
+def test_few_lines_whatever_happens(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now)
+    with progress(Output("json", progress="json")) as meter:
+        assert isinstance(meter, Lines)
+        for i in range(10_000):
+            now += 0.001
+            meter.file(f"/data/{i % 3}", 7)
+            meter(i, 20_000)
+    said = lines_of(capfd.readouterr().err)
+    assert len(said) <= 10 / INTERVAL + 2 and len(said) > 30
+    assert [line["seconds"] for line in said] == sorted(line["seconds"] for line in said)
+    assert (
+        said[-1]
+        | {"file": "/data/0", "files": 3, "files_total": 7, "bytes": 9999, "rate": 1000, "state": "done"}
+        == said[-1]
+    )
+
+
+def test_none_and_bar_are_obeyed(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress(Output("table", progress="none")) as meter:
+        assert meter is None
+    with progress(Output("table", quiet=True, progress="bar")) as meter:
+        assert isinstance(meter, Meter)
+        meter.drawn -= 1
+        meter(1, 1 << 30)
+    assert "1.0 GiB" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_wrapper_sees_how_much_of_6_gib_was_read(huge: Path) -> None:
+    words = [*CKPT, "verify", str(huge), "--progress", "json", "--no-cache"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN
+    ) as child:
+        assert child.stderr is not None
+        for text in child.stderr:  # it ends with the command
+            line = json.loads(text)
+            if line["state"] == "reading" and line["bytes"]:
+                break
+        assert 0 < line["bytes"] < line["bytes_total"] and line["bytes_total"] > 6 << 30
+        assert line["file"].endswith("model.safetensors") and line["rate"] > 0
+        child.send_signal(signal.SIGINT)
+        assert json.loads(child.stderr.read().splitlines()[-1])["state"] == "stopped"
+        assert child.wait() == 130
