@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +21,10 @@ from hypothesis import strategies as st
 from places import PACKAGE
 from run_helpers import CLEAN
 
-from ckpt_tools import Selection, api
-from ckpt_tools.model.report import Level
+from ckpt_tools import api
 from ckpt_tools.output.report import data, page
 from ckpt_tools.output.report.columns import packed
-from ckpt_tools.output.report.gathered import Gathered, Start
+from ckpt_tools.output.report.gathered import Gathered
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -50,23 +48,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pages")
 
 
-def document_of(root: Path, **selected: Any) -> dict[str, Any]:
-    """A report as the command makes it."""
-    result = api.verify(root, Level.VALUES)
-    scan = api.scan(root, trackers=True)
-    plan = api.plan(root, Selection(**selected))
-    maps = {
-        result.files[i].report.path: api.show(result.files[i].report.path, explain=True)[0].regions
-        for i in data.damaged(result.files)
-    }
-    return data.document(
-        Gathered((str(root),), time.time(), result, (scan,), (Start(str(root), None, plan),), maps)
-    )
-
-
 @pytest.fixture(scope="module")
 def demo(home: Path) -> dict[str, Any]:
-    return document_of(demo_tree.grow(home / "llm", RANKS), save_interval=demo_tree.EVERY)
+    return demo_tree.document_of(demo_tree.grow(home / "llm", RANKS), save_interval=demo_tree.EVERY)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +114,7 @@ def test_it_says_first_what_to_do(shown: Open, demo: dict[str, Any]) -> None:
     assert texts(of, "h1") == [
         "Resume from step 7500: step 8000 is not usable (truncated), and 500 steps of training are lost."
     ]
-    sections = ["resume", "timeline", "heatmap", "damage", "coverage", "tensors", "trackers", "files"]
+    sections = ["resume", "timeline", "heatmap", "damage", "coverage", "trackers", "tensors", "files"]
     assert of.page.eval_on_selector_all("#sections > .card", "all => all.map((one) => one.id)") == sections
     assert "names what is damaged" in texts(of, "#trackers tbody td")
     events = " ".join(texts(of, ".events li"))
@@ -332,8 +316,9 @@ def test_everything_that_can_be_pressed_has_a_name(shown: Open, demo: dict[str, 
 
 
 def test_it_is_printed_in_light_and_whole(shown: Open, demo: dict[str, Any]) -> None:
-    of = shown(demo, color_scheme="dark")
+    of = shown(demo, color_scheme="dark", viewport={"width": 794, "height": 1123})
     of.page.emulate_media(media="print", color_scheme="dark")
+    assert of.page.evaluate("document.scrollingElement.scrollWidth") <= 794
     assert not of.page.locator("#tools").is_visible() and not of.page.locator(".search").first.is_visible()
     assert of.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert of.page.evaluate("getComputedStyle(document.body).color") == "rgb(18, 22, 28)"

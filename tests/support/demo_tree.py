@@ -10,9 +10,15 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import torch
 from small_files import saved
+
+from ckpt_tools import Selection, api
+from ckpt_tools.model.report import Level
+from ckpt_tools.output.report import data
+from ckpt_tools.output.report.gathered import Gathered, Start
 
 TP = 8
 EVERY = 500
@@ -89,3 +95,15 @@ def put(path: Path, data: bytes) -> None:
     was = path.stat()
     path.write_bytes(data)
     os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def document_of(root: Path, **selected: Any) -> dict[str, Any]:
+    """The report of a tree, made when its last save was an hour old."""
+    result = api.verify(root, Level.VALUES)
+    scan = api.scan(root, trackers=True)
+    plan = api.plan(root, Selection(**selected))
+    damaged = [result.files[i].report.path for i in data.damaged(result.files)]
+    maps = {path: api.show(path, explain=True)[0].regions for path in damaged}
+    at = max(c.mtime_ns for c in scan.checkpoints) / 1e9 + 3600
+    starts = (Start(str(root), None, plan),)
+    return data.document(Gathered((str(root),), at, result, (scan,), starts, maps, exit_code=1))

@@ -53,11 +53,12 @@ function stack(parts, label) {
   return element("div", { class: "stack", role: "img", "aria-label": label }, shown.map(([kind, share, what]) => element("span", { class: kind, title: what, css: { width: (100 * share) / total + "%" } })));
 }
 
-function findingItem(found, root) {
+function findingItem(found, root, others) {
   const where = found.path ? below(found.path, root) + (found.offset === null ? "" : " at byte " + count(found.offset)) : found.offset === null ? "" : "at byte " + count(found.offset);
   return element("li", { class: found.severity },
     element("span", { class: "line" }, element("code", {}, found.code), where ? element("span", { class: "quiet mono" }, where) : null),
-    element("span", { class: "message" }, printable(found.message)));
+    element("span", { class: "message" }, printable(found.message)),
+    others ? element("span", { class: "quiet" }, "and the same in " + plural(others, "more file")) : null);
 }
 
 function findingList(found, omitted, root) {

@@ -1,10 +1,13 @@
 // The sections that are words, numbers and small bars.
 
+// What a verdict means to who wants to start a job.
+const READY = { ok: "ready", suspect: "ready, with a loss", broken: "cannot resume", unknown: "needs an answer" };
+
 function fillHero(doc) {
   const hero = document.getElementById("next");
   hero.classList.add(doc.next.verdict);
   const level = doc.level ? "verified to level " + doc.level : "not verified";
-  document.getElementById("where").append(badge(doc.next.verdict), ...doc.roots.slice(0, 4).map((root) => element("code", {}, printable(root))), doc.roots.length > 4 ? "and " + (doc.roots.length - 4) + " more" : "", element("span", {}, level + " · " + moment(doc.made_at)));
+  document.getElementById("where").append(badge(doc.next.verdict, doc.starts.length ? READY[doc.next.verdict] : doc.next.verdict), ...doc.roots.slice(0, 4).map((root) => element("code", {}, printable(root))), doc.roots.length > 4 ? "and " + (doc.roots.length - 4) + " more" : "", element("span", {}, level + " · " + moment(doc.made_at)));
   document.getElementById("sentence").textContent = printable(doc.next.sentence);
   if (doc.next.hint) hero.append(element("p", { class: "hint" }, printable(doc.next.hint)));
   if (doc.next.commands.length) hero.append(element("div", { class: "commands" }, doc.next.commands.map((one) => command(one.command, one.what))));
@@ -51,7 +54,7 @@ function startBox(doc, one) {
   const words = one.arguments.length ? one.arguments.map(quoted).join(" ") : one.path ? quoted(one.path) : "";
   const several = doc.starts.length > 1;
   return element("article", { class: "start" },
-    element("header", {}, badge(one.verdict), several ? element("h3", { class: "mono" }, printable(one.run ?? one.root)) : null, chosen ? badge("chosen plain", printable(chosen.label)) : null),
+    element("header", {}, badge(one.verdict, READY[one.verdict]), several ? element("h3", { class: "mono" }, printable(one.run ?? one.root)) : null, chosen ? badge("chosen plain", printable(chosen.label)) : null),
     several || one.error ? element("p", { class: "message" }, printable(one.sentence)) : null, one.error && one.hint ? element("p", { class: "quiet" }, printable(one.hint)) : null,
     rows.length ? element("dl", { class: "facts" }, rows.map(([name, given]) => [element("dt", {}, name), element("dd", {}, given)])) : null,
     words ? element("div", { class: "commands" }, command(words, "what the framework is told")) : null,
@@ -65,11 +68,22 @@ function lostList(doc, one) {
     const causes = lost.findings.filter((found) => !found.follows);
     const so = lost.findings.filter((found) => found.follows);
     return element("li", { class: "error" }, element("span", { class: "line" }, element("b", {}, which ? printable(which.label) : "a checkpoint that is gone"), which ? element("span", { class: "quiet" }, which.kind + ", " + moment(which.mtime)) : null),
-      element("ul", { class: "reasons", css: { "margin-top": ".3rem" } }, causes.slice(0, 4).map((found) => findingItem(found, one.root))),
-      causes.length > 4 || lost.findings_omitted ? element("p", { class: "quiet" }, "and " + plural(Math.max(0, causes.length - 4) + lost.findings_omitted, "more finding")) : null,
+      element("ul", { class: "reasons", css: { "margin-top": ".3rem" } }, alike(causes).slice(0, 4).map(([found, others]) => findingItem(found, one.root, others))),
+      lost.findings_omitted ? element("p", { class: "quiet" }, "and " + plural(lost.findings_omitted, "more finding")) : null,
       so.map((found) => element("p", { class: "quiet" }, "so " + printable(found.message))));
   });
   return element("div", {}, element("h3", {}, "Why better checkpoints lost"), element("ol", { class: "reasons", css: { "margin-top": ".5rem" } }, rows), one.rejected_omitted ? element("p", { class: "quiet" }, "and " + one.rejected_omitted + " more") : null);
+}
+
+// The first of each kind, and how many others say the same.
+function alike(found) {
+  const kinds = new Map();
+  for (const one of found) {
+    const kind = one.code + "\n" + one.message;
+    if (kinds.has(kind)) kinds.get(kind)[1]++;
+    else kinds.set(kind, [one, 0]);
+  }
+  return [...kinds.values()];
 }
 
 function warningList(doc, one) {

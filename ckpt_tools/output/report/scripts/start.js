@@ -1,5 +1,6 @@
 // From the data in the page to what is seen.
 
+const NAV = { resume: "Resume", timeline: "Timeline", heatmap: "Ranks", damage: "Damage", coverage: "Coverage", trackers: "Trackers", tensors: "Tensors", files: "Files" };
 const THEMES = ["light", "dark"];
 
 function read() {
@@ -45,7 +46,7 @@ function fillTools() {
 }
 
 function fillNav(parts) {
-  const rows = parts.map((part) => element("li", {}, element("a", { href: "#" + part.id }, part.querySelector("h2").textContent)));
+  const rows = parts.map((part) => element("li", {}, element("a", { href: "#" + part.id }, NAV[part.id])));
   document.getElementById("nav").append(element("ul", {}, rows));
 }
 
@@ -63,7 +64,7 @@ function start() {
   const doc = read();
   fillHero(doc);
   fillTools();
-  const parts = [startsSection(doc), timelineSection(doc), heatmapSection(doc), damageSection(doc), coverageSection(doc), tensorsSection(doc), trackersSection(doc), doc.files.n ? filesSection(doc) : null].filter(Boolean);
+  const parts = [startsSection(doc), timelineSection(doc), heatmapSection(doc), damageSection(doc), coverageSection(doc), trackersSection(doc), tensorsSection(doc), doc.files.n ? filesSection(doc) : null].filter(Boolean);
   document.getElementById("sections").append(tiles(doc), ...parts);
   fillNav(parts);
   document.getElementById("foot").append(element("p", {}, "Made by ckpt-tools " + doc.tool_version + " on " + moment(doc.made_at) + ". This page fetches and sends nothing; charts by Apache ECharts (Apache-2.0)."), element("p", {}, "‘Save everything as JSON’ above is what 'ckpt report --json' prints; docs/json.md describes it."));

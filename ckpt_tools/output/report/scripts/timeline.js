@@ -10,7 +10,7 @@ function timelineSection(doc) {
   const byTime = [...placed].sort((a, b) => a.one.mtime - b.one.mtime || progressOf(a.one) - progressOf(b.one));
   const order = new Map(byTime.map(({ i }, at) => [i, at + 1]));
   let axis = spread ? "time" : "order";
-  const box = element("div", { class: "chart", css: { height: "340px" }, role: "img", "aria-label": timelineWords(doc, placed) });
+  const box = element("div", { class: "chart", css: { height: "360px" }, role: "img", "aria-label": timelineWords(doc, placed) });
   const choose = element("button", { type: "button", class: "button" });
   const label = () => { choose.textContent = axis === "time" ? "Show in the order of saving" : "Show over time"; };
   const part = card("timeline", "Saves over time", "Each point is a save. A line that falls is training that went back and went on from an older checkpoint.",
@@ -51,7 +51,7 @@ function timelineOptions(doc, byTime, order, axis, p) {
   series.push(chosenSeries(doc, byTime, x, p), { type: "line", data: [], silent: true, markLine: rollbackLines(doc, order, x, p), markArea: gapAreas(doc, order, x, p) });
   const unit = doc.checkpoints.some((one) => one.step !== null) ? "step" : "epoch";
   return {
-    animation: false, aria: { enabled: false }, grid: { left: 12, right: 28, top: 34, bottom: byTime.length > 30 ? 62 : 12, containLabel: true },
+    useUTC: true, animation: false, aria: { enabled: false }, grid: { left: 12, right: 28, top: 34, bottom: byTime.length > 30 ? 62 : 12, containLabel: true },
     tooltip: { ...tooltipStyle(p), trigger: "item", formatter: (hit) => (hit.data && hit.data.at !== undefined ? saveTip(doc, hit.data.at) : "") },
     xAxis: { ...axisStyle(p), type: axis === "time" ? "time" : "value", name: "", ...(axis === "time" ? {} : { minInterval: 1, min: 0, max: byTime.length + 1 }), splitLine: { show: false }, axisLabel: { ...axisStyle(p).axisLabel, hideOverlap: true } },
     yAxis: { ...axisStyle(p), type: "value", name: unit, scale: true, nameLocation: "end", nameGap: 14 },
@@ -76,8 +76,8 @@ function chosenSeries(doc, byTime, x, p) {
   const chosen = byTime.filter(({ one }) => one.outcome === "chosen");
   return {
     type: "scatter", z: 1, symbolSize: 27, silent: true, itemStyle: { color: "transparent", borderColor: p.accent, borderWidth: 3 },
-    label: { show: chosen.length <= 4, position: "bottom", distance: 8, formatter: "resume here", color: p.accent, fontWeight: 600, fontSize: 12, textBorderColor: p.card, textBorderWidth: 3 },
-    data: chosen.map(({ one, i }) => [x(i), progressOf(one)]),
+    label: { show: chosen.length <= 4, distance: 8, formatter: "resume here", color: p.accent, fontWeight: 600, fontSize: 12, textBorderColor: p.card, textBorderWidth: 3 },
+    data: chosen.map(({ one, i }) => ({ value: [x(i), progressOf(one)], label: { position: byTime.length > 1 && byTime[0].i === i ? "right" : "left" } })),
   };
 }
 
