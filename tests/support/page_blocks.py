@@ -78,7 +78,7 @@ def run(block: Block, home: Path, env: dict[str, str]) -> None:
         return
     assert block.language in ("sh", "crontab"), f"who runs {block.text}?"
     script = block.text if block.language == "sh" else block.text.split(maxsplit=5)[5]
-    words = ["bash", "-c", script]
+    words = ["bash", "-eo", "pipefail", "-c", script]
     done = subprocess.run(words, cwd=home, env=env, capture_output=True, text=True, check=False)
     printed = done.stdout + done.stderr
     assert done.returncode == block.code, f"{block.text}\n{printed}"
