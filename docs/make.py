@@ -227,7 +227,7 @@ def environment() -> str:
             " size, modification time, change time, inode and device of the file are those"
         ),
         (
-            "that were read, for the same question by the same version (the same indexes beside it, the same"
+            "that were read, for the same question by the same version and plug-ins (the same indexes beside it, the same"
             " `--require`), and if it is not older than `--max-age`"
         ),
         (
@@ -237,7 +237,11 @@ def environment() -> str:
         (
             "Nothing is kept with `--key-file`, and nothing is used or kept with `--no-cache`. It can be"
             " deleted at any time; when it cannot be used, or others could have written it, a warning says so"
-            " and files are read.\n"
+            " and files are read."
+        ),
+        (
+            "`nothing-installed` beside it says in which states of Python's path no package adds anything to"
+            " ckpt ([plugins.md](plugins.md)).\n"
         ),
         (
             "When many processes of a node ask at once, one of them reads a file and the others wait for its"

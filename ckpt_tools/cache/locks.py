@@ -7,26 +7,13 @@ from __future__ import annotations
 import fcntl
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _LOCKS = 64
 """Lock files of each kind: files that share one wait for each other in vain, but no lock file is ever left
 over.
 """
-
-
-def directory(env: Mapping[str, str]) -> str:
-    """Where the cache of this user and host lies; "" when there is no home directory."""
-    own, shared = env.get("CKPT_CACHE_DIR", ""), env.get("XDG_CACHE_HOME", "")
-    home = own or (
-        os.path.join(shared, "ckpt-tools")
-        if os.path.isabs(shared)
-        else os.path.expanduser("~/.cache/ckpt-tools")
-    )
-    if home.startswith("~"):
-        return ""
-    return os.path.join(os.path.abspath(home), os.uname().nodename.replace("/", "_").lstrip(".") or "host")
 
 
 def inside(path: str, root: str) -> bool:

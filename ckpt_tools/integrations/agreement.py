@@ -29,7 +29,7 @@ BUDGET = 60.0
 gives up at some time.
 """
 _VALUES = {"budget": BUDGET, "cache": True}
-OTHER_QUESTION = "asks with other arguments than rank 0"
+OTHER_QUESTION = "asks with other arguments, or other plug-ins, than rank 0"
 log = logging.getLogger("ckpt_tools")
 
 
@@ -123,7 +123,10 @@ def _seen_by_all(group: Group, decision: Decision, why: str) -> None:
     if wrong:
         first = min(wrong)
         if OTHER_QUESTION in wrong.values():
-            raise UsageError(f"rank {first} {wrong[first]}", "call it with the same arguments on all ranks")
+            raise UsageError(
+                f"rank {first} {wrong[first]}",
+                "call it with the same arguments, and install the same plug-ins for all ranks",
+            )
         more = f" (and {len(wrong) - 1} more ranks)" if len(wrong) > 1 else ""
         hint = "every rank must see the files under the same path: is the file system mounted on all nodes?"
         raise CannotLook(f"rank {first}{more}: {wrong[first]}", hint)

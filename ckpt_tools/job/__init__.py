@@ -120,8 +120,8 @@ def decide(
     if decision.about.get("asked") != digest(selection):
         raise UsageError(
             f"the processes of this job ask different questions: the decision {decision.path} was made with"
-            " other options",
-            "start all with the same options",
+            " other options, or other plug-ins",
+            "start all with the same options, and install the same plug-ins for all",
         )
     _within(decision, membership.rank)
     mine = membership.ranks if options.agree else None

@@ -21,6 +21,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.starts import with_loop
 from ckpt_tools.reading.session import Progress
+from ckpt_tools.settings import plugins
 from ckpt_tools.settings.checked_json import wrong
 from ckpt_tools.storage.trust import OURS
 
@@ -58,8 +59,9 @@ def digest(selection: Selection) -> str:
         trust=OURS,
         layouts=None,  # functions, which every process has at another address
     )
+    others = plugins.packages()  # what they know of files, another process must know as well
     return xxhash.xxh3_64_hexdigest(
-        f"{same} {sorted(selection.fault_ranks)}".encode("utf-8", "surrogatepass")
+        f"{same} {sorted(selection.fault_ranks)}{others}".encode("utf-8", "surrogatepass")
     )
 
 

@@ -15,6 +15,19 @@ def decisions(env: Mapping[str, str] | None = None) -> str:
     return os.path.join(home, "ckpt-tools", "decisions")
 
 
+def verdicts(env: Mapping[str, str]) -> str:
+    """Where the cache of this user and host lies; "" when there is no home directory."""
+    own, shared = env.get("CKPT_CACHE_DIR", ""), env.get("XDG_CACHE_HOME", "")
+    home = own or (
+        os.path.join(shared, "ckpt-tools")
+        if os.path.isabs(shared)
+        else os.path.expanduser("~/.cache/ckpt-tools")
+    )
+    if home.startswith("~"):
+        return ""
+    return os.path.join(os.path.abspath(home), os.uname().nodename.replace("/", "_").lstrip(".") or "host")
+
+
 def watched(env: Mapping[str, str] | None = None) -> str:
     """The directory of what ``ckpt watch`` has seen."""
     return os.path.join(os.path.dirname(decisions(env)), "watched")

@@ -20,7 +20,7 @@ from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.settings import installed, parsers
+from ckpt_tools.settings import directories, installed, parsers
 from ckpt_tools.settings.installed import GROUPS, EntryPoint, Package
 from ckpt_tools.storage import ShortRead, Stopped
 
@@ -65,7 +65,11 @@ class Installed:
     """What the packages of this Python add. Each group is imported when somebody asks for it."""
 
     def __init__(self) -> None:
-        self.entry_points, unlisted = installed.entry_points()
+        self.places = installed.listed()
+        line = self.places.line
+        self.known = line != "" and line in installed.kept(directories.verdicts(os.environ))
+        nothing = list[EntryPoint](), list[installed.Unlisted]()
+        self.entry_points, unlisted = nothing if self.known else installed.entry_points(self.places)
         self.broken = [Broken(f"plug-ins in {u.path}", u.why) for u in unlisted]
         self._groups: dict[str, dict[str, Plugin]] = {}
         for entry in self.entry_points:
@@ -110,7 +114,7 @@ class _State:
         self.lock = threading.RLock()
         self.found: Installed | None = None
         self.off: bool | None = None
-        self.version = ""
+        self.version: str | None = None
         self.keepers: list[Callable[[], None]] = []
 
 
@@ -128,9 +132,19 @@ def switch(off: bool | None) -> None:
 def forget() -> None:
     """Look for plug-ins anew when they are needed next: some were installed, or switched off."""
     with _state.lock:
-        _state.found, _state.version = None, ""
+        _state.found, _state.version = None, None
     for keeper in _state.keepers:
         keeper()
+
+
+def remember(directory: str) -> None:
+    """Keep, in the directory of verdicts, that no package adds anything, where that was found. Raises
+    OSError.
+    """
+    found = _state.found
+    if found is not None and not (found.known or found.entry_points or found.broken):
+        found.known = True
+        installed.keep(directory, found.places)
 
 
 def kept_by(keeper: Callable[[], None]) -> None:
@@ -197,12 +211,17 @@ def tool_version() -> str:
     """The version of ckpt with those of the packages that decide with it: two processes of one version give
     the same answer.
     """
-    if not _state.version:
+    return f"{__version__}{packages()}"
+
+
+def packages() -> str:
+    """The same without that of ckpt, "" where no package decides anything."""
+    if _state.version is None:
         with _state.lock:
             wrong = broken(DECIDING)
             entries = () if _off() else _found().entry_points
-        packages = dict.fromkeys(str(e.package) for e in entries if e.group in DECIDING)
-        said = f"{__version__} with {', '.join(packages)}" if packages else __version__
+        names = dict.fromkeys(str(e.package) for e in entries if e.group in DECIDING)
+        said = f" with {', '.join(names)}" if names else ""
         _state.version = f"{said} but without {', '.join(b.what for b in wrong)}" if wrong else said
     return _state.version
 

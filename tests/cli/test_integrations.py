@@ -248,7 +248,7 @@ def test_ranks_that_ask_differently_all_raise(tmp_path: Path, monkeypatch: pytes
     root = plain(tmp_path)
     said = Joined(2, monkeypatch).run(lambda rank: resume(root, max_step=20 + rank))
     assert {(type(e), str(e)) for e in said} == {
-        (errors.UsageError, "rank 1 asks with other arguments than rank 0")
+        (errors.UsageError, "rank 1 asks with other arguments, or other plug-ins, than rank 0")
     }
 
 

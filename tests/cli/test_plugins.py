@@ -19,7 +19,8 @@ from own_plugins import BOTH, FORMAT, LAYOUT, install, saved
 from places import DOCS, FORMAT_FILES, ROOT
 from run_helpers import megatron
 
-from ckpt_tools import Selection, cli, errors, formats, layouts, plan, verify
+from ckpt_tools import Selection, cli, errors, formats, job, layouts, plan, verify
+from ckpt_tools.job.decider import digest
 from ckpt_tools.launchers import detect, line_of
 from ckpt_tools.reading.worker import work
 from ckpt_tools.settings import installed, plugins
@@ -376,12 +377,16 @@ def test_a_layout_of_ckpt_toml_is_another(
 # ---- where packages are looked for
 
 
+def entry_points(*places: Path | str) -> tuple[list[installed.EntryPoint], list[installed.Unlisted]]:
+    return installed.entry_points(installed.listed(list(map(str, places))))
+
+
 def test_of_a_package_that_is_installed_twice_the_first_counts(tmp_path: Path) -> None:
     first, second = install(tmp_path / "a", version="2.0"), install(tmp_path / "b", version="1.0")
-    found, _ = installed.entry_points([str(first), str(second)])
+    found, _ = entry_points(first, second)
     assert {str(entry.package) for entry in found} == {"own-parts 2.0"}
     install(tmp_path / "c", {}, version="3.0")  # without anything for ckpt: Python would import this one
-    assert installed.entry_points([str(tmp_path / "c"), str(first)])[0] == []
+    assert entry_points(tmp_path / "c", first) == ([], [])
 
 
 def test_leftovers_relative_places_and_places_that_are_not_there(
@@ -389,11 +394,11 @@ def test_leftovers_relative_places_and_places_that_are_not_there(
 ) -> None:
     place = install(tmp_path / "a")
     monkeypatch.chdir(place)
-    assert installed.entry_points(["", ".", str(tmp_path / "none"), str(place / "own_parts.py")]) == ([], [])
+    assert entry_points("", ".", tmp_path / "none", place / "own_parts.py") == ([], [])
     (found,) = place.glob("*.dist-info")
-    assert len(installed.entry_points([str(place)])[0]) == 2
+    assert len(entry_points(place)[0]) == 2
     found.rename(place / "~wn_parts-1.0.dist-info")  # what pip leaves of an update that was killed
-    assert installed.entry_points([str(place)]) == ([], [])
+    assert entry_points(place) == ([], [])
 
 
 def test_a_place_that_cannot_be_listed_is_said(
@@ -420,7 +425,7 @@ def test_the_metadata_of_setuptools_is_read(tmp_path: Path) -> None:
     (place / "own_parts.egg-info/entry_points.txt").write_text(
         "# one\r\n; two\r\n" + text.replace("\n", "\r\n")
     )
-    entries, _ = installed.entry_points([str(place)])
+    entries, _ = entry_points(place)
     assert [(e.group, e.name, e.value) for e in entries] == [
         ("formats", "own", "own_parts:FORMAT"), ("layouts", "owned", "own_parts:LAYOUT"),
     ]  # fmt: skip
@@ -438,27 +443,97 @@ sys.exit(code)
 """
 
 
-@pytest.mark.parametrize(
-    ("words", "asked"),
-    [(("--version",), 0), (("explain", "truncated"), 0), (("latest", "{run}", "--allow-none"), 41)],
-)
-def test_what_it_costs_where_no_package_adds_anything(
-    tmp_path: Path, words: tuple[str, ...], asked: int
-) -> None:
-    """Forty packages: their place is listed once, and one small file is looked for in each. Counted, not timed."""
-    (tmp_path / "run").mkdir()
+def opened(many: Path, *words: object) -> list[str]:
+    """What a command opens or lists in a place of Python's path."""
+    done = subprocess.run(
+        [sys.executable, "-c", OPENED, *map(str, words)],
+        env={**os.environ, "PYTHONPATH": f"{many}:{ROOT}"}, cwd="/", capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "importlib.metadata" not in done.stderr
+    return [line for line in done.stderr.splitlines() if "/many" in line and "__pycache__" not in line]
+
+
+@pytest.fixture
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Forty packages, of which none adds anything, installed long ago; twenty have no entry points at all."""
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
     many = tmp_path / "many"
     for i in range(40):
         install(many, {}, "raise AssertionError\n", name=f"other-{i}", module=f"other_{i}")
-    for i in range(20):  # most packages have none
+    for i in range(20):
         next(many.glob(f"other_{i}-*")).joinpath("entry_points.txt").unlink()
-    done = subprocess.run(
-        [sys.executable, "-c", OPENED, *(word.format(run=tmp_path / "run") for word in words)],
-        env={**os.environ, "PYTHONPATH": f"{many}:{ROOT}"}, cwd="/", capture_output=True, text=True,
-    )  # fmt: skip
-    seen = [line for line in done.stderr.splitlines() if "/many" in line and "__pycache__" not in line]
-    assert (done.returncode, len(seen)) == (0, asked), done.stderr
-    assert "importlib.metadata" not in done.stderr
+    os.utime(many, (own_plugins.SAVED,) * 2)
+    return many
+
+
+def test_what_it_costs_where_no_package_adds_anything(many: Path, tmp_path: Path) -> None:
+    """Counted, not timed: the place is listed, one small file is looked for in each package, and never again
+    until something is installed.
+    """
+    run = megatron(tmp_path / "run")
+    assert opened(many, "--version") == opened(many, "explain", "truncated") == []
+    assert len(opened(many, "plan", run)) == 41
+    assert opened(many, "plan", run) == [str(many)]
+    assert opened(many, "plan", run, "--no-plugins") == []
+    install(many)
+    assert len(opened(many, "plan", run)) > 41
+
+
+def test_what_is_installed_later_is_found(many: Path, tmp_path: Path) -> None:
+    run = saved(tmp_path / "run")
+    other = megatron(tmp_path / "other")
+    assert process(many, "verify", other).returncode == 0
+    assert opened(many, "ls", other) == [str(many)]
+    install(many)
+    assert process(many, "plan", run).returncode == 0
+    for path in many.glob("own_parts-1.0*"):
+        path.rename(many / "~wn_parts-1.0.dist-info")  # uninstalled
+    assert process(many, "plan", run).returncode == 3
+
+
+def test_a_package_that_is_developed_in_its_place_is_found(many: Path, tmp_path: Path) -> None:
+    run, other = saved(tmp_path / "run"), megatron(tmp_path / "other")
+    egg = many / "own_parts.egg-info"
+    egg.mkdir()
+    (egg / "PKG-INFO").write_text("Name: own-parts\nVersion: 1\n")
+    (many / "own_parts.py").write_text(FORMAT + LAYOUT)
+    os.utime(many, (own_plugins.SAVED,) * 2)
+    assert process(many, "verify", other).returncode == 0
+    assert opened(many, "ls", other) == [str(many)]
+    rows = (
+        "[ckpt_tools.formats]",
+        "own = own_parts:FORMAT",
+        "[ckpt_tools.layouts]",
+        "owned = own_parts:LAYOUT",
+    )
+    (egg / "entry_points.txt").write_text("\n".join(rows))
+    os.utime(many, (own_plugins.SAVED,) * 2)
+    assert process(many, "plan", run).returncode == 0
+
+
+@pytest.mark.parametrize("spoiled", ["written by others", "a link", "a directory", "young"])
+def test_what_others_could_have_kept_hides_nothing(many: Path, tmp_path: Path, spoiled: str) -> None:
+    run = megatron(tmp_path / "run")
+    if spoiled == "young":  # a package that comes in the same instant would leave no trace
+        os.utime(many, (2**33, 2**33))
+    assert process(many, "plan", run).returncode == 0
+    found = list((tmp_path / "cache").rglob(installed.KEPT))
+    if spoiled == "young":
+        assert found == []
+        return
+    (kept,) = found
+    assert opened(many, "plan", run) == [str(many)]
+    if spoiled == "written by others":
+        kept.chmod(0o666)
+    elif spoiled == "a directory":
+        kept.unlink()
+        kept.mkdir()
+    else:
+        (tmp_path / "open").mkdir()
+        (tmp_path / "open").chmod(0o777)
+        kept.symlink_to(kept.rename(tmp_path / "open/kept"))
+    assert len(opened(many, "plan", run)) == 41
 
 
 # ---- verdicts, engines, launchers, manifests
@@ -491,6 +566,26 @@ def test_a_worker_with_other_plugins_is_another_version(place: Path) -> None:
     sys.modules.pop("own_parts", None)
     plugins.forget()
     assert "but without the format plug-in 'own'" in plugins.tool_version()
+
+
+def test_processes_with_other_plugins_do_not_share_a_decision(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, options = megatron(tmp_path / "run"), job.Options(worker=True, plan_dir=str(tmp_path / "plans"))
+    for name, value in {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    alike = digest(Selection())
+    job.decide(str(run), Selection(), options)
+    install(place)
+    plugins.forget()
+    assert digest(Selection()) != alike
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1")
+    with pytest.raises(errors.UsageError, match="with other options, or other plug-ins"):
+        job.decide(str(run), Selection(), options)
+    plugins.switch(True)
+    assert digest(Selection()) == alike
+    assert job.decide(str(run), Selection(), options).decision.step == 20
 
 
 LAUNCHER = """
