@@ -200,6 +200,7 @@ def test_a_real_shell(shell: shells.Shell, hostile: Path) -> None:
     (hostile / "my save").mkdir()
     assert shell.completed("ckpt verify my\t")[1].rstrip(b"/") == b"my save"
     assert shell.completed("ckpt plan --plan-dir my\t")[2].rstrip(b"/") == b"my save"
+    assert shell.completed("ckpt run runs -- my-tr\t my\t")[2:4] == [b"--", b"my-trainer"]
     said = shell.completed(f"ckpt ls runs --run {shells.ALL}")
     assert sorted(said[3:]) == sorted(map(os.fsencode, HOSTILE))
     assert not list(hostile.glob("**/ran"))
@@ -218,6 +219,7 @@ def test_fish(hostile: Path) -> None:
     assert [line.partition("\t")[0] for line in shells.fish(hostile, env, "ckpt plan --plan-dir m")] == [
         "my save/"
     ]
+    assert "my-trainer" in [w.partition("\t")[0] for w in shells.fish(hostile, env, "ckpt run runs -- my-tr")]
     plain = {name for name in HOSTILE if name.isprintable()}
     assert len(plain) > 5
     assert set(shells.fish(hostile, env, "ckpt ls runs --run ")) == plain

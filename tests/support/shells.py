@@ -76,7 +76,9 @@ def with_ckpt(where: Path) -> dict[str, str]:
     """An environment whose first ``ckpt`` is this one."""
     where.mkdir()
     (where / "ckpt").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m ckpt_tools "$@"\n')
-    (where / "ckpt").chmod(0o755)
+    (where / "my-trainer").write_text("#!/bin/sh\n")
+    for command in where.iterdir():
+        command.chmod(0o755)
     keep = ("LD_LIBRARY_PATH", "PYTHONPATH")
     kept = {name: os.environ[name] for name in keep if name in os.environ}
     return {**kept, "PATH": f"{where}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}

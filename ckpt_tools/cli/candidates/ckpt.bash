@@ -12,12 +12,14 @@ _ckpt() {
         compopt +o default +o bashdefault -o dirnames
         ;;
     command*)
+        local word
+        for ((word = 1; word < COMP_CWORD; word++)); do
+            [ "${COMP_WORDS[word]}" != -- ] || break
+        done
         if declare -F _command_offset >/dev/null; then
-            local word
-            for ((word = 1; word < COMP_CWORD; word++)); do
-                [ "${COMP_WORDS[word]}" != -- ] || break
-            done
             _command_offset "$((word + 1))"
+        elif ((COMP_CWORD == word + 1)); then
+            mapfile -t COMPREPLY < <(compgen -c -- "$2")
         fi
         ;;
     *)
