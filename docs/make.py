@@ -15,6 +15,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 import commands  # noqa: E402 - beside this file
 import flow  # noqa: E402
 import manual  # noqa: E402
+import schemas  # noqa: E402
 import site_pages  # noqa: E402
 
 from ckpt_tools.findings import CODES  # noqa: E402 - needs the path above when the package is not installed
@@ -308,6 +309,7 @@ PAGES = {
     HERE / "did-not-resume.svg": flow.chart,
     HERE / "reference/commands.md": site_pages.commands_page,
     **manual.manual_pages(),
+    **schemas.schema_pages(HERE.parent / "ckpt_tools/output/schemas"),
 }
 
 

@@ -175,7 +175,9 @@ def _fail(argv: Sequence[str], error: CkptError) -> int:
 
 def _usage(argv: Sequence[str], error: Exception) -> int:
     error.show()  # type: ignore[attr-defined]  # execute() has looked
-    message = getattr(error, "message", str(error))
+    # A missing argument is named only in what is shown of the error.
+    shown = getattr(error, "format_message", None)
+    message = shown() if shown else str(error)
     return _answer(argv, "UsageError", UsageError(message, "see 'ckpt --help'"))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools import __version__
 from ckpt_tools.model.answers import FileReport, Sample, Scan, Verification
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.plan import FileLoad, LoadPlan, Resume, Rollback
 from ckpt_tools.model.report import Region, Report, Scalar
 from ckpt_tools.output.failure import Failure, code_of
@@ -31,7 +31,7 @@ def render(result: Verification | LoadPlan | Scan | Failure, view: View | None =
     It takes a view as every output does, and nothing of it counts here.
     """
     if isinstance(result, Failure):
-        return dump(_plan(result.plan) if result.plan else failed(result))
+        return dump({**_plan(result.plan), "error": _error(result)} if result.plan else failed(result))
     if isinstance(result, Verification):
         return dump(_verification(result))
     if isinstance(result, LoadPlan):
@@ -104,12 +104,18 @@ def problem(name: str, message: str, hint: str, exit_code: int, *, one_line: boo
 
 
 def failed(failure: Failure) -> Object:
-    """What a command without an answer says."""
+    """What a command without an answer says; whoever reads verdicts and files of answers finds them here."""
     return {
         "schema": "ckpt-tools/error/v1",
         "tool_version": __version__,
-        "error": fields(failure, "code", "message", "hint", "exit_code"),
+        "error": _error(failure),
+        "verdict": str(Verdict.UNKNOWN),
+        "files": [],
     }
+
+
+def _error(failure: Failure) -> Object:
+    return fields(failure, "code", "message", "hint", "exit_code")
 
 
 def catalogue(name: str, entries: Sequence[Mapping[str, object]], **more: object) -> str:
