@@ -12,9 +12,16 @@ import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from places import ROOT
+
+if sys.version_info >= (3, 11):
+    from tomllib import loads as toml_loads
+else:
+    from tomli import loads as toml_loads
 
 BUILD = ROOT / ".ci/build"
 MOST = {"wheel": 2_500_000, "sdist": 5_000_000}
@@ -122,6 +129,55 @@ def test_shellcheck_has_nothing_to_say() -> None:
         [Path(sys.executable).with_name("shellcheck"), *scripts], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout
+
+
+WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+
+
+def needed(job: str) -> set[str]:
+    """The jobs before this one."""
+    first = WORKFLOW[job].get("needs", [])
+    names = {first} if isinstance(first, str) else set(first)
+    return names.union(*(needed(name) for name in names))
+
+
+def test_nothing_is_published_that_was_not_tried_and_attested() -> None:
+    assert needed("publish") == {"build", "again", "wheel", "attest"}
+    assert {job for job in WORKFLOW if "ref_type == 'tag'" in WORKFLOW[job].get("if", "")} == {
+        "attest", "publish", "page",
+    }  # fmt: skip
+    assert WORKFLOW["publish"]["permissions"] == {"id-token": "write"}  # trusted: there is no password
+    assert "secrets." not in str(WORKFLOW)
+
+
+def test_every_python_that_the_package_names_is_tried() -> None:
+    metadata = toml_loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {word.rpartition(" ")[2] for word in metadata["classifiers"] if re.search(r":: 3\.\d+$", word)}
+    assert set(WORKFLOW["wheel"]["strategy"]["matrix"]["python"]) == named | {"3.14"}
+    nox = (ROOT / "noxfile.py").read_text()
+    assert set(re.findall(r'"(3\.\d+)"', nox.partition("PYTHONS = ")[2].partition("\n")[0])) == named
+
+
+def test_the_recipe_asks_for_what_the_package_asks_for() -> None:
+    recipe = yaml.safe_load((ROOT / "recipe/recipe.yaml").read_text())
+    metadata = toml_loads((ROOT / "pyproject.toml").read_text())["project"]
+    ours = {name.partition(";")[0].replace(">=", " >=") for name in metadata["dependencies"]}
+    theirs = {name.removeprefix("python-") for name in recipe["requirements"]["run"][1:]}
+    assert theirs == ours
+    assert f">={recipe['context']['python_min']}" == metadata["requires-python"]
+    points = {f"{name} = {where}" for name, where in metadata["scripts"].items()}
+    assert set(recipe["build"]["python"]["entry_points"]) == points
+
+
+def test_the_recipe_is_rendered() -> None:
+    why = "py-rattler-build (the release extra) is not installed: the recipe is compared, not rendered"
+    rattler_build = pytest.importorskip("rattler_build", reason=why)
+    from ckpt_tools import __version__
+
+    recipe = rattler_build.Stage0Recipe.from_file(str(ROOT / "recipe/recipe.yaml"))
+    (made,) = recipe.render(rattler_build.VariantConfig())
+    assert (made.recipe.package.name, str(made.recipe.package.version)) == ("ckpt-tools", __version__)
+    assert "crc32c >=2.7" in made.recipe.requirements.run
 
 
 @pytest.fixture
