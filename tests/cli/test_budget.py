@@ -222,7 +222,8 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 
 def test_waiting_for_another_reader_ends_with_the_budget(tmp_path: Path) -> None:
-    from ckpt_tools.cache.locks import directory, turn
+    from ckpt_tools.cache.locks import turn
+    from ckpt_tools.settings.directories import verdicts as directory
 
     root = megatron(tmp_path / "run")
     os.makedirs(directory(os.environ), 0o700)

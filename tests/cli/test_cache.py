@@ -30,7 +30,7 @@ from owners import Owners
 from ckpt_tools import errors
 from ckpt_tools.api import latest, plan, verify
 from ckpt_tools.cache.codec import pack, unpack
-from ckpt_tools.cache.locks import directory, inside, turn
+from ckpt_tools.cache.locks import inside, turn
 from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
@@ -38,6 +38,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.model.tensor import Box, Stats
 from ckpt_tools.reading import reader
+from ckpt_tools.settings.directories import verdicts as directory
 from ckpt_tools.storage import Identity
 
 CACHED = Selection(cache=True, settle=0.0)
@@ -319,7 +320,7 @@ def test_another_version_asks_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
     asked(root)
-    monkeypatch.setattr(reader, "__version__", "99")
+    monkeypatch.setattr(reader, "tool_version", lambda: "99")
     assert asked(root).bytes_read > 2 * BIG
 
 
@@ -661,7 +662,8 @@ def test_who_gets_the_lock_looks_again(tmp_path: Path, monkeypatch: pytest.Monke
 
 HOLDER = """
 import os, sys
-from ckpt_tools.cache.locks import directory, turn
+from ckpt_tools.cache.locks import turn
+from ckpt_tools.settings.directories import verdicts as directory
 home = directory(os.environ)
 os.makedirs(home, 0o700, exist_ok=True)
 with turn(home, sys.argv[1], True) as ours:

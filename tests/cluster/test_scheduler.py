@@ -285,7 +285,7 @@ def test_the_worker_sees_another_file_of_this_name(tmp_path: Path, monkeypatch: 
 
 def test_other_versions_do_not_work_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big(tmp_path / "model.pt", 1)
-    monkeypatch.setattr(worker, "__version__", "0.0.9")
+    monkeypatch.setattr(worker, "tool_version", lambda: "0.0.9")
     with pytest.raises(CannotLook, match=r"has ckpt-tools 0\.0\.9"):
         asked(tmp_path)
 
