@@ -19,6 +19,7 @@ SIZES = {
     "wide": ({"width": 1680, "height": 1050}, 1, "light", ""),
     "laptop": ({"width": 1280, "height": 800}, 1, "light", "heatmap"),
     "dark": ({"width": 1440, "height": 1120}, 1, "dark", "timeline"),
+    "tensors": ({"width": 1280, "height": 560}, 1, "light", "tensors"),
     "phone": ({"width": 390, "height": 844}, 2, "light", ""),
 }
 """Name -> (screen, pixels of the device for each of the page, colours, the section that is scrolled to)."""

@@ -36,6 +36,14 @@ ENOUGH = 64
 """Values below which a tensor has no distribution to compare with."""
 
 
+SAMPLED = 512
+"""Numbers of a chunk that the distribution is drawn from, about."""
+RARELY = 16
+"""Of the chunks of a tensor the first one is sampled, and then one in so many."""
+POWERS = 64
+"""Powers of two that one distribution has at most: in a wider one several are one."""
+
+
 class _Tally:
     """Counts of one tensor, chunk by chunk, and where the first NaN and the first infinity are (byte offset
     in the file).
@@ -45,6 +53,8 @@ class _Tally:
         self.kind, self.sign, self.scratch = kind, 1 << (8 * kind.width - 1), scratch
         self.count = self.nan = self.inf = self.denormal = self.zeros = 0
         self.first_nan = self.first_inf = -1
+        self.chunks = 0
+        self.exponents: npt.NDArray[np.intp] | None = None
         self.high = (
             self.low
         ) = -1  # the largest magnitude patterns of positive and of negative numbers, -1 for none
@@ -61,6 +71,9 @@ class _Tally:
         positive = (top, least) if top >= 0 else (-1, sign)
         negative = (most - sign, bottom + sign) if bottom < 0 else (-1, sign)
         self.count += patterns.size
+        if self.chunks % RARELY == 0:
+            self._sample(patterns)
+        self.chunks += 1
         if max(positive[0], negative[0]) >= kind.special or (kind.fnuz and negative[1] == 0):
             patterns = self._special(patterns, offset)
             if not patterns.size:
@@ -79,6 +92,35 @@ class _Tally:
             zeros = patterns.size - _count(doubled)
             self.zeros += zeros
             self.denormal += _count(doubled < 2 << kind.mantissa) - zeros
+
+    def _sample(self, patterns: Patterns) -> None:
+        """Count the exponents of some of a chunk: those of all would take longer than all else."""
+        import numpy as np
+
+        some = patterns[:: max(1, patterns.size // SAMPLED)] & (self.sign - 1)
+        size = 1 << (8 * self.kind.width - 1 - self.kind.mantissa)
+        counts = np.bincount((some >> self.kind.mantissa).astype(np.intp), minlength=size)
+        self.exponents = counts if self.exponents is None else self.exponents + counts
+
+    def _magnitudes(self) -> tuple[tuple[int, int], ...]:
+        """The distribution, of few enough powers. Exponent 0 is that of zeros and denormals, the last one is
+        that of what is no number.
+        """
+        if self.exponents is None:
+            return ()
+        numbers = self.exponents[1 : len(self.exponents) - self.kind.inf]
+        found = numbers.nonzero()[0]
+        powers = dict(zip((found + 1 - self.kind.bias).tolist(), numbers[found].tolist(), strict=True))
+        largest = max(self.largest, 0) >> self.kind.mantissa
+        if largest:  # the one that is far from all others, which no sample may miss
+            powers.setdefault(largest - self.kind.bias, 1)
+        if not powers:
+            return ()
+        apart = -(-(max(powers) - min(powers) + 1) // POWERS)
+        joined = Counter[int]()
+        for power, n in powers.items():
+            joined[power // apart * apart] += n
+        return tuple(sorted(joined.items()))
 
     def _special(self, patterns: Patterns, offset: int) -> Patterns:
         """Count what is no number, and return the rest."""
@@ -107,10 +149,9 @@ class _Tally:
     def stats(self, t: Tensor, absurd: int) -> Stats:
         low = self.low | self.sign if self.low >= 0 else self.high_end if self.high >= 0 else None
         high = self.high if self.high >= 0 else self.low_end | self.sign if self.low >= 0 else None
-        ends = (None if p is None else value(p, self.kind) for p in (low, high))
-        return Stats(
-            t.name, t.dtype, self.count, self.nan, self.inf, self.denormal, absurd, self.zeros, *ends
-        )
+        least, most = (None if p is None else value(p, self.kind) for p in (low, high))
+        counts = (self.count, self.nan, self.inf, self.denormal, absurd, self.zeros)
+        return Stats(t.name, t.dtype, *counts, least, most, self._magnitudes())
 
 
 def _count(mask: Any) -> int:

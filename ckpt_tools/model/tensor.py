@@ -40,7 +40,8 @@ class Stats:
     there, a complex number is two.
 
     ``min`` and ``max`` are over the finite ones, None when there are none. ``absurd`` is 0 where it was not
-    decided (fewer than 64 numbers).
+    decided (fewer than 64 numbers). ``magnitudes`` are (power of two, how many) of a sample of those that are
+    neither zero, denormal nor special; with (p, n) begin those before the next p.
     """
 
     name: str
@@ -53,3 +54,4 @@ class Stats:
     zeros: int
     min: float | None
     max: float | None
+    magnitudes: tuple[tuple[int, int], ...] = ()

@@ -262,6 +262,20 @@ def test_all_of_it_is_saved_as_json(shown: Open, demo: dict[str, Any]) -> None:
     of.requests[1:] = [url for url in of.requests[1:] if not url.startswith("blob:")]
 
 
+def test_odd_numbers_come_first_with_their_distribution(shown: Open, demo: dict[str, Any]) -> None:
+    of = shown(demo)
+    rows = texts(of, "#tensors tbody tr")
+    assert "layers.1.mlp" in rows[0] and "iter_0005500/mp_rank_05" in rows[0]
+    assert any("layers.0.mlp" in row and "2.7e+21" in row for row in rows)
+    assert texts(of, "#tensors th")[:4] == ["Tensor", "Magnitudes", "NaN", "Absurd"]
+    wide = of.page.locator("#tensors .bars", has=of.page.locator("span")).evaluate_all(
+        "all => Math.max(...all.map((one) => one.children.length))"
+    )
+    assert wide > 30  # from 2^-16 to 2^71, two powers a bar; other tensors have half as many
+    of.page.fill("#tensors .search", "norm iter_0000500")
+    assert all("model.norm" in row for row in texts(of, "#tensors tbody tr"))
+
+
 def test_light_and_dark(shown: Open, demo: dict[str, Any]) -> None:
     back = "getComputedStyle(document.body).backgroundColor"
     of, night = shown(demo), shown(demo, color_scheme="dark")

@@ -103,6 +103,30 @@ def test_any_patterns_are_counted_as_numpy_counts_them(drawn: tuple[str, bytes])
     assert (s.min, s.max) == ((finite.min(), finite.max()) if finite.size else (None, None))
 
 
+@pytest.mark.parametrize("dtype", sorted(WIDTHS))
+def test_the_distribution_of_few_numbers_is_that_of_all(dtype: str) -> None:
+    x = np.random.default_rng(7).normal(0, 0.02, 500).astype(WIDTHS[dtype])
+    x[:5] = [0, np.nan, np.inf, -np.inf, -8]
+    _, s = one(x.tobytes(), dtype)
+    finite = x[np.isfinite(x) & (x != 0)].astype("f8")
+    finite = finite[abs(finite) >= np.finfo(x.dtype).smallest_normal]
+    powers, counts = np.unique(np.frexp(finite)[1] - 1, return_counts=True)
+    assert list(s.magnitudes) == list(zip(powers.tolist(), counts.tolist(), strict=True))
+
+
+def test_a_distribution_is_small_however_wide_and_however_many_numbers() -> None:
+    x = 2.0 ** np.random.default_rng(7).integers(-1000, 1000, 3_000_000)
+    _, s = one(x.astype("<f8").tobytes(), "float64")
+    assert 32 < len(s.magnitudes) <= module.POWERS + 1
+    assert sum(n for _, n in s.magnitudes) < x.size / 10
+    spread = [n for _, n in s.magnitudes[1:-1]]
+    assert max(spread) < 5 * min(spread)
+    assert one(np.zeros(100, "<f4").tobytes(), "float32")[1].magnitudes == ()
+    lone = np.full(100_000, 0.01, "<f4")
+    lone[77_777] = -1e30
+    assert one(lone.tobytes(), "float32")[1].magnitudes[-1][1] == 1
+
+
 def test_counts_and_places_across_chunks() -> None:
     x = np.ones(3 * CHUNK // 4 + 17, "<f4")
     x[[CHUNK // 4 - 1, CHUNK // 4, -1]] = np.nan

@@ -30,6 +30,7 @@ SHAPES = {"embedding": (64, 40), "layers.0.attention": (48, 24), "layers.0.mlp":
           "layers.1.mlp": (64, 24), "norm": (48,)}  # fmt: skip
 DIED, GASP, BACK_TO = 3000, 3173, 2500
 PAUSE = 86_400
+DIVERGED = 5500
 
 
 def grow(root: Path, ranks: int = 64, last: int = 8000) -> Path:
@@ -76,8 +77,13 @@ def save(root: Path, step: int, present: range, ranks: int, at: float) -> None:
 
 
 def state(step: int, tp: int) -> dict[str, torch.Tensor]:
+    """The numbers of one tensor parallel rank: those of one layer are no numbers any more for a while."""
     numbers = torch.Generator().manual_seed(step * TP + tp)
-    return {name: torch.randn(shape, generator=numbers) * 0.02 for name, shape in SHAPES.items()}
+    made = {name: torch.randn(shape, generator=numbers) * 0.02 for name, shape in SHAPES.items()}
+    if (step, tp) == (DIVERGED, 5):
+        made["layers.1.mlp"][3, 4:9] = float("nan")
+        made["layers.0.mlp"][7, 7] = 2.7e21
+    return made
 
 
 def flip(path: Path) -> None:

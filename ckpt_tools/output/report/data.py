@@ -279,7 +279,12 @@ def _odd(s: Stats) -> int:
 
 
 def _stats(s: Stats) -> Object:
-    return {**fields(s, "name", "dtype", *COUNTS), "min": scalar(s.min), "max": scalar(s.max)}
+    return {
+        **fields(s, "name", "dtype", *COUNTS),
+        "min": scalar(s.min),
+        "max": scalar(s.max),
+        "magnitudes": s.magnitudes,
+    }
 
 
 def render(of: Mapping[str, object]) -> str:

@@ -117,34 +117,36 @@ function tensorsSection(doc) {
   const { listed, total } = doc.tensors;
   if (!listed.length) return null;
   const number = (name, title) => ({ name, title, kind: "number", cell: (i) => (listed[i][name] ? count(listed[i][name]) : "–"), key: (i) => listed[i][name] });
+  const spread = (rows) => (rows.length ? rows[rows.length - 1][0] - rows[0][0] : -1);
+  const told = [number("nan", "NaN"), number("inf", "Infinite"), number("absurd", "Absurd"), number("zeros", "Zeros"), number("denormal", "Denormal")];
   const table = new Table(listed.length, [
     { name: "tensor", title: "Tensor", kind: "path", cell: (i) => printable(listed[i].name), key: (i) => listed[i].name },
-    { name: "file", title: "File", kind: "path", cell: (i) => below(doc.files.path[listed[i].file], rootOf(doc, listed[i].file)), key: (i) => listed[i].file },
-    { name: "type", title: "Type", cell: (i) => listed[i].dtype, key: (i) => listed[i].dtype },
-    number("count", "Numbers"), number("nan", "NaN"), number("inf", "Infinite"), number("absurd", "Absurd"), number("zeros", "Zeros"), number("denormal", "Denormal"),
+    { name: "magnitudes", title: "Magnitudes", cell: (i) => histogram(listed[i]), key: (i) => spread(listed[i].magnitudes) },
+    ...told.filter((column) => listed.some((one) => one[column.name])),
     { name: "least", title: "Least", kind: "number", cell: (i) => value(listed[i].min), key: (i) => Number(listed[i].min) },
     { name: "most", title: "Most", kind: "number", cell: (i) => value(listed[i].max), key: (i) => Number(listed[i].max) },
-    ...(listed.some((one) => one.histogram) ? [{ name: "shape", title: "Magnitudes", cell: (i) => histogram(listed[i]), key: (i) => (listed[i].histogram ? listed[i].histogram.length : 0) }] : []),
-  ], { label: "Tensors", page: 10, sort: ["nan", true], text: (i) => listed[i].name + " " + doc.files.path[listed[i].file] });
+    number("count", "Numbers"), { name: "type", title: "Type", kind: "nowrap", cell: (i) => listed[i].dtype, key: (i) => listed[i].dtype },
+    { name: "file", title: "File", kind: "path", cell: (i) => below(doc.files.path[listed[i].file], rootOf(doc, listed[i].file)), key: (i) => listed[i].file },
+  ], { label: "Tensors", page: 10, sort: ["", false], text: (i) => listed[i].name + " " + doc.files.path[listed[i].file] });
   const search = element("input", { class: "search", type: "search", placeholder: "Search tensors", "aria-label": "Search tensors", autocomplete: "off" });
   search.addEventListener("input", () => { table.query = search.value; table.refresh(); });
   const omitted = total > listed.length ? element("p", { class: "quiet" }, "The first " + count(listed.length) + " of " + count(total) + ", the odd ones before others.") : null;
-  return long(card("tensors", "Numbers in tensors", "What level values counted in each tensor: NaN, infinities and absurd numbers are what a flipped bit or a diverged training leaves.", element("div", { class: "only-screen" }, search), omitted, table.box));
+  return long(card("tensors", "Numbers in tensors", "What level values counted in each tensor: NaN, infinities and absurd numbers are what a flipped bit or a diverged training leaves. Magnitudes are a sample, by power of two; a bar far from the others is a number far from the others.", element("div", { class: "only-screen" }, search), omitted, table.box));
 }
 
+// Bars by power of two, as high as the logarithm of how many there are: one number far from all others is seen.
 function histogram(one) {
-  if (!one.histogram || !one.histogram.length) return "–";
-  const most = Math.max(...one.histogram.map(([, n]) => n));
-  const first = one.histogram[0][0];
-  const last = one.histogram[one.histogram.length - 1][0];
-  const words = "magnitudes from 2^" + first + " to 2^" + (last + 1) + ", most around 2^" + one.histogram.find(([, n]) => n === most)[0];
-  const at = new Map(one.histogram);
-  const width = Math.max(1, Math.ceil((last - first + 1) / 40));
+  const rows = one.magnitudes;
+  if (!rows.length) return "–";
+  const most = Math.max(...rows.map(([, n]) => n));
+  const [first, last] = [rows[0][0], rows[rows.length - 1][0]];
+  const apart = rows.slice(1).reduce((least, [power], i) => Math.min(least, power - rows[i][0]), last - first || 1);
+  const at = new Map(rows);
   const bars = [];
-  for (let power = first; power <= last; power += width) {
-    let n = 0;
-    for (let inner = power; inner < power + width; inner++) n += at.get(inner) || 0;
-    bars.push(element("span", { css: { height: n ? Math.max(4, (100 * Math.log1p(n)) / Math.log1p(most * width)) + "%" : "0" }, title: "2^" + power + ": " + count(n) }));
+  for (let power = first; power <= last; power += apart) {
+    const n = at.get(power) || 0;
+    bars.push(element("span", { css: { height: n ? Math.max(8, (100 * Math.log1p(n)) / Math.log1p(most)) + "%" : "0" } }));
   }
-  return element("div", { class: "bars", role: "img", "aria-label": words }, bars);
+  const words = "from 2^" + first + " to 2^" + (last + apart) + ", most at 2^" + rows.find(([, n]) => n === most)[0];
+  return element("div", { class: "magnitudes" }, element("div", { class: "bars", role: "img", "aria-label": "Magnitudes " + words, title: words }, bars), element("span", { class: "quiet" }, "2^" + first + " … 2^" + (last + apart)));
 }

@@ -43,7 +43,7 @@ class Table {
       }
       rows.push(i);
     }
-    const column = this.columns.find((one) => one.name === this.sort[0]);
+    const column = this.columns.find((one) => one.name === this.sort[0]) || { key: (i) => i };
     const keys = new Array(this.total);
     for (const i of rows) keys[i] = column.key(i);
     const sign = this.sort[1] ? -1 : 1;
