@@ -55,7 +55,7 @@ def in_bash(line: str, word: str | None = None) -> list[str]:
     return offered(env=env, shell="bash")
 
 
-def test_words_of_every_kind(tmp_path: Path) -> None:
+def test_words_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = str(megatron(tmp_path / "runs" / "llm"))
     assert offered("") == ["words", *COMMANDS]
     assert offered("ver") == ["words", "verify"]
@@ -68,6 +68,12 @@ def test_words_of_every_kind(tmp_path: Path) -> None:
     assert offered("plan", "--format", "")[1:] == listed.split(", ")
     assert offered("ls", root, "--max-step", "") == ["words", "20", "10"]
     assert offered("ls", str(tmp_path), "--run", "") == ["words", "runs/llm"]
+    monkeypatch.setenv("RUNS", str(tmp_path))
+    assert (
+        offered("ls", "$RUNS", "--run", "")
+        == offered("ls", "${RUNS}/", "--run", "ru")
+        == ["words", "runs/llm"]
+    )
     assert offered("ls", "--run", "", env={"CKPT_ROOT": str(tmp_path)}) == ["words", "runs/llm"]
     assert "slurm" in offered("hook", "install", "") and offered("hook", "ins") == ["words", "install"]
     assert offered("completion", "") == ["words", *candidates.SHELLS]

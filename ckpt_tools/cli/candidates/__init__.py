@@ -114,8 +114,8 @@ class Line:
         elif metavar in ("RUN", "STEP"):
             from ckpt_tools.cli.candidates.live import names
 
-            root = os.path.expanduser(roots[0] if roots else self.environ.get("CKPT_ROOT") or os.curdir)
-            found = names(root)
+            root = roots[0] if roots else self.environ.get("CKPT_ROOT") or os.curdir
+            found = names(os.path.expandvars(os.path.expanduser(root)))
             return [(name, "") for name in (found.runs if metavar == "RUN" else found.steps)]
         elif f"={metavar}" in self._tables:
             return [row[::2] for row in self._rows(f"={metavar}")]
