@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -95,6 +96,9 @@ def _file(given: Mapping[str, Any]) -> str | None:
         return None
     from ckpt_tools.storage.whole_file import check_writable
 
+    asked = [*given.get("paths", ()), *(given.get(name) for name in ("root", "file", "a", "b"))]
+    if any(one is not None and _same(one, path) for one in asked):
+        raise UsageError(f"-o {path} would replace what the command is about", "name another FILE")
     check_writable(path)
     return path
 
@@ -108,6 +112,13 @@ def _registered(choice: str, kind: str) -> tuple[str, ...]:
     else:
         broken_plugins(("outputs",))
     return registry.names(kind)
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other) and not os.path.isdir(one)
+    except OSError:
+        return False
 
 
 def text_of(document: Verification | LoadPlan, to: Output) -> str:

@@ -10,7 +10,7 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
-from ckpt_tools.output.observed import below_here, observed, place
+from ckpt_tools.output.observed import below_here, observed, place, unseen
 from ckpt_tools.output.page import FEW, View
 from ckpt_tools.output.words import printable
 
@@ -42,7 +42,8 @@ def _annotation(f: Finding) -> str:
     file = re.sub(r"[^\r\n]+", lambda m: printable(m[0]), below_here(f.path))
     where = f"file={_property(file)}," if f.path else ""
     text = ". ".join(filter(None, (place(f), f.hint)))
-    return f"::{_COMMAND[f.severity]} {where}title={_property(f'ckpt: {f.code}')}::{_message(text)}"
+    command = "error" if unseen(f) else _COMMAND[f.severity]
+    return f"::{command} {where}title={_property(f'ckpt: {f.code}')}::{_message(text)}"
 
 
 def _message(text: str) -> str:

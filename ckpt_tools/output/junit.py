@@ -9,13 +9,12 @@ import re
 from collections.abc import Iterable, Iterator
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.model.answers import FileReport, Verification
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import FileLoad, LoadPlan
 from ckpt_tools.output.failure import Failure
-from ckpt_tools.output.observed import chosen, counted, place
+from ckpt_tools.output.observed import chosen, counted, place, unseen
 from ckpt_tools.output.page import View, relative
 from ckpt_tools.output.words import printable
 
@@ -105,8 +104,7 @@ def _across(v: Verification, view: View) -> Iterator[Case]:
     for f in v.findings:
         by_path.setdefault(f.path, []).append(f)
     for path, found in by_path.items():
-        unseen = any(f.code in NOT_SEEN and f.severity is not Severity.NOTE for f in found)
-        verdict = Verdict.UNKNOWN if unseen else worst(found)
+        verdict = Verdict.UNKNOWN if any(map(unseen, found)) else worst(found)
         yield _judged("ckpt.verify.across", relative(path, v.root) or ".", verdict, found, view)
 
 

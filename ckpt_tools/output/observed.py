@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import frozen
@@ -44,9 +45,14 @@ def observed(document: Verification | LoadPlan | Failure, view: View) -> Observe
     if isinstance(document, Verification):
         title = f"ckpt verify: {document.verdict}"
         findings = _worst_first(_of_files(document), view)
-        empty = not (document.files or findings)
+        empty = not document.files
         return Observed(title, counted(document), document.root, findings, empty=empty)
     return Observed("ckpt plan", chosen(document), document.root, _worst_first(_of_plan(document), view))
+
+
+def unseen(f: Finding) -> bool:
+    """Whether something was not looked at, which is never good news whatever the severity."""
+    return f.severity is not Severity.NOTE and (f.code in NOT_SEEN or f.code == "not-inspected")
 
 
 def counted(v: Verification) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from ckpt_tools.errors import NoCheckpoint
 from ckpt_tools.model.answers import Verification
-from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.finding import Verdict, blind, worst
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
@@ -78,7 +79,8 @@ def _answered(command: str, root: str, view: View, code: int) -> Iterator[Gauge]
 
 def _verified(v: Verification, view: View) -> Iterator[Gauge]:
     root, s = absolute(v.root), v.summary
-    yield from _answered("verify", root, view, 0)
+    nothing = not v.files and worst(v.findings) is not Verdict.BROKEN and not blind(v.findings)
+    yield from _answered("verify", root, view, NoCheckpoint.exit_code if nothing else 0)
     states = [({"verdict": str(word)}, int(word is v.verdict)) for word in Verdict]
     yield _by("ckpt_verify_verdict", "1 for the verdict over everything.", root, states)
     counts = [({"verdict": w}, n) for w, n in _counts(v)]

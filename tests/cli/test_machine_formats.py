@@ -151,6 +151,18 @@ def test_junit_of_nothing_is_no_success() -> None:
     empty = Verification("/d", Verdict.OK, sample.verification().level, Summary())
     assert read.junit(shown("junit", empty)).get("errors") == "1"
     assert read.github(shown("github", empty))[0][0] == "error"
+    assert read.samples(shown("prometheus", empty))["ckpt_verify_failure_code", (("root", "/d"),)] == 3
+
+
+def test_what_was_not_looked_at_is_an_error_whatever_its_severity(asker: Asker, tmp_path: Path) -> None:
+    plain(tmp_path)
+    (tmp_path / "notes").mkdir()
+    for paths, code in ((["notes"], 3), (["run", "notes"], 5)):
+        got, out, _ = asker.execute("verify", *paths, "--format", "junit")
+        assert got == code and read.junit(out).get("errors") == "1"
+        assert "error" in [
+            level for level, *_ in read.github(asker.execute("verify", *paths, "--format", "github")[1])
+        ]
 
 
 def test_junit_of_a_plan() -> None:
@@ -214,7 +226,8 @@ def test_github_annotations() -> None:
     level, properties, message = commands[0]
     assert (level, properties) == ("error", {"file": "/d/a\nb,c:d%e", "title": "ckpt: crc-mismatch"})
     assert message.startswith("50 % off: a, b (at byte 7). ")
-    assert {c[0] for c in commands} == {"error", "warning"}
+    assert {c[0] for c in commands} == {"error"}  # what is unreadable is no good news
+    assert {c[0] for c in read.github(shown("github", sample.plan()))} == {"error", "warning"}
     assert "notice" in {c[0] for c in read.github(shown("github", verification("/d/a", "b"), verbose=True))}
     assert read.github(shown("github", failure("/d/x", "why")))[-1][::2] == ("error", "why. why")
 

@@ -232,7 +232,7 @@ def test_all_answer_alike_whatever_the_tracker_says(
 # -- what must not matter ------------------------------------------------------------------------------------
 
 FORMATS = {
-    "plan": ("table", "json", "shell", "junit", "sarif", "github", "markdown", "csv", "prometheus"),
+    "plan": ("table", "json", "shell", "junit", "sarif", "github", "markdown", "csv", "prometheus", "html"),
     "latest": ("text", "json", "shell"),
     "hook": ("shell", "json", "slurm"),
     "run": ("text",),

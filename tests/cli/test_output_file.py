@@ -178,3 +178,19 @@ def test_nothing_is_coloured_or_wrapped_in_a_file(
     assert "\x1b" not in text and FILE in text
     asker.execute("verify", "run", "-o", "answer", "--color", "always")
     assert "\x1b" in (tmp_path / "answer").read_text()
+
+
+def test_what_is_asked_about_is_never_replaced(asker: Asker, tmp_path: Path) -> None:
+    root = plain(tmp_path)
+    (tmp_path / "link").symlink_to(root / FILE)
+    for line in (
+        f"verify run {root / FILE}",
+        f"show run/{FILE}",
+        f"diff run/{FILE} run",
+        f"plan run/{FILE}",
+        "show link",
+    ):
+        for place in (f"run/{FILE}", "link"):
+            code, out, err = asker.execute(*line.split(), "-o", place)
+            assert (code, out) == (2, "") and "would replace what the command is about" in err
+    assert (root / FILE).read_bytes() == (plain(tmp_path / "again") / FILE).read_bytes()

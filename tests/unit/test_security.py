@@ -175,6 +175,10 @@ HELD = {
     "T10": attacks("names that begin with a dash"),
     "T11": ("test_config.py::test_no_configuration_is_read_from_the_scanned_tree",),
     "T12": ("test_load.py::test_nothing_of_the_file_is_run", "test_load.py::test_the_loader_cannot_write"),
+    "T13": (
+        "test_machine_formats.py::test_hostile_names",
+        "test_machine_formats.py::test_no_name_and_no_message_breaks_a_format",
+    ),
     "E1": (
         "test_working_directory.py::test_the_load_child_imports_nothing_from_the_working_directory",
         *attacks("modules in the working directory: ckpt, load level, mmap"),
