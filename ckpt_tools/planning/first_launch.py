@@ -93,7 +93,9 @@ def _no_checkpoint(session: Session, unfinished: Sequence[Checkpoint]) -> NoChec
     only_begun = f"{session.root} holds only unfinished saves ({begun})"
     text = only_begun if begun else f"there is no checkpoint in {session.root}"
     hidden = len(session.found.excluded.paths)
-    return NoCheckpoint(f"{text} (hidden by --exclude: {hidden:,})" if hidden else text)
+    text += f" (hidden by --exclude: {hidden:,})" if hidden else ""
+    unasked = ", ".join(map(str, plugins.left_out()))
+    return NoCheckpoint(f"{text} (left out by --no-plugins: {unasked})" if unasked else text)
 
 
 def _no_such_run(session: Session, selection: Selection, others: Sequence[Checkpoint]) -> Outcome:

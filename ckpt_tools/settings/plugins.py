@@ -201,6 +201,13 @@ def broken(groups: Collection[str] = GROUPS) -> list[Broken]:
         return sorted(wrong, key=str)  # whatever was asked for first
 
 
+def left_out() -> list[Package]:
+    """The packages that would decide as well, had the caller not switched plug-ins off."""
+    with _state.lock:
+        entries = installed.entry_points(installed.listed())[0] if _off() else []
+    return list(dict.fromkeys(e.package for e in entries if e.group in DECIDING))
+
+
 def findings() -> Iterator[Finding]:
     """What an answer has to say: with a plug-in more it might be another one."""
     for one in broken(DECIDING):

@@ -15,6 +15,8 @@ from typing import Any
 
 import own_plugins
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from own_plugins import BOTH, FORMAT, LAYOUT, install, saved
 from places import DOCS, FORMAT_FILES, ROOT
 from run_helpers import megatron
@@ -160,7 +162,8 @@ def test_a_list_names_the_package(example: Path, listing: str, name: str) -> Non
 def test_without_plugins_the_example_is_not_there(example: Path, tmp_path: Path) -> None:
     run = own_plugins.acme(tmp_path / "run")
     for words, env in ((("--no-plugins",), {}), ((), {"CKPT_NO_PLUGINS": "1"})):
-        assert process(example, "plan", run, *words, **env).returncode == 3
+        done = process(example, "plan", run, *words, **env)
+        assert (done.returncode, "left out by --no-plugins: ckpt-acme 1.0.0" in done.stderr) == (3, True)
     done = process(example, "seal", run, "--dry-run", CKPT_NO_PLUGINS="perhaps")  # it has no flag of its own
     assert done.returncode == 2
     assert "CKPT_NO_PLUGINS: 'perhaps' is neither true nor false" in done.stderr
@@ -399,6 +402,21 @@ def test_leftovers_relative_places_and_places_that_are_not_there(
     assert len(entry_points(place)[0]) == 2
     found.rename(place / "~wn_parts-1.0.dist-info")  # what pip leaves of an update that was killed
     assert entry_points(place) == ([], [])
+
+
+@given(st.binary(max_size=200), st.binary(max_size=80))
+def test_no_metadata_ends_a_command(
+    tmp_path_factory: pytest.TempPathFactory, rows: bytes, headers: bytes
+) -> None:
+    """Whatever stands there: what begins like ours is an entry point of a package with a name, or nothing."""
+    place = install(tmp_path_factory.mktemp("site"))
+    (metadata,) = place.glob("*.dist-info")
+    (metadata / "entry_points.txt").write_bytes(b"[ckpt_tools.formats]\nown = own_parts:FORMAT\n" + rows)
+    (metadata / "METADATA").write_bytes(headers)
+    found, unlisted = entry_points(place)
+    assert found[0][:3] == ("formats", "own", "own_parts:FORMAT")
+    assert all(e.package.name and e.package.version for e in found)
+    assert unlisted == []
 
 
 def test_a_place_that_cannot_be_listed_is_said(
