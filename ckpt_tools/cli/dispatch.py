@@ -78,6 +78,10 @@ def execute(argv: Sequence[str]) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
+    if (path := _only_a_path(argv)) is not None:
+        from ckpt_tools.cli.look import look
+
+        return look(path)
     single = bool(argv) and argv[0] in COMMANDS and "_CKPT_COMPLETE" not in os.environ
     within = WITHIN.get((argv[0], argv[1])) if single and len(argv) > 1 else None
     words = (2 if within else 1) if single else 0
@@ -88,6 +92,24 @@ def _dispatch(argv: list[str]) -> int:
             UsageError.exit_code
         )  # versions of typer differ in whether the help text that they show here is an error
     return result if isinstance(result, int) else 0
+
+
+def _only_a_path(argv: Sequence[str]) -> str | None:
+    """A path that stands where a command would; on a terminal nothing at all means the current directory,
+    where that holds a checkpoint.
+    """
+    if "_CKPT_COMPLETE" in os.environ:
+        return None
+    if len(argv) == 1:
+        return argv[0] if argv[0] not in COMMANDS and os.path.lexists(argv[0]) else None
+    if argv or not console.terminal(sys.stdout):
+        return None
+    from ckpt_tools.api import scan
+
+    try:
+        return "." if scan().checkpoints else None
+    except CkptError:
+        return None
 
 
 @cache

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.errors import NoCheckpoint, UsageError
+from ckpt_tools.settings.resolve import nearest
 
 if TYPE_CHECKING:
     from ckpt_tools.discovery.layout_check import Checked
@@ -51,8 +53,8 @@ def layouts(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """List the known layouts: which files make a checkpoint, which file names the latest, and what cannot be
-    seen.
+    """List the known layouts; with the name of one (in the place of ROOT): which files make a checkpoint,
+    which file names the latest, and what cannot be seen.
 
     With --check: try the templates of your own layouts (or of the one that --layout names) on ROOT. Exit 1
     when a template matches nothing.
@@ -77,22 +79,40 @@ def layouts(
         return _guess(found.root, known, to)
     if check:
         return _check(found.root, found.values.get("layout"), known, to)
-    if root is not None:
-        raise UsageError(
-            "a ROOT is only looked at with --check or --guess", "say one of them, or leave ROOT out"
-        )
+    _list(known if root is None else [_named(root, known)], to, whole=root is not None)
+    return 0
+
+
+def _named(name: str, known: Layouts) -> Layout:
+    """Raises UsageError."""
+    if name in known:
+        return known[name]
+    meant = nearest(name, [layout.name for layout in known])
+    hint = f"did you mean {meant!r}? " if meant else ""
+    hint += "A ROOT is only looked at with --check or --guess; 'ckpt layouts' lists all layouts"
+    raise UsageError(f"there is no layout {name!r}", hint)
+
+
+def _list(listed: Iterable[Layout], to: output.Output, whole: bool) -> None:
+    """A line for each, or ``whole`` pages."""
+    entries = [_entry(layout) for layout in listed]
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
-        to.out(emit.catalogue("layouts", [_entry(layout) for layout in known]))
-    else:
-        from ckpt_tools.output import catalogue
+        to.out(emit.catalogue("layouts", entries))
+        return
+    from ckpt_tools.output import catalogue
 
-        rows = [{**_entry(layout), "files": _files(layout)} for layout in known]
-        columns = ["name", "title", "files", "tracker", "limits"]
-        columns += ["package"] if any(row["package"] for row in rows) else []
-        to.out(catalogue.table(rows, columns, to.view))
-    return 0
+    if whole:
+        rows = [{**e, "files": _files(layout)} for e, layout in zip(entries, listed, strict=True)]
+        to.out(
+            catalogue.pages(rows, ("title", "files", "tracker", "limits", "reference", "package"), to.view)
+        )
+        return
+    text = catalogue.table(
+        sorted(entries, key=lambda e: str(e["name"])), ("name", "title", "package"), to.view
+    )
+    to.out(f"{text}\n{len(entries)} layouts: 'ckpt layouts NAME' tells all of one\n")
 
 
 def _entry(layout: Layout) -> dict[str, object]:

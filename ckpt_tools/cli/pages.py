@@ -174,6 +174,7 @@ PANELS = {
         "--guess",
         "--root",
         "--explain",
+        "--all",
         "--explain-bytes",
         "--history",
         "--progress",

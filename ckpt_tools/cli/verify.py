@@ -64,6 +64,9 @@ def verify(
     format: options.Format = None,
     json: options.Json = False,
     progress_as: options.ProgressAs = None,
+    all: Annotated[
+        bool, typer.Option("--all", help="List good files and notes as well.", show_default=False)
+    ] = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.Color = None,
@@ -76,6 +79,7 @@ def verify(
     looked at.
     """
     given = dict(locals())
+    given["verbose"] = verbose or all
     to = output.requested(FORMATS, given, "verification")
     found = options.settings(given, to, tuple(paths))
     strict = found.values.get("strict", False)

@@ -20,7 +20,8 @@ def table(entries: Sequence[Mapping[str, object]], columns: Sequence[str], view:
     """One entry per row; the members of a list stand below each other."""
     page = Page(view)
     rows = [row for e in entries for row in zip_longest(*(_texts(e[c]) for c in columns), fillvalue="")]
-    page.table([c.replace("_", " ") for c in columns], rows)
+    dull = dict.fromkeys((c.replace("_", " ") for c in columns), known(None))
+    page.table([c.replace("_", " ") for c in columns], rows, dull=dull)
     return page.done()
 
 

@@ -19,7 +19,7 @@ def render(result: Changes, view: View = PLAIN) -> str:
     listed = page.first(result.changes)
     if listed:
         rows = [(c.state, c.label, plural(c.files, "file"), _where(c, result.root), c.why) for c in listed]
-        page.table(("state", "checkpoint", "files", "where", "why"), rows)
+        page.table(("state", "checkpoint", "files", "where", "why"), rows, below=("why", "where"))
     page.findings(result.findings, result.root)
     page.text("")
     page.text(_sum(result))

@@ -28,7 +28,11 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
     )
     if report.metadata:
         page.text("")
-        page.table(("metadata", "value"), [(key, str(value)) for key, value in report.metadata.items()])
+        page.table(
+            ("metadata", "value"),
+            [(key, str(value)) for key, value in report.metadata.items()],
+            below=("value",),
+        )
     if anatomy.tensors:
         _tensors(page, anatomy.tensors)
     if anatomy.files:
@@ -65,7 +69,7 @@ def _sealed(page: Page, files: Sequence[SealedFile]) -> None:
     listed = page.first(files)
     page.text("")
     rows = [(f.path, size(f.size), f.digest) for f in listed]
-    page.table(("sealed file", "size", "digest"), rows, right=("size",))
+    page.table(("sealed file", "size", "digest"), rows, right=("size",), below=("digest",))
     more = len(files) - len(listed)
     total = f"{plural(len(files), 'file')}, {size(sum(f.size for f in files))}"
     page.text(f"{total}{f'; {more:,} not listed (--verbose lists them)' if more else ''}", "dim")

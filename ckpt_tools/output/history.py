@@ -22,7 +22,12 @@ def render(result: History, view: View = PLAIN) -> str:
         for s in page.first(result.starts)
     ]
     if rows:
-        page.table(("when", "resumed from", "step", "lost", "passed over", "job"), rows, right=("step",))
+        page.table(
+            ("when", "resumed from", "step", "lost", "passed over", "job"),
+            rows,
+            right=("step",),
+            below=("passed over", "resumed from"),
+        )
     page.text("")
     page.text(f"{plural(len(result.starts), 'start')} of {result.root}")
     if result.repeats > 1:

@@ -1,16 +1,15 @@
-"""A page of text and tables for people: by rich on a terminal, in plain columns (which cost no import) into a
-file or a pipe.
-"""
+"""A page of text and tables for people, coloured by rich on a terminal."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.output.words import printable
 
@@ -54,45 +53,55 @@ PLAIN = View()
 
 
 class Page:
-    """Collects text and tables. With neither colour nor a width nothing is cut, wrapped or coloured, and rich
-    is not needed.
+    """Collects text and tables. Without colour rich is not needed. Words, and so paths, are never cut: what
+    is longer than the terminal is wide is left to the terminal, which gives it back whole when it is copied.
     """
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.file = io.StringIO()
-        self.console = _console(self.file, view) if view.color or view.width is not None else None
+        self.console = _console(self.file) if view.color else None
 
-    def text(self, text: str, style: str = "") -> None:
-        if self.console is None:
-            self.file.write(printable(text) + "\n")
-            return
-        from rich.text import Text
+    def text(self, text: str, style: str = "", whole: bool = False) -> None:
+        """A paragraph, wrapped between words unless it must be copied ``whole``."""
+        line = printable(text)
+        for one in [line] if whole else _wrapped(line, self.view.width, hang=2):
+            self._line([(one, style)])
 
-        self.console.print(Text(printable(text), style=style))
-
-    def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-        """Rows of cells below ``headers``; the columns in ``right`` are aligned there."""
+    def table(
+        self,
+        headers: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        right: Sequence[str] = (),
+        below: Sequence[str] = (),
+        dull: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Rows of cells below ``headers``; the columns in ``right`` are aligned there. Where the table is
+        wider than the terminal the cells of those in ``below`` stand below their rows, the first of them
+        first. A column that is empty, or has in each row what is ``dull`` there, is left out.
+        """
         cells = [[printable(cell) for cell in row] for row in rows]
+        shown = [i for i, h in enumerate(headers) if any(row[i] not in ("", dull.get(h)) for row in cells)]
+        widths = {i: max(len(headers[i]), *(len(row[i]) for row in cells)) for i in shown}
+        order = [headers.index(header) for header in below]
+        apart = _too_wide(widths, order, self.view.width)
+        fields = [_Field(i, widths[i], headers[i] in right) for i in shown if i not in apart]
+        self._line([field.laid_out(headers, "bold") for field in fields])
+        for row in cells:
+            self._line([field.laid_out(row) for field in fields])
+            for text in (row[i] for i in shown if i in apart and row[i]):
+                for line in _wrapped(f"    {text}", self.view.width):
+                    self._line([(line, "")])
+
+    def _line(self, parts: Sequence[tuple[str, str]]) -> None:
+        """One line of pieces, each with its style."""
+        plain = "".join(text for text, _ in parts)
         if self.console is None:
-            self._plain_table([headers, *cells], [header in right for header in headers])
+            self.file.write(f"{plain.rstrip()}\n")
             return
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
-        for header in headers:
-            table.add_column(header, justify="right" if header in right else "left", overflow="fold")
-        for row in cells:
-            table.add_row(*(Text(cell, style=STYLE.get(cell, "")) for cell in row))
-        self.console.print(table)
-
-    def _plain_table(self, rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            columns = zip(row, widths, right, strict=True)
-            line = "  ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in columns)
-            self.file.write(line.rstrip() + "\n")
+        self.console.print(Text.assemble(*((text, style) for text, style in parts)), soft_wrap=True)
 
     def first(self, items: Sequence[T]) -> Sequence[T]:
         """The items that are listed."""
@@ -104,10 +113,8 @@ class Page:
             return
         findings = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
         self.text("")
-        self.table(
-            ("severity", "code", "where", "what"),
-            [(str(f.severity), f.code, _where(f, root), f.message) for f in findings if not f.follows],
-        )
+        rows = _folded([f for f in findings if not f.follows], root)
+        self.table(("severity", "code", "where", "what"), rows, below=("what", "where"))
         for f in findings:
             if f.follows:
                 self.text(f"so {f.message}", STYLE[str(f.severity)])
@@ -123,24 +130,74 @@ class Page:
         return "".join(f"{line.rstrip()}\n" for line in self.file.getvalue().splitlines())
 
 
-def _console(file: io.StringIO, view: View) -> Console:
+def _console(file: io.StringIO) -> Console:
     from rich.console import Console
 
     # Markup, emoji and highlighting off: names come from untrusted files.
     return Console(
         file=file,
-        width=view.width or 100_000,
-        force_terminal=view.color,
-        no_color=not view.color,
-        color_system="standard" if view.color else None,
+        width=100_000,
+        force_terminal=True,
+        color_system="standard",
         markup=False,
         emoji=False,
         highlight=False,
         legacy_windows=False,
-        soft_wrap=view.width is None,
         force_interactive=False,
         _environ={},
     )
+
+
+@frozen
+class _Field:
+    """Where a column's cells stand in a line."""
+
+    index: int
+    width: int
+    right: bool
+
+    def laid_out(self, cells: Sequence[str], style: str | None = None) -> tuple[str, str]:
+        """A cell with the gap to the next one, and its style."""
+        cell = cells[self.index]
+        text = cell.rjust(self.width) if self.right else cell.ljust(self.width)
+        return f"{text}  ", STYLE.get(cell, "") if style is None else style
+
+
+def _too_wide(widths: Mapping[int, int], order: Sequence[int], width: int | None) -> set[int]:
+    """The columns that must stand elsewhere for the others to fit."""
+    apart = set[int]()
+    for i in (i for i in order if i in widths):
+        if width is None or sum(w + 2 for at, w in widths.items() if at not in apart) - 2 <= width:
+            break
+        apart.add(i)
+    return apart
+
+
+def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
+    """A line as several that fit, indented as the first is, and ``hang`` more where that is; no word is
+    cut.
+    """
+    if width is None or len(line) <= width:
+        return [line]
+    from textwrap import wrap
+
+    indent = " " * (len(line) - len(line.lstrip()))
+    indent += " " * (hang if indent else 0)
+    return wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _folded(findings: Sequence[Finding], root: str) -> list[tuple[str, str, str, str]]:
+    """The rows of findings; notes that say the same of several files are one, with their number."""
+    same: dict[tuple[str, str], list[Finding]] = {}
+    for f in findings:
+        what = f.message if f.severity is Severity.NOTE else f"{f.path}\n{f.offset}\n{f.message}"
+        same.setdefault((f.code, what), []).append(f)
+    rows = []
+    for (code, _), found in same.items():
+        first = found[0]
+        more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+        rows.append((str(first.severity), code, f"{_where(first, root)}{more}", first.message))
+    return rows
 
 
 def _where(f: Finding, root: str) -> str:

@@ -16,7 +16,7 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
         page.text(f"resume from {_name(plan.checkpoint)}", "bold green")
         for name, value in _facts(plan, plan.checkpoint):
             if value:
-                page.text(f"  {name}: {value}")
+                page.text(f"  {name}: {value}", whole=name in ("path", "arguments", "environment"))
     elif plan.rejected:
         page.text("no usable checkpoint", "bold")
     else:
@@ -64,6 +64,7 @@ def _loads(page: Page, plan: LoadPlan) -> None:
             ("rank", "role", "level", "coverage", "size", "file", "why"),
             [(rank, *_cells(f, plan.root)) for rank, f in listed],
             right=("rank", "coverage", "size"),
+            below=("why", "file"),
         )
     if len(listed) < len(loads):
         page.text(f"{len(loads) - len(listed):,} ranks' own files not listed (--verbose lists them)", "dim")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.discovery.completeness import ranks_present
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.output.page import PLAIN, Page, View, epoch, excluded, known
+from ckpt_tools.output.page import FEW, PLAIN, Page, View, epoch, excluded, known, relative
 from ckpt_tools.output.words import plural, size, span
 
 
@@ -19,18 +19,26 @@ class _Column(NamedTuple):
     right: bool = False
 
 
+_DULL = {"epoch": "–", "run": ".", "ranks": "–/–"}
+_MANY = 12
+"""Runs of which each is listed with all its checkpoints, if those are few."""
 _GUESS = " ('ckpt layouts --guess ROOT' describes those in a checkpoint format)"
 
 
 def render(scan: Scan, view: View = PLAIN) -> str:
     """The checkpoints in their order, the findings, and what else lies there."""
     page = Page(view)
-    if scan.checkpoints:
+    runs = _runs(scan)
+    if len(runs) > _MANY and len(scan.checkpoints) > FEW and not view.verbose:
+        _newest(page, runs, view.now)
+    elif scan.checkpoints:
         columns = _columns(scan, view)
         page.table(
             [column.header for column in columns],
             [[column.cell(c) for column in columns] for c in scan.checkpoints],
             right=[column.header for column in columns if column.right],
+            below=("path",),
+            dull=_DULL,
         )
     page.findings(scan.findings, scan.root)
     counts = [plural(len(scan.checkpoints), "checkpoint")]
@@ -63,9 +71,30 @@ def _columns(scan: Scan, view: View) -> list[_Column]:
     restarts = {c.generation for c in scan.checkpoints if c.generation is not None and not c.counted}
     if len(restarts) > 1:
         columns.append(_Column("restart", lambda c: known(None if c.counted else c.generation)))
-    if view.verbose:
-        columns.append(_Column("path", lambda c: c.path))
+    columns.append(_Column("path", lambda c: c.path if view.verbose else relative(c.path, scan.root)))
     return columns
+
+
+def _runs(scan: Scan) -> dict[tuple[str, str], list[Checkpoint]]:
+    """The checkpoints of each run, in their order."""
+    out = dict[tuple[str, str], list[Checkpoint]]()
+    for c in scan.checkpoints:
+        out.setdefault((c.run, c.layout), []).append(c)
+    return out
+
+
+def _newest(page: Page, runs: Mapping[tuple[str, str], Sequence[Checkpoint]], now: float) -> None:
+    """Each run in a line: how many checkpoints it has, and the one that was saved last."""
+    rows = []
+    for (run, layout), checkpoints in runs.items():
+        last = max(checkpoints, key=lambda c: c.mtime_ns)
+        age = span(now - last.mtime_ns / 1e9)
+        count = f"{len(checkpoints):,}"
+        rows.append((run or ".", layout, count, total_size(*checkpoints), known(last.step), age))
+    right = ("checkpoints", "size", "last step", "age")
+    page.table(("run", "layout", *right), rows, right=right, below=("run",))
+    page.text("")
+    page.text(f"{plural(len(runs), 'run')}: --run RUN lists one, --verbose all of all", "dim")
 
 
 def kind(c: Checkpoint) -> str:

@@ -25,7 +25,7 @@ def render(result: Sealing, view: View = PLAIN) -> str:
             (one.state, one.label, plural(one.files, "file"), size(one.size), relative(one.path, root))
             for one in listed
         ]
-        page.table(("state", "checkpoint", "files", "size", "where"), rows, right=("size",))
+        page.table(("state", "checkpoint", "files", "size", "where"), rows, right=("size",), below=("where",))
     page.findings(_findings(result), root)
     states = dict.fromkeys(one.state for one in result.checkpoints)
     counts = ", ".join(f"{result.count(state):,} {state}" for state in states) or "nothing recognised"

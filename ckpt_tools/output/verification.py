@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.model.answers import Sample, Verification
@@ -14,22 +14,33 @@ from ckpt_tools.output.words import percent, plural, size, span, speed
 
 
 def render(result: Verification, view: View = PLAIN) -> str:
-    """All files where they are few, else those that are not ok; ``view.verbose`` lists everything."""
+    """The verdict, then the files that are not ok, and why; ``view.verbose`` lists everything."""
     page = Page(view)
     reports = [entry.report for entry in result.files]
-    whole = view.verbose or len(reports) <= FEW
-    listed = [r for r in reports if whole or r.verdict is not Verdict.OK]
+    page.text(_verdict(result), STYLE[str(result.verdict)])
+    for line in _summary(result, view.now):
+        page.text(line, "dim")
+    listed = [r for r in reports if view.verbose or r.verdict is not Verdict.OK]
     if listed:
+        page.text("")
         _table(page, listed, result.root)
     for report in reports:
         byte_map(page, report, result.root)
-    unlisted = {"ok file": len(reports) - len(listed), "note": _findings(page, result, reports)}
-    files = f"{plural(result.summary.files, 'file')}, {size(result.summary.bytes)}"
-    page.text("")
-    page.text(f"{result.verdict}: {files}", STYLE[str(result.verdict)])
-    for line in _summary(result, unlisted, view.now):
-        page.text(line, "dim")
+    notes = _findings(page, result, reports)
+    unlisted = {"ok file": len(reports) - len(listed), "note": notes}
+    counts = [plural(count, noun) for noun, count in unlisted.items() if count]
+    if counts:
+        page.text("")
+        page.text(f"{' and '.join(counts)} not listed: --all lists everything", "dim")
     return page.done()
+
+
+def _verdict(result: Verification) -> str:
+    """How much of all is so."""
+    s = result.summary
+    bad = {"suspect": s.suspect, "broken": s.broken, "unknown": s.unknown}.get(str(result.verdict), s.files)
+    of = f"{bad:,} of " if bad not in (0, s.files) else ""
+    return f"{result.verdict}: {of}{plural(s.files, 'file')}, {size(s.bytes)}"
 
 
 def _table(page: Page, reports: Sequence[Report], root: str) -> None:
@@ -47,6 +58,7 @@ def _table(page: Page, reports: Sequence[Report], root: str) -> None:
             for r in reports
         ],
         right=("coverage", "size"),
+        below=("file",),
     )
 
 
@@ -64,7 +76,7 @@ def _findings(page: Page, result: Verification, reports: Sequence[Report]) -> in
     return 0 if with_notes else notes
 
 
-def _summary(result: Verification, unlisted: Mapping[str, int], now: float) -> Iterator[str]:
+def _summary(result: Verification, now: float) -> Iterator[str]:
     s = result.summary
     verdicts = {"ok": s.ok, "suspect": s.suspect, "broken": s.broken, "unknown": s.unknown}
     counts = [f"{count:,} {word}" for word, count in verdicts.items() if count]
@@ -75,9 +87,6 @@ def _summary(result: Verification, unlisted: Mapping[str, int], now: float) -> I
         yield f"{plural(s.below_level, 'file')} could not be looked at as deeply as {result.level}"
     if s.unrecognised:
         yield f"{plural(s.unrecognised, 'file')} not recognised and not looked at"
-    for noun, count in unlisted.items():
-        if count:
-            yield f"{plural(count, noun)} not listed (--verbose lists them)"
 
 
 def _contents(s: Sample, now: float) -> str:

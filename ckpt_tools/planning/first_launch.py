@@ -26,6 +26,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.filters import belongs
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import plugins
+from ckpt_tools.settings.resolve import nearest
 
 _LISTED = 16
 """Files that get a finding of their own; one more finding counts the others."""
@@ -85,7 +86,10 @@ def _of_another_layout(
     if not any(belongs(c, replace(selection, layout=None)) for c in finished):
         return None
     text = f"{session.root} holds {listed(session.runs(finished))}, none of layout {selection.layout}"
-    return Outcome(NoneUsable(text, "correct --layout, or leave it out"))
+    names = [layout.name for layout in session.layouts]
+    meant = None if selection.layout in names else nearest(str(selection.layout), names)
+    hint = f"did you mean {meant!r}?" if meant else "correct --layout, or leave it out"
+    return Outcome(NoneUsable(text, hint))
 
 
 def _no_checkpoint(session: Session, unfinished: Sequence[Checkpoint]) -> NoCheckpoint:

@@ -390,6 +390,7 @@ CHECK: dict[str, Case] = {
     "no_cache": Case(plain, ("--cached", "--max-age", "1d"), ("--cached", "--max-age", "1d", "--no-cache")),
     "settle": Case(unfinished, (), ("--settle", "0s")),
     "explain_bytes": Case(one_rank, (), ("--explain-bytes",)),
+    "all": Case(one_rank, ("--text",), ("--text", "--all")),
     "strict": Case(behind, (), ("--strict",)),
     "fail_on": Case(behind, (), ("--fail-on", "warning")),
     "sample": Case(plain, (), ("--sample", "1/2")),
@@ -635,7 +636,7 @@ OTHERS: dict[str, dict[str, Case]] = {
         **{
             name: case
             for name, case in CHECK.items()
-            if name not in ("explain_bytes", "scheduler", "fail_on")
+            if name not in ("all", "explain_bytes", "scheduler", "fail_on")
         },
         **{name: CHOICE[name] for name in ("order", "run", "max_step", "save_interval", "world_size")},
     },

@@ -240,13 +240,14 @@ def test_colour_is_only_there_when_asked_for():
 
 def test_table_without_a_terminal_is_never_wrapped():
     path = "/data/" + "x" * 300
-    out = verification.render(replace(sample.verification(), files=(FileReport(None, sample.report(path)),)))
+    files = (FileReport(None, sample.report(path)),)
+    out = verification.render(replace(sample.verification(), files=files), View(verbose=True))
     assert path.removeprefix("/data/") in out
 
 
 def test_verify_table_says_what_it_rests_on():
-    out = verification.render(sample.verification())
-    assert "broken: 2 files, 2.0 KiB" in out
+    out = verification.render(sample.verification(), View(verbose=True))
+    assert out.startswith("broken: 1 of 2 files, 2.0 KiB\n")
     assert "1 ok, 1 broken, 1.5 KiB read in 0.2 s (5.9 KiB/s) at level content" in out
     assert "3 files not recognised" in out
     assert out.count("hint (truncated)") == 1
@@ -280,7 +281,18 @@ def test_plan_table_tells_the_whole_story():
 
 def test_scan_table_columns():
     lines = scan_table.render(sample.scan(), View(now=1_000_000_000.5 + 7200)).splitlines()
-    assert lines[0].split() == ["step", "epoch", "kind", "layout", "run", "ranks", "files", "size", "age"]
+    assert lines[0].split() == [
+        "step",
+        "epoch",
+        "kind",
+        "layout",
+        "run",
+        "ranks",
+        "files",
+        "size",
+        "age",
+        "path",
+    ]
     assert lines[1].split() == [
         "120",
         "3_40",
@@ -293,6 +305,7 @@ def test_scan_table_columns():
         "KiB",
         "2",
         "h",
+        "out",
     ]
     assert "unfinished" in lines[2]
 

@@ -1,0 +1,47 @@
+"""``ckpt PATH``, and ``ckpt`` alone on a terminal: what is there, and what is mostly asked next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from ckpt_tools.cli.ls import ls
+from ckpt_tools.cli.output import Output
+
+OF_ROOT = (
+    ("ckpt verify {}", "what is damaged"),
+    ("ckpt plan {}", "what a job resumes from, and why"),
+    ("ckpt report {} -o report.html", "all of it as a page with pictures"),
+)
+OF_FILE = (
+    ("ckpt show {}", "what is in it"),
+    ("ckpt verify {}", "whether it is damaged"),
+    ("ckpt verify {} --explain-bytes", "what protects which of its bytes"),
+)
+OF_NOTHING = (
+    ("ckpt layouts --guess {}", "describe files that no layout knows"),
+    ("ckpt layouts", "which arrangements are known"),
+    ("ckpt --help", "all commands"),
+)
+
+
+def look(path: str) -> int:
+    """List the checkpoints at a path, then say three likely commands. Exit codes: those of ``ckpt ls``."""
+    if os.path.isfile(path):
+        return _next(OF_FILE, path, 0)
+    code = ls(root=path)
+    return _next(OF_NOTHING if code else OF_ROOT, path, code)
+
+
+def _next(commands: tuple[tuple[str, str], ...], path: str, code: int) -> int:
+    from ckpt_tools.output.page import Page
+
+    to = Output("table")
+    page, word = Page(to.view), shlex.quote(path)
+    said = [command.format(word) for command, _ in commands]
+    width = max(map(len, said))
+    page.text("")
+    for command, (_, why) in zip(said, commands, strict=True):
+        page.text(f"{command:<{width}}  # {why}", whole=True)
+    to.out(page.done())
+    return code

@@ -1,0 +1,165 @@
+"""What people see on a terminal: nothing is wider than it but what must be copied whole, and nothing is shredded."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from fixture_trees import CASES, materialise
+from run_helpers import CKPT, CLEAN, broken, megatron
+
+from ckpt_tools.api import plan, scan, verify
+from ckpt_tools.errors import CkptError
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts import BUILT_IN
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.output import plan as plan_page
+from ckpt_tools.output import scan as scan_page
+from ckpt_tools.output import verification as verify_page
+from ckpt_tools.output.page import Page, View
+
+NARROW = View(width=80)
+WHOLE = re.compile(r"^  (path|arguments|environment): ")
+
+
+def terminal(*words: str, width: int = 80, cwd: Path | None = None) -> tuple[int, list[str]]:
+    """A command whose stdout is a real terminal: its exit code, and its lines."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    process = subprocess.Popen(
+        [*CKPT, *words], stdout=its, stderr=subprocess.DEVNULL, env=CLEAN | {"NO_COLOR": "1"}, cwd=cwd
+    )
+    os.close(its)
+    seen = b""
+    try:
+        while data := os.read(ours, 1 << 16):
+            seen += data
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    return process.wait(), seen.decode().replace("\r\n", "\n").splitlines()
+
+
+def too_wide(text: str, width: int) -> list[str]:
+    """Lines that could have been broken between two words, and are wider all the same."""
+    lines = [line for line in text.splitlines() if not WHOLE.match(line)]
+    return [line for line in lines if len(line) > width and " " in line.strip()]
+
+
+def pages(root: Path, view: View) -> list[str]:
+    out = [scan_page.render(scan(root), view), verify_page.render(verify(root), view)]
+    try:
+        return [*out, plan_page.render(plan(root, Selection(settle=0)), view)]
+    except CkptError as e:
+        return [*out, plan_page.render(e.plan, view)] if e.plan else out
+
+
+@pytest.mark.parametrize("case", CASES[::9], ids=lambda case: f"{case.parent.parent.name}/{case.parent.name}")
+def test_every_page_fits_and_keeps_paths_whole(case: Path, tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    files = [str(f.path) for c in scan(root).checkpoints for f in c.parts]
+    listed = pages(root, View(width=80, verbose=True, now=time.time()))
+    for text in listed:
+        assert not too_wide(text, 80)
+    if files:
+        assert any(line.strip() == os.path.relpath(files[0], root) for line in listed[1].splitlines()) or any(
+            os.path.relpath(files[0], root) in line for line in listed[1].splitlines()
+        )
+
+
+def test_what_a_wide_terminal_has_room_for_stands_in_one_line(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    broken(root, 20)
+    narrow, wide = (verify_page.render(verify(root), View(width=w)) for w in (80, 200))
+    assert len(wide.splitlines()) < len(narrow.splitlines())
+    row = next(line for line in wide.splitlines() if line.startswith("error"))
+    assert "iter_0000020" in row and max(map(len, wide.splitlines())) > 80
+
+
+def test_verify_says_the_verdict_first_and_then_only_problems(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    good = verify_page.render(verify(root), NARROW)
+    assert good.startswith("ok: 4 files") and "verdict" not in good and "4 ok files not listed" in good
+    broken(root, 20)
+    bad = verify_page.render(verify(root), NARROW)
+    assert bad.startswith("broken: 1 of 4 files") and "iter_0000010" not in bad and "iter_0000020" in bad
+    assert "3 ok files" in bad and "--all" in bad
+    code, lines = terminal("verify", str(root), "--all")
+    assert code == 1 and sum("iter_0000010" in line for line in lines) >= 2
+
+
+def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    header = scan_page.render(scan(root), NARROW).splitlines()[0].split()
+    assert header == ["step", "kind", "layout", "ranks", "files", "size", "age", "path"]
+    both = tmp_path / "both"
+    megatron(both / "a")
+    megatron(both / "b")
+    assert "run" in scan_page.render(scan(both), NARROW).splitlines()[0].split()
+
+
+def test_flat_files_have_names(tmp_path: Path) -> None:
+    for n in range(7):
+        (tmp_path / f"net-1_{n + 1}.ckpt").write_bytes(b"x")
+    lines = scan_page.render(scan(tmp_path), NARROW).splitlines()[1:8]
+    assert len(set(lines)) == 7 and all(f"net-1_{7 - n}.ckpt" in line for n, line in enumerate(lines))
+
+
+def test_many_runs_are_a_page(tmp_path: Path) -> None:
+    for n in range(20):
+        megatron(tmp_path / f"run-{n:02d}", steps=(10, 20, 30), world=1)
+    text = scan_page.render(scan(tmp_path), NARROW)
+    rows = [line for line in text.splitlines() if "megatron" in line]
+    assert len(rows) == 20 and all(re.search(r" 3 .* 30 ", row) for row in rows) and "20 runs" in text
+    assert len(scan_page.render(scan(tmp_path), View(width=80, verbose=True)).splitlines()) > 60
+
+
+def test_equal_notes_are_one_with_a_count() -> None:
+    page = Page(NARROW)
+    same = [finding("not-checksummed", "no checksum", path=f"/r/{n}.pt") for n in range(9)]
+    page.findings([*same, *(finding("truncated", "cut", path=f"/r/{n}.pt") for n in range(3))], "/r")
+    text = page.done()
+    assert text.count("note ") == 1 and "0.pt and 8 more" in text
+    assert text.count("truncated ") == 3, "damage is listed file by file, and a hint once"
+
+
+def test_a_path_alone_says_what_is_there_and_what_to_ask_next(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "a run")
+    code, lines = terminal(str(root))
+    assert code == 0 and f"ckpt plan '{root}'" in "\n".join(lines) and lines[0].split()[0] == "step"
+    said = [line.partition("#")[0] for line in lines if line.startswith("ckpt ")]
+    assert len(said) == 3 and terminal(cwd=root)[1][: len(lines) - 3] == lines[:-3]
+    file = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
+    code, lines = terminal(str(file))
+    assert code == 0 and lines[1].startswith(f"ckpt show '{file}'")
+    code, lines = terminal(str(tmp_path / "nothing"))
+    assert code == 2
+    (tmp_path / "empty").mkdir()
+    code, lines = terminal(str(tmp_path / "empty"))
+    assert code == 3 and "--guess" in "\n".join(lines)
+    assert terminal(cwd=tmp_path / "empty")[0] == 2, "the page of help"
+
+
+def test_layouts_are_a_list_with_a_page_each() -> None:
+    listed = subprocess.run([*CKPT, "layouts"], capture_output=True, text=True, env=CLEAN).stdout.splitlines()
+    assert len(listed) == len(list(BUILT_IN)) + 3 and max(map(len, listed)) <= 80
+    page = subprocess.run([*CKPT, "layouts", "megatron"], capture_output=True, text=True, env=CLEAN).stdout
+    assert page.startswith("megatron\n") and "latest_checkpointed_iteration.txt" in page
+    wrong = subprocess.run([*CKPT, "layouts", "megtron"], capture_output=True, text=True, env=CLEAN)
+    assert wrong.returncode == 2 and "did you mean 'megatron'" in wrong.stderr
+
+
+def test_a_misspelt_layout_is_found(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*CKPT, "plan", str(megatron(tmp_path / "run")), "--layout", "megtron"],
+        capture_output=True, text=True, env=CLEAN,
+    )  # fmt: skip
+    assert done.returncode == 4 and "did you mean 'megatron'" in done.stderr
