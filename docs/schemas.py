@@ -444,7 +444,12 @@ REPORT = {
     "codes": array(record({"code": CODE, "severity": SEVERITY, "count": COUNT, "title": TEXT, "hint": TEXT})),
     "findings": array({"type": "object", "required": ["code", "severity", "message", "path"]}),
     "damage": array({"type": "object", "required": ["file", "size", "findings", "regions"]}),
-    "tensors": {"type": ["object", "null"]},
+    "tensors": record(
+        {
+            "total": COUNT,
+            "listed": array({"type": "object", "required": ["file", "name", "dtype", "magnitudes"]}),
+        }
+    ),
     "files": record({key: {"type": "array"} for key in (*COLUMNS, "codes")}),
     "files_omitted": COUNT,
 }

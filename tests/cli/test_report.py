@@ -27,6 +27,7 @@ from run_helpers import broken, megatron
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.report import Guard, Region
+from ckpt_tools.model.tensor import Stats
 from ckpt_tools.output import registry
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.report import data, page
@@ -184,6 +185,55 @@ def test_a_hundred_thousand_findings_are_bounded() -> None:
     assert len(said["findings"]) == data.FINDINGS
     assert [c["count"] for c in said["codes"]] == [100_000]
     assert len(page.render(said)) < 3 * MEGABYTES
+
+
+def test_the_worst_of_a_large_job_is_a_bounded_page() -> None:
+    """Every file is damaged in many places and has many tensors."""
+    good = synthetic_reports.gathered(ranks=512, saves=10, broken=())
+    told = tuple(
+        finding("crc-mismatch", f"archive/data/{i}: CRC-32 df808ef4, stored 7111c588", offset=i)
+        for i in range(20)
+    )
+    regions = tuple(
+        Region(i * 9_000_000, 9_000_000, f"archive/data/{i} of a torch archive", Guard.CHECKSUM)
+        for i in range(160)
+    )
+    numbers = tuple(
+        Stats(
+            f"model.layers.{i}.mlp.dense_h_to_4h.weight",
+            "bfloat16",
+            9**9,
+            1,
+            0,
+            0,
+            0,
+            0,
+            -0.12345678,
+            0.12345678,
+            tuple((p, 12345) for p in range(-30, 34)),
+        )
+        for i in range(2)
+    )
+    assert good.verification
+    entries = tuple(
+        replace(
+            f,
+            report=replace(
+                f.report, verdict=data.Verdict.BROKEN, findings=told, regions=regions, stats=numbers
+            ),
+        )
+        for f in good.verification.files
+    )
+    said = data.document(
+        replace(good, verification=replace(good.verification, files=entries, verdict=data.Verdict.BROKEN))
+    )
+    assert (len(said["findings"]), len(said["damage"]), len(said["tensors"]["listed"])) == (
+        data.FINDINGS,
+        data.STRIPS,
+        data.TENSORS,
+    )
+    assert sum(c["count"] for c in said["codes"]) == 20 * len(entries)
+    assert len(page.render(said)) < 5 * MEGABYTES - 16 * 80_000  # as much room as so many more files take
 
 
 def test_a_map_of_many_ranges_is_bounded_and_tiles_the_file() -> None:

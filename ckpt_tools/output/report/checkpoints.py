@@ -16,7 +16,7 @@ from ckpt_tools.model.plan import Rejected
 from ckpt_tools.output.json import Object, finding, outcomes
 from ckpt_tools.output.report.gathered import Gathered, causes, worst_of
 
-MOST = 5_000
+MOST = 2_000
 """Checkpoints that are listed, the newest."""
 REASONS = 8
 """Findings of one checkpoint that are listed."""

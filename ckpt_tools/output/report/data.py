@@ -23,13 +23,13 @@ from ckpt_tools.output.report.timeline import timeline
 
 FILES = 200_000
 """Files that are listed; beyond, those that need attention most."""
-FINDINGS = 5_000
+FINDINGS = 2_000
 """Findings that are listed one by one, the worst first; all are counted."""
-STRIPS = 200
+STRIPS = 100
 """Damaged files whose bytes are mapped."""
-REGIONS = 160
+REGIONS = 120
 """Ranges of bytes in one map: what is smaller than the rest is joined to its neighbour."""
-TENSORS = 5_000
+TENSORS = 1_000
 """Tensors that are listed with their numbers, the odd ones first."""
 LOST = 50
 """Checkpoints that one plan says it did not take."""
