@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.cli import console
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from ckpt_tools.model.answers import Verification
     from ckpt_tools.output.page import View
 
+_LIGHT = ("json", "shell")
+"""Formats whose module alone renders, without a view."""
 _LOST = 8
 """Candidates that lost, of which stderr says why, at most."""
 
@@ -123,6 +126,8 @@ def _same(one: str, other: str) -> bool:
 
 def text_of(document: Verification | LoadPlan, to: Output) -> str:
     """The result in the format that was asked for."""
+    if to.format in _LIGHT:  # scripts ask for these at every start: the others cost them nothing
+        return str(import_module(f"ckpt_tools.output.{to.format}").render(document))
     from ckpt_tools.output import registry
 
     found = next(o for o in registry.every() if o.name == to.format)

@@ -14,10 +14,10 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.plan import FileLoad, LoadPlan, Resume, Rollback
 from ckpt_tools.model.report import Region, Report, Scalar
-from ckpt_tools.output.failure import Failure, code_of
 
 if TYPE_CHECKING:
     from ckpt_tools.formats import Anatomy
+    from ckpt_tools.output.failure import Failure
     from ckpt_tools.output.page import View
 
 Object = dict[str, object]
@@ -30,13 +30,13 @@ def render(result: Verification | LoadPlan | Scan | Failure, view: View | None =
 
     It takes a view as every output does, and nothing of it counts here.
     """
-    if isinstance(result, Failure):
-        return dump({**_plan(result.plan), "error": _error(result)} if result.plan else failed(result))
     if isinstance(result, Verification):
         return dump(_verification(result))
     if isinstance(result, LoadPlan):
         return dump(_plan(result))
-    return dump(_scan(result))
+    if isinstance(result, Scan):
+        return dump(_scan(result))
+    return dump({**_plan(result.plan), "error": _error(result)} if result.plan else failed(result))
 
 
 def dump(value: Mapping[str, object]) -> str:
@@ -99,6 +99,8 @@ def fields(value: object, *names: str) -> Object:
 
 def problem(name: str, message: str, hint: str, exit_code: int, *, one_line: bool = False) -> str:
     """What a failed command answers; ``name`` is that of the error's class."""
+    from ckpt_tools.output.failure import Failure, code_of
+
     answer = failed(Failure("", code_of(name), message, hint, exit_code))
     return f"{line(answer)}\n" if one_line else dump(answer)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.output import json
-from ckpt_tools.output.failure import Failure
 
 if TYPE_CHECKING:
+    from ckpt_tools.output.failure import Failure
     from ckpt_tools.output.page import View
 
 

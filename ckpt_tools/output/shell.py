@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.words import printable
 
 if TYPE_CHECKING:
+    from ckpt_tools.output.failure import Failure
     from ckpt_tools.output.page import View
 
 

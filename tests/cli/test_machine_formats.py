@@ -354,13 +354,19 @@ def test_a_missing_package_is_said_before_anything_is_read() -> None:
 def test_nothing_of_it_is_loaded_for_the_usual_formats(tmp_path: Path) -> None:
     broken(plain(tmp_path), 20)
     code = "import sys; from ckpt_tools import cli; cli.execute(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
-    for words in (["latest", "run", "--rank", "0"], ["plan", "run", "--format", "shell"]):
+    for words in (
+        ["latest", "run", "--rank", "0"],
+        ["plan", "run", "--format", "shell"],
+        ["plan", "run", "--json"],
+    ):
         done = subprocess.run(
             [sys.executable, "-c", code, *words], cwd=tmp_path, env=CLEAN, capture_output=True, text=True
         )
         loaded = set(done.stderr.splitlines()[-1].split())
         assert "ckpt_tools.cli.output" in loaded
-        assert not loaded & {f"ckpt_tools.output.{name}" for name in (*MACHINES, "observed")}
+        assert not loaded & {
+            f"ckpt_tools.output.{name}" for name in (*MACHINES, "observed", "registry", "failure", "page")
+        }
 
 
 def test_the_demo_as_real_processes() -> None:
