@@ -61,17 +61,16 @@ function bins(of, from, to, columns) {
 
 function heatmapSection(doc) {
   if (!doc.files.n || !doc.checkpoints.length || !doc.files.checkpoint.some((one) => one !== null)) return null;
-  const state = { run: "", of: grid(doc, ""), start: 0, end: 100, cursor: null, bins: [] };
+  const state = { run: "", of: null, start: 0, end: 100, cursor: null, bins: [] };
   const box = element("div", { class: "chart", tabindex: 0, role: "application", "aria-label": "Ranks by checkpoints. Arrow keys move from cell to cell, plus and minus zoom, Enter lists the files." });
   const under = element("p", { class: "under", id: "heatmap-under" }, "Point at a cell, or use the arrow keys. Ctrl and the wheel, the slider or the buttons zoom; a click lists the files.");
   const pick = doc.runs.length > 1 ? element("select", { class: "button", "aria-label": "Run" }, element("option", { value: "" }, "all runs"), doc.runs.map((run) => element("option", { value: run.key }, printable(run.name)))) : null;
-  const zoom = (factor) => zoomBy(made().chart, state, factor);
-  const made = () => state.made;
+  const zoom = (factor) => { if (state.made) zoomBy(state.made.chart, state, factor); };
   const buttons = element("div", { class: "controls" }, pick, button("Zoom in", () => zoom(0.5)), button("Zoom out", () => zoom(2)), button("Show all", () => zoom(Infinity)));
   const part = card("heatmap", "Ranks and checkpoints", "The worst verdict among the files of each rank in each checkpoint, newest on top. From afar one cell stands for several ranks, and shows the worst of them.",
     element("div", { class: "chart-bar" }, heatLegend(), buttons), box, under);
   part.draw = () => drawHeatmap(doc, state, box, under);
-  if (pick) pick.addEventListener("change", () => { state.run = pick.value; state.of = grid(doc, pick.value); state.start = 0; state.end = 100; state.cursor = null; fitHeight(state, box); made().draw(); });
+  if (pick) pick.addEventListener("change", () => { if (!state.made) return; state.run = pick.value; state.of = grid(doc, pick.value); state.start = 0; state.end = 100; state.cursor = null; fitHeight(state, box); state.made.draw(); });
   return part;
 }
 
@@ -86,6 +85,7 @@ function fitHeight(state, box) {
 }
 
 function drawHeatmap(doc, state, box, under) {
+  state.of = grid(doc, state.run);
   fitHeight(state, box);
   state.made = chartIn(box, (p, chart) => heatOptions(doc, state, chart, p));
   const { chart } = state.made;

@@ -58,7 +58,7 @@ function keys(event) {
   }
 }
 
-// Words and tables first; charts once those are on the screen.
+// Words and tables first; charts once those are shown.
 function start() {
   performance.mark("begun");
   const doc = read();
@@ -70,11 +70,19 @@ function start() {
   document.getElementById("foot").append(element("p", {}, "Made by ckpt-tools " + doc.tool_version + " on " + moment(doc.made_at) + ". This page fetches and sends nothing; charts by Apache ECharts (Apache-2.0)."), element("p", {}, "‘Save everything as JSON’ above is what 'ckpt report --json' prints; docs/json.md describes it."));
   addEventListener("keydown", keys);
   performance.mark("words");
-  requestAnimationFrame(() => setTimeout(() => {
-    for (const part of parts) if (part.draw) part.draw();
+  requestAnimationFrame(() => setTimeout(() => drawCharts(parts.filter((part) => part.draw))));
+}
+
+// Those on the first screen before the others.
+function drawCharts(parts) {
+  const seen = parts.filter((part) => part.getBoundingClientRect().top < innerHeight);
+  for (const part of seen) part.draw();
+  performance.mark("ready");
+  setTimeout(() => {
+    for (const part of parts) if (!seen.includes(part)) part.draw();
     document.documentElement.dataset.ready = "true";
-    performance.mark("ready");
-  }));
+    performance.mark("all");
+  });
 }
 
 start();

@@ -47,7 +47,8 @@ class Table {
     const keys = new Array(this.total);
     for (const i of rows) keys[i] = column.key(i);
     const sign = this.sort[1] ? -1 : 1;
-    rows.sort((a, b) => sign * compared(keys[a], keys[b]) || a - b);
+    const after = (a, b) => sign * compared(keys[a], keys[b]) || a - b;
+    if (rows.some((row, at) => at > 0 && after(rows[at - 1], row) > 0)) rows.sort(after);
     this.rows = rows;
     this.at = 0;
     this.open.clear();
