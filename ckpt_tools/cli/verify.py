@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated
 
@@ -87,7 +89,11 @@ def verify(
     from ckpt_tools import api
     from ckpt_tools.reading.engines import engine
 
-    with engine(found.values.get("scheduler")) as workers, progress(to) as meter:
+    with (
+        _telling_what_was_seen(to),
+        engine(found.values.get("scheduler")) as workers,
+        progress(to) as meter,
+    ):
         result = api.verify(
             paths,
             **found.named(READING),
@@ -101,6 +107,21 @@ def verify(
         )
     to.out(output.text_of(result, to))
     return exit_code(result, strict, warnings=to.warnings_fail)
+
+
+@contextmanager
+def _telling_what_was_seen(to: output.Output) -> Iterator[None]:
+    """Ctrl-C: say what was seen so far, to a person; a program must not take a part for the whole."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        from ckpt_tools.crosscheck.verification import Interrupted
+
+        if isinstance(stop, Interrupted) and to.format == "table":
+            from ckpt_tools.output import verification
+
+            to.out(verification.interrupted(stop.files, stop.of, stop.root, to.view))
+        raise
 
 
 def exit_code(result: Verification, strict: bool, *, warnings: bool = False) -> int:

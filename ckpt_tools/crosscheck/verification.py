@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from ckpt_tools.reading.sampling import Asked
 
 
+class Interrupted(KeyboardInterrupt):
+    """SIGINT arrived: the files that were read to their ends until then, of how many."""
+
+    def __init__(self, root: str, files: Sequence[FileReport], of: int) -> None:
+        super().__init__()
+        self.root, self.files, self.of = root, tuple(files), of
+
+
 class Verifier(NamedTuple):
     """How to verify: to which ``level``, what part of the contents (None: all), and by which engine's workers
     (None: here).
@@ -68,7 +76,10 @@ class Verifier(NamedTuple):
             s.add_members()
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b.size) for b in s.found.bare)
             s.reader.files_total = len(s.parts) + len(s.found.bare)
-            self._read(s, cache)
+            try:
+                self._read(s, cache)
+            except KeyboardInterrupt:
+                raise Interrupted(root, self._read_so_far(s), s.reader.files_total) from None
             bare, unrecognised = _read_bare(s, self.level)
             sealed = _of_seals(s, self.level)
             bare += sealed.reports
@@ -94,6 +105,11 @@ class Verifier(NamedTuple):
             prefetch(s, s.parts, self.level, bare=True, engine=self.engine)
         for part in s.parts:
             s.report(part, self.level)
+
+    def _read_so_far(self, s: Session) -> list[FileReport]:
+        """What is known of files that were looked at as deeply as was asked, or far enough to find damage."""
+        found = [FileReport(p, s.reports[p.path]) for p in s.parts if p.path in s.reports]
+        return [f for f in found if f.report.level >= self.level or f.report.verdict is Verdict.BROKEN]
 
     def _summary(self, files: Sequence[FileReport], found: Sequence[_Root], seconds: float) -> Summary:
         partial = frozenset[str]().union(*(one.partial for one in found))

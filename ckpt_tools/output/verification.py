@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ckpt_tools.model.answers import Sample, Verification
+from ckpt_tools.model.answers import FileReport, Sample, Verification
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Report
 from ckpt_tools.output.contents import byte_map
@@ -32,6 +32,23 @@ def render(result: Verification, view: View = PLAIN) -> str:
     if counts:
         page.text("")
         page.text(f"{' and '.join(counts)} not listed: --all lists everything", "dim")
+    return page.done()
+
+
+def interrupted(files: Sequence[FileReport], of: int, root: str, view: View = PLAIN) -> str:
+    """What was seen until somebody pressed Ctrl-C: it is no verdict on the rest."""
+    page = Page(view)
+    reports = [entry.report for entry in files]
+    bad = [r for r in reports if r.verdict is not Verdict.OK]
+    seen = f"{len(reports):,} of {plural(of, 'file')} were looked at"
+    text = f"interrupted: {seen}, {len(bad):,} of them not ok; nothing is known of the others"
+    page.text(text, STYLE["unknown"])
+    listed = reports if view.verbose else bad
+    if listed:
+        page.text("")
+        _table(page, listed, root)
+    found = [replace(f, path=f.path or r.path) for r in bad for f in r.findings]
+    page.findings([f for f in found if f.severity is not Severity.NOTE], root)
     return page.done()
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import termios
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -94,6 +97,26 @@ def test_verify_says_the_verdict_first_and_then_only_problems(tmp_path: Path) ->
     assert "3 ok files" in bad and "--all" in bad
     code, lines = terminal("verify", str(root), "--all")
     assert code == 1 and sum("iter_0000010" in line for line in lines) >= 2
+
+
+def test_an_interrupted_verify_says_what_it_has_seen(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    broken(root, 20)
+    large = root / "iter_0000040/mp_rank_00/model_optim_rng.pt"
+    large.parent.mkdir(parents=True)
+    body = b"0" * (1 << 20)
+    with zipfile.ZipFile(large, "w") as archive:
+        for n in range(8):
+            archive.writestr(f"archive/data/{n}", body)
+    line = [*CKPT, "verify", str(root), "--jobs", "1", "--limit-rate", "100kB", "--progress", "json"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN) as process:
+        assert process.stderr and process.stdout
+        while json.loads(process.stderr.readline()).get("file") != str(large):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        seen = process.stdout.read().decode()
+    assert process.returncode == 130 and seen.startswith("interrupted: 6 of 7 files were looked at, 1 of")
+    assert "iter_0000020" in seen and "iter_0000010" not in seen and "ok:" not in seen
 
 
 def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
