@@ -105,6 +105,32 @@ def test_the_example_says_which_rank_asks(example: Path, tmp_path: Path) -> None
     assert process(example, "latest", run).returncode == 2  # the test can fail
 
 
+@pytest.mark.parametrize("view", [(), ("--view", "view")])
+def test_a_job_is_started_from_it(example: Path, tmp_path: Path, view: tuple[str, ...]) -> None:
+    """What is decided is read back by every process of the job, and looked at as any order is."""
+    run = own_plugins.acme(tmp_path / "run")
+    more = [view[0], str(tmp_path / view[1])] if view else []
+    told = "import os, sys; print(os.environ['CKPT_PATH'], *sys.argv[1:])"
+    words = [
+        "run",
+        run,
+        "--plan-dir",
+        tmp_path / "plans",
+        *more,
+        "--",
+        sys.executable,
+        "-c",
+        told,
+        "{ckpt.args}",
+    ]
+    done = process(example, *words)
+    assert done.returncode == 0, done.stderr
+    path, flag, said = done.stdout.split()
+    assert (path, flag) == (said, "--resume")
+    assert sorted(p.name for p in Path(path).iterdir()) == ["DONE", "part-0-of-2.acme", "part-1-of-2.acme"]
+    assert path.startswith(str(tmp_path / "view")) is bool(view)
+
+
 def test_the_example_answers_in_its_own_words(example: Path, tmp_path: Path) -> None:
     run = own_plugins.acme(tmp_path / "run\x1b")
     said = ("--format", "acmeboard")
