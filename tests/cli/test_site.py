@@ -51,10 +51,29 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "http_proxy": "http://127.0.0.1:9",
         "https_proxy": "http://127.0.0.1:9",
     }
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-d", out]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    done = built(ROOT, out, env)
     assert done.returncode == 0, done.stderr
     return out
+
+
+def built(top: Path, out: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Not with --quiet, which hides warnings from --strict too."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", out]
+    return subprocess.run(command, cwd=top, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    config = (ROOT / "mkdocs.yml").read_text()
+    (tmp_path / "mkdocs.yml").write_text(
+        config.partition("\nnav:")[0].replace("  - docs/site_hooks.py", "  []")
+    )
+    for link, code in (("other.md", 0), ("other.md#there", 0), ("nowhere.md", 1), ("other.md#nowhere", 1)):
+        (tmp_path / "docs/index.md").write_text(f"# Here\n\n[link]({link})\n")
+        (tmp_path / "docs/other.md").write_text("# Other\n\n## There\n")
+        done = built(tmp_path, tmp_path / "out", {**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+        assert done.returncode == code, (link, done.stderr)
 
 
 @pytest.mark.slow
