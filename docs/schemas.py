@@ -438,6 +438,7 @@ REPORT = {
     ),
     "checkpoints": array({"type": "object", "required": ["label", "verdict", "outcome", "findings"]}),
     "checkpoints_omitted": COUNT,
+    "starts_omitted": COUNT,
     "timeline": record({"rollbacks": array({"type": "object"}), "gaps": array({"type": "object"})}),
     "trackers": array({"type": "object", "required": ["path", "says", "checkpoint", "findings"]}),
     "coverage": array(record({"format": maybe(TEXT), "files": COUNT, "bytes": COUNT, "protected": COUNT})),

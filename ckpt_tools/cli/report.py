@@ -134,7 +134,9 @@ def _gathered(paths: Sequence[str], found: Settings, to: output.Output) -> Gathe
         selection = replace(found.selection(), cache=keep, max_age=age)
         starts = tuple(start for scan in scans for start in _starts(scan, selection))
     maps = _maps(result, found)
-    return Gathered(roots, started, result, scans, starts, maps)
+    asked = len(starts)
+    omitted = max(0, sum(len(_runs(scan)) for scan in scans) - asked) if asked >= RUNS else 0
+    return Gathered(roots, started, result, scans, starts, maps, runs_omitted=omitted)
 
 
 def _listing(found: Settings) -> Selection:
@@ -145,7 +147,7 @@ def _listing(found: Settings) -> Selection:
 
 def _starts(scan: Scan, selection: Selection) -> Iterator[Start]:
     """What is resumed from below one root: one answer, or one for each run where it has several."""
-    runs = list(dict.fromkeys(c.run for c in scan.checkpoints))
+    runs = _runs(scan)
     if not runs and not scan.bare:
         return
     first = _start(scan.root, selection)
@@ -154,6 +156,10 @@ def _starts(scan: Scan, selection: Selection) -> Iterator[Start]:
         return
     for run in runs[:RUNS]:
         yield _start(scan.root, replace(selection, run=run))
+
+
+def _runs(scan: Scan) -> list[str]:
+    return list(dict.fromkeys(c.run for c in scan.checkpoints))
 
 
 def _start(root: str, selection: Selection) -> Start:

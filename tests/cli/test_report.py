@@ -119,6 +119,17 @@ def test_several_runs_have_an_answer_each(asker: Asker, tmp_path: Path) -> None:
         assert asker.execute(*command["command"].split()[1:])[0] in (0, 1, 4)
 
 
+def test_runs_that_nobody_asked_about_are_counted(
+    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        megatron(tmp_path / "runs" / name, steps=(10,))
+    assert report(asker, tmp_path / "runs")["starts_omitted"] == 0
+    monkeypatch.setattr("ckpt_tools.cli.report.RUNS", 2)
+    said = report(asker, tmp_path / "runs")
+    assert ([s["run"] for s in said["starts"]], said["starts_omitted"]) == (["a", "b"], 1)
+
+
 def test_rollbacks_and_gaps(asker: Asker, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30, 40, 50, 60), tracker=False)
     when = {10: 0, 20: 100, 40: 200, 30: 300, 50: 400, 60: 1400}

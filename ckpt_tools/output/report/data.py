@@ -55,6 +55,7 @@ def document(given: Gathered) -> Object:
         "next": overall(given).shown,
         "summary": _summary(given),
         "starts": [_start(start, of) for start in given.starts],
+        "starts_omitted": given.runs_omitted,
         "checkpoints": rows_of.objects(given, of),
         "checkpoints_omitted": of.omitted,
         "timeline": timeline(of.rows),

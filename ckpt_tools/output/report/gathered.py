@@ -31,7 +31,8 @@ class Start:
 @frozen
 class Gathered:
     """The answers that one report shows, any of which may be missing. ``made_at`` is in seconds since 1970,
-    ``maps`` are those of the bytes of damaged files, by path.
+    ``maps`` are those of the bytes of damaged files, by path; ``runs_omitted`` counts those that no plan was
+    made for.
     """
 
     roots: tuple[str, ...]
@@ -41,6 +42,7 @@ class Gathered:
     starts: tuple[Start, ...] = ()
     maps: Mapping[str, tuple[Region, ...]] = field(default_factory=dict)
     exit_code: int | None = None
+    runs_omitted: int = 0
 
 
 def worst_of(verdicts: set[Verdict]) -> Verdict:

@@ -38,9 +38,17 @@ function tiles(doc) {
     s === null ? null : tile("Findings", count(serious.reduce((sum, one) => sum + one.count, 0)), serious.length ? "of " + plural(serious.length, "kind") : "none that changes a verdict"));
 }
 
+// Where something is to do comes first; of many runs the good ones are behind a click.
+const AT_ONCE = 6;
+
 function startsSection(doc) {
   if (!doc.starts.length) return null;
-  return long(card("resume", doc.starts.length === 1 ? "Where a job resumes" : "Where jobs resume", "What a job that starts now would load, and why better checkpoints lost.", element("div", { class: "starts" }, doc.starts.map((one) => startBox(doc, one)))));
+  const order = [...doc.starts].sort((a, b) => RANK_OF[a.verdict] - RANK_OF[b.verdict]);
+  const [first, rest] = [order.slice(0, AT_ONCE), order.slice(AT_ONCE)];
+  const boxes = (some) => element("div", { class: "starts" }, some.map((one) => startBox(doc, one)));
+  const others = rest.length ? element("details", {}, element("summary", {}, plural(rest.length, "more run")), boxes(rest)) : null;
+  const omitted = doc.starts_omitted ? element("p", { class: "quiet" }, "Nobody has asked about " + plural(doc.starts_omitted, "more run") + ": 'ckpt plan --run RUN' does.") : null;
+  return long(card("resume", doc.starts.length === 1 ? "Where a job resumes" : "Where jobs resume", "What a job that starts now would load, and why better checkpoints lost.", boxes(first), others, omitted));
 }
 
 function startBox(doc, one) {
