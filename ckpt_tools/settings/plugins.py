@@ -124,7 +124,9 @@ _state = _State()
 def switch(off: bool | None) -> None:
     """Leave plug-ins out, or not, for the rest of this process; None asks CKPT_NO_PLUGINS."""
     with _state.lock:
-        changed, _state.off = _off() is not _off(off), off
+        before = _off()
+        _state.off = off
+        changed = _off() is not before
     if changed:
         forget()
 
@@ -152,10 +154,9 @@ def kept_by(keeper: Callable[[], None]) -> None:
     _state.keepers.append(keeper)
 
 
-def _off(said: bool | None = None) -> bool:
-    off = _state.off if said is None else said
-    if off is not None:
-        return off
+def _off() -> bool:
+    if _state.off is not None:
+        return _state.off
     raw = os.environ.get(VARIABLE)
     try:
         return bool(raw) and parsers.flag(raw, "")

@@ -706,6 +706,11 @@ def test_the_api_knows_them(place: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert made.checkpoint and (made.checkpoint.layout, made.checkpoint.step) == ("owned", 20)
     assert layouts.package_of("owned") == "own-parts 1.0"
     assert layouts.package_of("megatron") is None
+    plugins.switch(True)
+    with pytest.raises(errors.NoCheckpoint):
+        plan(run)
+    plugins.switch(None)
+    assert plan(run, Selection(rank=1)).checkpoint == made.checkpoint
     monkeypatch.setenv("CKPT_NO_PLUGINS", "1")
     plugins.forget()
     with pytest.raises(errors.NoCheckpoint):
