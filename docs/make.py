@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -17,6 +18,7 @@ import flow  # noqa: E402
 import manual  # noqa: E402
 import schemas  # noqa: E402
 import site_pages  # noqa: E402
+import terminal  # noqa: E402
 
 from ckpt_tools.findings import CODES  # noqa: E402 - needs the path above when the package is not installed
 from ckpt_tools.layouts import ORDER as LAYOUT_MODULES  # noqa: E402
@@ -307,6 +309,7 @@ PAGES = {
     INDEX: index,
     HERE.parent / "ckpt_tools/cli/candidates/words.txt": commands.words,
     HERE / "did-not-resume.svg": flow.chart,
+    **{HERE / f"terminal-{name}.svg": partial(terminal.picture, name) for name in terminal.COMMANDS},
     HERE / "reference/commands.md": site_pages.commands_page,
     **manual.manual_pages(),
     **schemas.schema_pages(HERE.parent / "ckpt_tools/output/schemas"),
