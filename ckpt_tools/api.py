@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
 
 
-def scan(root: Path = ".", selection: Selection | None = None, *, trackers: bool = False) -> Scan:
+def scan(
+    root: Path = ".",
+    selection: Selection | None = None,
+    *,
+    trackers: bool = False,
+    progress: Progress | None = None,
+) -> Scan:
     """What checkpoints are below ``root``, from directory listings (and a structure pass where names do not
     tell the step).
 
@@ -41,7 +47,7 @@ def scan(root: Path = ".", selection: Selection | None = None, *, trackers: bool
     """
     from ckpt_tools.planning.scan import scan_root
 
-    return scan_root(one(root), selection or Selection(), trackers=trackers)
+    return scan_root(one(root), selection or Selection(), trackers=trackers, progress=progress)
 
 
 def verify(

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
@@ -79,7 +80,8 @@ def ls(
         return _quarantined(found, to)
     from ckpt_tools import api
 
-    result = api.scan(found.root, found.selection())
+    with progress(to) as meter:
+        result = api.scan(found.root, found.selection(), progress=meter)
     if oldest is not None:
         result = replace(
             result, checkpoints=tuple(c for c in result.checkpoints if c.mtime_ns >= oldest * 1e9)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ckpt_tools.cli import console
+from ckpt_tools.output.words import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -22,6 +23,8 @@ BIG = 64 * 1024 * 1024
 """Bytes from which a bar is shown at once."""
 PATIENCE = 0.5
 """Seconds after which a bar is shown in any case."""
+_ROOM = 40
+"""Characters of a path beside the bar."""
 INTERVAL = 0.25
 """Seconds between two lines for a wrapper, at least."""
 
@@ -36,6 +39,16 @@ class Meter:
         self.drawn = self.started
         self.shown: Progress | None = None
         self.task: TaskID | None = None
+        self.where = ""
+
+    def file(self, path: str, total: int | None) -> None:  # noqa: ARG002 - as Lines.file
+        """A file is opened; any thread may say so."""
+        self.where = _end(path)
+
+    def listing(self, path: str) -> None:
+        """A directory was listed."""
+        self.where = f"listing {_end(path)}"
+        self(0, 1)
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
@@ -52,7 +65,7 @@ class Meter:
         if self.shown is None and (total >= BIG or now - self.started >= PATIENCE) and done < total:
             self._show(done, total)
         if self.shown is not None and self.task is not None:
-            self.shown.update(self.task, completed=done, total=total, refresh=True)
+            self.shown.update(self.task, completed=done, total=total, description=self.where, refresh=True)
 
     def _show(self, done: int, total: int) -> None:
         from rich.console import Console
@@ -60,6 +73,7 @@ class Meter:
             BarColumn,
             DownloadColumn,
             Progress,
+            TextColumn,
             TimeRemainingColumn,
             TransferSpeedColumn,
         )
@@ -72,6 +86,7 @@ class Meter:
             DownloadColumn(binary_units=True),
             TransferSpeedColumn(),
             TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False),
         )
         self.shown = Progress(
             *columns,
@@ -90,6 +105,12 @@ class Meter:
             if self.shown is not None:
                 self.shown.stop()
                 self.shown = None
+
+
+def _end(path: str) -> str:
+    """What tells a path from others, as far as there is room."""
+    text = printable(path)
+    return text if len(text) <= _ROOM else f"…{text[1 - _ROOM :]}"
 
 
 class Lines:

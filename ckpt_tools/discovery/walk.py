@@ -64,13 +64,14 @@ def discover(
     listing: bool = False,
     threads: int = THREADS,
     excluded: Excluded | None = None,
+    hear: Callable[[str], object] | None = None,
 ) -> Discovery:
     """Everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises
     CannotLook when there is nothing to look at.
 
     For a ``listing`` the parts include the files that an index describes; who reads the indexes finds those
     there. ``threads`` ask a file system at a time whose every answer takes long. Of entries that are
-    ``excluded`` nothing is seen.
+    ``excluded`` nothing is seen. ``hear`` is told of each directory.
     """
     found, files = Discovery(excluded=excluded or Excluded()), list[NamedFile]()
     names = NameReader(layouts, listing)
@@ -80,7 +81,7 @@ def discover(
         found.tree, found.alone = trees[0], not trees[0]
     for top, tree in zip(tops, trees, strict=True):
         if tree:
-            files = _below(top, names, threads, found, files)
+            files = _below(top, names, found, files, threads=threads, hear=hear)
         else:
             _add_file(top, names, Listing(found, files))
     above = tops[0] if len(tops) == 1 and trees[0] else os.path.dirname(tops[0])
@@ -98,7 +99,13 @@ def discover(
 
 
 def _below(
-    top: str, names: NameReader, threads: int, found: Discovery, files: list[NamedFile]
+    top: str,
+    names: NameReader,
+    found: Discovery,
+    files: list[NamedFile],
+    *,
+    threads: int,
+    hear: Callable[[str], object] | None,
 ) -> list[NamedFile]:
     """Those of a directory added to the files; those behind links by the names that tell most."""
     links, listing = Links(top), Listing(found, files)
@@ -110,6 +117,8 @@ def _below(
         return walk(path, names.inspect, threads, _looked_at(found, top, keep))
 
     for path, here in listed(top, links.keep):
+        if hear is not None:
+            hear(path)
         if not isinstance(here, OSError):
             listing.add(here)
         elif path == top:

@@ -21,6 +21,7 @@ from ckpt_tools.errors import (
     UsageError,
 )
 from ckpt_tools.findings import finding
+from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
@@ -46,6 +47,8 @@ from ckpt_tools.planning.precedence import in_order, ordered
 from ckpt_tools.planning.topology import ALONE, HIGHEST
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 
+_NAMED = 4
+"""Saves of which it is said what they lack."""
 _TELLING = 8
 """Files at most that are asked for the step and the epoch."""
 
@@ -272,7 +275,7 @@ class Planner(Candidates):
         reasons = "; ".join(dict.fromkeys(f.code for f in errors))
         if self.selection.no_fallback:
             return NotNewest(f"the newest checkpoint is not usable ({reasons})", plan=plan)
-        return NoneUsable(f"{number(ranked)}, none is usable ({reasons})", plan=plan)
+        return NoneUsable(f"{number(ranked)}, none is usable ({reasons})", _lacking(choice), plan=plan)
 
     def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
         """The plan that loads ``c``, which is the choice as this machine has found it.
@@ -404,3 +407,24 @@ def _in_words(rollback: Rollback | None) -> Rollback | None:
     steps = rollback.origin - rollback.target
     why = f"the dying-gasp checkpoint at step {rollback.origin} is not usable: {rollback.why}"
     return replace(rollback, why=f"{why}; {steps} steps are lost")
+
+
+def _lacking(choice: Choice) -> str:
+    """Where each save lacks ranks, and nothing else is wrong: which, and what to do. Empty where it is not
+    so.
+    """
+    lacks = []
+    for rejected in choice.rejected:
+        errors = [f for f in rejected.findings if f.severity is Severity.ERROR]
+        if not errors or any(f.code != "missing-rank" or f.follows or not f.ranks for f in errors):
+            return ""
+        of = ranges.words(tuple(sorted({pair for f in errors for pair in f.ranks})))
+        noun = "rank" if of.isdigit() else "ranks"
+        lacks.append(f"{rejected.checkpoint.label} lacks {noun} {of}")
+    if not lacks:
+        return ""
+    more = f" and {len(lacks) - _NAMED:,} more are not" if len(lacks) > _NAMED else ""
+    return (
+        f"no save is whole: {'; '.join(lacks[:_NAMED])}{more}. Nothing was started: bring the files of these"
+        " ranks back, from their own disk or a backup, or say who may stand in for whom with --replica-groups"
+    )

@@ -13,11 +13,13 @@ from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.filters import belongs
 from ckpt_tools.reading.opening import open_session
-from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.reading.unseen import not_seen, unread_files
 
 
-def scan_root(root: str, selection: Selection, *, trackers: bool = False) -> Scan:
+def scan_root(
+    root: str, selection: Selection, *, trackers: bool = False, progress: Progress | None = None
+) -> Scan:
     """From directory listings, and a structure pass where names do not tell the step; ``trackers`` are read
     where that is asked for. Raises CannotLook.
     """
@@ -28,6 +30,7 @@ def scan_root(root: str, selection: Selection, *, trackers: bool = False) -> Sca
         exclude=selection.exclude,
         trust=selection.trust,
         layouts=selection.layouts,
+        progress=progress,
     )
     s = open_session(root, options, listing=True)
     rows = [as_told(s, c) for c in _listed(s, selection)]

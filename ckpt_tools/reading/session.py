@@ -81,7 +81,7 @@ class Session:
         key = read_key(options.key_file, options.trust) if options.key_file else None
         self.reader = Reader(options, key, cache, self._advance)
         self.signatures = _signatures(options.verify_key)
-        self.found: Discovery = _discovered(root, self.layouts, listing, Excluded(options.exclude))
+        self.found: Discovery = _discovered(root, self.layouts, listing, options)
         self.indexes = Indexes(self.found.indexes, self._seals())
         self.reports: dict[str, Report] = {}
         self.unread: dict[str, str] = {}  # trackers, and files to compare with others, that could not be read
@@ -385,10 +385,11 @@ def _signatures(key: str | None) -> Signatures | None:
     return Signatures(key)
 
 
-def _discovered(root: str, layouts: Layouts, listing: bool, excluded: Excluded) -> Discovery:
+def _discovered(root: str, layouts: Layouts, listing: bool, options: ReadOptions) -> Discovery:
     """What is below the root. Raises CannotLook."""
+    excluded, hear = Excluded(options.exclude), getattr(options.progress, "listing", None)
     try:
-        return away(discover, root, layouts, listing=listing, threads=THREADS, excluded=excluded)
+        return away(discover, root, layouts, listing=listing, threads=THREADS, excluded=excluded, hear=hear)
     except Stalled as e:
         raise CannotLook(f"{e.filename or root}: {e.strerror}") from e
 

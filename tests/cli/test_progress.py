@@ -20,7 +20,7 @@ from places import LAYOUT_TREES
 from progress_lines import FIELDS
 from run_helpers import CKPT, CLEAN, broken, ckpt, megatron
 
-from ckpt_tools import CkptError, Level, Selection, plan
+from ckpt_tools import CkptError, Level, Selection, plan, scan, verify
 from ckpt_tools.cli import progress as progress_module
 from ckpt_tools.cli.output import Output
 from ckpt_tools.cli.progress import INTERVAL, Lines, Meter, progress
@@ -88,6 +88,46 @@ def huge(tmp_path: Path) -> Path:
         f.write(len(header).to_bytes(8, "little") + header)
         f.truncate(8 + len(header) + size)
     return home.parent
+
+
+class Heard:
+    """What a watcher is told."""
+
+    def __init__(self) -> None:
+        self.listed, self.opened = list[str](), set[str]()
+
+    def __call__(self, done: int, total: int) -> None:
+        return
+
+    def listing(self, path: str) -> None:
+        self.listed.append(path)
+
+    def file(self, path: str, total: int | None) -> None:
+        self.opened.add(path)
+
+
+def test_every_directory_that_is_listed_is_said(tmp_path: Path) -> None:
+    """A file system that answers slowly is heard of before the first byte is read."""
+    root = megatron(tmp_path / "run")
+    there = {str(root), *(str(path) for path in root.rglob("*") if path.is_dir())}
+    for ask in (scan, verify, lambda path, progress: plan(path, progress=progress)):
+        heard = Heard()
+        ask(root, progress=heard)
+        assert set(heard.listed) >= there and not any("model_optim" in path for path in heard.listed)
+
+
+def test_a_terminal_sees_what_is_listed_and_read(capfd: pytest.CaptureFixture[str]) -> None:
+    meter = Meter(False)
+    meter.listing("/runs/at/once")
+    assert not capfd.readouterr().err, "a short run shows no bar"
+    meter.started = meter.drawn = meter.started - 10
+    meter.listing("/runs/a\x1b[2Jb")
+    meter.drawn -= 10
+    meter.file(f"/runs/{'x' * 99}/file.pt", 3)
+    meter(1 << 20, 1 << 30)
+    meter.stop()
+    err = capfd.readouterr().err
+    assert "listing /runs/a" in err and "\x1b[2J" not in err and "x/file.pt" in err and "x" * 50 not in err
 
 
 @pytest.mark.slow

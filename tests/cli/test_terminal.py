@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 from fixture_trees import CASES, materialise
-from run_helpers import CKPT, CLEAN, broken, megatron
+from run_helpers import CKPT, CLEAN, broken, megatron, one_file_per_rank
 
 from ckpt_tools.api import plan, scan, verify
-from ckpt_tools.errors import CkptError
+from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.selection import Selection
@@ -178,6 +178,21 @@ def test_layouts_are_a_list_with_a_page_each() -> None:
     assert page.startswith("megatron\n") and "latest_checkpointed_iteration.txt" in page
     wrong = subprocess.run([*CKPT, "layouts", "megtron"], capture_output=True, text=True, env=CLEAN)
     assert wrong.returncode == 2 and "did you mean 'megatron'" in wrong.stderr
+
+
+def test_what_each_save_lacks_is_said_where_none_is_whole(tmp_path: Path) -> None:
+    root = one_file_per_rank(tmp_path / "run", steps=(200, 300))
+    (root / "rank_0/net-1_200.ckpt").unlink()
+    (root / "rank_1/net-1_300.ckpt").unlink()
+    with pytest.raises(NoneUsable) as raised:
+        plan(root, Selection(settle=0))
+    hint = raised.value.hint
+    assert "epoch 1 step 300 lacks rank 1; epoch 1 step 200 lacks rank 0. Nothing was started" in hint
+    one_file_per_rank(root, steps=(400,))
+    (root / "rank_1/net-1_400.ckpt").write_bytes(b"")
+    with pytest.raises(NoneUsable) as raised:
+        plan(root, Selection(settle=0))
+    assert "no save is whole" not in raised.value.hint, "other damage is not about ranks alone"
 
 
 def test_a_misspelt_layout_is_found(tmp_path: Path) -> None:
