@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals import names
 from ckpt_tools.formats.seals.names import FRAGMENTS
+from ckpt_tools.storage.writes import write_all
 
 _DEAD = 60
 """Seconds after which nobody still writes a file that is as old: it takes milliseconds. Who does all the same
@@ -88,9 +89,7 @@ def _put(at: int, name: str, data: bytes) -> None:
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at)
     try:
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+            write_all(fd, data)
             os.fsync(fd)
         finally:
             os.close(fd)

@@ -14,6 +14,7 @@ from ckpt_tools.job.waiting import Backoff, Clock
 from ckpt_tools.planning.decision_log import FLAG
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.writes import write_all
 
 
 def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
@@ -63,16 +64,10 @@ def _unlinked(name: str, at: int) -> None:
 def _filled(name: str, data: bytes, at: int, trusted: Trust) -> None:
     fd = trust.create(name, os.O_WRONLY | os.O_EXCL, at, trusted)
     try:
-        _put(fd, data)
+        write_all(fd, data)
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _put(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def noted(path: str, data: bytes, trusted: Trust = OURS) -> None:
@@ -84,7 +79,7 @@ def noted(path: str, data: bytes, trusted: Trust = OURS) -> None:
     with _directory(home, trusted) as at:
         fd = trust.create(name, os.O_WRONLY | os.O_TRUNC, at, trusted)
         try:
-            _put(fd, data)
+            write_all(fd, data)
         finally:
             os.close(fd)
 

@@ -9,6 +9,7 @@ import stat
 from contextlib import suppress
 
 from ckpt_tools.errors import CannotLook
+from ckpt_tools.storage.writes import write_all
 
 _HINT = "name another FILE with -o, or make room"
 
@@ -35,7 +36,7 @@ def write_whole(path: str, data: bytes) -> None:
     try:
         if _special(path):  # a pipe or a terminal holds nothing that could be half of a file
             with open(path, "wb", buffering=0) as stream:
-                _put(stream.fileno(), data)
+                write_all(stream.fileno(), data)
             return
         target = os.path.realpath(path)  # a link stays, and leads to the new file
         fd, aside = _aside(target)
@@ -78,16 +79,10 @@ def _fill(fd: int, data: bytes, target: str) -> None:
     try:
         with suppress(OSError):
             os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode) & 0o777)
-        _put(fd, data)
+        write_all(fd, data)
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _put(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def _sync_directory(home: str) -> None:

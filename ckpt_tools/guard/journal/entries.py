@@ -16,6 +16,7 @@ from ckpt_tools.model.frozen import frozen
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust
+from ckpt_tools.storage.writes import write_all
 
 SCHEMA = "ckpt-tools/journal/v1"
 _NAME = re.compile(r"(\d{6,9})\.(begun|done|undone)\.json")
@@ -77,9 +78,7 @@ class Journal:
                 os.unlink(f"{name}.tmp", dir_fd=at)  # of one that died
             fd = trust.create(f"{name}.tmp", os.O_WRONLY | os.O_EXCL, at, self.trusted)
             try:
-                view = memoryview(_encoded(operation))
-                while view:
-                    view = view[os.write(fd, view) :]
+                write_all(fd, _encoded(operation))
                 os.fsync(fd)
             finally:
                 os.close(fd)

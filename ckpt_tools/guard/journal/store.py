@@ -21,6 +21,7 @@ from ckpt_tools.model.frozen import frozen
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.writes import write_all
 
 UNDOABLE = ("repair", "quarantine")
 _HINTS = {
@@ -118,9 +119,7 @@ class Store:
         with self.tree.above(path) as (at, name):
             fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at)
             try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(fd, view) :]
+                write_all(fd, data)
                 os.fchmod(fd, old.st_mode & 0o7777)
                 os.utime(fd, ns=(old.st_atime_ns, old.st_mtime_ns))
                 os.fsync(fd)

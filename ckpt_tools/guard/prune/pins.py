@@ -18,6 +18,7 @@ from ckpt_tools.reading.opening import open_session
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.writes import write_all
 
 PINS = "pins"
 """The directory in ``.ckpt`` with a file for each path that is pinned."""
@@ -97,7 +98,7 @@ def _put(store: Store, name: str, trusted: Trust) -> None:
             aside = f"{_file(name)}.tmp"
             fd = trust.create(aside, os.O_WRONLY | os.O_TRUNC, at, trusted)
             try:
-                os.write(fd, body)
+                write_all(fd, body)
                 os.fsync(fd)
             finally:
                 os.close(fd)

@@ -18,6 +18,7 @@ from ckpt_tools.planning.decision_log import place
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust
+from ckpt_tools.storage.writes import write_all
 
 SCHEMA = "ckpt-tools/watched/v1"
 NAME, LOCK = "watch.json", "watch.lock"
@@ -169,9 +170,7 @@ def replaced(directory: str, name: str, data: bytes, trusted: Trust) -> None:
         fd = trust.create(aside, os.O_WRONLY | os.O_TRUNC, at, trusted)
         try:
             try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(fd, view) :]
+                write_all(fd, data)
                 os.fsync(fd)
             finally:
                 os.close(fd)
