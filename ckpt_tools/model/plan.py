@@ -27,7 +27,8 @@ class Known:
 @frozen
 class FileLoad:
     """One file that a rank loads. ``source_rank`` is whose file it is, ``reason`` says why a substitute is
-    used and what proves it.
+    used and what proves it. ``etag`` and ``version`` are those of an object of a store that was judged, ""
+    where the store has none.
     """
 
     role: str
@@ -40,6 +41,8 @@ class FileLoad:
     substituted: bool = False
     node: str | None = None
     reason: str = ""
+    etag: str = ""
+    version: str = ""
 
 
 @frozen

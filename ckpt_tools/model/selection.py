@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
+from ckpt_tools.model.stores import StoreOptions
 
 if TYPE_CHECKING:
     from ckpt_tools.layouts import Layouts
@@ -45,7 +46,9 @@ class ReadOptions:
     (``seal_dir`` has those of read-only trees), and with ``verify_key`` a signature that fits it;
     ``key_file`` holds the key of encrypted ones, and
     pickles may name what ``trust_global`` has patterns of.
-    ``layouts`` are those that names are compared with, None for those that are built in.
+    ``layouts`` are those that names are compared with, None for those that are built in. ``stores`` are the
+    options of stores, None for those that this process has been told already.
+    With ``by_store`` the checksums that stores keep stand for bytes that are not read.
     ``explain`` asks for a map of each file's bytes. ``trust`` says whose key file and cache count beside this
     user's own.
     ``progress`` is called with (bytes read so far, bytes to read as far as known), from any thread; where it
@@ -67,11 +70,13 @@ class ReadOptions:
     verify_key: str | None = None
     trust_global: tuple[str, ...] = ()
     key_file: str | None = None
+    by_store: bool = False
     explain: bool = False
     trust: Trust = Trust()
     progress: Callable[[int, int], None] | None = None
     note: Callable[[str], object] | None = None
     layouts: Layouts | None = None
+    stores: StoreOptions | None = None
 
 
 @frozen
@@ -103,7 +108,8 @@ class Selection:
     of what frameworks write has them.
     ``prove_replicas`` compares the tensors of a substitute with those of another good member of its group.
     ``trust`` says whose directory of decisions, key file and lists count beside this user's own.
-    ``layouts`` are those that names are compared with, None for those that are built in.
+    ``layouts`` are those that names are compared with, None for those that are built in. ``stores`` are the
+    options of stores, None for those that this process has been told already.
     """
 
     rank: int | None = None
@@ -152,6 +158,7 @@ class Selection:
     ranks: range | None = None
     trust: Trust = Trust()
     layouts: Layouts | None = None
+    stores: StoreOptions | None = None
 
     def read_options(
         self,
@@ -178,4 +185,5 @@ class Selection:
             progress=progress,
             note=note,
             layouts=self.layouts,
+            stores=self.stores,
         )

@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
+from ckpt_tools.storage.urls import is_url
+
 Check = Callable[[object, str], None]
 """Called with a value and where it stands; raises Invalid."""
 
@@ -85,9 +87,9 @@ def text(value: object, at: str) -> None:
 
 
 def path(value: object, at: str) -> None:
-    """An absolute path of a file."""
+    """An absolute path of a file, or its URL in a store."""
     text(value, at)
-    if not str(value).startswith("/"):
+    if not str(value).startswith("/") and not is_url(str(value)):
         wrong(at, "an absolute path")
 
 

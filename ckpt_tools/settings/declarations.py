@@ -46,7 +46,7 @@ _SIZE = parsers.whole(1, parsers.MAX_RANK)
 
 # fmt: off
 ENV: tuple[Variable, ...] = (
-    Variable("CKPT_ROOT", "[ROOT]", "directory of the checkpoints, or a prefix of several; default: the current directory", parsers.path),
+    Variable("CKPT_ROOT", "[ROOT]", "directory of the checkpoints, a prefix of several, or a URL such as s3://bucket/run; default: the current directory", parsers.tree),
     Variable("CKPT_RANK", "--rank", "rank whose files are asked for", parsers.whole(0, parsers.MAX_RANK), in_file=False),
     Variable("CKPT_WORLD_SIZE", "--world-size", "number of ranks of the job that will load", _SIZE),
     Variable("CKPT_LEVEL", "--level", "how deep to look: presence, structure, content (default), values, load", parsers.level),
@@ -71,7 +71,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_FAULT_FILE", "--fault-file", "JSON file of such ranks, added to --fault-ranks: [3, 5] or an object (docs/elastic.md)", fault_file.fault_file, reads=fault_file.fault_file),
     Variable("CKPT_REPLICA_GROUPS", "--replica-groups", "ranks that hold the same state: [ROLE=]0,4;1,5 or [ROLE=]FILE; repeat the flag (or give one per line) for more roles", parsers.replica_groups, reads=parsers.replica_groups),
     Variable("CKPT_REPLICAS", "--replicas", "'all': pure data parallelism, every rank holds the same state", parsers.one_of("all")),
-    Variable("CKPT_STRATEGY_DIR", "--strategy-dir", "directory of MindSpore strategy files (src_strategy_0.ckpt, or .json), which tell the ranks that hold the same state", parsers.path),
+    Variable("CKPT_STRATEGY_DIR", "--strategy-dir", "directory of MindSpore strategy files (src_strategy_0.ckpt, or .json), which tell the ranks that hold the same state", parsers.tree),
     Variable("CKPT_TP", "--tp", "tensor parallel size", _SIZE),
     Variable("CKPT_PP", "--pp", "pipeline parallel size", _SIZE),
     Variable("CKPT_CP", "--cp", "context parallel size", _SIZE),
@@ -89,6 +89,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_SAME_SAVE", "--same-save", "a checkpoint whose files are all of one save although their times look like two attempts: its directory, or one of its files; repeat the flag (or give one per line) for more", parsers.paths),
     Variable("CKPT_TRUST_GLOBAL", "--trust-global", "names in pickles that are yours, such as 'mycompany.*': a file that its framework unpickles without asking may name them; no pattern allows what is dangerous; repeat the flag (or give one per line) for more", parsers.dotted),
     Variable("CKPT_EXCLUDE", "--exclude", "entries of ROOT that have nothing to do with checkpoints, such as logs or data/*.bin: neither looked at nor a reason to stop, but counted; ** stands for any directories; repeat the flag (or give one per line) for more", parsers.globs),
+    Variable("CKPT_STORE_OPTION", "--store-option", "option of the store that a URL leads to, as its library has it, such as endpoint=https://minio:9000, region=eu-west-1, profile=work or skip_signature=true; no secrets; repeat the flag (or give one per line) for more; docs/stores.md", parsers.store_options),
     Variable("CKPT_ALLOW_NONE", "--allow-none", "exit 0 with an empty answer when nothing of a checkpoint exists (a first launch)", parsers.flag),
     Variable("CKPT_ALLOW_MISSING", "--allow-missing", "with --allow-none: a ROOT that does not exist, in a directory that does, or a --run that does not, is a first launch too; alone it changes nothing", parsers.flag),
     Variable("CKPT_NO_FALLBACK", "--no-fallback", "exit 6 instead of choosing an older checkpoint when the newest is unusable", parsers.flag),
@@ -105,6 +106,8 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_ALLOW_FRESH", "--allow-fresh", "start from nothing although none of the checkpoints that exist is usable, or files look like checkpoints, or an earlier start had some; not for scripts", parsers.flag),
     Variable("CKPT_REQUIRE_MOUNT", "--require-mount", "exit 5 unless ROOT lies on a file system of its own, mounted somewhere below /", parsers.flag),
     Variable("CKPT_VIEW", "--view", "build a tree of links there, outside ROOT, that holds the chosen checkpoint alone, as its framework wants it", parsers.path),
+    Variable("CKPT_STAGE", "--stage", "bring the chosen checkpoint from its store to a directory below DIR first, verified as it comes, and start by the copies; docs/stores.md", parsers.path),
+    Variable("CKPT_KEEP", "--keep", "of the checkpoints that were staged, keep this many, the most recently used, and remove others that nobody uses; default: all", parsers.whole(1)),
     Variable("CKPT_AGREE", "--agree", "every node has a disk of its own: agree on the newest checkpoint that each node has its ranks' parts of", parsers.flag),
     Variable("CKPT_RENDEZVOUS", "--rendezvous", "HOST:PORT where --agree meets: a free port of the first node; default: the launcher's", parsers.text),
     Variable("CKPT_SECRET_FILE", "--secret-file", "file with 32 random bytes or more that the nodes of a job have in common and nobody else: they know each other by it where they meet over TCP", parsers.path),

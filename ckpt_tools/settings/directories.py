@@ -15,6 +15,11 @@ def decisions(env: Mapping[str, str] | None = None) -> str:
     return os.path.join(home, "ckpt-tools", "decisions")
 
 
+def pruned(env: Mapping[str, str] | None = None) -> str:
+    """The directory of what ``ckpt prune`` is deleting in stores."""
+    return os.path.join(os.path.dirname(decisions(env)), "pruned")
+
+
 def verdicts(env: Mapping[str, str]) -> str:
     """Where the cache of this user and host lies; "" when there is no home directory."""
     own, shared = env.get("CKPT_CACHE_DIR", ""), env.get("XDG_CACHE_HOME", "")

@@ -12,6 +12,7 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.urls import is_url
 
 Parse = Callable[[object, str], object]
 """A raw value (text of a flag or variable, or a TOML value) and the directory its relative paths start from
@@ -58,8 +59,21 @@ def text(value: object, _base: str) -> str:
     return value
 
 
+def tree(value: object, base: str) -> str:
+    """A path, or the name of what a URL leads to, which starts nowhere else (storage/signed.py)."""
+    if isinstance(value, str) and is_url(value):
+        from ckpt_tools.storage.signed import named
+
+        return named(value)
+    return path(value, base)
+
+
 def path(value: object, base: str) -> str:
-    return os.path.join(base, os.path.expanduser(text(value, base)) if base else text(value, base))
+    """A path of this machine."""
+    given = text(value, base)
+    if is_url(given):
+        raise ValueError("it lies in a store: name a directory or a file of this machine")
+    return os.path.join(base, os.path.expanduser(given) if base else given)
 
 
 def scheduler(value: object, base: str) -> str:
@@ -286,11 +300,29 @@ def dotted(value: object, _base: str) -> tuple[str, ...]:
 
 
 def paths(value: object, base: str) -> tuple[str, ...]:
-    """Paths, one per line of a text."""
+    """Paths or URLs, one per line of a text."""
     given = value.strip().splitlines() if isinstance(value, str) else value
     if not isinstance(given, list) or not given or not all(isinstance(p, str) and p.strip() for p in given):
         raise ValueError(f"{value!r} is not a path, or several, one per line")
-    return tuple(os.path.join(base, p.strip()) for p in given)
+    return tuple(tree(p.strip(), "") if is_url(p.strip()) else os.path.join(base, p.strip()) for p in given)
+
+
+def store_options(value: object, _base: str) -> tuple[tuple[str, str], ...]:
+    """Options of stores from KEY=VALUE, one per line of a text; none that is secret."""
+    from ckpt_tools.storage.stores.options import checked
+
+    given = value.strip().splitlines() if isinstance(value, str) else value
+    if not isinstance(given, list) or not given:
+        raise ValueError("an option is KEY=VALUE, such as region=eu-west-1")
+    pairs: dict[str, str] = {}
+    for option in given:
+        key, mark, text = option.partition("=") if isinstance(option, str) else ("", "", "")
+        if not mark:  # not quoted: it may be the value alone
+            raise ValueError("an option is KEY=VALUE, such as region=eu-west-1")
+        name, text = checked(key, text)
+        if pairs.setdefault(name, text) != text:
+            raise ValueError(f"{name} is given twice")
+    return tuple(pairs.items())
 
 
 def uids(value: object, _base: str = "") -> frozenset[int]:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.model.stores import Pairs, StoreOptions
 from ckpt_tools.settings.declarations import BY_KEY, ENV, SIZES, Variable, trusted
+from ckpt_tools.settings.store_tables import store_tables
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import is_file
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
@@ -31,7 +33,7 @@ class Settings:
     to the user, and so is why a configuration file was ``refused``. ``trust`` says whose orders count.
 
     ``layout_tables`` are the file's ``[[layout]]`` tables as they stand there, ``layouts`` what the caller
-    made of them.
+    made of them; ``store_tables`` are its tables ``[store."URL"]``, read.
     """
 
     values: Mapping[str, Any]
@@ -42,6 +44,13 @@ class Settings:
     refused: Untrusted | None = None
     trust: Trust = OURS
     layouts: Layouts | None = None
+    store_tables: tuple[tuple[str, Pairs], ...] = ()
+
+    @property
+    def stores(self) -> StoreOptions | None:
+        """How stores are opened: ``--store-option`` before the tables ``[store."URL"]`` of the file."""
+        flags: Pairs = self.values.get("store-option", ())
+        return StoreOptions(flags, self.store_tables) if flags or self.store_tables else None
 
     @property
     def root(self) -> str:
@@ -78,6 +87,7 @@ class Settings:
             replicas_all=self.values.get("replicas") == "all",
             trust=self.trust,
             layouts=self.layouts,
+            stores=self.stores,
         )
 
 
@@ -236,9 +246,7 @@ def _there(path: str) -> bool:
 def _check_keys(path: str, table: Mapping[str, object]) -> None:
     allowed = [v.key for v in ENV if v.parse and v.in_file]
     for key in table:
-        if key in allowed or (
-            key == "layout" and isinstance(table[key], list)
-        ):  # the tables [[layout]]; a text is the setting --layout
+        if key in allowed or _is_table(key, table[key]):
             continue
         if key in BY_KEY:
             raise UsageError(
@@ -250,6 +258,11 @@ def _check_keys(path: str, table: Mapping[str, object]) -> None:
             f"{path}: unknown key {key!r}",
             f"did you mean {meant!r}?" if meant else f"known keys: {', '.join(allowed)}",
         )
+
+
+def _is_table(key: str, value: object) -> bool:
+    """The tables [[layout]], where a text would be the setting --layout, and [store."URL"]."""
+    return (key == "layout" and isinstance(value, list)) or (key == "store" and isinstance(value, dict))
 
 
 def resolve(
@@ -277,6 +290,7 @@ def resolve(
         search.run()
     _check_keys(search.file, search.table)
     own = search.table.pop("layout") if isinstance(search.table.get("layout"), list) else None
+    stores = store_tables(search.file, search.table.pop("store", {}))
     from_file = given.take_file(search.file, search.table, flags)
     if "root" in from_file and "config" not in given.values and _within(search.file, given.values["root"]):
         raise UsageError(
@@ -285,7 +299,14 @@ def resolve(
             "move the file above it, or name it with --config",
         )
     return Settings(
-        given.values, given.origins, search.file or None, search.notes, own, search.refused, believed
+        given.values,
+        given.origins,
+        search.file or None,
+        search.notes,
+        own,
+        search.refused,
+        believed,
+        store_tables=stores,
     )
 
 

@@ -11,12 +11,14 @@ from ckpt_tools.storage.local import (
     Counter,
     Identity,
     LocalSource,
+    OpenFile,
     ShortRead,
     Source,
     Stopped,
     count,
     counted,
 )
+from ckpt_tools.storage.urls import is_url
 
 __all__ = [
     "IO",
@@ -25,6 +27,7 @@ __all__ = [
     "HeldSource",
     "Identity",
     "LocalSource",
+    "OpenFile",
     "ShortRead",
     "Source",
     "Stopped",
@@ -38,10 +41,14 @@ IO = ("auto", "pread", "mmap", "direct")
 """How contents are read: see ``opened`` and docs/environment.md."""
 
 
-def opened(path: str, io: str = "auto", *, hold: bool = False) -> LocalSource:
+def opened(path: str, io: str = "pread", *, hold: bool = False) -> OpenFile:
     """A file, open for reading in one of the ways of ``IO``; with ``hold`` a small one is read now and kept
     in memory. Raises OSError.
     """
+    if is_url(path):
+        from ckpt_tools.storage.stores.source import StoreSource
+
+        return StoreSource(path, hold=hold)
     if io == "direct":
         from ckpt_tools.storage.direct import DirectSource
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ckpt_tools.storage import urls
 from ckpt_tools.storage.retry import is_directory, patiently
 
 
@@ -28,7 +29,7 @@ class Links:
     real: str = ""
 
     def __post_init__(self) -> None:
-        self.real = os.path.realpath(self.root)
+        self.real = urls.real_path(self.root)
 
     def keep(self, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
         """The entries of one directory without the links to directories that lie below the root anyway."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from ckpt_tools.storage.retry import is_directory, patiently
+from ckpt_tools.storage.urls import is_url
 
 Entries = list[os.DirEntry[str]]
 EntryFilter = Callable[[Entries], Entries]
@@ -32,7 +33,19 @@ def all_of(entries: Entries) -> Entries:
 
 def entries_of(path: str, keep: EntryFilter = all_of) -> Entries:
     """A directory's entries, sorted by name. Raises OSError."""
-    return keep(patiently(_listed, path))
+    return keep(_in_store(path) if is_url(path) else patiently(_listed, path))
+
+
+def names_of(path: str) -> list[str]:
+    """The names in a directory, in any order. Raises OSError."""
+    return [e.name for e in _in_store(path)] if is_url(path) else patiently(os.listdir, path or ".")
+
+
+def _in_store(url: str) -> Entries:
+    from ckpt_tools.storage.stores.mounts import tree_of
+
+    tree, key = tree_of(url)
+    return cast("Entries", tree.entries(key))  # they answer what those of the system do
 
 
 def _listed(path: str) -> Entries:

@@ -65,6 +65,11 @@ class Counter:
 _counting: ContextVar[tuple[Counter, ...]] = ContextVar("ckpt_tools_counting", default=())
 
 
+def counting() -> tuple[Counter, ...]:
+    """Who counts what is read now."""
+    return _counting.get()
+
+
 @contextmanager
 def counted() -> Iterator[Counter]:
     """Count what every file that is opened and closed in the block delivers, whoever opens it."""
@@ -105,12 +110,32 @@ class Source(Protocol):
         ...
 
 
+class OpenFile(Source, Protocol):
+    """A file that is open, wherever it lies. ``stat`` is what it was when it was opened; ``io`` how its
+    contents may be read.
+    """
+
+    io: str
+    bytes_read: int
+
+    @property
+    def stat(self) -> os.stat_result: ...
+
+    def count(self, n: int) -> None: ...
+    def changed(self) -> bool: ...
+    def identity(self) -> Identity | None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
 class LocalSource:
     """A file of the local file system, by pread: no shared position, so threads do not disturb each other.
     ``io`` says how its contents may be read otherwise.
     """
 
     io = "pread"
+    stat: os.stat_result
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -124,7 +149,7 @@ class LocalSource:
             raise
         self.size = self.stat.st_size
         self.bytes_read = 0
-        self._counters = _counting.get()  # here, because other threads do not see it
+        self._counters = counting()  # here, because other threads do not see it
         self._lock = threading.Lock()  # += from several threads loses counts without it
 
     def read(self, offset: int, length: int) -> bytes:

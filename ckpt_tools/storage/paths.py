@@ -14,8 +14,8 @@ Paths = Path | Iterable[Path]
 
 
 def one(path: Path, what: str = "root") -> str:
-    """The path as a text. Raises UsageError for what is none, and for the empty one, which would be the
-    current directory.
+    """The path as a text, of a presigned URL its name. Raises UsageError for what is none, and for the empty
+    one, which would be the current directory.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise UsageError(f"{what} {path!r} is no path", "give a text or a path object")
@@ -24,6 +24,10 @@ def one(path: Path, what: str = "root") -> str:
         raise UsageError(
             f"{what} is an empty path", "name a directory or a file; '.' is the current directory"
         )
+    if "://" in text:
+        from ckpt_tools.storage.signed import named
+
+        return named(text)
     return text
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from ckpt_tools.storage.stalls import watched
+from ckpt_tools.storage.urls import is_url
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,12 +44,29 @@ def patiently(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return watched(call, *args, **kwargs)
 
 
+def status(path: str) -> os.stat_result:
+    """As ``os.stat`` for a path, and the same for what a URL names. Raises OSError."""
+    return _in_store(path) if is_url(path) else patiently(os.stat, path)
+
+
+def lstat(path: str) -> os.stat_result:
+    """As ``os.lstat``; a store has no links."""
+    return _in_store(path) if is_url(path) else patiently(os.lstat, path)
+
+
+def _in_store(url: str) -> os.stat_result:
+    from ckpt_tools.storage.stores.mounts import tree_of
+
+    tree, key = tree_of(url)
+    return tree.stat(key)
+
+
 def there(path: str) -> bool:
     """Whether anything has this name; a link that leads nowhere does. Raises OSError when that cannot be
     seen.
     """
     try:
-        patiently(os.lstat, path)
+        lstat(path)
     except ABSENT:
         return False
     except OSError as e:
@@ -78,11 +96,7 @@ def is_directory(path: str | os.DirEntry[str]) -> bool:
 def _leads_to(path: str | os.DirEntry[str], kind: Callable[[int], bool], asked: str) -> bool:
     """``asked`` is the question that a directory entry may answer without a call."""
     try:
-        return (
-            kind(patiently(os.stat, path).st_mode)
-            if isinstance(path, str)
-            else patiently(getattr(path, asked))
-        )
+        return kind(status(path).st_mode) if isinstance(path, str) else patiently(getattr(path, asked))
     except ABSENT:
         return False
     except OSError as e:

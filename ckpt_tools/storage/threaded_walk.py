@@ -13,7 +13,7 @@ from typing import Generic
 
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.storage.listing import Entries, EntryFilter, Inspect, T, all_of, below, entries_of, stat
-from ckpt_tools.storage.retry import patiently
+from ckpt_tools.storage.retry import status
 
 HELD = 20_000
 """Entries at most that were listed and wait for their turn."""
@@ -168,7 +168,7 @@ class ThreadedWalk(Generic[T]):
 
     def _list(self, node: _Node[T]) -> None:
         try:
-            st = patiently(os.stat, node.path)
+            st = status(node.path)
             entries = entries_of(node.path, self.keep)
             self._listed(node, Listed(st, entries, self.inspect(node.path, entries)))
         except BaseException as e:  # the one who waits for it raises it

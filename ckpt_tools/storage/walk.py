@@ -4,14 +4,14 @@ many at a time where every call waits for a network.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from time import perf_counter
 
 from ckpt_tools.storage.listing import EntryFilter, Inspect, T, all_of, below, entries_of, stat
-from ckpt_tools.storage.retry import patiently
+from ckpt_tools.storage.retry import status
+from ckpt_tools.storage.urls import is_url
 
 SLOW = 0.0002
 """Seconds of a call from which on it waits for something else than this machine: a cached stat takes a
@@ -51,13 +51,20 @@ def walk(
     under way at a time once calls prove slow; then ``inspect`` is called ahead of its turn and in other
     threads, and the entries whose stat it needs know it already.
     """
+    if is_url(root):
+        from ckpt_tools.storage.stores.mounts import list_below
+
+        if (refused := list_below(root)) is not None:
+            yield root, refused
+            return
+        threads = 1  # all of it is in memory now
     seen: set[tuple[int, int]] = set()
     stack, gauge = [(root, True)], Gauge()
     while stack:
         path, linked = stack.pop()
         try:
             started = perf_counter()
-            st = patiently(os.stat, path)
+            st = status(path)
             gauge.add(perf_counter() - started)
             if (st.st_dev, st.st_ino) in seen:
                 continue

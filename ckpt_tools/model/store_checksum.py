@@ -1,0 +1,53 @@
+"""What a store itself says about the bytes of an object: checksums that it keeps beside them."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from ckpt_tools.model.frozen import frozen
+
+
+@frozen
+class StoreChecksum:
+    """``value`` by ``algorithm`` (crc32, crc32c, crc64nvme, md5, sha1, sha256, sha512), CRCs with the highest
+    byte first.
+
+    It is of all bytes; or, where ``parts`` has the sizes in bytes of the parts of an upload, of the checksums
+    of these, joined (a composite checksum), which ``part_values`` has as far as the store tells them.
+    ``weak``: only equality says anything, because a store may put something else in its place (an ETag), or
+    the sizes of the parts are a guess. ``claimed``: only a difference does, because the store keeps what
+    the uploader said and may never have compared it with the bytes.
+    """
+
+    algorithm: str
+    value: bytes = field(repr=False)
+    parts: tuple[int, ...] = ()
+    part_values: tuple[bytes, ...] = field(default=(), repr=False)
+    weak: bool = False
+    claimed: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is of all bytes at once."""
+        return not self.parts
+
+
+@frozen
+class StoreChecksums:
+    """All that a store says of one version of an object, which has ``size`` bytes."""
+
+    url: str
+    size: int
+    sums: tuple[StoreChecksum, ...] = ()
+
+
+NAMES = {
+    "crc32": "CRC-32",
+    "crc32c": "CRC-32C",
+    "crc64nvme": "CRC-64/NVME",
+    "md5": "MD5",
+    "sha1": "SHA-1",
+    "sha256": "SHA-256",
+    "sha512": "SHA-512",
+}
+"""What people call each."""

@@ -1,0 +1,118 @@
+"""URLs that carry a secret: a presigned URL is known by its name, without the query that signs it.
+
+A query of http(s) may let whoever reads it in a log, a report or a cache fetch the object too. So what a
+caller gives is cut in two where it enters: the name goes everywhere, and the query stays here, where nothing
+but the client that sends it asks for it. Passwords and keys within a URL are refused: libraries read those
+from the environment, from profiles and from files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from threading import Lock
+from urllib.parse import parse_qsl
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.storage.urls import absolute
+
+_WEB = re.compile(r"https?://", re.IGNORECASE)
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)", re.IGNORECASE)
+_SIGNS = re.compile(
+    r"x-(?:amz|goog)-.*"  # AWS Signature Version 4, and Google's of the same kind
+    r"|awsaccesskeyid|googleaccessid|ossaccesskeyid|signature|expires|security-token|policy|key-pair-id"
+    r"|sv|ss|srt|sp|se|st|spr|sig|sr|si|sip|sdd|ses|skoid|sktid|skt|ske|sks|skv|skdutid|saoid|suoid|scid",
+    re.IGNORECASE,
+)
+"""Names of what signs a request: AWS and Google, version 4 and before, CloudFront, and the shared access
+signatures of Azure (learn.microsoft.com, "Create a service SAS" and "Create a user delegation SAS").
+Whatever else is in a query says what is asked for.
+"""
+_SURE = re.compile(r"[?&](?:x-amz-signature|x-amz-credential|x-goog-signature|signature|sig)=", re.IGNORECASE)
+
+_lock = Lock()
+_queries: dict[str, str] = {}
+
+
+def named(url: str) -> str:
+    """The name of what a caller means, which anybody may see; what is no URL of http(s) is its own name, and
+    ``file://`` a path of this machine.
+
+    Raises UsageError for a URL with a password in it, for a signature where only http(s) takes one, and for
+    two URLs that differ in what their queries ask for: they would have one name.
+    """
+    m = _URL.match(url)
+    if m is None:
+        return url
+    if m[1].lower() == "file":
+        return absolute(url)
+    if not _WEB.match(url):
+        _require_open(url, m)
+        return url
+    if "@" in m[2]:
+        raise UsageError(
+            f"a URL of {m[2].rpartition('@')[2]} has a user or a password in it, which others can see",
+            "take them out, and give a presigned URL, or the store behind it (s3://, gs://, az://)",
+        )
+    address, _, query = url.partition("#")[0].partition("?")
+    name = absolute(address)
+    if query:
+        _keep(name, query)
+    return name
+
+
+def _require_open(url: str, m: re.Match[str]) -> None:
+    if re.search(r":[^@]*@", m[2]):
+        raise UsageError(
+            f"a URL of {m[2].rpartition('@')[2]} has a password in it, which others can see",
+            "take it out: the library reads it from the environment, a profile or a file (docs/stores.md)",
+        )
+    if _SURE.search(url):
+        raise UsageError(
+            f"a signature is part of a URL of {m[1]}://{m[2]}, where none belongs",
+            "presigned URLs begin with https://; for the others set the library's own variable, such as"
+            " AZURE_STORAGE_SAS_TOKEN",
+        )
+
+
+def _keep(name: str, query: str) -> None:
+    with _lock:
+        before = _queries.get(name)
+        if before is not None and asked(before) != asked(query):
+            raise UsageError(
+                f"two URLs differ in what they ask of {name}, and what follows '?' is no part of a name",
+                "ask about one of them at a time",
+            )
+        _queries[name] = query
+
+
+def asked(query: str) -> tuple[tuple[str, str], ...]:
+    """What a query asks for, without what signs it."""
+    pairs = parse_qsl(query, keep_blank_values=True)
+    return tuple(sorted(pair for pair in pairs if not _SIGNS.fullmatch(pair[0])))
+
+
+def asked_of(name: str) -> str:
+    """The same of the query that goes with a name, as a text; "" where it only signs. It may be secret too:
+    only for digests.
+    """
+    query = _queries.get(name)
+    return repr(asked(query)) if query and asked(query) else ""
+
+
+def query_of(name: str) -> str:
+    """The query to send with the name of an object; "" for none. Secret: not for messages, nor for files."""
+    return _queries.get(name, "")
+
+
+def words(argv: Sequence[str]) -> list[str]:
+    """A command line in which every URL is a name; what follows ``--`` is another command, and stays."""
+    own = list(argv).index("--") if "--" in argv else len(argv)
+    return [*(_word(word) for word in argv[:own]), *argv[own:]]
+
+
+def _word(word: str) -> str:
+    if "://" not in word:
+        return word
+    flag, mark, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{flag}{mark}{named(value)}" if _URL.match(value) else word

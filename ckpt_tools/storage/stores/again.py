@@ -1,0 +1,119 @@
+"""Objects of stores asked about a second time: whether they are still what was listed, and which versions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckpt_tools.storage.stores.mounts import tree_of
+from ckpt_tools.storage.stores.store import Object
+
+if TYPE_CHECKING:
+    from ckpt_tools.storage.stores.tree import Tree
+
+PAGE = 1000
+"""Keys that one list request answers at most."""
+FEW = 8
+"""Objects that are asked for one by one where nobody knows how many others lie beside them."""
+_THREADS = 16
+
+
+def look_again(urls: Iterable[str]) -> dict[str, OSError]:
+    """Ask the stores what they have under these names now: one list request for the objects of a directory,
+    or one for each where those are fewer. What could not be asked about, and why; who asks for the others
+    then is told what they are now.
+    """
+    homes: dict[tuple[Tree, str], list[str]] = defaultdict(list)
+    failed: dict[str, OSError] = {}
+    for url in dict.fromkeys(urls):
+        try:
+            tree, key = tree_of(url)
+        except OSError as e:
+            failed[url] = e
+        else:
+            homes[tree, key.rpartition("/")[0]].append(url)
+    asked: list[_Asked] = []
+    for (tree, home), here in homes.items():
+        known = tree.size_of(home)
+        if len(here) <= (FEW if known is None else known // PAGE) or not tree.lists:
+            asked += [_Asked([url], partial(tree.ask_again, tree_of(url)[1])) for url in here]
+        else:
+            asked.append(_Asked(here, partial(tree.look_again, home)))
+    return failed | _answers(asked)
+
+
+def list_again(directories: Iterable[str]) -> dict[str, OSError]:
+    """List directories of stores anew, without what lies below them; what could not be listed, and why."""
+    found = ((url, *tree_of(url)) for url in dict.fromkeys(directories))
+    return _answers([_Asked([url], partial(tree.look_again, key)) for url, tree, key in found if tree.lists])
+
+
+def listing_of(url: str) -> str:
+    """A digest of all that lies below a URL at this moment: keys, sizes, times, ETags. Raises OSError."""
+    from xxhash import xxh3_128_intdigest
+
+    tree, key = tree_of(url)
+    digest = 0  # whatever their order: a million keys are not to be kept for it
+    for of in tree.store.objects(key):
+        digest ^= xxh3_128_intdigest(repr(of).encode("utf-8", "surrogatepass"))
+    return f"{digest:032x}"
+
+
+def learn_versions(urls: Sequence[str]) -> None:
+    """See that the versions of these objects are known, where their store keeps any: one request for each
+    that nothing was read of in this process. What cannot be asked for has none.
+    """
+    rest = [url for url in dict.fromkeys(urls) if not _told(url)]
+    first = 1 if rest and tree_of(rest[0])[0].versioned is None else 0  # the first answer tells of all
+    for some in (rest[:first], rest[first:]):
+        if some and tree_of(some[0])[0].versioned is not False:
+            _answers([_Asked([url], partial(_hear, url)) for url in some])
+
+
+def object_of(url: str) -> Object:
+    """An object as it was listed, with its version where that is known. Raises OSError."""
+    tree, key = tree_of(url)
+    of = tree.object(key)
+    return of._replace(version=tree.version(key))
+
+
+def _told(url: str) -> bool:
+    """Whether the version of an object is known, or nobody can say."""
+    try:
+        return bool(object_of(url).version)
+    except OSError:
+        return True
+
+
+def _hear(url: str) -> None:
+    tree, key = tree_of(url)
+    tree.heard(tree.store.head(key))
+
+
+class _Asked(NamedTuple):
+    """One request, and the objects that it is about."""
+
+    urls: Sequence[str]
+    request: Callable[[], None]
+
+
+def _answer(one: _Asked) -> Mapping[str, OSError]:
+    try:
+        one.request()
+    except OSError as e:
+        return dict.fromkeys(one.urls, e)
+    return {}
+
+
+def _answers(asked: Sequence[_Asked]) -> dict[str, OSError]:
+    """What failed, by URL; many requests at a time."""
+    if len(asked) < 2:
+        return dict(_answer(asked[0])) if asked else {}
+    failed: dict[str, OSError] = {}
+    with ThreadPoolExecutor(min(_THREADS, len(asked))) as pool:
+        for found in pool.map(_answer, asked):
+            failed.update(found)
+    return failed

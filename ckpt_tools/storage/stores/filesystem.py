@@ -1,0 +1,142 @@
+"""Any other file system with a URL (SFTP, HDFS, Hugging Face, memory …), by fsspec."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, ParamSpec, TypeVar
+
+from ckpt_tools.storage.stalls import Stalled, watched
+from ckpt_tools.storage.stores.refused import refused
+from ckpt_tools.storage.stores.store import Object, Replaced, require_seen
+from ckpt_tools.storage.urls import joined
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
+    """The file system of a URL. Raises ImportError where fsspec is not installed, and OSError, also where it
+    lacks what it needs for this one.
+    """
+    from fsspec.core import url_to_fs
+    from fsspec.registry import known_implementations
+
+    try:
+        fs, top = url_to_fs(url, **options)
+    except ImportError as e:
+        known = known_implementations.get(url.partition("://")[0], {}).get("err", "")
+        text = (
+            f"fsspec needs {e.name or 'another package'}, which is not installed: {known or 'pip install it'}"
+        )
+        raise OSError(errno.ENOPKG, text, url) from None
+    except ValueError:
+        text = "no such kind of store is known to fsspec, or not these options of it"
+        raise OSError(errno.EPROTONOSUPPORT, text, url) from None
+    except Exception as e:
+        raise refused(e, url) from None
+    return FileSystem(url, fs, top)
+
+
+class FileSystem:
+    """``fs`` is fsspec's, ``top`` the path there that ``url`` stands for."""
+
+    def __init__(self, url: str, fs: Any, top: str) -> None:
+        self.url, self.fs, self.top = url, fs, top.rstrip("/")
+        self.requests: Counter[str] = Counter()
+        fs.use_listings_cache = False
+
+    def _path(self, key: str) -> str:
+        return f"{self.top}/{key}" if key else self.top or "/"
+
+    def _key(self, path: str) -> str:
+        path = str(path)
+        if not path.startswith("/") and self.top.startswith("/"):
+            path = f"/{path}"
+        return path[len(self.top) :].strip("/")
+
+    def objects(self, prefix: str) -> Iterator[Object]:
+        left = [prefix]
+        while left:
+            objects, names = self.directory(key := left.pop())
+            yield from objects
+            left += (f"{key}/{name}" if key else name for name in reversed(names))
+
+    def confirm_nothing(self, prefix: str) -> None:
+        """Its protocols tell nothing from no answer."""
+
+    def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
+        self.requests["list"] += 1
+        try:
+            found = self._asked(prefix, self.fs.ls, self._path(prefix), detail=True, refresh=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return [], []
+        objects, names = [], []
+        for info in found:
+            key = self._key(info["name"])
+            if key == prefix:  # some list a file as if it were in itself
+                continue
+            if info["type"] == "directory":
+                names.append(key.rpartition("/")[2])
+            else:
+                objects.append(_object(key, info))
+        return objects, names
+
+    def head(self, key: str) -> Object:
+        self.requests["head"] += 1
+        info = self._asked(key, self.fs.info, self._path(key), refresh=True)
+        if info["type"] == "directory":
+            raise FileNotFoundError(errno.ENOENT, "it is a directory", joined(self.url, key))
+        return _object(key, info)
+
+    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        self.requests["get"] += 1
+        path = self._path(of.key)
+        data = self._asked(of.key, self.fs.cat_file, path, start, start + length)
+        return memoryview(data), of
+
+    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
+        require_seen(self, key, replacing)
+        self.requests["put"] += 1
+        self._asked(key, self.fs.pipe_file, self._path(key), data)
+        return self.head(key)
+
+    def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
+        failed: dict[str, OSError] = {}
+        for key in keys:
+            self.requests["delete"] += 1
+            try:
+                self._asked(key, self.fs.rm_file, self._path(key))
+            except FileNotFoundError:
+                continue
+            except OSError as e:
+                failed[key] = e
+        return failed
+
+    def _asked(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return watched(call, *args, **kwargs)
+        except Exception as e:  # each of its file systems has errors of its own
+            if isinstance(e, OSError) and e.errno and not isinstance(e, (Replaced, Stalled)):
+                # not in its own words, which may hold what was sent
+                raise OSError(e.errno, os.strerror(e.errno), joined(self.url, key)) from None
+            raise refused(e, joined(self.url, key)) from None
+
+
+def _object(key: str, info: Mapping[str, Any]) -> Object:
+    """Names of the facts differ from one file system to the next."""
+    modified = next((info[k] for k in ("mtime", "LastModified", "last_modified", "created") if k in info), 0)
+    tag = next((str(info[k]) for k in ("ETag", "etag", "blob_id", "oid") if info.get(k)), "")
+    return Object(key, int(info["size"] or 0), _ns(modified), tag, str(info.get("VersionId") or ""))
+
+
+def _ns(modified: Any) -> int:
+    if isinstance(modified, datetime):
+        at = modified if modified.tzinfo else modified.replace(tzinfo=timezone.utc)
+        return round(at.timestamp() * 1_000_000) * 1000
+    if isinstance(modified, (int, float)):
+        return round(modified * 1e9)
+    return 0

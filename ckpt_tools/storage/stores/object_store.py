@@ -1,0 +1,254 @@
+"""S3, Google Cloud Storage, Azure and HTTP servers, by obstore (Rust's object_store)."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from ckpt_tools.storage.signed import query_of
+from ckpt_tools.storage.stalls import watched
+from ckpt_tools.storage.stores import store
+from ckpt_tools.storage.stores.refused import code_of, refused
+from ckpt_tools.storage.stores.store import ANOTHER, Object, Replaced, require_seen
+from ckpt_tools.storage.urls import joined
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PAGE = 1000
+"""Keys that one list request of S3, GCS or Azure answers at most."""
+BATCH = 1000
+"""Keys that one delete request of S3 takes at most."""
+_ROUND = 100
+"""Lists that end at a multiple of so many keys may have lost a page: those of all stores are multiples."""
+_PAUSES = (0.1, 0.4, 1.6)
+"""Seconds before a list that broke off goes on; what was refused the library asks again by itself."""
+_NOBODY = ".ckpt-no-such-object"
+"""A name that nobody gives."""
+_NO_SUCH_KEY = frozenset({"NoSuchKey", "BlobNotFound", "PathNotFound"})
+_WEAK = "W/"
+
+
+class ObjectStore:
+    """``client`` is a store of obstore's for ``url``. Of a web server, which cannot list, ``single`` makes
+    one for the whole address of an object, query and all.
+    """
+
+    def __init__(self, url: str, client: Any, single: Callable[[str], Any] | None = None) -> None:
+        self.url, self.client, self._single = url, client, single
+        self.requests: Counter[str] = Counter()
+        self._singles: dict[str, Any] = {}
+
+    def objects(self, prefix: str) -> Iterator[Object]:
+        self._must_list(prefix)
+        last, count, pauses = "", 0, iter(_PAUSES)
+        while True:
+            before = count
+            try:
+                for meta in self._pages(prefix, last):
+                    last, count = meta["path"], count + 1
+                    yield _object(meta)
+            except OSError as e:
+                _wait(e, pauses)
+                continue
+            if count == before or count % _ROUND:
+                break
+        if count and count == before:
+            self._prove(prefix)
+
+    def _pages(self, prefix: str, after: str) -> Iterator[ObjectMeta]:
+        """What lies below a prefix, after a key in the order of the list."""
+        pages = self.client.list(prefix or None, chunk_size=PAGE, offset=after or None)
+        whole = True
+        while whole:  # a page that is not full is the last
+            self.requests["list"] += 1
+            page = self._asked(prefix, next, pages, ())
+            whole = len(page) == PAGE
+            yield from (meta for meta in page if meta["path"] > after)
+
+    def confirm_nothing(self, prefix: str) -> None:
+        self._prove(prefix)
+        if next(self._pages(prefix, ""), None) is not None:
+            text = "the store answers a question in two ways: run it again"
+            raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
+
+    def _prove(self, prefix: str) -> None:
+        """Raises OSError unless it is a store that answered that there is nothing (more): the library takes
+        every page of HTML for an empty list, also that of a portal, or of a web server at a wrong address. To
+        read what nobody has leads to an error that only a store writes.
+        """
+        key = f"{prefix}/{_NOBODY}" if prefix else _NOBODY
+        self.requests["get"] += 1
+        try:
+            watched(self.client.get, key)
+        except Exception as e:
+            error = refused(e, joined(self.url, prefix))
+            if not isinstance(error, FileNotFoundError):
+                raise error from None
+            if code_of(e) in _NO_SUCH_KEY:
+                return
+        text = "what answers with an empty list is no store of this kind: check the endpoint"
+        raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
+
+    def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
+        self._must_list(prefix)
+        pauses = iter(_PAUSES)
+        while True:
+            self.requests["list"] += 1
+            try:
+                found = self._asked(prefix, self.client.list_with_delimiter, prefix or None)
+                break
+            except OSError as e:
+                _wait(e, pauses)
+        objects = [_object(meta) for meta in found["objects"] if meta["path"] != prefix]
+        if not objects and not found["common_prefixes"]:
+            self._prove(prefix)
+        return objects, [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
+
+    def head(self, key: str) -> Object:
+        self.requests["head"] += 1
+        client, path = self._of(key)
+        if client is self.client:
+            return _object(self._asked(key, client.head, path))._replace(key=key)
+        return self._asked(key, _beginning, client, path)._replace(key=key)
+
+    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        self.requests["get"] += 1
+        options: dict[str, Any] = {"range": (start, start + length)}
+        if of.etag and not of.etag.startswith(_WEAK):  # a weak one never matches: RFC 9110, section 13.1.1
+            options["if_match"] = of.etag
+        if of.version:
+            options["version"] = of.version
+        return self._asked(of.key, self._body, of, options)
+
+    def _body(self, of: Object, options: Mapping[str, Any]) -> tuple[memoryview, Object]:
+        client, path = self._of(of.key)
+        got = client.get(path, options=options)
+        now = _object(got.meta)._replace(key=of.key)
+        if _differ(of, now):  # some servers know no If-Match
+            raise Replaced(joined(self.url, of.key))
+        return memoryview(got.bytes()), now
+
+    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
+        require_seen(self, key, replacing)  # there are servers that know no conditions, and say nothing
+        old = replacing and (replacing.etag or replacing.version)
+        mode: Any = "create" if replacing is None else "overwrite"
+        if replacing is not None and old:
+            mode = {k: v for k, v in (("e_tag", replacing.etag), ("version", replacing.version)) if v}
+        try:
+            self._write(key, data, mode)
+        except (Replaced, FileExistsError) as e:
+            raise FileExistsError(errno.EEXIST, ANOTHER, e.filename) from None
+        except OSError as e:
+            if e.errno != errno.EOPNOTSUPP:
+                raise
+            self._write(key, data, "overwrite")  # a server that knows no conditions, and says so
+        return self.head(key)
+
+    def _write(self, key: str, data: bytes, mode: Any) -> None:
+        self.requests["put"] += 1
+        self._asked(key, lambda _: self.client.put(key, data, mode=mode, use_multipart=False), key)
+
+    def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
+        failed: dict[str, OSError] = {}
+        for at in range(0, len(keys), BATCH):
+            batch = list(keys[at : at + BATCH])
+            self.requests["delete"] += 1
+            try:
+                self._asked(batch[0], self.client.delete, batch)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                failed.update(self._each(batch))
+        return failed
+
+    def _each(self, keys: Sequence[str]) -> Iterator[tuple[str, OSError]]:
+        """One by one: which of a batch that failed are still there, and why."""
+        for key in keys:
+            self.requests["delete"] += 1
+            try:
+                self._asked(key, self.client.delete, key)
+            except FileNotFoundError:
+                continue
+            except OSError as e:
+                yield key, e
+
+    def _of(self, key: str) -> tuple[Any, str]:
+        """The client to ask about an object, and its path there. A presigned address, and one with escapes,
+        goes to the server as it was given.
+        """
+        query = "" if self._single is None else query_of(joined(self.url, key))
+        if self._single is None or (not query and "%" not in key):
+            return self.client, key
+        address = joined(self.url, key) + (f"?{query}" if query else "")
+        if address not in self._singles:
+            self._singles[address] = self._single(address)
+        return self._singles[address], ""
+
+    def _must_list(self, prefix: str) -> None:
+        if self._single is not None:
+            text = "a web server cannot list what it has: name each file, or the store behind it"
+            raise OSError(errno.EOPNOTSUPP, text, joined(self.url, prefix))
+
+    def _asked(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a call of the client returns. Raises OSError."""
+        try:
+            return watched(call, *args, **kwargs)
+        except Replaced:
+            raise
+        except Exception as e:  # obstore's own errors have Exception in common
+            raise refused(e, joined(self.url, key)) from None
+        except BaseException as e:
+            if type(e).__name__ != "PanicException":  # of Rust: no Exception, so that nobody goes on as if
+                raise
+            raise OSError(errno.EIO, "the store's library failed (obstore)", joined(self.url, key)) from None
+
+
+def _beginning(client: Any, path: str) -> Object:
+    """What an answer's head tells: an address that is signed for GET allows no HEAD. An empty object has no
+    first byte, and some servers know no ranges; then the body is left unread.
+    """
+    try:
+        return _object(client.get(path, options={"range": (0, 1)}).meta)
+    except Exception as e:
+        if isinstance(e, FileNotFoundError) or type(e).__name__ in (
+            "PermissionDeniedError",
+            "UnauthenticatedError",
+        ):
+            raise
+        return _object(client.get(path).meta)
+
+
+def _wait(e: OSError, pauses: Iterator[float]) -> None:
+    """Wait before the next attempt, where an answer broke off; else, and in the end, raise the error."""
+    seconds = next(pauses, None) if e.errno == errno.ECONNRESET else None
+    if seconds is None:
+        raise e
+    store.pause(seconds * random.uniform(0.5, 1.5))  # noqa: S311 - not to be in step with others
+
+
+def _differ(of: Object, now: Object) -> bool:
+    """Whether an answer is of another object than was asked for: by the ETag, or by the second of its last
+    change where there is none (a list has more digits of it than a header).
+    """
+    if now.size != of.size:
+        return True
+    if of.etag and now.etag:
+        return now.etag != of.etag
+    return now.mtime_ns // 10**9 != of.mtime_ns // 10**9
+
+
+def _object(meta: ObjectMeta) -> Object:
+    modified = round(meta["last_modified"].timestamp() * 1_000_000) * 1000
+    return Object(meta["path"], meta["size"], modified, _tag(meta["e_tag"] or ""), meta["version"] or "")
+
+
+def _tag(said: str) -> str:
+    """An ETag as a header has it. Lists of Azure and of some servers of S3 have it without its quotes."""
+    return said if not said or said.startswith(('"', _WEAK)) else f'"{said}"'

@@ -1,0 +1,245 @@
+"""Which options a store takes, and which are refused: names and values as obstore and fsspec have them.
+
+What is secret is no option. A command line is seen by everybody on the machine and kept by shells, and a
+ckpt.toml is copied and committed; each library has its own variables, profiles and files for that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ckpt_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from ckpt_tools.model.stores import StoreOptions
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+CLIENT = _words(
+    "allow_http allow_invalid_certificates connect_timeout http1_only http2_keep_alive_interval"
+    " http2_keep_alive_timeout http2_keep_alive_while_idle http2_max_frame_size http2_only pool_idle_timeout"
+    " pool_max_idle_per_host proxy_ca_certificate proxy_excludes proxy_url randomize_addresses read_timeout"
+    " root_certificate timeout user_agent"
+)
+"""Options of the HTTP client under every store (obstore's ClientConfig)."""
+_CERTIFICATES = frozenset({"root_certificate", "proxy_ca_certificate"})
+"""Options that name a file, or hold what is in it."""
+RETRY = frozenset({"max_retries", "retry_timeout", "init_backoff", "max_backoff", "backoff_base"})
+"""Of how a request is made again (RetryConfig and BackoffConfig)."""
+_S3 = _words(
+    "checksum_algorithm container_authorization_token_file container_credentials_full_uri"
+    " container_credentials_relative_uri default_region disable_bulk_delete disable_tagging endpoint"
+    " imdsv1_fallback metadata_endpoint profile region request_payer role_arn role_session_name"
+    " s3_express server_side_encryption skip_signature sse_bucket_key_enabled sse_kms_key_id"
+    " endpoint_url_sts unsigned_payload virtual_hosted_style_request web_identity_token_file"
+)
+_GCS = _words("application_credentials base_url service_account service_account_path skip_signature")
+_AZURE = _words(
+    "account_name authority_host authority_id client_id disable_tagging endpoint fabric_cluster_identifier"
+    " fabric_token_service_url fabric_workload_host federated_token_file identity_endpoint msi_endpoint"
+    " msi_resource_id object_id skip_signature tenant_id use_azure_cli use_emulator use_fabric_endpoint"
+)
+_AZ = ("az", "adl", "azure", "abfs", "abfss")
+_NONE: frozenset[str] = frozenset()
+KNOWN: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("s3", "s3a"), _S3),
+    "gs": _GCS,
+    **dict.fromkeys(_AZ, _AZURE),
+    **dict.fromkeys(("http", "https"), _NONE),
+}
+"""What obstore takes for a scheme beside CLIENT and RETRY; ``profile`` is ours. Other schemes are fsspec's,
+whose options only their file systems know.
+"""
+_VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", **dict.fromkeys(_AZ, "AZURE_")}
+"""How the variables of a scheme begin."""
+_PREFIX = re.compile(r"^(?:aws|google|azure_storage|azure)_")
+_SECRET = re.compile(
+    r"secret|token|passw|passphrase|pwd|key|signature|credential|auth(?!ority)|bearer|cookie|header"
+    r"|connection_string|(?:^|[._])(?:pass|sas)(?:$|[._])"
+)
+_NO_SECRET = _words(
+    "application_credentials container_credentials_full_uri container_credentials_relative_uri"
+    " fabric_token_service_url skip_signature sse_bucket_key_enabled sse_kms_key_id"
+)
+_OWN_WAY = {
+    "s3": "AWS_PROFILE and ~/.aws, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, or 'gcloud auth application-default login'",
+    "az": "AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN in the environment, or 'az login' and"
+    " use_azure_cli=true",
+}
+"""How the libraries are given credentials."""
+
+
+def checked(key: str, value: str) -> tuple[str, str]:
+    """An option under the name that its library has for it. Raises ValueError, which never quotes a value,
+    for what is secret, or cannot be an option.
+    """
+    name = _PREFIX.sub("", key.strip().lower().replace("-", "_"))
+    name = "endpoint" if name == "endpoint_url" else name
+    if not re.fullmatch(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*", name):
+        raise ValueError("an option is KEY=VALUE, such as region=eu-west-1")
+    if secret(name):
+        raise ValueError(
+            f"{name} is a credential, or a part of one, and others can see it here: say it in the way of its"
+            f" library ({'; '.join(_OWN_WAY.values())})"
+        )
+    if re.search(r"://[^/?#]*@", value) or re.search(
+        r"[?&][^=&]*(?:sig|signature|token)=", value, re.IGNORECASE
+    ):
+        raise ValueError(
+            f"the URL in {name} has a password or a signature in it, and others can see it here: use the"
+            " library's own variables, such as HTTPS_PROXY"
+        )
+    return name, value.strip()
+
+
+def secret(name: str) -> bool:
+    """Whether an option holds what nobody else may see, or what only belongs to such a thing. A file or the
+    id of a key may be named. An access key's id is no secret, but alone it would be paired with another's
+    secret key: credentials come from one place.
+    """
+    if name in _NO_SECRET or re.search(r"(?:file|filename|path)$", name):
+        return False
+    return _SECRET.search(name) is not None
+
+
+def open_options(url: str, options: StoreOptions, env: Mapping[str, str]) -> dict[str, Any]:
+    """The keyword arguments with which a store is opened: those of ``obstore.store.from_url`` for its
+    schemes, else those of the file system of fsspec. ``env`` is what the library sees as well.
+
+    Raises UsageError for options that the store does not have, and CannotLook where its credentials are
+    missing or expired.
+    """
+    scheme, given = url.partition("://")[0], options.of(url)
+    if scheme not in KNOWN:
+        return _nested(given)
+    _require_known(scheme, given)
+    own, made = {key: value for key, value in given.items() if key in KNOWN[scheme]}, dict[str, Any]()
+    if scheme in ("s3", "s3a"):
+        from ckpt_tools.storage.stores import credentials
+
+        own, made["credential_provider"] = credentials.aws(own, env)
+    client = _client(given)
+    if scheme == "http" or _endpoint(scheme, own, env).startswith("http://"):
+        client.setdefault("allow_http", "true")  # it was asked for by its name
+    if client and scheme in _VARIABLES:  # else obstore reads them; what it is given replaces all of them
+        client = {**_of_environment(_VARIABLES[scheme], env), **client}
+    made |= {"config": own, "client_options": client, "retry_config": _retry(given)}
+    return {name: value for name, value in made.items() if value}
+
+
+def _of_environment(prefix: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Options of the HTTP client that variables such as AWS_ALLOW_HTTP hold."""
+    said = {key: env.get(f"{prefix}{key.upper()}", "") for key in sorted(CLIENT)}
+    return {key: value for key, value in said.items() if value}
+
+
+def _endpoint(scheme: str, own: Mapping[str, str], env: Mapping[str, str]) -> str:
+    """Where requests go, if anybody says; "" for the cloud itself. As obstore chooses it."""
+    names = ("endpoint", "base_url")
+    variables = {
+        "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+        "gs": ("GOOGLE_BASE_URL",),
+        "http": (),
+    }.get(scheme.replace("s3a", "s3").replace("https", "http"), ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"))
+    said = [own.get(name, "") for name in names] + [env.get(name, "") for name in variables]
+    return next(filter(None, said), "")
+
+
+def _require_known(scheme: str, given: Mapping[str, str]) -> None:
+    known = KNOWN[scheme] | CLIENT | RETRY
+    for key in given:
+        if secret(key):
+            raise UsageError(
+                f"the option {key} is a credential, which no option may be", "; ".join(_OWN_WAY.values())
+            )
+        if key not in known:
+            from difflib import get_close_matches  # only after a mistake
+
+            meant = get_close_matches(key, known, 1, 0.5)
+            hint = f"did you mean {meant[0]}?" if meant else f"it has {', '.join(sorted(known))}"
+            more = '; ckpt.toml has options of each store ([store."s3://bucket"])' if _elsewhere(key) else ""
+            raise UsageError(f"a store of {scheme}:// has no option {key!r}", hint + more)
+
+
+def _elsewhere(key: str) -> bool:
+    return any(key in known for known in KNOWN.values())
+
+
+def _client(given: Mapping[str, str]) -> dict[str, Any]:
+    out: dict[str, Any] = {key: value for key, value in given.items() if key in CLIENT}
+    for key in ("connect_timeout", "read_timeout", "timeout", "pool_idle_timeout"):
+        if key in out:
+            out[key] = f"{_seconds(key, out[key]) * 1000:.0f}ms"
+    for key in sorted(_CERTIFICATES & out.keys()):
+        if not out[key].startswith("-----BEGIN"):
+            out[key] = _certificate(key, out[key])
+    return out
+
+
+def _certificate(key: str, path: str) -> str:
+    """The certificates in a file: whoever could write it would say whom to believe. Raises UsageError."""
+    from ckpt_tools.storage import trust
+
+    try:
+        with trust.named(key):
+            return trust.read(path, 16 << 20).decode("ascii")
+    except (OSError, ValueError) as e:
+        raise UsageError(f"{key}: {path} cannot be read", "name a file of certificates (PEM)") from e
+
+
+def _retry(given: Mapping[str, str]) -> dict[str, Any]:
+    from datetime import timedelta
+
+    out: dict[str, Any] = {}
+    backoff: dict[str, Any] = {}
+    if "max_retries" in given:
+        out["max_retries"] = int(_number("max_retries", given["max_retries"]))
+    if "retry_timeout" in given:
+        out["retry_timeout"] = timedelta(seconds=_seconds("retry_timeout", given["retry_timeout"]))
+    for key in ("init_backoff", "max_backoff"):
+        if key in given:
+            backoff[key] = timedelta(seconds=_seconds(key, given[key]))
+    if "backoff_base" in given:
+        backoff["base"] = _number("backoff_base", given["backoff_base"])
+    return {**out, **({"backoff": backoff} if backoff else {})}
+
+
+def _number(key: str, text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", text):
+        raise UsageError(f"the option {key}={text} is no number", f"say {key}=3")
+    return float(text)
+
+
+def _seconds(key: str, text: str) -> float:
+    m = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h)?", text)
+    if m is None:
+        raise UsageError(f"the option {key}={text} is no time", f"say {key}=30s, or 500ms, 2m")
+    return float(m[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[m[2] or "s"]
+
+
+def _nested(given: Mapping[str, str]) -> dict[str, Any]:
+    """Options of a file system of fsspec: ``client_kwargs.region_name`` is within another, and what looks
+    like a number or a truth is one, as such a file system wants it.
+    """
+    out: dict[str, Any] = {}
+    for key, text in given.items():
+        *above, name = key.split(".")
+        at = out
+        for step in above:
+            at = at.setdefault(step, {})
+            if not isinstance(at, dict):
+                raise UsageError(f"the option {key} is within {step}, which has a value of its own")
+        at[name] = _value(text)
+    return out
+
+
+def _value(text: str) -> object:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text

@@ -1,0 +1,164 @@
+"""What a store's library says when it fails, as the error that the same would be on this machine."""
+
+from __future__ import annotations
+
+import errno
+import re
+
+from ckpt_tools.storage.stalls import Stalled
+from ckpt_tools.storage.stores.store import Replaced
+
+_STATUS = re.compile(r"status code: (\d{3})|HTTP status (?:client|server) error \((\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,80})</Code>")
+_NAMES = {
+    "PermissionDeniedError": errno.EACCES,
+    "UnauthenticatedError": errno.EACCES,
+    "AlreadyExistsError": errno.EEXIST,
+    "NotSupportedError": errno.EOPNOTSUPP,
+    "InvalidPathError": errno.EINVAL,
+}
+"""obstore's errors, by their names: nothing here needs its import."""
+
+
+def refused(e: Exception, url: str) -> OSError:
+    """The OSError that says the same about ``url``; nothing of what was sent is in its text. Its number is
+    ECONNRESET where an answer broke off, which is worth another attempt.
+    """
+    if isinstance(e, Stalled):
+        return e
+    kind, text = type(e).__name__, str(e)
+    code = code_of(e)
+    status = next((a or b for a, b in _STATUS.findall(text)), "")
+    if kind == "PreconditionError" or status == "416" or getattr(e, "errno", None) == errno.EBUSY:
+        return Replaced(url)  # all that is asked for lay within it
+    if isinstance(e, FileNotFoundError) and code not in _NO_STORE:
+        return FileNotFoundError(errno.ENOENT, "there is no such object", url)
+    number = _NAMES.get(kind) or {"401": errno.EACCES, "403": errno.EACCES}.get(status, errno.EIO)
+    if number == errno.EIO and not status and any(sign in text for sign in BROKEN_OFF):
+        number = errno.ECONNRESET
+    return OSError(number, _words(kind, text, code, status), url)
+
+
+BROKEN_OFF = ("error decoding response body", "response body error", "connection closed", "Connection reset")
+"""Signs of an answer that had begun: the library does not ask again for what was to follow."""
+_KEY = re.compile(r'[Pp]ath "(.*?)"(?:: Encountered| contained)', re.DOTALL)
+_NO_STORE = frozenset({"NoSuchBucket", "ContainerNotFound", "ResourceNotFound"})
+
+
+def code_of(e: Exception) -> str:
+    """The code in the XML of a store's answer; "" for answers without."""
+    return next(iter(_CODE.findall(str(e))), "")
+
+
+def not_opened(e: Exception, url: str) -> OSError:
+    """The same of a client that could not be made: what it was told is wrong, or is missing."""
+    text, scheme = str(e), url.partition("://")[0]
+    for sign, words in _MISSING.items():
+        if sign in text:
+            return OSError(errno.EINVAL, words, url)
+    m = re.search(r'failed to parse "[^"]*" as (\w+)', text)
+    what = f": what should be a {m[1].lower()} is none" if m else ""
+    text = f"its options, or the variables of {scheme}:// in the environment, are not accepted{what}"
+    return OSError(errno.EINVAL, f"{text} ({type(e).__name__})", url)
+
+
+_MISSING = {
+    "Account must be specified": "no storage account is named: say --store-option account_name=NAME, or set"
+    " AZURE_STORAGE_ACCOUNT_NAME",
+    "Missing SecretAccessKey": "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not: set both, or"
+    " AWS_PROFILE",
+    "Missing AccessKeyId": "AWS_SECRET_ACCESS_KEY is set, and AWS_ACCESS_KEY_ID is not: set both, or"
+    " AWS_PROFILE",
+    "service account file": "the file of the service account cannot be read: see"
+    " GOOGLE_APPLICATION_CREDENTIALS and GOOGLE_SERVICE_ACCOUNT",
+    "Invalid Access Key": "the account's key is none: see AZURE_STORAGE_ACCOUNT_KEY",
+    "SAS query pair": "the shared access signature is none: see AZURE_STORAGE_SAS_TOKEN",
+}
+"""What clients say that cannot be made, and what to do."""
+
+
+def _words(kind: str, text: str, code: str, status: str) -> str:
+    """The cause, as far as it is known without quoting what was sent, and what to do."""
+    if any(sign in text for sign in _NO_CREDENTIALS):
+        return _NOBODY
+    if code in _CODES:
+        return f"the store answers {status} {code}: {_CODES[code]}".replace("  ", " ")
+    if status in ("401", "403"):
+        return f"the store answers {' '.join(x for x in (status, code) if x)}: {_right(text)}"
+    if status in ("301", "307") or "without LOCATION" in text:
+        return f"the store sends us elsewhere: {_REGION}"
+    if code or status:
+        return "the store answers " + " ".join(x for x in (status, code) if x)
+    if kind == "InvalidPathError":
+        return _no_path(text)
+    for sign, words in _SIGNS.items():
+        if sign in text or sign == kind:
+            return words
+    return f"the store did not answer as it should ({kind})"
+
+
+def _no_path(text: str) -> str:
+    m = _KEY.search(text)
+    key = f"the key {m[1][:200]!r}" if m else "a key"
+    return (
+        f"{key} has an empty name, '.', '..' or a control character in it, which no path can have, and hides"
+        " what is listed with it: rename or delete it, or ask about a directory that does not hold it"
+    )
+
+
+def _right(text: str) -> str:
+    """Which right is missing, if that is it."""
+    what = "list what it has (s3:ListBucket, storage.objects.list" if "list request" in text else ""
+    what = what or "read it (s3:GetObject, storage.objects.get"
+    return f"these credentials must not {what}, Storage Blob Data Reader), or they are not valid any more"
+
+
+_REGION = "the bucket is in another region: say --store-option region=REGION"
+_NEW = "renew the credentials ('aws sso login', or where the variables come from), then run it again"
+_CODES = {
+    "NoSuchBucket": "there is no such bucket: check its name, and the endpoint",
+    "ContainerNotFound": "there is no such container: check its name, and account_name",
+    "InvalidBucketName": "no bucket can have this name",
+    "ExpiredToken": f"the session token has expired: {_NEW}",
+    "TokenRefreshRequired": f"the session token has expired: {_NEW}",
+    "InvalidToken": f"the session token is not valid: {_NEW}",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong: set it (chronyc tracking, timedatectl)",
+    "InvalidAccessKeyId": "the store does not know this access key: check AWS_PROFILE or AWS_ACCESS_KEY_ID,"
+    " and the endpoint",
+    "SignatureDoesNotMatch": "the secret key does not fit the access key, or the presigned URL was changed",
+    "AuthenticationFailed": "the credentials are not valid here, or have expired, or this machine's clock is"
+    " wrong",
+    "PermanentRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "IllegalLocationConstraintException": _REGION,
+}
+"""Codes of S3 (API reference, "List of error codes"), which Google's XML API has too, and of Azure."""
+_NO_CREDENTIALS = (
+    *("169.254.169.254", "/latest/api/token", "computeMetadata", "metadata.google", "token request"),
+)
+"""Signs that a machine was asked for a role that it does not have: all else has been tried before."""
+_NOBODY = (
+    "there are no credentials for it: log in ('aws sso login', 'gcloud auth application-default login'), or"
+    " set the library's variables (docs/stores.md); for what is public say --store-option skip_signature=true"
+)
+_NO_RANGES = "the server sends whole files alone, where a part was asked for: copy the file to a disk"
+_SIGNS = {
+    "Connection refused": "nothing answers at the store's address (connection refused): check the endpoint",
+    "NoValidConnectionsError": "nothing answers at the store's address: check the host and its port",
+    "dns error": "the store's address is not known (DNS): check the endpoint and the region",
+    "failed to lookup address": "the store's address is not known (DNS): check the endpoint and the region",
+    "builder error": "plain http:// is not allowed to this store: say --store-option allow_http=true, or"
+    " https://",
+    "operation timed out": "the store did not answer in time",
+    "error decoding response body": "the store's answer broke off",
+    "response body error": "the store's answer broke off",
+    "non-partial response": _NO_RANGES,
+    "Range request not supported": _NO_RANGES,
+    "missing from response": "what answers is no store of this kind: check the endpoint",
+    "cycle": "the store sends us in circles: check the endpoint",
+    "connection closed": "the store closed the connection",
+    "Connection reset": "the store closed the connection",
+    "certificate": "the store's certificate is not accepted: --store-option root_certificate=FILE names whom"
+    " to believe",
+    "Got invalid": "what answers is no store of this kind: check the endpoint",
+}

@@ -1,0 +1,301 @@
+"""An object of a store as a Source: few requests, each for as many bytes as are likely to be needed, all of
+one version.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from ckpt_tools.storage import retry
+from ckpt_tools.storage.cpus import usable
+from ckpt_tools.storage.local import Identity, ShortRead, counting
+from ckpt_tools.storage.stores import mounts
+from ckpt_tools.storage.stores.store import Object, Replaced
+from ckpt_tools.storage.stores.tree import stat_of
+from ckpt_tools.storage.threads import Threads
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ckpt_tools.model.store_checksum import StoreChecksums
+
+WINDOW = 64 << 10
+"""Bytes asked for at least: a request costs as long as hundreds of kilobytes on the way."""
+WINDOWS = 16
+"""Windows that are kept."""
+CHUNK = 4 << 20
+"""Bytes of a request when the content is read, at multiples of this; a file of no more is read in one."""
+RANGES = 256
+"""Requests at most, about, for what lies scattered in a file whose content is read as well."""
+AHEAD = 8
+"""Requests for content under way at a time, for one file, unless --jobs says otherwise."""
+READERS = 4
+"""Threads at most that work on what comes: each is faster than most networks."""
+PAUSES = (0.1, 0.4, 1.6)
+"""Seconds before an answer that broke off is asked for again. What the store refused, or what never reached
+it, the library repeats itself (RetryConfig of obstore: ten times, with growing and random pauses).
+"""
+
+
+class StoreSource:
+    """An object as it was listed, or as it is now where it was not. ``hold``: all of it will be read."""
+
+    io = "pread"
+
+    def __init__(self, path: str, *, hold: bool = False) -> None:
+        self.path = path
+        tree, key = mounts.tree_of(path)
+        self._tree, self.store, self.object = tree, tree.store, tree.object(key)
+        self.stat = stat_of(path, self.object)
+        self.size = self.object.size
+        self.bytes_read = 0
+        self._counters = counting()
+        self._lock = threading.Lock()
+        self._windows: OrderedDict[int, memoryview] = OrderedDict()
+        self._chunks: dict[int, Future[memoryview]] = {}
+        self._kept_chunks: OrderedDict[int, Future[memoryview]] = OrderedDict()
+        self._current: dict[int, int] = {}  # thread -> the chunk that it works on
+        self._used: set[int] = set()
+        self._ahead = AHEAD
+        self._threads: Threads | None = None
+        self._replaced = False
+        self._hold = hold
+        self._whole = CHUNK if hold else 2 * WINDOW
+        self._awaited: list[tuple[int, memoryview]] = []
+
+    # ---- what is asked
+
+    def read(self, offset: int, length: int) -> bytes:
+        self._bounds(offset, length)
+        data = bytes(self._near(offset, length)) if length else b""
+        self.count(length)
+        return data
+
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        length = len(buffer)
+        self._bounds(offset, length)
+        if length < WINDOW or self.size <= self._whole:
+            buffer[:] = self._near(offset, length) if length else b""
+        else:
+            self._streamed(offset, buffer)
+        self.count(length)
+
+    def count(self, n: int) -> None:
+        with self._lock:
+            self.bytes_read += n
+
+    def changed(self) -> bool:
+        """Whether it is another object now, as far as the reads have shown: all that was read is of one."""
+        return self._replaced
+
+    def kept_checksums(self) -> StoreChecksums:
+        """What the store says of its bytes, by metadata requests. Raises OSError."""
+        from ckpt_tools.storage.stores.checksums import stored_checksums  # only where contents are read
+
+        try:
+            return stored_checksums(self.store, self.object)
+        except Replaced:
+            self._replaced = True
+            raise
+
+    def identity(self) -> Identity | None:
+        return None if self._replaced else Identity.of(self.stat)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.close(wait=False)
+        for counter in self._counters:
+            counter.bytes += self.bytes_read
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _bounds(self, offset: int, length: int) -> None:
+        if offset < 0 or length < 0:
+            raise OSError(errno.EINVAL, "Invalid argument", self.path)
+        if offset + length > self.size:
+            raise ShortRead(offset, length, max(0, self.size - offset))
+
+    # ---- what a format may ask beforehand
+
+    def spares(self, offset: int, length: int) -> bool:
+        """Whether a check may do without these bytes: they would cost a request of their own, and only the
+        structure is asked for, which never proves content.
+        """
+        return not self._hold and self._kept(offset, length) is None
+
+    def await_ranges(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """(offset, length) in file order that will be read: asked for at once, near ones together."""
+        if not self._hold or self.size <= self._whole:
+            return
+        joined: list[tuple[int, int]] = []
+        gap = max(4 * WINDOW, self.size // RANGES)
+        for offset, length in ranges:
+            stop = min(offset + length, self.size)
+            if joined and stop - joined[-1][0] <= gap:
+                joined[-1] = joined[-1][0], max(stop, joined[-1][1])
+            elif offset < stop:
+                joined.append((offset, stop))
+        pool = Threads(self._ahead)
+        try:
+            asked = [(start, pool.submit(self._fetched, start, stop - start)) for start, stop in joined]
+            self._awaited = [(start, future.result()) for start, future in asked]
+        except OSError:  # whoever reads there meets it
+            return
+        finally:
+            pool.close(wait=False)
+
+    # ---- structure: few bytes here and there
+
+    def _near(self, offset: int, length: int) -> memoryview:
+        """Some bytes, out of a window that is kept."""
+        if (known := self._kept(offset, length)) is not None:
+            return known
+        with self._lock:
+            grown = next((len(d) for s, d in self._windows.items() if s + len(d) == offset), 0)
+        start, size = self._window(offset, length, grown)
+        data = self._fetched(start, size)
+        with self._lock:
+            self._windows[start] = data
+            while len(self._windows) > WINDOWS:
+                self._windows.popitem(last=False)
+        return data[offset - start : offset - start + length]
+
+    def _kept(self, offset: int, length: int) -> memoryview | None:
+        """These bytes, where they are at hand."""
+        with self._lock:
+            for start, data in reversed(self._windows.items()):
+                if start <= offset and offset + length <= start + len(data):
+                    self._windows.move_to_end(start)
+                    return data[offset - start : offset - start + length]
+        i = bisect_right(self._awaited, offset, key=itemgetter(0)) - 1
+        if i >= 0:
+            start, data = self._awaited[i]
+            if offset + length <= start + len(data):
+                return data[offset - start : offset - start + length]
+        return None
+
+    def _window(self, offset: int, length: int, grown: int) -> tuple[int, int]:
+        """What to ask for: more where the last window ended, so that what is read in order takes few
+        requests; the whole file where it is small, and its end with what lies before it.
+        """
+        if self.size <= self._whole:
+            return 0, self.size
+        size = max(length, WINDOW, min(2 * grown, CHUNK))
+        if offset + size > self.size:
+            start = min(offset, max(0, self.size - WINDOW))
+            return start, self.size - start
+        return offset, size
+
+    # ---- content: everything, once, in chunks
+
+    def share(self, jobs: int) -> int:
+        """Take ``jobs`` for the requests that may be under way at a time (0: as many as are of use), and tell
+        how many threads should work on what they bring.
+        """
+        self._ahead = jobs or AHEAD
+        return max(1, min(READERS, usable(), self._ahead))
+
+    def views(self, offset: int, length: int) -> Iterator[memoryview]:
+        """The bytes in order, without a copy; each is valid until the next is asked for."""
+        self._bounds(offset, length)
+        done = 0
+        while done < length:
+            k, at = divmod(offset + done, CHUNK)
+            if self.size <= self._whole:
+                part = self._near(offset + done, length - done)
+            else:
+                part = self._chunk(k)[at : at + length - done]
+            done += len(part)
+            self.count(len(part))
+            yield part
+
+    def _streamed(self, offset: int, buffer: memoryview) -> None:
+        done = 0
+        while done < len(buffer):
+            k, at = divmod(offset + done, CHUNK)
+            part = self._chunk(k)[at : at + len(buffer) - done]
+            buffer[done : done + len(part)] = part
+            done += len(part)
+
+    def _chunk(self, k: int) -> memoryview:
+        """A chunk, while those after it are under way."""
+        with self._lock:
+            if self._threads is None:
+                self._threads = Threads(self._ahead)
+            future = self._chunks.get(k) or self._kept_chunks.get(k) or self._ask(k)
+            self._turn_to(k)
+            for ahead in range(k + 1, min((self.size - 1) // CHUNK, k + self._ahead) + 1):
+                if len(self._chunks) - len(self._current) >= self._ahead:
+                    break
+                if ahead not in self._chunks and ahead not in self._used:
+                    self._ask(ahead)
+        try:
+            return future.result()
+        except BaseException:
+            with self._lock:  # whoever asks again may have more luck
+                if self._chunks.get(k) is future:
+                    del self._chunks[k]
+            raise
+
+    def _turn_to(self, k: int) -> None:
+        """This thread works on a chunk now; the one before it is kept a while, for who has the rest of it."""
+        me = threading.get_ident()
+        before = self._current.get(me)
+        self._current[me] = k
+        self._used.add(k)
+        if before is None or before == k or before in self._current.values():
+            return
+        if (future := self._chunks.pop(before, None)) is not None:
+            self._kept_chunks[before] = future
+            if len(self._kept_chunks) > READERS:
+                self._kept_chunks.popitem(last=False)
+
+    def _ask(self, k: int) -> Future[memoryview]:
+        assert self._threads is not None  # noqa: S101 - for the type checker
+        start = k * CHUNK
+        future = self._chunks[k] = self._threads.submit(self._fetched, start, min(CHUNK, self.size - start))
+        return future
+
+    # ---- requests
+
+    def fetch(self, start: int, length: int) -> memoryview:
+        """A range as the store gives it, kept nowhere. Raises OSError."""
+        return self._fetched(start, length)
+
+    def _fetched(self, start: int, length: int) -> memoryview:
+        """Exactly these bytes of the object that was opened; an answer that broke off is asked for again."""
+        for seconds in (*PAUSES, 0.0):
+            try:
+                data, now = self.store.read(self.object, start, length)
+                if len(data) == length:
+                    self._pin(now)
+                    return data
+                error = OSError(errno.ECONNRESET, "the store's answer broke off", self.path)
+            except Replaced:
+                self._replaced = True
+                raise
+            except OSError as e:
+                if e.errno != errno.ECONNRESET:
+                    raise
+                error = e
+            if seconds:
+                retry.pause(seconds * random.uniform(0.5, 1.5))  # noqa: S311 - not to be in step with others
+        raise error
+
+    def _pin(self, now: Object) -> None:
+        """From the first answer on every request names the version that it had, where there are versions."""
+        self._tree.heard(now)
+        if now.version and not self.object.version:
+            self.object = self.object._replace(version=now.version)

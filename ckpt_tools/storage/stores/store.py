@@ -1,0 +1,91 @@
+"""What a store can do: list, describe, read a range of one version, write whole, delete."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from ckpt_tools.storage.urls import joined
+
+pause: Callable[[float], None] = time.sleep
+
+
+class Object(NamedTuple):
+    """One object, as a listing or a HEAD tells it: ``size`` in bytes, ``mtime_ns`` its LastModified in ns
+    since 1970. ``etag`` is "" where the store has none, ``version`` where it keeps none or does not tell.
+    """
+
+    key: str
+    size: int
+    mtime_ns: int
+    etag: str
+    version: str = ""
+
+
+class Replaced(OSError):
+    """An object is not the one any more that was to be read."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(errno.EBUSY, "it was replaced while it was looked at", url)
+
+
+ANOTHER = "somebody else has written it meanwhile"
+
+
+def require_seen(store: Store, key: str, seen: Object | None) -> None:
+    """Raises FileExistsError where another object has a key than the one that was seen, if any was."""
+    try:
+        now = store.head(key)
+    except FileNotFoundError:
+        return
+    if seen is None or (now.etag, now.size) != (seen.etag, seen.size):
+        raise FileExistsError(errno.EEXIST, ANOTHER, joined(store.url, key))
+
+
+class Store(Protocol):
+    """Keys are relative to ``url``, without a slash at either end. ``requests`` counts those made: "list",
+    "head", "get", "put", "delete". Safe for several threads.
+
+    Every method raises FileNotFoundError for what certainly is not there, PermissionError for what may not be
+    seen, and OSError for everything else, with the URL as its file name and without anything secret.
+    """
+
+    url: str
+    requests: Counter[str]
+
+    def objects(self, prefix: str) -> Iterator[Object]:
+        """All objects whose keys are below ``prefix``; nothing of that name is no error. An empty object with
+        the name of the prefix and a slash at its end, which stands for the directory, comes as ``prefix``.
+        """
+        ...
+
+    def confirm_nothing(self, prefix: str) -> None:
+        """Raises OSError unless ``objects`` and ``head`` can be believed that have found nothing there."""
+        ...
+
+    def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
+        """(the objects directly below ``prefix``, the names that have others below them)."""
+        ...
+
+    def head(self, key: str) -> Object: ...
+
+    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        """Up to ``length`` bytes at ``start``, and the object that they were read of, which has the ETag and
+        version of ``of``. Raises Replaced when there is another one now.
+        """
+        ...
+
+    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
+        """Write a whole object in one request: a new one, or in the place of the one that was seen there.
+
+        Raises FileExistsError where there is one, or another one: as far as the server can tell in the same
+        step, else as of a moment ago.
+        """
+        ...
+
+    def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
+        """Delete objects in batches; what could not be deleted, and why. What is not there is no error."""
+        ...

@@ -1,0 +1,343 @@
+"""The keys of a store as the names of a tree: listed once, page by page, and answered from memory until
+somebody asks anew.
+
+A store has no directories: one is there as long as a key lies below its name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as modes
+from collections.abc import Iterable
+from dataclasses import dataclass
+from threading import RLock
+from typing import NamedTuple
+
+from ckpt_tools.storage import signed
+from ckpt_tools.storage.stores.store import Object, Store
+from ckpt_tools.storage.urls import joined
+
+_FILE, _DIRECTORY = modes.S_IFREG | 0o644, modes.S_IFDIR | 0o755
+
+
+class _Facts(NamedTuple):
+    """What is known of an object but its name: a million of them are kept."""
+
+    size: int
+    mtime_ns: int
+    etag: str
+    version: str
+
+
+@dataclass
+class _Directory:
+    """The objects in one directory, and the directories; ``whole`` when that is all it has."""
+
+    objects: dict[str, _Facts]
+    below: dict[str, None]
+    whole: bool = False
+    mtime_ns: int = -1
+
+
+class Entry:
+    """One name in a directory of a store, with what ``os.DirEntry`` answers."""
+
+    __slots__ = ("_stat", "_tree", "name", "path")
+
+    def __init__(self, tree: Tree, path: str, name: str, found: os.stat_result | None) -> None:
+        self._tree, self.path, self.name, self._stat = tree, path, name, found
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - as of the system
+        if self._stat is None:
+            self._stat = self._tree.stat_directory(self.path)
+        return self._stat
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        return self._stat is None or modes.S_ISDIR(self._stat.st_mode)
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        return not self.is_dir()
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def inode(self) -> int:
+        return self.stat().st_ino
+
+    def __fspath__(self) -> str:
+        return self.path
+
+
+class Tree:
+    """A store as a tree. Methods take keys, and raise as those of the store do. Safe for several threads."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.lists: bool = getattr(store, "lists", True)
+        self._lock = RLock()
+        self._whole: set[str] = set()  # keys below which everything was listed
+        self._directories: dict[str, _Directory] = {}
+        self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), as answers have told them
+        self.versioned: bool | None = None  # whether the store keeps versions, as far as it was heard
+
+    # ---- what was listed
+
+    def refresh(self, key: str) -> None:
+        """Forget what is known, and list all that lies below a key. What lies nowhere is no error here; of a
+        web server, which cannot list, one file may be asked for.
+        """
+        with self._lock:
+            self._whole = {k for k in self._whole if not (k == key or _below(k, key))}
+            covered = {k for k in self._directories if any(k == top or _below(k, top) for top in self._whole)}
+            own = {k for k in covered if k == key or _below(k, key)}  # also where more was listed than this
+            self._directories = {k: here for k, here in self._directories.items() if k in covered - own}
+        try:
+            self._list(key)
+        except OSError as e:
+            if e.errno != errno.EOPNOTSUPP or not key or self._file(key) is None:
+                raise
+
+    def list_below(self, key: str) -> None:
+        """List all that lies below a key, unless that is known."""
+        with self._lock:
+            if not (self._known(key) or key in self._whole):
+                self._list(key)
+
+    def _list(self, key: str) -> None:
+        with self._lock:
+            found: dict[str, _Directory] = {}
+            start = len(key) + 1 if key else 0
+            for of in self.store.objects(key):
+                if of.key != key:
+                    self._add(found, key, of, start)
+                elif key:  # somebody has made the directory, as consoles do
+                    found.setdefault(key, _Directory({}, {}))
+            if not found and (not key or self._file(key) is None):
+                self.store.confirm_nothing(key)
+            for here in found.values():
+                here.whole = True
+            self._directories.update(found)
+            self._whole.add(key)
+            home, _, name = key.rpartition("/")
+            if key and (above := self._directories.get(home)) is not None:
+                above.below.pop(name, None)
+                above.below.update(dict.fromkeys([name] if found else []))
+
+    @staticmethod
+    def _add(found: dict[str, _Directory], key: str, of: Object, start: int) -> None:
+        home, _, name = of.key.rpartition("/")
+        here = found.get(home)
+        if here is None:
+            here = found[home] = _Directory({}, {})
+            while len(home) >= start and home != key:  # the directories that this is the first file of
+                above, _, inner = home.rpartition("/")
+                known = above in found
+                found.setdefault(above, _Directory({}, {})).below[inner] = None
+                if known:
+                    break
+                home = above
+        here.objects[name] = _facts(of)
+
+    def look_again(self, key: str) -> None:
+        """List one directory anew, and nothing below it. What is not there is none any more, and no error."""
+        objects, names = self.store.directory(key)
+        here = _Directory({}, dict.fromkeys(names), whole=True)
+        for of in objects:
+            here.objects[of.key.rpartition("/")[2]] = _facts(of)
+        with self._lock:
+            if objects or names or not key:
+                self._directories[key] = here
+            else:
+                self._directories.pop(key, None)
+                self._whole.discard(key)
+
+    def ask_again(self, key: str) -> None:
+        """Ask for one object anew. What is not there is none any more, and no error."""
+        home, _, name = key.rpartition("/")
+        try:
+            of = self.store.head(key)
+        except FileNotFoundError:
+            with self._lock:
+                if here := self._directories.get(home):
+                    here.objects.pop(name, None)
+            return
+        with self._lock:
+            self._directories.setdefault(home, _Directory({}, {})).objects[name] = _facts(of)
+        self.heard(of)
+
+    def size_of(self, key: str) -> int | None:
+        """How many objects a directory has; None where it was not listed."""
+        with self._lock:
+            here = self._directories.get(key)
+            return len(here.objects) if here is not None and here.whole else None
+
+    # ---- versions, which no listing tells
+
+    def heard(self, of: Object) -> None:
+        """What an answer has told of an object, and so of its store."""
+        with self._lock:
+            self.versioned = bool(of.version)
+            if of.version:
+                self._versions[of.key] = of.etag, of.version
+
+    def version(self, key: str) -> str:
+        """The version of an object that has the ETag that was listed; "" where nobody has told it."""
+        facts = self._file(key)
+        etag, version = self._versions.get(key, ("", ""))
+        return version if facts is not None and etag == facts.etag else ""
+
+    def _known(self, key: str) -> bool:
+        """Whether everything below a key was listed, with what lies above it."""
+        return any(_below(key, top) for top in self._whole)
+
+    def _listed(self, key: str) -> _Directory | None:
+        """A directory with all that is in it; None where there is none."""
+        with self._lock:
+            here = self._directories.get(key)
+            if here is not None and here.whole:
+                return here
+            if self._known(key) or key in self._whole:
+                return None
+        try:
+            objects, names = self.store.directory(key)
+        except OSError as e:
+            if e.errno == errno.EOPNOTSUPP and here is not None:  # a web server: what it was asked for
+                return here
+            raise
+        if not objects and not names and key:
+            return None
+        here = _Directory({}, dict.fromkeys(names), whole=True)
+        for of in objects:
+            here.objects[of.key.rpartition("/")[2]] = _facts(of)
+        with self._lock:
+            self._directories[key] = here
+        return here
+
+    # ---- what is asked
+
+    def entries(self, key: str) -> list[Entry]:
+        """A directory's entries, sorted by name."""
+        here = self._listed(key)
+        url = joined(self.store.url, key)
+        if here is None:
+            if key and self._file(key) is not None:
+                raise NotADirectoryError(errno.ENOTDIR, "it is an object, not a directory", url)
+            raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
+        out = [
+            Entry(self, joined(url, name), name, _stat(joined(url, name), facts))
+            for name, facts in here.objects.items()
+            # an empty object that stands for a directory, as consoles make them
+            if not (name in here.below and facts.size == 0)
+        ]
+        out += (Entry(self, joined(url, name), name, None) for name in here.below)
+        return sorted(out, key=lambda e: e.name)
+
+    def names(self, key: str) -> list[str]:
+        """The names in a directory, sorted."""
+        return [e.name for e in self.entries(key)]
+
+    def stat(self, key: str) -> os.stat_result:
+        """As of a file with this name, or else of a directory."""
+        url = joined(self.store.url, key)
+        if self.is_directory(key):
+            return self.stat_directory(url)
+        if (facts := self._file(key)) is not None:
+            return _stat(url, facts)
+        if not self._known(key) and key not in self._whole and self._any_below(key):
+            return self.stat_directory(url)
+        raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
+
+    def stat_directory(self, url: str) -> os.stat_result:
+        """Its time is that of the newest object that is known below it."""
+        key = url[len(self.store.url) :].lstrip("/")
+        with self._lock:
+            return _result(_DIRECTORY, url, _Facts(0, max(self._newest(key), 0), "", ""))
+
+    def object(self, key: str) -> Object:
+        """The object of a key, as it was listed if it was."""
+        facts = self._file(key)
+        if facts is None:
+            url = joined(self.store.url, key)
+            if self.is_directory(key):
+                raise IsADirectoryError(errno.EISDIR, "it is a directory", url)
+            raise FileNotFoundError(errno.ENOENT, "there is no such object", url)
+        return Object(key, *facts)
+
+    def is_directory(self, key: str) -> bool:
+        """Whether a directory was listed under this key, or in the one above it."""
+        with self._lock:
+            if key in self._directories:
+                return True
+            home, _, name = key.rpartition("/")
+            here = self._directories.get(home)
+            return not key or (here is not None and name in here.below)
+
+    def _file(self, key: str) -> _Facts | None:
+        home, _, name = key.rpartition("/")
+        with self._lock:
+            here = self._directories.get(home)
+            if here is not None and (facts := here.objects.get(name)) is not None:
+                return facts
+            if (here is not None and here.whole) or self._known(key):
+                return None
+        try:
+            of = self.store.head(key)
+        except FileNotFoundError:
+            return None
+        facts = _facts(of)
+        self.heard(of)
+        with self._lock:
+            self._directories.setdefault(home, _Directory({}, {})).objects[name] = facts
+        return facts
+
+    def _any_below(self, key: str) -> bool:
+        """Whether a key lies below; one page tells."""
+        try:
+            return next(iter(self.store.objects(key)), None) is not None
+        except OSError as e:
+            if e.errno == errno.EOPNOTSUPP:  # a web server: what is no object there is nothing
+                return False
+            raise
+
+    def _newest(self, key: str) -> int:
+        here = self._directories.get(key)
+        if here is None:
+            return -1
+        if here.mtime_ns < 0 or not here.whole:
+            times: Iterable[int] = (facts.mtime_ns for facts in here.objects.values())
+            below = (self._newest(f"{key}/{name}" if key else name) for name in here.below)
+            here.mtime_ns = max((*times, *below), default=-1)
+        return here.mtime_ns
+
+
+def _facts(of: Object) -> _Facts:
+    return _Facts(of.size, of.mtime_ns, of.etag, of.version)
+
+
+def _below(key: str, top: str) -> bool:
+    return not top or key.startswith(f"{top}/")
+
+
+def stat_of(url: str, of: Object) -> os.stat_result:
+    """What ``os.stat`` would say of an object."""
+    return _stat(url, _Facts(*of[1:]))
+
+
+def _stat(url: str, facts: _Facts) -> os.stat_result:
+    return _result(_FILE, url, facts)
+
+
+def _result(mode: int, url: str, facts: _Facts) -> os.stat_result:
+    """Device and inode together are a digest of name and ETag, or else version, and of what a query asks for
+    beside the name: another object has others. Listings tell no versions, so an object would be another one
+    as soon as it is asked for.
+    """
+    from xxhash import xxh3_128_intdigest
+
+    of = f"{url}\0{facts.etag or facts.version}{signed.asked_of(url)}"
+    digest = xxh3_128_intdigest(of.encode("utf-8", "surrogatepass"))
+    device, inode = digest >> 65, digest & (1 << 63) - 1
+    seconds, ns = facts.mtime_ns // 10**9, facts.mtime_ns
+    times = (seconds,) * 3 + (ns / 1e9,) * 3 + (ns,) * 3
+    return os.stat_result((mode, inode, device, 1, 0, 0, facts.size, *times))

@@ -1,0 +1,93 @@
+"""A command line about a tree in a store, run in this process as a user would start it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ckpt_tools.cli import execute
+from ckpt_tools.storage.stores import mounts
+from stores.bucket import Bucket
+
+PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_STORAGE_"}
+COMMON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_START")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command answered: ``printed`` and ``error`` are its two streams."""
+
+    code: int
+    printed: str
+    error: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.printed)
+
+    @property
+    def text(self) -> str:
+        """Both streams, with single spaces: lines end where the terminal does."""
+        return " ".join(f"{self.printed} {self.error}".split())
+
+    @property
+    def findings(self) -> list[tuple[str, str, str]]:
+        """(code, severity, path) of all findings in the JSON, sorted."""
+        found: list[tuple[str, str, str]] = []
+        waiting = [self.json]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, dict):
+                if {"code", "severity"} <= node.keys():
+                    found.append((node["code"], node["severity"], node.get("path") or ""))
+                waiting += node.values()
+            elif isinstance(node, list):
+                waiting += node
+        return sorted(found)
+
+    @property
+    def codes(self) -> set[str]:
+        return {code for code, _, _ in self.findings}
+
+
+def variables(bucket: Bucket) -> dict[str, str]:
+    """The environment in which the libraries find the bucket."""
+    prefix = PREFIXES.get(bucket.url.partition("://")[0])
+    return {} if prefix is None else {f"{prefix}{k.upper()}": v for k, v in bucket.options.items()}
+
+
+@contextlib.contextmanager
+def as_user(home: Path, bucket: Bucket) -> Iterator[None]:
+    """The environment of a user who has nothing but the bucket's credentials, and no file of ckpt's yet
+    outside ``home``.
+    """
+    was, cwd = dict(os.environ), os.getcwd()
+    kept = {name: was[name] for name in COMMON if name in was}
+    places = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"), str(home))
+    mounts._trees.clear()  # clients are kept, and a test may ask one bucket in two ways
+    try:
+        os.environ.clear()
+        os.environ.update(kept | places | variables(bucket) | {"CKPT_NO_CACHE": "1", "CKPT_JOBS": "2"})
+        os.chdir(home)
+        yield
+    finally:
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(was)
+        mounts._trees.clear()
+
+
+def ask(*words: str) -> Said:
+    """Run a command line; within ``as_user``."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = execute(list(words))
+        out.flush()
+        err.flush()
+    return Said(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]

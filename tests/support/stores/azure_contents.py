@@ -1,0 +1,75 @@
+"""The blobs of an Azure container, by requests of our own with a shared key
+(https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key).
+"""
+
+from __future__ import annotations
+
+import base64
+import email.utils
+import hashlib
+import hmac
+import http.client
+from dataclasses import dataclass
+from urllib.parse import quote, urlencode, urlsplit
+from xml.etree import ElementTree as ET
+
+ACCOUNT = "devstoreaccount1"
+# Azurite's own, in its documentation and the same everywhere.
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+@dataclass(frozen=True)
+class AzureContents:
+    endpoint: str
+    container: str
+
+    def put(self, key: str, data: bytes) -> None:
+        self.ask("PUT", key, headers={"x-ms-blob-type": "BlockBlob"}, body=data)
+
+    def delete(self, key: str) -> None:
+        self.ask("DELETE", key)
+
+    def keys(self) -> list[str]:
+        found, marker = [], ""
+        while True:
+            page = {"restype": "container", "comp": "list", "marker": marker}
+            tree = ET.fromstring(self.ask("GET", "", page)[1])
+            found += [str(name.text) for name in tree.iterfind("Blobs/Blob/Name")]
+            marker = tree.findtext("NextMarker") or ""
+            if not marker:
+                return found
+
+    def ask(
+        self,
+        method: str,
+        key: str,
+        query: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> tuple[dict[str, str], bytes]:
+        """Headers (names in lower case) and body of the answer; another than 2xx is an error."""
+        path = quote(f"/{ACCOUNT}/{self.container}" + (f"/{key}" if key else ""))
+        sent = {"x-ms-date": email.utils.formatdate(usegmt=True), "x-ms-version": "2023-11-03"}
+        sent |= headers or {}
+        sent["Authorization"] = self.signed(method, path, query or {}, sent, len(body))
+        connection = http.client.HTTPConnection(urlsplit(self.endpoint).netloc)
+        try:
+            target = f"{path}?{urlencode(query)}" if query else path
+            connection.request(method, target, body or None, sent | {"Content-Length": str(len(body))})
+            answer = connection.getresponse()
+            data = answer.read()
+        finally:
+            connection.close()
+        if not 200 <= answer.status < 300:
+            raise RuntimeError(f"{method} {target}: {answer.status} {data.decode(errors='replace')}")
+        return {name.lower(): value for name, value in answer.getheaders()}, data
+
+    def signed(
+        self, method: str, path: str, query: dict[str, str], headers: dict[str, str], length: int
+    ) -> str:
+        own = "".join(f"{name}:{value}\n" for name, value in sorted(headers.items()) if name[:5] == "x-ms-")
+        asked = "".join(f"\n{name}:{value}" for name, value in sorted(query.items()))
+        standard = [method, "", "", str(length or ""), *[""] * 8]
+        text = "\n".join(standard) + f"\n{own}/{ACCOUNT}{path}{asked}"
+        digest = hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()
+        return f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"

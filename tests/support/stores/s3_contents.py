@@ -1,0 +1,69 @@
+"""The objects of an S3 bucket, by boto3, which also does what obstore cannot: versions, checksums of a
+choice, uploads in parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+ACCESS, SECRET, REGION = "ckpt-tests-access", "ckpt-tests-secret", "us-east-1"
+
+
+def client(endpoint: str) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=ACCESS,
+        aws_secret_access_key=SECRET,
+        region_name=REGION,
+        config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}),
+    )
+
+
+def options(endpoint: str) -> dict[str, str]:
+    """Those of obstore for such a server."""
+    return {
+        "endpoint": endpoint,
+        "access_key_id": ACCESS,
+        "secret_access_key": SECRET,
+        "region": REGION,
+        "virtual_hosted_style_request": "false",
+        "allow_http": "true",
+    }
+
+
+@dataclass(frozen=True)
+class S3Contents:
+    """``client`` is that of boto3."""
+
+    client: Any
+    bucket: str
+
+    def put(self, key: str, data: bytes) -> None:
+        self.client.put_object(Bucket=self.bucket, Key=key, Body=data)
+
+    def delete(self, key: str) -> None:
+        self.client.delete_object(Bucket=self.bucket, Key=key)
+
+    def keys(self) -> list[str]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
+        return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+    def put_parts(self, key: str, parts: list[bytes], algorithm: str, kind: str) -> dict[str, Any]:
+        """An upload in parts, of 5 MiB at least except the last: ``algorithm`` is CRC32, CRC32C, CRC64NVME or
+        SHA256, ``kind`` FULL_OBJECT or COMPOSITE. Returns what the server said at the end.
+        """
+        at = {"Bucket": self.bucket, "Key": key}
+        begun = self.client.create_multipart_upload(**at, ChecksumAlgorithm=algorithm, ChecksumType=kind)
+        at["UploadId"] = begun["UploadId"]
+        sent = []
+        for number, body in enumerate(parts, 1):
+            told = self.client.upload_part(**at, PartNumber=number, Body=body, ChecksumAlgorithm=algorithm)
+            sums = {name: value for name, value in told.items() if name == f"Checksum{algorithm}"}
+            sent.append({"PartNumber": number, "ETag": told["ETag"], **sums})
+        done: dict[str, Any] = self.client.complete_multipart_upload(**at, MultipartUpload={"Parts": sent})
+        return done

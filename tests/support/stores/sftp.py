@@ -1,0 +1,68 @@
+"""An SFTP server over a local directory, by asyncssh in a thread; fsspec asks it through paramiko."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from stores.bucket import Bucket
+from stores.directory import Directory
+
+USER, PASSWORD = "ckpt-tests", "ckpt-tests-secret"
+
+
+@dataclass(frozen=True)
+class Sftp:
+    endpoint: str
+    root: Path
+
+    def bucket(self, name: str) -> Bucket:
+        folder = self.root / name
+        folder.mkdir()
+        options = {"username": USER, "password": PASSWORD}
+        return Bucket(f"{self.endpoint}/{name}", self.endpoint, options, Directory(folder))
+
+
+@contextmanager
+def sftp_server(root: Path) -> Iterator[Sftp]:
+    """Whoever has the password sees ``root`` as "/"."""
+    import asyncssh
+
+    class Login(asyncssh.SSHServer):  # type: ignore[misc]
+        def begin_auth(self, username: str) -> bool:
+            return True
+
+        def password_auth_supported(self) -> bool:
+            return True
+
+        def validate_password(self, username: str, password: str) -> bool:
+            return (username, password) == (USER, PASSWORD)
+
+    def below_root(channel: asyncssh.SSHServerChannel) -> asyncssh.SFTPServer:
+        return asyncssh.SFTPServer(channel, chroot=str(root).encode())
+
+    async def listen() -> asyncssh.SSHAcceptor:
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        return await asyncssh.listen(
+            "127.0.0.1", 0, server_factory=Login, server_host_keys=[key], sftp_factory=below_root
+        )
+
+    async def end(server: asyncssh.SSHAcceptor) -> None:
+        server.close()
+        await server.wait_closed()
+
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(listen())
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield Sftp(f"sftp://127.0.0.1:{server.get_port()}", root)
+    finally:
+        asyncio.run_coroutine_threadsafe(end(server), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

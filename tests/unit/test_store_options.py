@@ -1,0 +1,263 @@
+"""Options of stores: what is secret is refused and never quoted, and the longest prefix counts."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model.stores import StoreOptions
+from ckpt_tools.storage.stores import options
+from ckpt_tools.storage.stores.options import checked, open_options
+
+SECRETS = [
+    "access_key_id",
+    "secret_access_key",
+    "session_token",
+    "token",
+    "aws_secret_access_key",
+    "AWS-Session-Token",
+    "sse_customer_key_base64",
+    "account_key",
+    "azure_storage_account_key",
+    "access_key",
+    "master_key",
+    "sas_key",
+    "sas_token",
+    "client_secret",
+    "bearer_token",
+    "fabric_session_token",
+    "encryption_key",
+    "service_account_key",
+    "google_service_account_key",
+    "default_headers",
+    "password",
+    "passwd",
+    "pass",
+    "passphrase",
+    "secret",
+    "key",
+    "pkey",
+    "auth",
+    "connection_string",
+    "client_kwargs.password",
+    "storage_options.token",
+    "cookies",
+    "http_auth",
+    "credentials",
+]
+OPEN = [
+    "endpoint",
+    "region",
+    "profile",
+    "skip_signature",
+    "sse_kms_key_id",
+    "sse_bucket_key_enabled",
+    "web_identity_token_file",
+    "federated_token_file",
+    "application_credentials",
+    "service_account",
+    "service_account_path",
+    "account_name",
+    "client_id",
+    "authority_host",
+    "tenant_id",
+    "use_azure_cli",
+    "timeout",
+    "allow_http",
+    "host",
+    "port",
+    "username",
+    "key_filename",
+]
+VALUE = "hunter2hunter2"
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": VALUE}
+
+
+@pytest.mark.parametrize("key", SECRETS)
+def test_a_secret_is_refused_with_what_to_do_and_is_not_quoted(key: str) -> None:
+    with pytest.raises(ValueError, match="AWS_PROFILE") as e:
+        checked(key, VALUE)
+    assert VALUE not in str(e.value)
+
+
+@pytest.mark.parametrize("key", OPEN)
+def test_what_is_no_secret_is_taken(key: str) -> None:
+    assert checked(key, "x") == (key, "x")
+
+
+def test_every_option_of_the_library_is_either_taken_or_a_secret() -> None:
+    """obstore's own lists, so that a new option of a later version is decided about."""
+    store = pytest.importorskip("obstore.store")
+    import obstore
+
+    named = set()
+    for stub in ("_aws", "_azure", "_gcs", "_client"):
+        text = (Path(obstore.__file__).parent / f"_store/{stub}.pyi").read_text()
+        for block in text.split("class ")[1:]:
+            if "Config(TypedDict" in block.partition("\n")[0]:
+                named |= {line.split(":")[0].strip() for line in block.splitlines() if _field(line)}
+    ours = {
+        "bucket",
+        "bucket_name",
+        "container_name",
+        "prefix",
+        "default_content_type",
+        "aws_endpoint_url_s3",
+    }
+    ours |= {"conditional_put", "copy_if_not_exists", "sts_endpoint"}  # ckpt writes in its own way
+    known = options.CLIENT.union(*options.KNOWN.values())
+    assert {key for key in named - ours if not options.secret(key) and key not in known} == set()
+    assert len(named) > 60 and store
+
+
+def _field(line: str) -> bool:
+    return (
+        line.startswith("    ")
+        and line[4:5].isalpha()
+        and ": " in line
+        and "`" not in line
+        and '"""' not in line
+    )
+
+
+def test_the_client_takes_each_of_its_options() -> None:
+    store = pytest.importorskip("obstore.store")
+    for key in options.CLIENT - {"root_certificate", "proxy_ca_certificate"}:
+        value = "3s" if "timeout" in key or "interval" in key else "true"
+        value = (
+            "http://127.0.0.1:1"
+            if key == "proxy_url"
+            else "65536"
+            if key.endswith(("size", "host"))
+            else value
+        )
+        made = open_options("s3://bucket", StoreOptions(((key, value),)), KEYS)
+        assert key in made["client_options"]
+        store.from_url("s3://bucket", **made)
+
+
+@pytest.mark.parametrize(
+    "value", ["http://me:hunter2@proxy:8080", "https://token@host", "https://h/?sig=abc"]
+)
+def test_a_url_with_a_password_is_no_value(value: str) -> None:
+    with pytest.raises(ValueError, match="others can see") as e:
+        checked("proxy_url", value)
+    assert "hunter2" not in str(e.value) and "abc" not in str(e.value)
+
+
+def test_the_longest_prefix_counts_for_each_key_and_flags_before_it() -> None:
+    given = StoreOptions(
+        (("timeout", "9s"),),
+        (
+            ("s3://bucket/run", (("region", "b"),)),
+            ("s3://bucket", (("region", "a"), ("timeout", "1s"), ("endpoint", "https://here"))),
+            ("s3://bucket2", (("region", "c"),)),
+            ("s3://", (("skip_signature", "true"),)),
+        ),
+    )
+    here = {"endpoint": "https://here", "skip_signature": "true", "timeout": "9s"}
+    assert given.of("s3://bucket/run/x") == {**here, "region": "b"}
+    assert given.of("s3://bucket/runs") == {**here, "region": "a"}
+    assert given.of("s3://bucket") == {**here, "region": "a"}
+    assert given.of("gs://bucket") == {"timeout": "9s"}
+
+
+def test_a_value_is_hashed_copied_and_shown_without_what_it_holds() -> None:
+    given = StoreOptions((("endpoint", VALUE),), (("s3://b", (("region", VALUE),)),))
+    assert hash(given) == hash(pickle.loads(pickle.dumps(given))) and VALUE not in repr(given)
+    assert "endpoint" in repr(given) and "region" in repr(given)
+
+
+@pytest.mark.parametrize(
+    ("url", "flags", "env", "expected"),
+    [
+        ("s3://b", {"region": "r"}, KEYS, {"config": {"region": "r"}}),
+        ("s3://b", {"timeout": "90"}, KEYS, {"client_options": {"timeout": "90000ms"}}),
+        (
+            "s3://b",
+            {"endpoint": "http://h:1"},
+            KEYS,
+            {"config": {"endpoint": "http://h:1"}, "client_options": {"allow_http": "true"}},
+        ),
+        (
+            "s3://b",
+            {},
+            {**KEYS, "AWS_ENDPOINT_URL": "http://h:1"},
+            {"client_options": {"allow_http": "true"}},
+        ),
+        (
+            "s3://b",
+            {"endpoint": "https://h"},
+            {**KEYS, "AWS_ENDPOINT_URL": "http://h"},
+            {"config": {"endpoint": "https://h"}},
+        ),
+        (
+            "s3://b",
+            {"timeout": "3"},
+            {**KEYS, "AWS_ALLOW_HTTP": "true", "AWS_TIMEOUT": "9s", "GOOGLE_PROXY_URL": "x"},
+            {"client_options": {"timeout": "3000ms", "allow_http": "true"}},
+        ),
+        ("s3://b", {}, {**KEYS, "AWS_ALLOW_HTTP": "true"}, {}),
+        ("s3://b", {"skip_signature": "true"}, {}, {"config": {"skip_signature": "true"}}),
+        (
+            "gs://b",
+            {"base_url": "http://h"},
+            {},
+            {"config": {"base_url": "http://h"}, "client_options": {"allow_http": "true"}},
+        ),
+        ("http://h", {}, {}, {"client_options": {"allow_http": "true"}}),
+        ("https://h", {"connect_timeout": "500ms"}, {}, {"client_options": {"connect_timeout": "500ms"}}),
+        (
+            "az://c",
+            {"max_retries": "3", "retry_timeout": "1m", "init_backoff": "100ms", "backoff_base": "2"},
+            {},
+            {
+                "retry_config": {
+                    "max_retries": 3,
+                    "retry_timeout": timedelta(minutes=1),
+                    "backoff": {"init_backoff": timedelta(seconds=0.1), "base": 2.0},
+                }
+            },
+        ),
+        (
+            "sftp://h",
+            {
+                "port": "22",
+                "look_for": "true",
+                "host": "h",
+                "client_kwargs.region_name": "r",
+                "client_kwargs.n": "1",
+            },
+            {},
+            {"port": 22, "look_for": True, "host": "h", "client_kwargs": {"region_name": "r", "n": 1}},
+        ),
+    ],
+)
+def test_what_a_store_is_opened_with(
+    url: str, flags: dict[str, str], env: dict[str, str], expected: dict[str, Any]
+) -> None:
+    assert open_options(url, StoreOptions(tuple(flags.items())), env) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "value", "hint"),
+    [
+        ("s3://b", "regoin", "x", "region"),
+        ("gs://b", "endpoint", "https://h", "ckpt.toml"),
+        ("https://h", "region", "x", "ckpt.toml"),
+        ("s3://b", "max_retries", "many", "max_retries=3"),
+        ("s3://b", "timeout", "soon", "timeout=30s"),
+        ("s3://b", "root_certificate", "/no/such/file", "PEM"),
+    ],
+)
+def test_an_option_that_the_store_does_not_have_is_a_question(
+    url: str, key: str, value: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as e:
+        open_options(url, StoreOptions(((key, value),)), KEYS)
+    assert hint in e.value.hint
