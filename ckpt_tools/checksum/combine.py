@@ -23,12 +23,15 @@ except ImportError:  # pragma: no cover - platforms without an isal wheel
 __all__ = [
     "CRC32",
     "CRC32C",
+    "CRC64NVME",
     "Crc",
     "combine",
     "crc32",
     "crc32_combine",
     "crc32c",
     "crc32c_combine",
+    "crc64nvme",
+    "crc64nvme_combine",
     "power_of_x",
     "times",
 ]
@@ -49,8 +52,11 @@ class Crc:
 
 
 def combine(poly: int, a: int, b: int, length: int) -> int:
-    """CRC of two joined ranges, of a reflected 32-bit polynomial: ``a`` moved on by ``length`` bytes of
-    zeros, which are a factor x^(8·length). Microseconds.
+    """CRC of two joined ranges, of a reflected polynomial: ``a`` moved on by ``length`` bytes of zeros, which
+    are a factor x^(8·length). Microseconds.
+
+    How wide the CRC is shows in the polynomial: the coefficient of the lowest power, which is 1 in every
+    CRC's, is its highest bit.
     """
     return times(poly, _zeros(poly, length), a) ^ b if a else b
 
@@ -63,7 +69,7 @@ def _zeros(poly: int, length: int) -> int:
 
 def power_of_x(poly: int, exponent: int) -> int:
     """x^exponent modulo the polynomial; the coefficient of the lowest power is the highest bit."""
-    product, k = 1 << 31, 0
+    product, k = 1 << poly.bit_length() - 1, 0
     while exponent:
         if exponent & 1:
             product = times(poly, _square(poly, k), product)
@@ -76,18 +82,19 @@ def power_of_x(poly: int, exponent: int) -> int:
 def _square(poly: int, k: int) -> int:
     """x^(2^k) modulo the polynomial."""
     if k == 0:
-        return 1 << 30
+        return 1 << poly.bit_length() - 2
     half = _square(poly, k - 1)
     return times(poly, half, half)
 
 
 def times(poly: int, a: int, b: int) -> int:
     """The product of two polynomials over GF(2), modulo a third."""
-    product = 0
+    product, top = 0, 1 << poly.bit_length() - 1
+    rest = top - 1
     while a:
-        if a & 0x80000000:
+        if a & top:
             product ^= b
-        a = a << 1 & 0xFFFFFFFF
+        a = (a & rest) << 1
         b = b >> 1 ^ poly if b & 1 else b >> 1
     return product
 
@@ -103,5 +110,18 @@ def crc32c_combine(a: int, b: int, length: int) -> int:
     return combine(0x82F63B78, a, b, length)
 
 
+def crc64nvme(data: memoryview | bytes, start: int = 0) -> int:
+    """CRC-64/NVME, which Amazon S3 and Azure keep, by the package awscrt. Raises ImportError without it."""
+    from awscrt.checksums import crc64nvme
+
+    value: int = crc64nvme(data, start)
+    return value
+
+
+def crc64nvme_combine(a: int, b: int, length: int) -> int:
+    return combine(0x9A6C9329AC4BC9B5, a, b, length)
+
+
 CRC32 = Crc("CRC-32", crc32, crc32_combine)
 CRC32C = Crc("CRC-32C", crc32c, crc32c_combine)
+CRC64NVME = Crc("CRC-64-NVME", crc64nvme, crc64nvme_combine)

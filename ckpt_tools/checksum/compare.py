@@ -31,6 +31,12 @@ def default_jobs() -> int:
     return min(MOST, usable())
 
 
+def readers(source: Source, jobs: int) -> int:
+    """Threads that work on what is read of a source, which may have other limits than this machine."""
+    share = getattr(source, "share", None)
+    return int(share(jobs)) if share is not None else jobs or default_jobs()
+
+
 def _share(size: int, jobs: int) -> int:
     """Bytes per unit: little enough for all threads to end at about the same time."""
     return min(UNIT, max(MIB, size // (8 * jobs)))
@@ -152,7 +158,7 @@ def mismatches(
     if isinstance(source, HeldSource) and source.held and picked is None and _crcs_alone(sums, source.size):
         yield from _in_memory(source, sums, gaps, progress, watch)
         return
-    jobs = jobs or default_jobs()
+    jobs = readers(source, jobs)
     over, rest = apart(sums, source.size)
     if over:  # one pass in file order by one thread feeds them all
         hashes = [make() for _, make in over]

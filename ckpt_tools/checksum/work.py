@@ -45,7 +45,7 @@ def _feed(
     progress: Progress | None,
 ) -> None:
     """All bytes of ``pieces``, in order, to ``update``."""
-    view = buffer()
+    view, views = buffer(), getattr(source, "views", None)
     for piece in pieces:
         if isinstance(piece, bytes):
             update(piece)
@@ -53,6 +53,12 @@ def _feed(
         if isinstance(piece, Deflated):
             raise TypeError("deflated data is only ever covered by a CRC")
         at, end = piece.offset, piece.offset + piece.length
+        if views is not None:
+            for part in views(at, piece.length):
+                update(part)
+                if progress:
+                    progress(len(part))
+            continue
         while at < end:
             n = step(at, end)
             source.readinto(at, view[:n])

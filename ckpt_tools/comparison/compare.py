@@ -5,12 +5,12 @@ the files are paired, and each pair is read side by side.
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ckpt_tools.checksum import chunks, default_jobs
 from ckpt_tools.comparison.difference import Change, Difference, FileDifference, Side, compare, is_index, lone
@@ -23,13 +23,18 @@ from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.model.stores import StoreOptions
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, with_findings
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import ShortRead
 from ckpt_tools.storage.paths import Path, one
-from ckpt_tools.storage.retry import is_directory, there
+from ckpt_tools.storage.retry import is_directory, status, there
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.urls import is_url
+
+if TYPE_CHECKING:
+    from ckpt_tools.checksum.store_sums import Agreement
 
 
 class _Reader:
@@ -48,6 +53,7 @@ class _Reader:
         self.done = self.total = self.headers = 0
         self.lock = threading.Lock()
         self.hear = getattr(progress, "file", None)
+        self.files: int | None = None
 
     def advance(self, n: int) -> None:
         with self.lock:
@@ -59,15 +65,23 @@ class _Reader:
         """What differs between the files of each pair. ``several``: a side has more than one."""
         if self.level >= Level.CONTENT:
             self.total = sum(map(_bytes_to_compare, pairs))
+        self.files = len({f.path for pair in pairs for f in pair if f is not None})
         return tuple(self.pair(pair, several) for pair in pairs)
 
     def pair(self, pair: Pair, several: bool) -> FileDifference:
         (in_a, in_b), (first, second) = pair, self.sessions
+        told = None
+        if in_a is not None and in_b is not None and (is_url(in_a.path) or is_url(in_b.path)):
+            told = self.by_store(in_a, in_b)
+            if told is not None and told.same:
+                return self.same(in_a, in_b, told)
         a = None if in_a is None else self.inspect(first, in_a)
         b = None if in_b is None else self.inspect(second, in_b)
         name = next(f.name for f in pair if f is not None)
         if a is not None and b is not None:
             described = several and is_index(a) and is_index(b)
+            if told is not None:
+                a.whole, b.whole, a.by_store = "one", "other", told.checksum.algorithm
             if self.level >= Level.CONTENT:
                 self.digest(a, b)
             return compare(name, a, b, self.level, described=described)
@@ -76,11 +90,31 @@ class _Reader:
         assert b is not None  # noqa: S101 - a pair has at least one file; for the type checker
         return lone(name, Change.ADDED, b)
 
+    def by_store(self, a: File, b: File) -> Agreement | None:
+        """Whether a store's checksum says that they are the same."""
+        from ckpt_tools.comparison.by_store import agreement  # most comparisons are of local files
+
+        return agreement(self.sessions, (a, b), self.jobs, self.advance)
+
+    def same(self, in_a: File, in_b: File, told: Agreement) -> FileDifference:
+        """Two files of the same bytes: one of them is looked at, a local one if there is one."""
+        first = is_url(in_b.path) or not is_url(in_a.path)
+        f, other = (in_a, in_b) if first else (in_b, in_a)
+        here = self.inspect(self.sessions[0 if first else 1], f)
+        if here.report.verdict is Verdict.UNKNOWN:
+            there = self.inspect(self.sessions[1 if first else 0], other)
+        else:
+            there = replace(here, report=replace(here.report, path=other.path))
+        here.whole = there.whole = here.by_store = there.by_store = told.checksum.algorithm
+        self.total -= max(0, in_a.size) + max(0, in_b.size) if self.level >= Level.CONTENT else 0
+        a, b = (here, there) if first else (there, here)
+        return compare(in_a.name, a, b, self.level)
+
     def inspect(self, s: Session, f: File) -> Side:
         piece = s.layouts.piece_of(f.part) if f.part else None
         expect = () if piece is None or piece.weak else piece.formats
         if self.hear is not None:
-            self.hear(f.path, None)
+            self.hear(f.path, self.files)
         report, anatomy = s.inspect(f.path, Level.STRUCTURE, f.seen, expect)
         self.headers += report.bytes_read
         sound = s.indexes.seals is not None and report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
@@ -127,7 +161,7 @@ class _Reader:
     @staticmethod
     def hold(side: Side) -> None:
         """Raise OSError when the file is not the one any more that the report is about."""
-        now = os.stat(side.report.path)
+        now = status(side.report.path)
         if side.report.format is not None and (now.st_size, now.st_mtime_ns) != (
             side.report.size,
             side.report.mtime_ns,
@@ -176,20 +210,28 @@ def diff(
     progress: Progress | None = None,
     trust: Trust = OURS,
     layouts: Layouts | None = None,
+    stores: StoreOptions | None = None,
 ) -> Difference:
     """What differs between two checkpoints (directories, or prefixes), or two files.
 
     Files are matched by what they are in their layout, whatever step they are of; tensors and metadata by
     name. At level content the bytes of all tensors are compared by their digests, below it only names, types
     and shapes; digests of files that were not written since they were sealed are those of their seals. Both
-    sides are read at once, with half of the ``jobs`` each; 1 reads one after the other.
+    sides are read at once, with half of the ``jobs`` each; 1 reads one after the other. ``stores`` are the
+    options of stores, None for those that this process was told before.
     Raises CannotLook when a side does not exist or holds nothing that is recognised, and UsageError for a
     file beside a directory.
     """
     started = time.perf_counter()
     a, b = one(a, "A"), one(b, "B")
+    options = ReadOptions(
+        jobs=jobs, key_file=key_file, seal_dir=seal_dir, by_store=True, trust=trust, layouts=layouts
+    )
+    if stores is not None:
+        from ckpt_tools.storage.stores import mounts
+
+        mounts.configure(stores)
     _sides(a, b)
-    options = ReadOptions(jobs=jobs, key_file=key_file, seal_dir=seal_dir, trust=trust, layouts=layouts)
     first, second = open_session(a, options), open_session(b, options)
     in_a, in_b = _files(first, a), _files(second, b)
     pairs = match(in_a, in_b)

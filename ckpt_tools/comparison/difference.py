@@ -76,8 +76,9 @@ class FileDifference:
     """A file of A and its counterpart in B, None where there is none.
     ``name`` is its path below A, else below B.
 
-    ``bytes_same`` compares the whole files where no tensor in them has a known place, or where seals say that
-    they are the same, and is None elsewhere.
+    ``bytes_same`` compares the whole files where no tensor in them has a known place, or where seals or the
+    checksum of a store say whether they are the same, and is None elsewhere. ``by_store`` is the algorithm of
+    that checksum, "" where none says it.
     """
 
     name: str
@@ -87,6 +88,7 @@ class FileDifference:
     tensors: tuple[TensorDifference, ...] = ()
     metadata: tuple[MetadataDifference, ...] = ()
     bytes_same: bool | None = None
+    by_store: str = ""
 
 
 @frozen
@@ -131,7 +133,7 @@ class Difference:
 class Side:
     """One file while it is compared: ``digests`` of its tensors, or of the ``whole`` file where no tensor has
     a place, or seals of both sides say it; ``sealed`` is what a seal says of a file that was not written
-    since.
+    since. ``by_store`` is the algorithm of the store's checksum that says what ``whole`` does.
     """
 
     report: Report
@@ -139,6 +141,7 @@ class Side:
     sealed: SealedFile | None = None
     digests: dict[str, str] = field(default_factory=dict)
     whole: str = ""
+    by_store: str = ""
 
     @property
     def legible(self) -> bool:
@@ -182,7 +185,7 @@ def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = Fals
         change = Change.SAME
     else:
         change = Change.NOT_COMPARED
-    return FileDifference(name, change, a.report, b.report, tensors, metadata, bytes_same)
+    return FileDifference(name, change, a.report, b.report, tensors, metadata, bytes_same, a.by_store)
 
 
 def _names_its_save(report: Report) -> bool:

@@ -9,6 +9,7 @@ from ckpt_tools.formats import Claim, format_of
 from ckpt_tools.formats.seals.names import is_seal
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage.retry import patiently
+from ckpt_tools.storage.urls import is_url
 
 
 def claims_by_path(path: str) -> tuple[Claim, ...]:
@@ -22,7 +23,7 @@ def claims_by_path(path: str) -> tuple[Claim, ...]:
     from ckpt_tools.formats.manifests.hf_cache import claims_on  # only in such a cache
 
     try:
-        target = patiently(os.readlink, path)
+        target = path if is_url(path) else patiently(os.readlink, path)
     except OSError:
         target = path
     return claims_on(path, target)

@@ -6,6 +6,7 @@ import errno
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ckpt_tools.checksum import Crc, InflateError, Outcome, Progress, Sum, covered, mismatches
 from ckpt_tools.findings import NOT_SEEN, finding
@@ -17,7 +18,11 @@ from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.report import Level, Region, Report
 from ckpt_tools.model.tensor import Stats, Tensor
-from ckpt_tools.storage import LocalSource, ShortRead, Stopped, opened
+from ckpt_tools.storage import OpenFile, ShortRead, Stopped, opened
+from ckpt_tools.storage.urls import is_url
+
+if TYPE_CHECKING:
+    from ckpt_tools.inspection.kept_checksum import KeptChecksum
 
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})
 _LINKS = {errno.ELOOP: "symlink-loop"}
@@ -50,7 +55,7 @@ def unreadable(path: str, error: OSError) -> Report:
     return _report(Inspection(path, Level.PRESENCE), -1, [_os_finding(error)], None)
 
 
-Ask = tuple[LocalSource, "list[Sum]", "list[tuple[int, int]]"]
+Ask = tuple[OpenFile, "list[Sum]", "list[tuple[int, int]]"]
 """The content of a file that is asked for: its stored checksums, and the list to which the zero pages that no
 checksum covers are to be added.
 """
@@ -82,6 +87,7 @@ def inspect(
         explain=explain,
         io=io,
     )
+    inspection.asks_store = True
     steps = inspection.steps(hold=True)
     try:
         source, sums, empty = next(steps)
@@ -102,7 +108,11 @@ class Inspection:
     When ``progress`` raises Stopped, the report has the level that was reached until then, and what was
     found: that is kept one by one.
     A file of no known format whose name says nothing gets ``format`` None and no findings.
+    Where it ``asks_store``, all content that is read of an object is compared with the checksum that its
+    store keeps of it.
     """
+
+    asks_store = False
 
     def __init__(
         self,
@@ -153,7 +163,7 @@ class Inspection:
             found = _held_still(source, self.anatomy, self.found)
             return _report(self, source.size, found, source), self.anatomy
 
-    def _levels(self, source: LocalSource) -> Generator[Ask, Told, None]:
+    def _levels(self, source: OpenFile) -> Generator[Ask, Told, None]:
         """One level after the other, as far as is asked for and as makes sense."""
         name, found = self.path.rpartition("/")[2], self.found
         self.format, wrong = recognise(source, name, self.expect, self.claims)
@@ -169,7 +179,7 @@ class Inspection:
         if self.level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
             self.reached = self._deeper(source, self.format)
 
-    def _structure(self, source: LocalSource, fmt: Format, name: str) -> None:
+    def _structure(self, source: OpenFile, fmt: Format, name: str) -> None:
         """The format's own check, unless a claim describes the file whole or alone; then every claim."""
         anatomy, found = self.anatomy, self.found
         if not self.whole and _has_a_say(fmt, source, name, self.claims):
@@ -185,12 +195,16 @@ class Inspection:
             found += _missing_keys(anatomy, self.require)
         found += _other_role(name, anatomy)
 
-    def _content(self, source: LocalSource) -> Generator[Ask, Told, None]:
+    def _content(self, source: OpenFile) -> Generator[Ask, Told, None]:
         empty, sealed = list[tuple[int, int]](), dict[int, Sum]()
-        for s, actual in (yield source, self.anatomy.sums, empty):
+        kept = self._kept(source)
+        told = yield source, self.anatomy.sums if kept is None else kept.sums, empty
+        for s, actual in told if kept is None else kept.taken(told):
             if s.code == "seal-mismatch":
                 sealed[len(self.found)] = s
             self.found.append(finding(s.code, f"{s.what}: {difference(s, actual)}", offset=s.offset))
+        if kept is not None:
+            self.found += kept.findings()
         if sealed and self.anatomy.sealed:
             from ckpt_tools.inspection.hit_tensors import hit_tensors  # only where something is damaged
 
@@ -199,7 +213,15 @@ class Inspection:
         if len(empty) < MOST:  # more are a pattern
             self.found += lost_pages(source, self.anatomy.tensors, empty)
 
-    def _deeper(self, source: LocalSource, fmt: Format) -> Level:
+    def _kept(self, source: OpenFile) -> KeptChecksum | None:
+        """The checksum that a store keeps of it, where it lies in one."""
+        if not self.asks_store or not is_url(self.path):
+            return None
+        from ckpt_tools.inspection.kept_checksum import kept_checksum
+
+        return kept_checksum(source, self.anatomy.sums)
+
+    def _deeper(self, source: OpenFile, fmt: Format) -> Level:
         """The levels values and load; returns the one reached."""
         from ckpt_tools.inspection.tensor_values import values
 
@@ -216,15 +238,20 @@ class Inspection:
         if not loader:
             return Level.VALUES
         from ckpt_tools.inspection.loadability import load
+        from ckpt_tools.storage.local_copy import on_this_machine
 
         if self.progress:
             self.progress(0)  # the last moment to stop: the loader itself is not watched
-        done, wrong = load(loader, source.path, source.size, anatomy.windows)
+        try:
+            with on_this_machine(source) as path:
+                done, wrong = load(loader, path, source.size, anatomy.windows)
+        except OSError as e:
+            done, wrong = False, [_os_finding(e)]
         found += wrong
         return Level.LOAD if done else Level.VALUES
 
 
-def _has_a_say(fmt: Format, source: LocalSource, name: str, claims: Sequence[Claim]) -> bool:
+def _has_a_say(fmt: Format, source: OpenFile, name: str, claims: Sequence[Claim]) -> bool:
     """Whether the format's own check is for the file: not where only a claim gives it that format."""
     if all(c.format != fmt.name for c in claims):
         return True
@@ -233,7 +260,7 @@ def _has_a_say(fmt: Format, source: LocalSource, name: str, claims: Sequence[Cla
     return fmt.magic(source.read(0, min(HEAD, source.size)))
 
 
-def _held_still(source: LocalSource, anatomy: Anatomy, found: list[Finding]) -> list[Finding]:
+def _held_still(source: OpenFile, anatomy: Anatomy, found: list[Finding]) -> list[Finding]:
     """What was found, or that the file changed while it was read, which makes that worthless."""
     try:
         anatomy.identity = source.identity()
@@ -286,7 +313,7 @@ def _missing_keys(anatomy: Anatomy, require: Sequence[str]) -> Iterable[Finding]
             yield finding("missing-key", f"there is no entry {key!r}")
 
 
-def _report(of: Inspection, size: int, found: list[Finding], source: LocalSource | None) -> Report:
+def _report(of: Inspection, size: int, found: list[Finding], source: OpenFile | None) -> Report:
     anatomy = of.anatomy
     protected = sum(stop - start for start, stop, _ in covered(anatomy.sums))
     if protected == size:  # by a seal, for one: then it does not matter that the format itself has none

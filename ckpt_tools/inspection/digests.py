@@ -18,7 +18,7 @@ from ckpt_tools.checksum import Progress, digests
 from ckpt_tools.checksum.chunks import chunks, whole
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.model.tensor import Tensor
-from ckpt_tools.storage import LocalSource, Source, opened
+from ckpt_tools.storage import OpenFile, Source, opened
 
 SHARED = 4
 """Bytes digested at most, as a multiple of the file's size: views of one storage overlap, but only a hostile
@@ -122,7 +122,7 @@ def digests_of(
     return {name: found[name] for name in where if name in found}
 
 
-def _unchanged(source: LocalSource) -> None:
+def _unchanged(source: OpenFile) -> None:
     if source.changed():
         raise OSError(
             errno.ESTALE,

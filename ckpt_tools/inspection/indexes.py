@@ -21,9 +21,10 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage.retry import there
+from ckpt_tools.storage.urls import inside
 
 if TYPE_CHECKING:
-    from ckpt_tools.inspection.seals import Seals
+    from ckpt_tools.inspection.seals import Same, Seals
 
 _ABOVE = 5
 """How many directories above a file an index that names it may lie (OCDBT: two, a snapshot: four)."""
@@ -53,14 +54,6 @@ class _Part(NamedTuple):
     above: tuple[_Seen, ...] = ()
 
 
-def _inside(base: str, name: str) -> str | None:
-    """The path of a file that an index in ``base`` names; None when it lies elsewhere."""
-    if "\0" in name or os.path.isabs(name):
-        return None
-    path = os.path.normpath(os.path.join(base, name))
-    return path if path.startswith(base.rstrip("/") + "/") else None
-
-
 def _lost(missing: Sequence[str]) -> Iterator[Finding]:
     """What to say of files that an index describes and that are not there."""
     for name in missing[:_LISTED]:
@@ -70,6 +63,12 @@ def _lost(missing: Sequence[str]) -> Iterator[Finding]:
         listed = ranges.names(name[:200] for name in more)
         why = f"{len(more):,} more files that this one describes are not there: {listed}"
         yield finding("missing-part", why)
+
+
+def _spared(name: str, claim: Claim) -> Finding:
+    """What to say of a file without which a job resumes all the same."""
+    why = f"{name[:200]!r}, which was saved with this file, is not there: {claim.spared}"
+    return finding("missing-part", why, severity=Severity.WARNING)
 
 
 def _unfetched(commands: Mapping[str, str]) -> Iterator[Finding]:
@@ -87,16 +86,22 @@ class Indexes:
 
     ``known`` are the indexes among them, ``findings`` maps an index to what its members show: paths that
     leave its directory, files that are not there.
-    ``unseen`` maps an index or member that could not be looked at to the reason.
+    ``unseen`` maps an index or member that could not be looked at to the reason, ``left_out`` an index to the
+    members that need not be there and are not.
     """
 
-    def __init__(self, paths: Iterable[str], seals: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        paths: Iterable[str],
+        seals: Mapping[str, str] = MappingProxyType({}),
+        same: Same = lambda *_: False,
+    ) -> None:
         self.unseen: dict[str, str] = {}
         self.seals: Seals | None = None
         if seals:
             from ckpt_tools.inspection.seals import Seals  # most trees have none
 
-            self.seals = Seals(seals, self.unseen)
+            self.seals = Seals(seals, self.unseen, same)
         self._waiting: dict[str, list[str]] = defaultdict(list)
         for path in paths:
             if placed := formats.names.placed(path):
@@ -110,6 +115,7 @@ class Indexes:
         self._said: set[tuple[str, Claim]] = set()
         self._broken: set[str] = set()
         self.findings: dict[str, list[Finding]] = {}
+        self.left_out: dict[str, list[str]] = {}
         self.bytes_read = 0
 
     def claims(self, path: str) -> tuple[Claim, ...]:
@@ -195,13 +201,14 @@ class Indexes:
         placed = formats.names.placed(index)
         base = placed.base if placed else os.path.dirname(index)
         found, missing, elsewhere = list[Finding](), dict[str, None](), dict[str, str]()
+        left_out = list[str]()
         followed = set[tuple[str, Claim]]()
         waiting = [_Part(index, claims_by_path(index))]
         while waiting:
             part = waiting.pop()
             anatomy, behind = self._inspect(index, part)
             for name, claim in anatomy.members.items():
-                path = _inside(base, name)
+                path = inside(base, name)
                 if path is None:
                     why = f"it names {name[:200]!r}, which lies outside its directory"
                     found.append(finding("path-escape", why))
@@ -213,8 +220,14 @@ class Indexes:
                         waiting.append(_Part(path, (claim._replace(whole=True),), behind))
                 elif claim.fetch:
                     elsewhere[name] = claim.fetch
-                elif not claim.optional:
+                elif claim.optional:
+                    left_out.append(path)
+                elif claim.spared:
+                    found.append(_spared(name, claim))
+                else:
                     missing[name] = None
+        if left_out:
+            self.left_out[index] = left_out
         self.findings[index] = [*found, *_lost(list(missing)), *_unfetched(elsewhere)]
 
     def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.storage.urls import absolute
 
 INSTALL = {
     "torch": "pip install 'ckpt-tools[torch]'",
@@ -63,7 +64,7 @@ def load(
     seconds = _SECONDS + _PER_GIB * (size >> 30)
     try:
         done = subprocess.run(  # noqa: S603  # our own interpreter with our own text
-            [sys.executable, "-c", _text(), loader, os.path.abspath(path), json.dumps(list(windows))],
+            [sys.executable, "-c", _text(), loader, absolute(path), json.dumps(list(windows))],
             cwd="/",  # python -c looks for modules where it starts: not among somebody's files
             env={**os.environ, **_ENVIRONMENT},
             stdin=subprocess.DEVNULL,

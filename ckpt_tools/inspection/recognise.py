@@ -9,7 +9,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats import HEAD, Claim, Format, format_of
 from ckpt_tools.formats.named import LISTS
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.storage import LocalSource
+from ckpt_tools.storage import OpenFile
 
 _FIRST = 4096
 """Bytes at the beginning of a file that are looked at for zeros."""
@@ -23,7 +23,7 @@ def allowed_by_name(name: str) -> tuple[Format, ...]:
 
 
 def _recognise(
-    source: LocalSource, name: str, expect: Sequence[str], described: bool
+    source: OpenFile, name: str, expect: Sequence[str], described: bool
 ) -> tuple[Format | None, list[Finding]]:
     """The format of the content and what is wrong with it being that one.
 
@@ -58,7 +58,7 @@ def _no_format() -> Finding:
     return finding("unreadable", "its layout says that it has a format which nothing installed knows")
 
 
-def _ours(source: LocalSource, names: Sequence[str]) -> tuple[Format, ...]:
+def _ours(source: OpenFile, names: Sequence[str]) -> tuple[Format, ...]:
     """The formats of these names that a damaged file of this name may have had."""
     return tuple(f for f in map(format_of, names) if f.ours(source))
 
@@ -82,7 +82,7 @@ def by_layout(claim: Claim) -> bool:
     return formats.names.family[claim.format] not in LISTS
 
 
-def _empty(source: LocalSource, name: str, expect: Sequence[str]) -> list[Finding]:
+def _empty(source: OpenFile, name: str, expect: Sequence[str]) -> list[Finding]:
     """What to say of a file without bytes: nothing where other software uses such names as well."""
     named = () if expect else allowed_by_name(name)
     ours = not named or any(f.ours(source) for f in named)
@@ -90,7 +90,7 @@ def _empty(source: LocalSource, name: str, expect: Sequence[str]) -> list[Findin
 
 
 def recognise(
-    source: LocalSource, name: str, expect: Sequence[str], claims: Sequence[Claim]
+    source: OpenFile, name: str, expect: Sequence[str], claims: Sequence[Claim]
 ) -> tuple[Format | None, list[Finding]]:
     """What the file is, by the claims that describe it whole, by its name and its beginning, or by the claims
     alone; and what is wrong with it being that.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level, Scalar
 from ckpt_tools.model.seal import Seal, SealedFile
-from ckpt_tools.storage import LocalSource, ShortRead
+from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.retry import is_file
 
 _ABOVE = 16
@@ -48,6 +48,12 @@ class Known(NamedTuple):
     mtime_ns: int
 
 
+Same = Callable[[str, SealedFile, str], bool]
+"""(path, what was sealed, the seal's algorithm) -> whether a file is certainly the one that was sealed, as
+somebody knows without reading it.
+"""
+
+
 class Seals:
     """``bases`` maps the path of each seal to the directory that its names are relative to.
 
@@ -56,7 +62,10 @@ class Seals:
     that could not be read, and why, goes to ``unseen``.
     """
 
-    def __init__(self, bases: Mapping[str, str], unseen: dict[str, str]) -> None:
+    def __init__(
+        self, bases: Mapping[str, str], unseen: dict[str, str], same: Same = lambda *_: False
+    ) -> None:
+        self._same = same
         self._waiting: dict[str, list[str]] = defaultdict(list)
         for path, base in bases.items():
             self._waiting[base].append(path)
@@ -100,6 +109,11 @@ class Seals:
             return None
         return max((f for _, f in found), key=lambda f: len(f.tensors))
 
+    def sealed_by(self, path: str) -> list[tuple[SealedFile, str]]:
+        """What each seal that counts says of a file, and the algorithm of that seal."""
+        self.claims(path)
+        return [(file, known.seal.algorithm) for known, file in self._sealed.get(path, ())]
+
     def sealed(self, path: str) -> list[SealedFile]:
         """What the seals that count say of a file."""
         self.claims(path)
@@ -127,7 +141,7 @@ class Seals:
         found = [known for path in paths if (known := self._known(path, base)) is not None]
         self._count_fragments(found)
         for known in found:
-            if (stale := _stale(known)) is None:
+            if (stale := _stale(known, self._same)) is None:
                 self.known.append(known)
                 self._keep(known)
             else:
@@ -135,9 +149,9 @@ class Seals:
 
     def _known(self, path: str, base: str) -> Known | None:
         """One seal; None where it does not count."""
-        opened = time.time_ns()
+        opened_ns = time.time_ns()
         try:
-            with LocalSource(path) as source:
+            with opened(path) as source:
                 seal, identity, mtime_ns = read(source), source.identity(), source.stat.st_mtime_ns
         except Damage as e:
             self._say_of_home(path, base, e.finding)
@@ -150,7 +164,7 @@ class Seals:
             self.findings[path].append(wrong)
             self._say_of_home(path, base, wrong)
             return None
-        settled = identity is not None and identity.settled(opened)
+        settled = identity is not None and identity.settled(opened_ns)
         return Known(path, base, seal, " ".join(map(str, identity or ())) if settled else "", mtime_ns)
 
     def _say_of_home(self, path: str, base: str, f: Finding) -> None:
@@ -277,7 +291,7 @@ def _ranks(missing: Sequence[int]) -> str:
     return ranges.names(map(str, missing)) or "too many to list"
 
 
-def _stale(known: Known) -> Finding | None:
+def _stale(known: Known, same: Same) -> Finding | None:
     """Why a seal is of an earlier save under the same names: the counters that tell which save it is differ
     from those that were sealed.
 
@@ -288,7 +302,9 @@ def _stale(known: Known) -> Finding | None:
     rows = sorted((f for f in known.seal.files if f.counters), key=lambda f: (f.size, f.path))
     for file in rows[:_ASKED]:
         path = inside(known.base, file.path)
-        for name, was, now in _changed(path, file.counters) if path else ():
+        if path is None or same(path, file, known.seal.algorithm):
+            continue
+        for name, was, now in _changed(path, file.counters):
             differ.append(f"{name} is {now} in {file.path}, {was} was sealed")
     if len(differ) < _PROOF:
         return None

@@ -17,7 +17,8 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.manifests.model_signing import Statement, read_statement
 from ckpt_tools.model.report import Report
-from ckpt_tools.storage import LocalSource, ShortRead
+from ckpt_tools.storage import ShortRead, opened
+from ckpt_tools.storage.local_copy import on_this_machine
 
 if TYPE_CHECKING:
     from model_signing.manifest import Manifest
@@ -76,18 +77,20 @@ class Signatures:
         return "; ".join(why) or "no signature names this file"
 
     def _check(self, path: str) -> Checked:
-        try:
-            with LocalSource(path) as source:
+        with contextlib.ExitStack() as stack:
+            try:
+                source = stack.enter_context(opened(path))
                 statement = read_statement(source)
-        except (Damage, OSError, ShortRead) as e:
-            return Checked(None, f"it cannot be read: {e}")
-        try:
-            read = manifest_of(statement.model, statement.serialization, statement.resources)
-            config = self._verifier.Config().use_elliptic_key_verifier(public_key=Path(self._key))
-            with contextlib.redirect_stdout(io.StringIO()):  # it warns of old signatures there
-                config.set_hashing_config(Given(read)).verify(Path(path).parent, Path(path))
-        except Exception as e:  # whatever the package makes of a hostile file: it has not said yes
-            return Checked(statement, f"it does not fit the key: {str(e) or type(e).__name__}")
+                file = Path(stack.enter_context(on_this_machine(source)))
+            except (Damage, OSError, ShortRead) as e:
+                return Checked(None, f"it cannot be read: {e}")
+            try:
+                read = manifest_of(statement.model, statement.serialization, statement.resources)
+                config = self._verifier.Config().use_elliptic_key_verifier(public_key=Path(self._key))
+                with contextlib.redirect_stdout(io.StringIO()):  # it warns of old signatures there
+                    config.set_hashing_config(Given(read)).verify(file.parent, file)
+            except Exception as e:  # whatever the package makes of a hostile file: it has not said yes
+                return Checked(statement, f"it does not fit the key: {str(e) or type(e).__name__}")
         return Checked(statement, "")
 
 

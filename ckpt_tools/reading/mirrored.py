@@ -12,19 +12,20 @@ from ckpt_tools.discovery.walk import seals_about
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.names import base_of
 from ckpt_tools.storage.retry import ABSENT
+from ckpt_tools.storage.urls import absolute, mirror_path
 from ckpt_tools.storage.walk import walk
 
 
 def place(seal_dir: str, path: str) -> str:
     """Where the seal that would lie at ``path`` lies instead."""
-    return f"{os.path.abspath(seal_dir)}{os.path.realpath(os.path.dirname(path))}/{os.path.basename(path)}"
+    return f"{absolute(seal_dir)}{mirror_path(os.path.dirname(path))}/{os.path.basename(path)}"
 
 
 def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
     """The seals of what is at and below ``root``, and the directory that each is of, spelled as ``root`` is.
     Raises CannotLook.
     """
-    away, real = os.path.abspath(seal_dir), os.path.realpath(root)
+    away, real = absolute(seal_dir), mirror_path(root)
     seals = _below(away + real) if found.tree else seals_about(away + real)
     out = dict[BareFile, str]()
     for seal in seals:

@@ -8,7 +8,7 @@ for.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,13 @@ from ckpt_tools.reading.reader import WAIT
 from ckpt_tools.reading.request import Answer, Request, inspect_file
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage import Identity, Stopped, count
+from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
+
+Run = Callable[[int, int, Callable[[int], bytes], Callable[[], object]], Iterator[tuple[int, bytes]]]
+"""(count, jobs, work, beat) -> the numbers below count and what was made of each, in any order."""
 
 LEAST = 64
 """Files for which worker processes pay for their start."""
@@ -64,7 +68,11 @@ def requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> 
     """
     out = {p.path: _request(s, p, level) for p in parts if _goes_deeper(s, p, level)}
     for path, size, mtime_ns, findings in s.found.bare if bare else ():
-        if path not in out and s.shown(path, level, findings) is None:
+        if (
+            path not in out
+            and (s.evidence is None or path not in s.reports)
+            and s.shown(path, level, findings) is None
+        ):
             out[path] = Request(path, size, mtime_ns, level, (), s.indexes.claims(path))
     return list(out.values())
 
@@ -120,6 +128,9 @@ def _by_engine(
 def _by_processes(
     s: Session, parts: Sequence[Part], level: Level, bare: bool
 ) -> Iterator[tuple[Request, Seen]]:
+    if is_url(s.root):
+        yield from _by_requests(s, parts, level, bare)
+        return
     jobs, count = s.options.jobs or default_jobs(), len(parts) + bare * len(s.found.bare)
     one_by_one = jobs < 2 or s.reader.rate is not None or s.options.explain
     if one_by_one or count < LEAST or level not in (Level.STRUCTURE, Level.CONTENT):
@@ -134,6 +145,22 @@ def _by_processes(
         known = sum(_knows(s, r) for r in sample)
         if len(small) >= LEAST and 2 * known <= len(sample):
             yield from _read_by_processes(s, small, level, jobs)
+
+
+def _by_requests(
+    s: Session, parts: Sequence[Part], level: Level, bare: bool
+) -> Iterator[tuple[Request, Seen]]:
+    """Of a store many at a time, large files alone but for their structure: their content is read in many
+    requests anyway.
+    """
+    from ckpt_tools.reading import concurrent_requests
+
+    if s.reader.rate is not None or s.options.explain or level not in (Level.STRUCTURE, Level.CONTENT):
+        return
+    wanted = [r for r in requests(s, parts, level, bare=bare) if _is_for_processes(r) and not _knows(s, r)]
+    if len(wanted) > 1:
+        jobs = s.options.jobs or concurrent_requests.FILES
+        yield from _read_by(concurrent_requests.run, s, wanted, level, jobs)
 
 
 def _is_for_processes(request: Request) -> bool:
@@ -151,6 +178,12 @@ def _read_by_processes(
 
     from ckpt_tools.reading import processes  # only for many files
 
+    return _read_by(processes.run, s, small, level, jobs)
+
+
+def _read_by(
+    run: Run, s: Session, small: Sequence[Request], level: Level, jobs: int
+) -> Iterator[tuple[Request, Seen]]:
     reader, deep = s.reader, level > Level.STRUCTURE
 
     def answer(i: int) -> bytes:
@@ -162,7 +195,7 @@ def _read_by_processes(
             raise Stopped
 
     try:
-        for i, data in processes.run(len(small), jobs, answer, beat):
+        for i, data in run(len(small), jobs, answer, beat):
             made = Answer.decode(data)
             count(made.bytes_read)
             reader.opened(small[i].path)

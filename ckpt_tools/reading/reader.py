@@ -4,7 +4,6 @@ and no deeper than the budget allows.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
@@ -21,7 +20,7 @@ from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import Identity, Stopped
 from ckpt_tools.storage.rate import Rate
-from ckpt_tools.storage.retry import patiently
+from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.stalls import Stalled, away
 
 T = TypeVar("T")
@@ -235,7 +234,7 @@ class Reader:
     def _entry(self, path: str, question: bytes, level: Level) -> Entry | None:
         """What the cache has of the file as it is now."""
         try:
-            identity = Identity.of(patiently(os.stat, path))
+            identity = Identity.of(status(path))
         except OSError:
             return None
         return None if self.cache is None else self.cache.get(path, question, int(level), identity)
@@ -254,6 +253,6 @@ class Reader:
 
 def _size(path: str) -> int:
     try:
-        return patiently(os.stat, path).st_size
+        return status(path).st_size
     except OSError:
         return 0

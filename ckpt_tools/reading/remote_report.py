@@ -12,7 +12,8 @@ from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.request import Request
-from ckpt_tools.storage import Identity, LocalSource
+from ckpt_tools.storage import Identity, OpenFile, opened
+from ckpt_tools.storage.retry import status
 
 _SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
 """What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words
@@ -33,7 +34,7 @@ def seen_from_here(
     if not (blind or differs):
         return report, identity
     try:
-        with LocalSource(request.path) as source:
+        with opened(request.path) as source:
             now = source.size, source.stat.st_mtime_ns
     except OSError:
         return None  # nobody can: it is said as it is seen from here
@@ -71,10 +72,10 @@ def other(host: str) -> str:
     return f"on {host} there is another file of this name: mount the same file system there"
 
 
-def replaced(source: LocalSource) -> bool:
+def replaced(source: OpenFile) -> bool:
     """Whether the name stands for another file by now."""
     try:
-        now = os.stat(source.path)
+        now = status(source.path)
     except OSError:
         return True
     return (now.st_size, now.st_mtime_ns) != (source.stat.st_size, source.stat.st_mtime_ns)
@@ -83,7 +84,7 @@ def replaced(source: LocalSource) -> bool:
 def ours(path: str, theirs: tuple[int, ...] | None, begun_ns: int) -> Identity | None:
     """What a worker read, as this machine names it: device and inode may be others there."""
     try:
-        ours = Identity.of(os.stat(path)) if theirs else None
+        ours = Identity.of(status(path)) if theirs else None
     except OSError:
         return None
     return ours if ours is not None and ours[:3] == theirs[:3] and ours.settled(begun_ns) else None  # type: ignore[index]

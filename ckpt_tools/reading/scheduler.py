@@ -153,7 +153,7 @@ class Scheduler:
         """The structure of a file, here; its content goes into units."""
         opened_ns = time.time_ns()
         options = self.reader.options
-        steps = Inspection(
+        inspection = Inspection(
             request.path,
             request.level,
             expect=request.expect,
@@ -162,7 +162,9 @@ class Scheduler:
             key=self.reader.key,
             explain=options.explain,
             progress=self.reader.progress,
-        ).steps()
+        )
+        inspection.asks_store = self.pick is None
+        steps = inspection.steps()
         try:
             ask = next(steps)
         except StopIteration as done:

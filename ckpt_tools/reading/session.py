@@ -37,15 +37,19 @@ from ckpt_tools.reading.reader import Reader
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage.paths import names
 from ckpt_tools.storage.stalls import Stalled, away
+from ckpt_tools.storage.urls import absolute, is_url
 from ckpt_tools.storage.walk import THREADS
 
 if TYPE_CHECKING:
     from ckpt_tools.inspection.signatures import Signatures
+    from ckpt_tools.inspection.store_evidence import Evidence
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
 _NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")
 Progress = Callable[[int, int], None]
-"""Called with (bytes read so far, bytes to read as far as known), from any thread."""
+"""Called with (bytes read so far, bytes to read as far as known), from any thread. Where it has methods
+``file(path, files to read or None)`` and ``listing(directory)``, these are told what is opened and listed.
+"""
 
 
 class _Front(NamedTuple):
@@ -60,7 +64,8 @@ class _Front(NamedTuple):
 class Session:
     """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of
     tensors in its files; ``reader`` is the way to the files, ``aside`` what is a copy made by hand or lies in
-    quarantine. With a ``cache`` what was seen earlier is not read again.
+    quarantine. With a ``cache`` what was seen earlier is not read again. ``evidence`` is what stores say of
+    their objects, ``unproven`` says of which files it shows nothing.
     With ``listing`` only names are asked for. ``opening.open_session`` makes one in which every part has its
     place.
     """
@@ -73,7 +78,11 @@ class Session:
         cache: Cache | None = None,
         listing: bool = False,
     ) -> None:
-        self.root = os.path.abspath(root)
+        if options.stores is not None:
+            from ckpt_tools.storage.stores import mounts
+
+            mounts.configure(options.stores)
+        self.root = absolute(root)
         self.options = options = replace(options, require=names(options.require))
         self.layouts = layouts_of(options)
         # Before anything is listed: what is younger was written by somebody else meanwhile.
@@ -82,7 +91,10 @@ class Session:
         self.reader = Reader(options, key, cache, self._advance)
         self.signatures = _signatures(options.verify_key)
         self.found: Discovery = _discovered(root, self.layouts, listing, options)
-        self.indexes = Indexes(self.found.indexes, self._seals())
+        self.evidence = _evidence(self.root, options)
+        same = (self.evidence.same,) if self.evidence is not None else ()
+        self.indexes = Indexes(self.found.indexes, self._seals(), *same)
+        self.unproven: dict[str, Finding] = {}
         self.reports: dict[str, Report] = {}
         self.unread: dict[str, str] = {}  # trackers, and files to compare with others, that could not be read
         self.unplaced: list[Unseen] = []  # files whose content would say what they are
@@ -255,8 +267,13 @@ class Session:
             *self.indexes.findings.get(report.path, ()),
             *self._unsealed(report),
             *self._unsigned(report),
+            *((self.unproven[report.path],) if report.path in self.unproven else ()),
         )
         return with_findings(report, more) if more else report
+
+    def keep(self, report: Report) -> None:
+        """Take a report that somebody made otherwise than by reading the file."""
+        self.reports[report.path] = self._in_context(report, ())
 
     def _unsealed(self, report: Report) -> Iterator[Finding]:
         """Whether the caller asks for a seal that is not there."""
@@ -376,6 +393,15 @@ def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:
     )
 
 
+def _evidence(root: str, options: ReadOptions) -> Evidence | None:
+    """What stores say of their objects, where that is to count."""
+    if not options.by_store or not is_url(root):
+        return None
+    from ckpt_tools.inspection.store_evidence import Evidence
+
+    return Evidence()
+
+
 def _signatures(key: str | None) -> Signatures | None:
     """What checks signatures, where a key is given."""
     if key is None:
@@ -388,10 +414,23 @@ def _signatures(key: str | None) -> Signatures | None:
 def _discovered(root: str, layouts: Layouts, listing: bool, options: ReadOptions) -> Discovery:
     """What is below the root. Raises CannotLook."""
     excluded, hear = Excluded(options.exclude), getattr(options.progress, "listing", None)
+    if is_url(absolute(root)):
+        _list_store(absolute(root))
     try:
         return away(discover, root, layouts, listing=listing, threads=THREADS, excluded=excluded, hear=hear)
     except Stalled as e:
         raise CannotLook(f"{e.filename or root}: {e.strerror}") from e
+
+
+def _list_store(url: str) -> None:
+    """Ask the store anew what it has. Raises CannotLook."""
+    from ckpt_tools.storage.stores.mounts import refresh
+
+    try:
+        away(refresh, url)
+    except OSError as e:
+        hint = "check the URL and what docs/stores.md says of its store, then run it again"
+        raise CannotLook(f"cannot look at {url}: {e.strerror}", hint) from e
 
 
 def with_findings(report: Report, more: Sequence[Finding]) -> Report:

@@ -11,7 +11,7 @@ from ckpt_tools.model.plain import decode
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.request import Request, inspect_file
 from ckpt_tools.settings.plugins import tool_version
-from ckpt_tools.storage import LocalSource
+from ckpt_tools.storage import opened
 
 
 def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, str, tuple[Any, ...]]:
@@ -46,7 +46,7 @@ def _read(path: str, size: int, mtime_ns: int, items: tuple[Item, ...]) -> tuple
     """(what is wrong with the file or None, results, runs of zero pages, bytes read)."""
     empty: list[tuple[int, int]] = []
     try:
-        source = LocalSource(path)
+        source = opened(path)
     except OSError as e:
         return ("os", e.errno or 0, e.strerror or str(e)), (), (), 0
     with source:

@@ -1,0 +1,69 @@
+"""Two files of which at least one lies in a store: whether their bytes are the same, by the checksums that
+the store keeps. Of what lies there nothing is read; a local file is, unless a seal says what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ckpt_tools.checksum import Progress
+from ckpt_tools.checksum.store_sums import Agreement, compared, to_work_out, work_out
+from ckpt_tools.comparison.pairs import File
+from ckpt_tools.formats.seals.whole_digests import known_digests
+from ckpt_tools.model.store_checksum import StoreChecksums
+from ckpt_tools.reading.session import Session
+from ckpt_tools.storage import ShortRead, opened
+from ckpt_tools.storage.urls import is_url
+
+
+def agreement(
+    sides: tuple[Session, Session], pair: tuple[File, File], jobs: int, progress: Progress
+) -> Agreement | None:
+    """What the store says; None where it says nothing that could be compared, or does not tell it: then the
+    files are looked at themselves.
+    """
+    a, b = pair
+    if a.size != b.size or a.size <= 0:
+        return None
+    try:
+        if is_url(a.path) and is_url(b.path):
+            return compared(_told(sides[0], a), _digests(_told(sides[1], b)))
+        local, other = (1, 0) if is_url(a.path) else (0, 1)
+        told = _told(sides[other], pair[other])
+        if not told.sums:
+            return None
+        if (known := _sealed(sides[local], pair[local])) and (found := compared(told, known)):
+            return found
+        return _read(told, pair[local].path, jobs, progress)
+    except (OSError, ShortRead):
+        return None
+
+
+def _told(s: Session, f: File) -> StoreChecksums:
+    return StoreChecksums(f.path, f.size) if s.evidence is None else s.evidence.told(f.path)
+
+
+def _digests(told: StoreChecksums) -> Mapping[str, bytes]:
+    """What one store says, as digests that another may be compared with."""
+    return {s.algorithm: s.value for s in told.sums if s.whole and not s.claimed and not s.weak}
+
+
+def _sealed(s: Session, f: File) -> Mapping[str, bytes]:
+    """The digests of a local file that was not written since it was sealed, by its times."""
+    from ckpt_tools.storage.retry import status
+
+    seals = s.indexes.seals
+    same = None if seals is None else seals.unchanged(f.path, f.size, status(f.path).st_mtime_ns)
+    return {} if same is None else known_digests(same)
+
+
+def _read(told: StoreChecksums, path: str, jobs: int, progress: Progress) -> Agreement | None:
+    of = to_work_out(told, to_prove=True)
+    if of is None:
+        return None
+    with opened(path) as source:
+        value = None if source.size != told.size else work_out(source, of, jobs=jobs, progress=progress)
+        if value is None or source.changed():
+            return None
+    same = value == of.value
+    return Agreement(same, of, value) if same or not of.weak else None
