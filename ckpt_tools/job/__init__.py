@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook, UsageError
@@ -21,16 +22,23 @@ from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import directories
+from ckpt_tools.storage.urls import is_url
+
+if TYPE_CHECKING:
+    from ckpt_tools.job.staging import Staged
 
 __all__ = ["Listener", "Options", "Taken", "decide", "taken"]
 
 
 @frozen
 class Taken:
-    """A decision and whose it is: ``rank`` is None for a launcher, which starts them all."""
+    """A decision and whose it is: ``rank`` is None for a launcher, which starts them all. ``staged`` is what
+    was brought to this machine for it.
+    """
 
     decision: Decision
     rank: int | None
+    staged: Staged | None = None
 
     @property
     def paths(self) -> list[str]:
@@ -105,7 +113,9 @@ def decide(
     subclasses, the same ones in every process.
     """
     env = os.environ if env is None else env
-    options = replace(options, trust=selection.trust)
+    _require_fitting(root, options)
+    place = os.path.abspath(options.stage) if options.stage else ""
+    options = replace(options, trust=selection.trust, stage=place)
     line = launchers.line_of(command, env)
     membership = _membership(selection, options, line, env)
     if membership.nodes > 1 and not options.agree and options.plan_dir is None:
@@ -116,17 +126,35 @@ def decide(
     selection = replace(
         _with_world_of(line, selection, options), plan_dir=options.plan_dir or directories.decisions(env)
     )
-    decision = _decided(root, selection, Rendezvous(membership, options, line, env), listener)
-    if decision.about.get("asked") != digest(selection):
-        raise UsageError(
-            f"the processes of this job ask different questions: the decision {decision.path} was made with"
-            " other options, or other plug-ins",
-            "start all with the same options, and install the same plug-ins for all",
-        )
-    _within(decision, membership.rank)
+
+    def decided(asked: Selection) -> Decision:
+        made = _decided(root, asked, Rendezvous(membership, options, line, env), listener)
+        _require_asked(made, asked, selection, options)
+        _within(made, membership.rank)
+        return made
+
+    if options.stage:
+        from ckpt_tools.job.staged_start import start
+
+        return Taken(*start(decided, selection, membership, options, listener))
+    decision = decided(selection)
     mine = membership.ranks if options.agree else None
     decision.check(mine if membership.rank is None else [membership.rank])
     return Taken(decision, membership.rank)
+
+
+def _require_asked(made: Decision, asked: Selection, selection: Selection, options: Options) -> None:
+    """Raises UsageError where a decision is about another question than that of this process."""
+    both = {digest(asked)}
+    if options.stage:  # what came damaged is decided about anew, at the level of the caller
+        both.add(digest(selection))
+    at = os.path.dirname((made.body.get("stage") or {}).get("root") or "")
+    if made.about.get("asked") not in both or (made.found and at != options.stage):
+        raise UsageError(
+            f"the processes of this job ask different questions: the decision {made.path} was made with"
+            " other options, or other plug-ins",
+            "start all with the same options, and install the same plug-ins for all",
+        )
 
 
 def _decided(root: str, selection: Selection, rendezvous: Rendezvous, listener: Listener) -> Decision:
@@ -202,6 +230,20 @@ def _one_decision_for_all_restarts(line: LaunchLine, options: Options) -> UsageE
 def _world(env: Mapping[str, str]) -> int | None:
     started = launchers.detect(env)
     return started.world_size.value if started and started.world_size else None
+
+
+def _require_fitting(root: str, options: Options) -> None:
+    """Raises UsageError for what a store cannot be asked."""
+    if not is_url(root):
+        return
+    if options.view:
+        text = f"--view builds links, and {root} lies in a store"
+        raise UsageError(text, "say --stage DIR, which brings the files to this machine")
+    if options.require_mount:
+        raise UsageError(
+            f"{root} lies in a store: nothing is mounted there",
+            "leave out --require-mount: a store that does not answer is exit 5",
+        )
 
 
 def _require_mount(root: str) -> None:

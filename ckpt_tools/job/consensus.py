@@ -198,7 +198,7 @@ class _Node:
             run=entry["id"],  # no run of this node; it tells apart what differs by its prefix alone
             kind=kind,
             parts=(),
-            path=os.path.normpath(os.path.join(top, entry["path"])),
+            path=wire.normal(os.path.join(top, entry["path"])),
             mtime_ns=0,
             step=of.step,
             epoch=of.epoch,

@@ -118,6 +118,10 @@ class Decider:
     def _body(self, plan: LoadPlan) -> Body:
         if self.listener.made:
             self.listener.made(plan)
+        if self.options.stage and plan.checkpoint:
+            from ckpt_tools.job.staging import described
+
+            return {**body_of(plan), **described(plan, self.options.stage, self._layouts)}
         if self.options.view and plan.checkpoint:
             from ckpt_tools.job.view import build
 

@@ -14,9 +14,12 @@ from ckpt_tools.job import schema
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output import json as as_json
+from ckpt_tools.planning.other_writers import etag_of
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
+from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.urls import is_url
 
 Body = dict[str, Any]
 
@@ -74,21 +77,29 @@ class Decision:
         return files[0] if len(files) == 1 else told or (self.body.get("view") or {}).get("checkpoint")
 
     def check(self, ranks: Iterable[int] | None = None) -> None:
-        """Whether the planned files of ``ranks`` (None: all) are still what was verified: size and
-        modification time, one stat each. Raises CannotLook.
+        """Whether the planned files of ``ranks`` (None: all) are still what was verified: size, modification
+        time and, in a store, ETag, by one stat each. Raises CannotLook.
         """
+        if self.body.get("stage"):
+            self._check_staged(ranks)
+            return
         files = {f["path"]: f for r in ((None,) if ranks is None else ranks) for f in self.files(r)}
-        for f in files.values():
+        in_stores = [path for path in files if is_url(path)]
+        failed = _asked_again(in_stores) if in_stores else {}
+        for path, f in files.items():
             try:
-                st = os.stat(f["path"])
+                if path in failed:
+                    raise failed[path]
+                st = status(path)
             except OSError as e:
                 raise CannotLook(
-                    f"{f['path']}, which was chosen, cannot be looked at any more: {e.strerror}",
+                    f"{path}, which was chosen, cannot be looked at any more: {e.strerror}",
                     "start again: a new start decides anew",
                 ) from e
-            if (st.st_size, st.st_mtime_ns) != (f["size"], f["mtime_ns"]):
+            now = st.st_size, st.st_mtime_ns, etag_of(path)
+            if now != (f["size"], f["mtime_ns"], f.get("etag", "")):
                 raise CannotLook(
-                    f"{f['path']} has changed since it was chosen and verified",
+                    f"{path} has changed since it was chosen and verified",
                     "start again: a new start decides anew",
                 )
         if view := self.body.get("view"):
@@ -96,6 +107,22 @@ class Decision:
             numbers = [r["rank"] for r in self.body.get("ranks") or ()] if ranks is None else list(ranks)
             for rank in numbers or [None]:
                 self._check_links(rank)
+
+    def _check_staged(self, ranks: Iterable[int] | None) -> None:
+        """Whether the copies that were brought for ``ranks`` are there: what they are copies of does not
+        count any more.
+        """
+        self._check_owner(self.body["stage"]["root"])
+        for rank in (None,) if ranks is None else ranks:
+            for link, f in zip(self.links(rank), self.files(rank), strict=False):
+                hint = "start again: what is not there as it was is brought again"
+                try:
+                    size = os.stat(link, follow_symlinks=False).st_size
+                except OSError as e:
+                    why = f"{link}, which was staged, cannot be looked at any more: {e.strerror}"
+                    raise CannotLook(why, hint) from e
+                if size != f["size"]:
+                    raise CannotLook(f"{link} has changed since it was staged", hint)
 
     def _check_owner(self, view: str) -> None:
         try:
@@ -120,6 +147,12 @@ class Decision:
             if said != f["path"]:
                 hint = "start again, and give each job a --view of its own"
                 raise CannotLook(f"the view has been replaced by another start: {link} leads to {said}", hint)
+
+
+def _asked_again(urls: list[str]) -> Mapping[str, OSError]:
+    from ckpt_tools.storage.stores.again import look_again
+
+    return look_again(urls)
 
 
 def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision:

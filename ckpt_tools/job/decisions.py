@@ -24,6 +24,7 @@ from ckpt_tools.planning import decision_log, starts
 from ckpt_tools.planning.decision_log import FLAG, safe
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.urls import absolute
 
 _MOST = 8 << 20
 """Bytes of the history of starts: some 20,000. Then the older half is forgotten."""
@@ -61,7 +62,7 @@ class Decisions:
         self, plan_dir: str, root: str, now: Callable[[], float] = time.time, trusted: Trust = OURS
     ) -> None:
         self.now, self.trusted = now, trusted
-        self.root, self.directory = os.path.abspath(root), decision_log.place(plan_dir, root)
+        self.root, self.directory = absolute(root), decision_log.place(plan_dir, root)
         self._make(self.directory, "name a writable directory with --plan-dir")
 
     def place(self, key: str) -> str:

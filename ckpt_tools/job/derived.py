@@ -15,6 +15,8 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.settings.checked_json import Invalid
+from ckpt_tools.storage.retry import is_directory
+from ckpt_tools.storage.urls import is_normal
 
 _UP = 3
 """Directories between a checkpoint's own and the one above all that its layout's templates match, at most."""
@@ -47,10 +49,10 @@ def _inside(resume: Resume, root: str) -> list[str]:
     """Directories below the root that are told, and what they are told to have in them: behind a link, a
     checkpoint really lies elsewhere.
     """
-    top = root if os.path.isdir(root) else os.path.dirname(root)
+    top = root if is_directory(root) else os.path.dirname(root)
     words = [w for w in (resume.path, *resume.args, *resume.env.values()) if w]
     names = [w for w in words if "/" not in w and w not in (".", "..") and not w.startswith("-")]
-    told = [w for w in words if w == os.path.normpath(w) and f"{w}/".startswith(f"{top.rstrip('/')}/")]
+    told = [w for w in words if is_normal(w) and f"{w}/".startswith(f"{top.rstrip('/')}/")]
     return [*told, *(os.path.join(at, name) for at in told for name in names)]
 
 

@@ -27,4 +27,6 @@ class Options:
     secret_file: str = ""
     transfer: str = ""
     view: str = ""
+    stage: str = ""
+    keep: int | None = None
     trust: Trust = OURS

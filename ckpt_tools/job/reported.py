@@ -34,6 +34,7 @@ from ckpt_tools.settings.checked_json import (
     wrong,
 )
 from ckpt_tools.settings.parsers import MAX_RANK
+from ckpt_tools.storage.urls import is_url
 
 Value = dict[str, Any]
 ONE, ALL = 32 << 20, 64 << 20
@@ -158,7 +159,7 @@ def here_or_below(value: object, at: str) -> None:
 def place(value: object, at: str) -> None:
     """An absolute path on another node, which becomes a word of --transfer."""
     path(value, at)
-    plain(str(value)[1:], at)
+    plain(str(value).partition("://")[2] if is_url(str(value)) else str(value)[1:], at)
 
 
 def rank(value: object, at: str) -> None:
@@ -262,6 +263,8 @@ _FILE = only(
         "substituted": truth,
         "node": nothing_or(host),
         "reason": short(_WORDS),
+        "etag": _word,
+        "version": _word,
     }
 )
 _ROW = only({"rank": rank, "files": few(_FILE, _FINDINGS)})

@@ -28,6 +28,7 @@ from ckpt_tools.settings.checked_json import (
     wrong,
 )
 from ckpt_tools.settings.checked_json import parsed as json_of
+from ckpt_tools.storage.urls import is_url, split
 
 Body = dict[str, Any]
 
@@ -53,6 +54,7 @@ def check(body: Mapping[str, object]) -> None:
         return  # nobody starts by it
     _start(body)
     _linked(body)
+    _staged(body)
     _told(body)
 
 
@@ -62,6 +64,14 @@ def variable(value: object, at: str) -> None:
         wrong(at, f"of variables that a layout sets ({', '.join(sorted(RESUME_VARIABLES))}), not {value!r}")
 
 
+def _place(value: object, at: str) -> None:
+    """An absolute path, or a URL."""
+    if isinstance(value, str) and is_url(value):
+        text(value, at)
+    else:
+        path(value, at)
+
+
 def _rank_name(value: object, at: str) -> None:
     if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > 18:
         wrong(at, "an object whose names are ranks")
@@ -69,7 +79,7 @@ def _rank_name(value: object, at: str) -> None:
 
 _maybe_whole, _maybe_text, _maybe_number = nothing_or(whole), nothing_or(text), nothing_or(number)
 _FILE = fields(
-    {"path": path, "size": count, "mtime_ns": whole},
+    {"path": _place, "size": count, "mtime_ns": whole},
     {
         "role": text,
         "level": text,
@@ -78,10 +88,12 @@ _FILE = fields(
         "substituted": nothing_or(truth),
         "node": _maybe_text,
         "reason": _maybe_text,
+        "etag": text,
+        "version": text,
     },
 )
 _CHECKPOINT = fields(
-    {"path": path},
+    {"path": _place},
     {
         "step": _maybe_whole,
         "epoch": _maybe_whole,
@@ -95,13 +107,35 @@ _CHECKPOINT = fields(
     },
 )
 _RESUME = fields(
-    {}, {"path": nothing_or(path), "args": nothing_or(listed(text)), "env": nothing_or(named(variable, text))}
+    {},
+    {"path": nothing_or(_place), "args": nothing_or(listed(text)), "env": nothing_or(named(variable, text))},
 )
 _VIEW = fields(
     {"root": path, "checkpoint": path, "ranks": named(_rank_name, listed(path)), "shared": listed(path)}, {}
 )
+_STAGE = fields(
+    {
+        "root": path,
+        "files": listed(
+            fields(
+                {
+                    "path": path,
+                    "url": text,
+                    "size": count,
+                    "mtime_ns": whole,
+                    "etag": text,
+                    "version": text,
+                    "ranks": nothing_or(listed(count)),
+                },
+                {},
+            )
+        ),
+        "texts": named(text, text),
+    },
+    {},
+)
 _ABOUT = fields(
-    {"root": path, "decided_at": number},
+    {"root": _place, "decided_at": number},
     {
         "host": text,
         "pid": whole,
@@ -122,6 +156,7 @@ _BODY = fields(
         "ranks": nothing_or(listed(fields({"rank": count, "files": listed(_FILE)}, {}))),
         "shared": nothing_or(listed(_FILE)),
         "view": nothing_or(_VIEW),
+        "stage": nothing_or(_STAGE),
         "error": nothing_or(_ERROR),
         "ahead": nothing_or(listed(_CHECKPOINT)),
         "fingerprint": _maybe_text,
@@ -165,6 +200,21 @@ def _linked(body: Mapping[str, Any]) -> None:
             )
 
 
+def _staged(body: Mapping[str, Any]) -> None:
+    """What is staged lies below one directory, and comes from below ROOT: all that a view of it has."""
+    stage, view = body.get("stage"), body.get("view")
+    if stage is None:
+        return
+    if view is None or view["root"] != stage["root"]:
+        raise Invalid("stage.root is not where the view is")
+    for name in (*(f["path"] for f in stage["files"]), *(f"{stage['root']}/{n}" for n in stage["texts"])):
+        if not _below(name, stage["root"]) or "/./" in name or "//" in name:
+            raise Invalid(f"stage: {name} leaves {stage['root']}")
+    top = body["decision"]["root"]
+    if not is_url(top) or any(not _below(f["url"], split(top)[0]) for f in stage["files"]):
+        raise Invalid(f"stage: there are files of another store than that of {top}")
+
+
 def _told(body: Mapping[str, Any]) -> None:
     """What the framework is given leads to the planned files: it is one of them, lies in ROOT or the view, or
     is a directory above a file.
@@ -206,7 +256,7 @@ def _words(args: Sequence[str], layout: str, near: Callable[[str], bool]) -> Non
             word.startswith("-") and word not in RESUME_WORDS and before != "--tag"
         ):  # a directory may have such a name
             raise Invalid(f"resume.args holds {word!r}, which no layout says")
-        if word.startswith("/") and not near(word):
+        if (word.startswith("/") or is_url(word)) and not near(word):
             raise Invalid(f"resume.args: {word} leads to nothing that was planned")
 
 

@@ -14,6 +14,8 @@ from ckpt_tools.model.codec import decode_object, encode_object
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import FileLoad, RankLoad
 from ckpt_tools.settings import checked_json
+from ckpt_tools.storage.retry import is_directory
+from ckpt_tools.storage.urls import is_url
 
 _UP = "^"
 """What stands for .. in names: links may lead out of ROOT, and no node follows another one's way there."""
@@ -33,7 +35,13 @@ class Identity(NamedTuple):
 
 def top(root: str) -> str:
     """The directory that everything of a root lies in: a root may be a prefix of several, or a file."""
-    return root if os.path.isdir(root) else os.path.dirname(root)
+    return root if is_directory(root) else os.path.dirname(root)
+
+
+def normal(path: str) -> str:
+    """A path without ``..`` and ``//``; of a URL what follows the scheme."""
+    store, separator, rest = path.partition("://")
+    return f"{store}{separator}{os.path.normpath(rest)}" if is_url(path) else os.path.normpath(path)
 
 
 def name_of(path: str, root: str) -> str:
@@ -76,8 +84,5 @@ def packed(p: Part, root: str) -> Value:
 
 def unpacked(row: Value, root: str) -> Part:
     """A part of another node: its path is valid there, its directories are those of the same name here."""
-    at = {
-        name: os.path.normpath(os.path.join(top(root), row[name])) if row[name] else ""
-        for name in ("base", "home")
-    }
+    at = {name: normal(os.path.join(top(root), row[name])) if row[name] else "" for name in ("base", "home")}
     return decode_object(Part, {**row, **at})

@@ -118,10 +118,16 @@ class Line:
             found = names(os.path.expandvars(os.path.expanduser(root)))
             return [(name, "") for name in (found.runs if metavar == "RUN" else found.steps)]
         elif f"={metavar}" in self._tables:
-            return [row[::2] for row in self._rows(f"={metavar}")]
+            known = [row[::2] for row in self._rows(f"={metavar}")]
+            return [*known, *self._own_layouts()] if metavar == "LAYOUT" else known
         elif metavar and metavar == metavar.lower():
             return [(choice, "") for choice in metavar.split("|")]
         return []
+
+    def _own_layouts(self) -> list[tuple[str, str]]:
+        from ckpt_tools.cli.candidates.own import layouts
+
+        return [(name, "") for name in layouts(self.environ)]
 
     def _rows(self, table: str) -> list[tuple[str, str, str]]:
         lines = self._tables[table].split("\n")[1:]

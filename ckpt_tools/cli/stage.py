@@ -1,0 +1,104 @@
+"""``ckpt stage``: what a job would resume from, brought from its store to a disk of this machine."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ckpt_tools.cli import options, output
+from ckpt_tools.cli.progress import progress
+from ckpt_tools.cli.run import reporter
+from ckpt_tools.errors import UsageError
+from ckpt_tools.settings import parsers
+from ckpt_tools.storage.urls import absolute, is_url
+
+if TYPE_CHECKING:
+    from ckpt_tools.job.staged_start import Copied
+
+Directory = Annotated[
+    str, typer.Argument(metavar="DIR", help="Directory on this machine, for all that is staged.")
+]
+Ranks = Annotated[
+    str | None,
+    typer.Option(
+        "--ranks",
+        metavar="RANKS",
+        help="Ranks of this node, such as 0-7; default: as the launcher tells, else all.",
+        show_default=False,
+    ),
+]
+
+
+@options.choosing(
+    "table",
+    "json",
+    "shell",
+    directory=Directory,
+    ranks=Ranks,
+    keep=options.STAGE["keep"],
+    output_file=options.OutputFile,
+)
+def stage(request: options.Request) -> int:
+    """Bring the files that ranks of this node load, and those that go with them, from ROOT in a store to a
+    directory below DIR: verified as they come, whole or not at all. What is there already is not fetched.
+
+    Without an answer the exit code says why, as that of plan: 3 no checkpoint exists, 4 none is usable, 5
+    could not look, or there is no room.
+    """
+    from ckpt_tools import job
+    from ckpt_tools.job.staged_start import Copies
+    from ckpt_tools.job.staged_start import stage as bring
+
+    to, home = request.output, str(request.given["directory"])
+    if is_url(home):
+        raise UsageError(f"DIR is a directory of this machine, and {home} is a URL", "say ckpt stage URL DIR")
+    with output.explaining_failure(to, request.explain), progress(to) as meter:
+        copied = bring(
+            request.root,
+            request.selection,
+            Copies(os.path.abspath(home), _ranks(request), request.job.get("keep")),
+            job.Listener(reporter(request), meter, output.cache_notes(to)),
+        )
+    to.out(_answer(copied, request))
+    return 0
+
+
+def _answer(copied: Copied | None, request: options.Request) -> str:
+    from ckpt_tools.job.command import environment
+    from ckpt_tools.job.decision import Decision
+    from ckpt_tools.output import shell, staging
+
+    to, root = request.output, absolute(request.root)
+    body = copied.body if copied else {"checkpoint": None}
+    rank = request.selection.rank if request.ranked else None
+    env = environment(Decision("", body), rank)
+    if to.format == "shell":
+        return shell.exports(env)
+    if copied is None:
+        return staging.nothing(root) if to.format == "json" else f"there is no checkpoint in {root}\n"
+    staged = copied.staged
+    files = [
+        staging.StagedFile(f"{staged.directory}/{f.name}", f.url, f.size, f.etag, f.version, f.level)
+        for f in staged.files
+    ]
+    tree = staging.StagedTree(
+        staged.directory, body, env, files, staged.fetched, staged.bytes, staged.removed
+    )
+    return staging.json(tree) if to.format == "json" else staging.render(tree, to.view)
+
+
+def _ranks(request: options.Request) -> frozenset[int] | range | None:
+    """The ranks whose files are wanted; None for all."""
+    from ckpt_tools.job.staged_start import ranks_here
+
+    given, rank = request.given["ranks"], request.selection.rank
+    if given is None:
+        return range(rank, rank + 1) if request.ranked and rank is not None else ranks_here(os.environ)
+    if request.ranked:
+        raise UsageError("--rank and --ranks contradict each other", "say one of them")
+    try:
+        return frozenset(parsers.rank_set(given, ""))
+    except ValueError as e:
+        raise UsageError(f"--ranks: {e}", "say --ranks 0-7") from e

@@ -1,0 +1,152 @@
+"""A start by copies of a store's files: the decision, then what it names is brought to this machine and
+verified on its way. What comes damaged is decided about anew, where nobody can have started by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from ckpt_tools import api, launchers
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.job.decider import Listener
+from ckpt_tools.job.decision import Body, Decision, body_of
+from ckpt_tools.job.membership import Membership, of_worker
+from ckpt_tools.job.options import Options
+from ckpt_tools.job.staging import Damaged, How, Staged, described, of_decision
+from ckpt_tools.layouts import layouts_of
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.report import Level
+from ckpt_tools.model.selection import Selection
+
+AGAIN = "start again; 'ckpt verify' of it says whether the store has it damaged"
+
+
+def shallow(selection: Selection) -> Selection:
+    """The question without contents: these are verified as they are brought, and need not come twice."""
+    return replace(selection, level=Level.STRUCTURE) if selection.level is Level.CONTENT else selection
+
+
+def thorough(selection: Selection) -> Selection:
+    """The question once something came damaged: every content is read, however long it takes."""
+    return replace(selection, level=max(selection.level, Level.CONTENT), budget=None, cache=False)
+
+
+def start(
+    decided: Callable[[Selection], Decision],
+    selection: Selection,
+    membership: Membership,
+    options: Options,
+    listener: Listener,
+) -> tuple[Decision, int | None, Staged | None]:
+    """The decision, the rank of this process, and what was brought for it. Raises CkptError subclasses.
+
+    Where several nodes start by one decision, its contents are looked at before it is made, because nobody
+    can take it back; what comes damaged all the same stops this node.
+    """
+    if options.agree or options.view:
+        other = "--agree" if options.agree else "--view"
+        raise UsageError(f"--stage and {other} contradict each other", "say one of them")
+    if membership.nodes > 1:
+        decision = decided(selection)
+        try:
+            return _brought(decision, selection, membership, options, listener)
+        except Damaged as e:
+            raise _not_whole(e) from e
+    decision = decided(shallow(selection))
+    try:
+        return _brought(decision, selection, membership, options, listener)
+    except Damaged as e:
+        if listener.note:
+            listener.note(f"{_words(e)}; deciding anew, with all contents read")
+    decision = decided(thorough(selection))
+    try:
+        return _brought(decision, selection, membership, options, listener)
+    except Damaged as e:
+        raise _not_whole(e) from e
+
+
+def _brought(
+    decision: Decision,
+    selection: Selection,
+    membership: Membership,
+    options: Options,
+    listener: Listener,
+) -> tuple[Decision, int | None, Staged | None]:
+    ranks, rank = membership.ranks, membership.rank
+    if not decision.found:
+        return decision, rank, None
+    checkpoint = decision.body["checkpoint"]
+    how = How(
+        root=decision.about["root"],
+        keep=options.keep,
+        read=replace(selection.read_options(), budget=None, cache=False),
+        trust=options.trust,
+        about={"checkpoint": checkpoint["path"], "step": decision.step},
+        progress=listener.progress,
+    )
+    staged = of_decision(decision.body, how, ranks)
+    decision.check(ranks if rank is None else [rank])
+    return decision, rank, staged
+
+
+@frozen
+class Copied:
+    """A plan whose files were brought: ``body`` is its JSON with the local paths."""
+
+    body: Body
+    staged: Staged
+
+
+@frozen
+class Copies:
+    """What is to be brought where: the files of ``ranks`` (None: of all) below the directory ``home``."""
+
+    home: str
+    ranks: Collection[int] | None = None
+    keep: int | None = None
+
+
+def stage(root: str, selection: Selection, copies: Copies, to: Listener) -> Copied | None:
+    """Plan, and bring what is planned; None where there is no checkpoint and that is allowed. Raises as
+    ``api.plan`` does, and CannotLook.
+    """
+    for asked in (shallow(selection), thorough(selection)):
+        plan = api.plan(root, asked, progress=to.progress, note=to.note)
+        if to.made:
+            to.made(plan)
+        if plan.checkpoint is None:
+            return None
+        body = {**body_of(plan), **described(plan, copies.home, layouts_of(selection))}
+        how = How(
+            root=plan.root,
+            keep=copies.keep,
+            read=replace(selection.read_options(), budget=None, cache=False),
+            trust=selection.trust,
+            about={"checkpoint": plan.checkpoint.path, "step": plan.resume_step},
+            progress=to.progress,
+        )
+        try:
+            return Copied(body, of_decision(body, how, copies.ranks))
+        except Damaged as e:
+            damaged = e
+            if to.note:
+                to.note(f"{_words(e)}; planning anew, with all contents read")
+    raise _not_whole(damaged) from damaged
+
+
+def ranks_here(env: Mapping[str, str]) -> range | None:
+    """The ranks of this node, as the launcher of this process tells; None where none does."""
+    started = launchers.detect(env)
+    if started is None or started.rank is None:
+        return None
+    return of_worker(started, env, job="", rank=None).ranks
+
+
+def _words(e: Damaged) -> str:
+    url, found = next(iter(e.found.items()))
+    return f"{url} came damaged twice: {found[0].code}: {found[0].message}"
+
+
+def _not_whole(e: Damaged) -> CannotLook:
+    return CannotLook(_words(e), AGAIN)

@@ -1,0 +1,219 @@
+"""Files of a store brought to this machine: in parallel, each verified by the bytes that pass, written aside
+and named when it is whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from threading import Lock
+from typing import NamedTuple
+
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.inspection.check import inspect
+from ckpt_tools.job.process import Process
+from ckpt_tools.job.staging.records import Record, added, seen
+from ckpt_tools.job.staging.wanted import Wanted
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.reading.opening import open_session
+from ckpt_tools.reading.request import Request
+from ckpt_tools.reading.session import Session, formats_allowed
+from ckpt_tools.storage.rate import Rate
+from ckpt_tools.storage.stores.copies import Copy, copying, fetch_rest
+from ckpt_tools.storage.stores.mounts import store_of, tree_of
+from ckpt_tools.storage.stores.source import AHEAD
+from ckpt_tools.storage.stores.store import Replaced
+from ckpt_tools.storage.threads import Threads
+
+FILES = 3
+"""Files under way at a time, each with ``AHEAD`` requests, unless --jobs says otherwise."""
+_ASIDE = ".ckpt-aside"
+_AGAIN = "start again: a new start decides anew"
+
+
+class Damaged(Exception):
+    """Files came damaged twice, by what is stored about them: ``found`` says how, by URL."""
+
+    def __init__(self, found: Mapping[str, Sequence[Finding]]) -> None:
+        super().__init__("; ".join(found))
+        self.found = found
+
+
+class Came(NamedTuple):
+    """What one attempt to bring a file came to."""
+
+    record: Record
+    wrong: Sequence[Finding]
+
+
+class Fetch:
+    """Brings files of the store of ``root`` to the directory ``part``. ``planned`` are URLs of files that are
+    loaded: those must be whole by what is stored about them. ``progress`` is called with bytes that arrived.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        part: str,
+        planned: Collection[str],
+        options: ReadOptions,
+        progress: Callable[[int], object],
+    ) -> None:
+        self.root, self.part, self.planned, self.options = root, part, planned, options
+        self.progress = progress
+        self.rate = Rate(options.limit_rate) if options.limit_rate else None
+        self._joint = Lock()
+        self._key: bytes | None = None
+        self._copies: dict[str, Copy] = {}
+        self._stopped = False
+
+    def files(self, wanted: Sequence[Wanted]) -> list[Record]:
+        """Bring them. Raises Damaged, CannotLook, and OSError where this machine cannot write them."""
+        session = open_session(self.root, self.options)
+        requests = _requests(session, wanted)
+        self._key = session.reader.key
+        shutil.rmtree(aside := os.path.join(self.part, _ASIDE), ignore_errors=True)
+        os.mkdir(aside, 0o755)
+        pool = Threads(min(self.options.jobs or FILES, len(wanted)))
+        with copying(self.root) as self._copies:
+            waiting: list[Future[Record]] = []
+            try:
+                waiting += (pool.submit(self._one, i, w, requests[w.url]) for i, w in enumerate(wanted))
+                out = [future.result() for future in waiting]
+            except Exception:
+                self._stop()
+                pool.close(wait=True)
+                raise
+            except BaseException:
+                pool.close(wait=False)
+                raise
+        pool.close(wait=True)
+        shutil.rmtree(aside, ignore_errors=True)
+        return out
+
+    def _stop(self) -> None:
+        """Let what is under way end soon."""
+        self._stopped = True
+        for copy in list(self._copies.values()):
+            copy.error = copy.error or OSError(errno.ECANCELED, "another file could not be brought")
+
+    def _one(self, i: int, wanted: Wanted, request: Request) -> Record:
+        """One file, whole and verified; what came damaged is asked for once more."""
+        came = self._try(i, wanted, request)
+        if came.wrong:
+            came = self._try(i, wanted, request)
+        if came.wrong and wanted.url in self.planned:
+            raise Damaged({wanted.url: came.wrong})
+        aside, path = self._aside(i), os.path.join(self.part, wanted.name)
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        os.rename(aside, path)
+        record = came.record._replace(seen=seen(os.stat(path)))
+        added(self.part, record)
+        return record
+
+    def _aside(self, i: int) -> str:
+        return os.path.join(self.part, _ASIDE, str(i))
+
+    def _try(self, i: int, wanted: Wanted, request: Request) -> Came:
+        fd = os.open(self._aside(i), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            copy = Copy(wanted.object, fd, self._arrived)
+            if self._stopped:
+                raise OSError(errno.ECANCELED, "another file could not be brought")
+            self._copies[wanted.object.key] = copy
+            report = self._read(copy, wanted, request)
+            os.utime(fd, ns=(wanted.object.mtime_ns, wanted.object.mtime_ns))
+        finally:
+            self._copies.pop(wanted.object.key, None)
+            os.close(fd)
+        of, level = wanted.object, report.level.name.lower() if report.format else ""
+        record = Record(
+            wanted.name,
+            wanted.url,
+            of.size,
+            of.etag,
+            copy.version,
+            level,
+            copy.digest,
+            (),
+            Process.here().host,
+        )
+        bad = report.verdict is Verdict.BROKEN
+        return Came(record, [f for f in report.findings if f.severity is Severity.ERROR] if bad else ())
+
+    def _read(self, copy: Copy, wanted: Wanted, request: Request) -> Report:
+        """Verify the file while it comes, and bring what no check has asked for. Raises CannotLook, and what
+        kept its bytes from being written.
+        """
+        joint = any(c.joint for c in request.claims)  # such checks add up what they find in several files
+        with self._joint if joint else nullcontext():
+            report, _ = inspect(
+                wanted.url,
+                Level.CONTENT,
+                expect=request.expect,
+                claims=request.claims,
+                jobs=1,
+                require=self.options.require if wanted.url in self.planned else (),
+                key=self._key,
+            )
+        if copy.error is not None:
+            raise copy.error
+        for f in report.findings:
+            if f.code == "in-use":
+                raise _replaced(wanted.url)
+            if f.code == "unreadable":
+                raise CannotLook(f"{wanted.url}: {f.message}", _AGAIN)
+        try:
+            fetch_rest(wanted.url, copy, AHEAD)
+            self._require_same(wanted)
+        except Replaced:
+            raise _replaced(wanted.url) from None
+        except OSError as e:
+            if copy.error is not None:
+                raise copy.error from None
+            raise CannotLook(f"{wanted.url}: {e.strerror}", _AGAIN) from e
+        return report
+
+    def _require_same(self, wanted: Wanted) -> None:
+        """Raises Replaced where a store that pins nothing has another object by now; OSError."""
+        of = wanted.object
+        if not of.etag:
+            store, key = store_of(wanted.url)
+            if store.head(key)[1:4] != of[1:4]:
+                raise Replaced(wanted.url)
+
+    def _arrived(self, n: int) -> None:
+        self.progress(n)
+        if self.rate is not None:
+            self.rate.took(n)
+
+
+def _replaced(url: str) -> CannotLook:
+    return CannotLook(f"{url} was replaced while it was brought", _AGAIN)
+
+
+def _requests(session: Session, wanted: Sequence[Wanted]) -> dict[str, Request]:
+    """How each file is verified: by what its layout, the indexes and the seals say. Raises CannotLook where
+    the store has another object by now.
+    """
+    parts = {p.path: p for p in session.parts}
+    out: dict[str, Request] = {}
+    for w in wanted:
+        tree, key = tree_of(w.url)
+        try:
+            now = tree.object(key)
+        except OSError as e:
+            raise CannotLook(f"{w.url}: {e.strerror}", _AGAIN) from e
+        if now[1:4] != w.object[1:4]:
+            raise CannotLook(f"{w.url} has been replaced since it was chosen", _AGAIN)
+        part = parts.get(w.url)
+        expect = formats_allowed(part, session.layouts.piece_of(part)) if part else ()
+        claims = session.indexes.claims(w.url)
+        out[w.url] = Request(w.url, now.size, now.mtime_ns, Level.CONTENT, tuple(expect), claims)
+    return out

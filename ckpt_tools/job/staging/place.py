@@ -1,0 +1,152 @@
+"""The directory below which checkpoints are staged: who brings files to one, who uses one, and which go."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.job.staging.locks import Lock
+from ckpt_tools.job.staging.records import LINES, NOTE, finished
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.output.words import size as words_of_size
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
+
+OWN = ".ckpt-stage"
+"""The directory of locks, and of what is on its way out."""
+PART = ".part"
+"""The end of the name of a checkpoint that is not whole yet."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]+-[0-9a-f]{16}")
+_GONE = "gone."
+
+
+class _Earlier(NamedTuple):
+    """Another staged checkpoint, and when it was used last (ns)."""
+
+    used_ns: int
+    name: str
+
+
+@frozen
+class Place:
+    """The directory ``home``, and in it the checkpoint ``name``."""
+
+    home: str
+    name: str
+    trusted: Trust = OURS
+
+    @property
+    def whole(self) -> str:
+        """Where the checkpoint lies once it is whole."""
+        return os.path.join(self.home, self.name)
+
+    @property
+    def part(self) -> str:
+        """Where its files lie until then."""
+        return self.whole + PART
+
+    def lock(self, what: str, name: str = "") -> Lock:
+        """``use``: shared by those who use the checkpoint; ``work``: held by the one who brings its files."""
+        return Lock(os.path.join(self.home, OWN, f"{name or self.name}.{what}"), self.trusted)
+
+    def prepare(self) -> None:
+        """Make the directory where it is not there. Raises OSError, and Untrusted where others can write
+        it.
+        """
+        with trust.named("--stage"):
+            trust.make(os.path.join(self.home, OWN), self.trusted)
+            for path in (self.home, os.path.join(self.home, OWN)):
+                trust.check(path, self.trusted)
+            for path in (self.whole, self.part):
+                with suppress(FileNotFoundError):
+                    trust.check(path, self.trusted)
+        for name in os.listdir(os.path.join(self.home, OWN)):
+            if name.startswith(_GONE):
+                shutil.rmtree(os.path.join(self.home, OWN, name), ignore_errors=True)
+
+    def require_ours(self, known: Collection[str], name: str = "") -> None:
+        """Raises UsageError where the staged checkpoint has files that ckpt did not bring: a framework might
+        load them, and nobody else has them.
+        """
+        directory = os.path.join(self.home, name or self.name)
+        ours = {NOTE, LINES, *known}
+        for above, _, files in os.walk(directory):
+            for file in files:
+                below = os.path.relpath(os.path.join(above, file), directory)
+                if below not in ours and not file.startswith((".nfs", NOTE)):
+                    raise UsageError(
+                        f"{directory}/{below} was not put there by ckpt: the staged checkpoint is not used",
+                        "move it, and let the job save elsewhere",
+                    )
+
+    # ---- room
+
+    def make_room(self, needed: int, keep: int | None) -> list[str]:
+        """Look whether so many bytes fit; where they do not and ``keep`` allows it, remove what was used
+        least recently. Returns what was removed. Raises CannotLook, and OSError.
+        """
+        removed: list[str] = []
+        while needed > (free := self._free()):
+            name = next(self._removable(keep), None) if keep is not None else None
+            if name is None:
+                more = "" if keep else "; --keep N removes those that were used least recently"
+                raise CannotLook(
+                    f"{words_of_size(needed)} are to be staged, and {self.home} has {words_of_size(free)}"
+                    " free",
+                    f"make room, or name another directory{more}",
+                )
+            removed.append(name)
+        return removed
+
+    def _free(self) -> int:
+        found = os.statvfs(self.home)
+        return found.f_bavail * found.f_frsize
+
+    def prune(self, keep: int) -> list[str]:
+        """Remove what was used least recently, but for ``keep`` checkpoints with this one, and those in use.
+        Returns their names. Raises OSError.
+        """
+        return list(self._removable(keep))
+
+    def _removable(self, keep: int | None) -> Iterator[str]:
+        """Remove the least recently used one, and say which, as often as somebody asks."""
+        others = sorted(self._others())
+        for _, name in others[: max(0, len(others) - max(0, (keep or 1) - 1))]:
+            if self._remove(name):
+                yield name
+
+    def _others(self) -> Iterator[_Earlier]:
+        names = {e.name.removesuffix(PART) for e in os.scandir(self.home) if e.is_dir(follow_symlinks=False)}
+        for name in names - {self.name}:
+            if _NAME.fullmatch(name):
+                with suppress(FileNotFoundError):  # nobody else than us makes such a lock
+                    yield _Earlier(os.stat(self.lock("use", name).path).st_mtime_ns, name)
+
+    def _remove(self, name: str) -> bool:
+        """Remove a checkpoint that nobody uses or brings, and that holds nothing but what was brought."""
+        with self.lock("use", name).idle() as unused, self.lock("work", name).idle() as alone:
+            if not (unused and alone):
+                return False
+            whole = os.path.join(self.home, name)
+            try:
+                self.require_ours(finished(whole, self.trusted), name)
+            except UsageError:
+                return False
+            gone = [self._aside(path) for path in (whole, whole + PART) if os.path.isdir(path)]
+            for what in ("use", "work"):
+                os.unlink(self.lock(what, name).path)
+        for path in gone:
+            shutil.rmtree(path, ignore_errors=True)
+        return True
+
+    def _aside(self, path: str) -> str:
+        """Rename it in one step, so that nobody meets a half of it."""
+        aside = os.path.join(self.home, OWN, f"{_GONE}{secrets.token_hex(8)}")
+        os.rename(path, aside)
+        return aside

@@ -1,0 +1,157 @@
+"""What is known of the files of a staged checkpoint: a line for each that is whole, as long as others are on
+their way, and a note beside them once all are.
+
+A file counts as whole where its size, times and inode are those that were written down in the same boot of
+this machine. After another boot, which may have lost what was not on the disk yet, its bytes are digested.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ckpt_tools import __version__
+from ckpt_tools.errors import UsageError
+from ckpt_tools.job.process import Process
+from ckpt_tools.settings import checked_json
+from ckpt_tools.settings.checked_json import count, fields, listed, text
+from ckpt_tools.settings.checked_json import whole as checked_whole
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import Trust
+from ckpt_tools.storage.writes import write_all
+
+NOTE = ".ckpt-stage.json"
+"""The note in a staged checkpoint; the last file to appear in it."""
+LINES = ".ckpt-stage.jsonl"
+"""The lines about the files of one that is not whole yet."""
+SCHEMA = "ckpt-tools/staged/v1"
+
+
+class Record(NamedTuple):
+    """One file that is whole. ``level`` is how deeply it was verified on its way, "" where nothing is stored
+    that its bytes could be held against but their number and the version that the store named; ``seen`` are
+    size, mtime, ctime (ns) and inode, ``host`` the boot of the machine that saw them.
+    """
+
+    name: str
+    url: str
+    size: int
+    etag: str
+    version: str
+    level: str
+    digest: str
+    seen: tuple[int, ...]
+    host: str
+
+    @staticmethod
+    def of(row: object) -> Record | None:
+        """What a line says; None for anything else."""
+        try:
+            _ROW(row, "")
+        except checked_json.Invalid:
+            return None
+        assert isinstance(row, dict)  # noqa: S101 - for the type checker
+        return Record(**{**{name: row[name] for name in Record._fields}, "seen": tuple(row["seen"])})
+
+    def found(self, path: str) -> Record | None:
+        """The record, as of this boot, where the file at ``path`` is the one that was written."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            now, here = seen(os.fstat(fd)), Process.here().host
+            if now[0] != self.size:
+                return None
+            if self.host == here:
+                return self if now == self.seen else None
+            from ckpt_tools.storage.stores.copies import digest_of_file
+
+            same = digest_of_file(fd) == self.digest
+            return self._replace(seen=now, host=here) if same else None
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+    def line(self) -> bytes:
+        return json.dumps(self._asdict()).encode() + b"\n"
+
+
+_ROW = fields(
+    {
+        **dict.fromkeys(("name", "url", "etag", "version", "level", "digest", "host"), text),
+        "size": count,
+        "seen": listed(checked_whole),
+    },
+    {},
+)
+
+
+def whole(rows: Mapping[str, Record], directory: str) -> dict[str, Record]:
+    """Those whose files in a directory are whole."""
+    found = {name: row.found(os.path.join(directory, name)) for name, row in rows.items()}
+    return {name: row for name, row in found.items() if row is not None}
+
+
+def seen(st: os.stat_result) -> tuple[int, ...]:
+    """What tells that a file is still the same."""
+    return st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino
+
+
+def added(directory: str, record: Record) -> None:
+    """Write down that a file is whole. Raises OSError."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(os.path.join(directory, LINES), flags, 0o644)
+    try:
+        write_all(fd, record.line())
+    finally:
+        os.close(fd)
+
+
+def unfinished(directory: str, trusted: Trust) -> dict[str, Record]:
+    """What the lines in a directory say, by name; a last one that was cut off says nothing. Raises OSError,
+    and Untrusted.
+    """
+    try:
+        data = trust.read(os.path.join(directory, LINES), checked_json.MOST, trusted)
+    except FileNotFoundError:
+        return {}
+    rows = []
+    for line in data.splitlines():
+        try:
+            rows.append(Record.of(checked_json.parsed(line)))
+        except checked_json.NoJson:
+            continue
+    return {row.name: row for row in rows if row is not None}
+
+
+def finished(directory: str, trusted: Trust) -> dict[str, Record]:
+    """What the note in a directory says, by name; nothing where it is not there. Raises OSError, Untrusted,
+    and UsageError where something else has its name.
+    """
+    try:
+        data = trust.read(os.path.join(directory, NOTE), checked_json.MOST, trusted)
+    except FileNotFoundError:
+        return {}
+    try:
+        note: Any = checked_json.parsed(data)
+        rows = [Record.of(row) for row in note["files"]] if note["schema"] == SCHEMA else [None]
+    except (ValueError, KeyError, TypeError):
+        rows = [None]
+    if any(row is None for row in rows):
+        raise UsageError(
+            f"{directory} is no checkpoint that ckpt has staged",
+            "remove it, or name another DIR with --stage",
+        )
+    return {row.name: row for row in rows if row is not None}
+
+
+def note(records: Mapping[str, Record], about: Mapping[str, object]) -> bytes:
+    """What the note about a whole checkpoint says."""
+    rows = [record._asdict() for _, record in sorted(records.items())]
+    return json.dumps(
+        {"schema": SCHEMA, "tool_version": __version__, **about, "files": rows}, indent=1
+    ).encode()

@@ -1,0 +1,176 @@
+"""Which files of a plan have to lie on this machine, and where: those that a view of it would hold, with the
+version of each that was judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.job.view_tree import Tree
+from ckpt_tools.layouts import Layouts
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.storage.stores import mounts
+from ckpt_tools.storage.stores.store import Object
+from ckpt_tools.storage.urls import is_url, split
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+_LABEL = 40
+_NOWHERE = "/-"
+"""Where a tree is said to lie until its name is known."""
+
+
+@frozen
+class Wanted:
+    """One file: its name below the staged checkpoint, the object that it is a copy of, and the ``ranks`` that
+    load it; None: every node needs it.
+    """
+
+    name: str
+    url: str
+    object: Object
+    ranks: tuple[int, ...] | None = None
+
+    def row(self, directory: str) -> dict[str, Any]:
+        """As a decision has it."""
+        _, size, mtime_ns, etag, version = self.object
+        return {
+            "path": f"{directory}/{self.name}",
+            "url": self.url,
+            "size": size,
+            "mtime_ns": mtime_ns,
+            "etag": etag,
+            "version": version,
+            "ranks": None if self.ranks is None else list(self.ranks),
+        }
+
+    @staticmethod
+    def of(row: Mapping[str, Any], directory: str) -> Wanted:
+        """The file of a row."""
+        key = split(row["url"])[1]
+        of = Object(key, row["size"], row["mtime_ns"], row["etag"], row["version"])
+        ranks = row["ranks"]
+        name = row["path"].removeprefix(f"{directory}/")
+        return Wanted(name, row["url"], of, None if ranks is None else tuple(ranks))
+
+
+@frozen
+class Staging:
+    """A checkpoint as it is to lie in ``directory``; ``texts`` are the small files that are written anew,
+    such as a tracker that names it.
+    """
+
+    directory: str
+    files: tuple[Wanted, ...]
+    texts: Mapping[str, bytes]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """As a decision has it."""
+        return {
+            "root": self.directory,
+            "files": [f.row(self.directory) for f in self.files],
+            "texts": {name: data.decode("utf-8", "surrogateescape") for name, data in self.texts.items()},
+        }
+
+    @staticmethod
+    def of(row: Mapping[str, Any]) -> Staging:
+        """What a decision says."""
+        texts = {name: text.encode("utf-8", "surrogateescape") for name, text in row["texts"].items()}
+        root = row["root"]
+        return Staging(root, tuple(Wanted.of(f, root) for f in row["files"]), texts)
+
+    def of_ranks(self, ranks: Collection[int] | None) -> tuple[Wanted, ...]:
+        """The files that a node needs where these ranks run; None for all."""
+        if ranks is None:
+            return self.files
+        here = set(ranks)
+        return tuple(f for f in self.files if f.ranks is None or not here.isdisjoint(f.ranks))
+
+
+def described(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
+    """What a decision says of a plan whose files are to be brought below the directory ``home``: "resume" for
+    the local files, "view" with the local path of every file entry, "stage" with all that is brought.
+
+    Raises UsageError where ROOT is no URL, or a layout's names cannot be made, CannotLook where the store
+    does not answer or has another object by now.
+    """
+    if not is_url(plan.root):
+        raise UsageError(
+            f"--stage is for a ROOT in a store, and {plan.root} lies on this machine already",
+            "start without --stage, or with --view DIR for a tree that holds one checkpoint alone",
+        )
+    try:
+        tree = _filled(plan, _NOWHERE, layouts)
+        files = tuple(_wanted(tree))
+        directory = f"{home.rstrip('/')}/{_name(tree, files)}"
+        tree = _filled(plan, directory, layouts)
+    except OSError as e:
+        raise CannotLook(
+            f"{e.filename} cannot be looked at: {e.strerror}", "start again: a new start decides anew"
+        ) from e
+    resume = tree.resume
+    return {
+        "resume": {"path": resume.path, "args": list(resume.args), "env": dict(resume.env)},
+        "view": {
+            "root": directory,
+            "checkpoint": tree.rebased.path,
+            "ranks": {str(rank): links for rank, links in tree.ranks.items()},
+            "shared": tree.shared,
+        },
+        "stage": Staging(directory, files, tree.texts).row,
+    }
+
+
+def _filled(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
+    assert plan.checkpoint is not None  # noqa: S101 - for the type checker: nobody stages nothing
+    tree = Tree(plan, plan.checkpoint, directory, layouts)
+    tree.fill()
+    return tree
+
+
+def _wanted(tree: Tree) -> Iterator[Wanted]:
+    """Everything that the tree would link to. Raises OSError, and UsageError for names that are none here."""
+    planned = {f.path: f for f in (*tree.plan.shared, *(f for r in tree.plan.ranks for f in r.files))}
+    only = _of_some_ranks(tree)
+    for name, url in sorted(tree.links.items()):
+        if any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
+            raise UsageError(
+                f"{url} cannot be staged: {name!r} is no name of a file here", "start without --stage"
+            )
+        store, key = mounts.tree_of(url)
+        of = store.object(key)
+        f = planned.get(url)
+        if f is not None and (of.size, of.mtime_ns) != (f.size, f.mtime_ns):
+            raise CannotLook(
+                f"{url} has been replaced since it was chosen", "start again: a new start decides anew"
+            )
+        yield Wanted(name, url, of, only.get(name))
+
+
+def _of_some_ranks(tree: Tree) -> dict[str, tuple[int, ...]]:
+    """The files that no node needs but those of some ranks. Nothing where a rank's loader looks for the files
+    of others; rank 0's are asked for by all (Megatron-LM reads arguments from them).
+    """
+    if not tree.layout.own_files:
+        return {}
+    start = len(tree.directory) + 1
+    ranks: dict[str, list[int]] = {}
+    for rank, links in tree.ranks.items():
+        for link in links:
+            ranks.setdefault(link[start:], []).append(rank)
+    return {name: tuple(mine) for name, mine in ranks.items() if 0 not in mine}
+
+
+def _name(tree: Tree, files: Sequence[Wanted]) -> str:
+    """What the directory is called: one name for the same versions of the same files, and for no others."""
+    from xxhash import xxh3_128_hexdigest
+
+    rows = [f"{f.name}\0{f.url}\0{f.object[:4]}" for f in files]  # not every listing tells versions
+    texts = [f"{name}\0{data!r}" for name, data in sorted(tree.texts.items())]
+    digest = xxh3_128_hexdigest("\n".join((*rows, *texts)).encode("utf-8", "surrogatepass"))
+    label = _UNSAFE.sub("_", tree.checkpoint.path.rpartition("/")[2]).strip("._")[:_LABEL]
+    return f"{label or 'checkpoint'}-{digest[:16]}"
