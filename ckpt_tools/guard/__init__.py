@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.storage.paths import Path, Paths, one, several
+from ckpt_tools.storage.urls import absolute
 
 if TYPE_CHECKING:
     from ckpt_tools.guard.background import Pending
@@ -63,7 +63,7 @@ def seal(
     from ckpt_tools.model.seal import Fragment
     from ckpt_tools.model.selection import ReadOptions
 
-    roots = [os.path.abspath(p) for p in several(paths)]
+    roots = [absolute(p) for p in several(paths)]
 
     def sealed() -> Sealing:
         if (rank is None) != (world_size is None):

@@ -11,6 +11,7 @@ from concurrent.futures import TimeoutError as NotDone
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.threads import Threads
 
 if TYPE_CHECKING:
@@ -49,16 +50,23 @@ def quietly(work: Callable[[], Sealing], roots: Sequence[str]) -> Sealing | None
         sealing = work()
     except Exception as e:
         where = ", ".join(roots)
-        if any(map(os.path.lexists, roots)):
+        if any(map(_there, roots)):
             log.warning("%s: not sealed: %s", where, e, exc_info=log.isEnabledFor(logging.DEBUG))
         else:
             log.info("%s: not sealed: it is gone", where)
         return None
     for one in sealing.checkpoints:
-        if one.state not in _NO_FAULT and os.path.lexists(one.path):
+        if one.state not in _NO_FAULT and _there(one.path):
             why = one.findings[0].message if one.findings else "nothing more is known"
             log.warning("%s: not sealed, it is %s: %s", one.path, one.state, why)
     return sealing
+
+
+def _there(path: str) -> bool:
+    try:
+        return there(path)
+    except OSError:
+        return True
 
 
 def finish(timeout: float | None = None) -> bool:

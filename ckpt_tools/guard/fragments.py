@@ -25,6 +25,8 @@ from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile, 
 from ckpt_tools.reading.mirrored import place
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session, formats_allowed
+from ckpt_tools.storage.retry import is_directory
+from ckpt_tools.storage.urls import is_normal, is_url
 
 
 def of_one_rank(home: str, options: SealOptions) -> Iterator[SealedOne]:
@@ -36,7 +38,7 @@ def of_one_rank(home: str, options: SealOptions) -> Iterator[SealedOne]:
     """
     fragment = options.fragment
     assert fragment is not None  # noqa: S101 - for the type checker: the caller has looked
-    if not os.path.isdir(home):
+    if not is_directory(home):
         raise UsageError(
             f"{home} is no directory", "name the directory of the checkpoint that the ranks write"
         )
@@ -59,8 +61,8 @@ def of_one_rank(home: str, options: SealOptions) -> Iterator[SealedOne]:
 
 
 def _inside(home: str, name: str) -> str:
-    path = os.path.normpath(os.path.join(home, name))
-    if not path.startswith(f"{home.rstrip('/')}/"):
+    path = os.path.join(home, name) if is_url(home) else os.path.normpath(os.path.join(home, name))
+    if not path.startswith(f"{home.rstrip('/')}/") or not is_normal(path):
         raise UsageError(f"{name} lies outside {home}", "a seal names only files of its checkpoint")
     return path
 
@@ -141,8 +143,21 @@ def _merged(
 
 def remove_fragments(home: str, only: Sequence[str] | None = None) -> None:
     """Remove fragments, all or those of these names, once the seal that replaces them is there."""
+    if is_url(home):
+        _delete_fragments(f"{home}/{names.FRAGMENTS}", only)
+        return
     with suppress(OSError):  # what is left is compared with the files as the seal is
         with opened_home(f"{home}/{names.FRAGMENTS}") as at:
             for name in filter(names.is_fragment, os.listdir(at) if only is None else only):
                 os.unlink(name, dir_fd=at)
         os.rmdir(f"{home}/{names.FRAGMENTS}")
+
+
+def _delete_fragments(home: str, only: Sequence[str] | None) -> None:
+    """The same in a store."""
+    from ckpt_tools.storage.stores.mounts import store_of
+
+    with suppress(OSError):
+        store, key = store_of(home)
+        found = [of.key for of in store.directory(key)[0]] if only is None else [f"{key}/{n}" for n in only]
+        store.delete([k for k in found if names.is_fragment(k.rpartition("/")[2])])

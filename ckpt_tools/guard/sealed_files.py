@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,6 +12,8 @@ from ckpt_tools.guard.digest_pass import Seen
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.storage.local import Identity
+from ckpt_tools.storage.retry import status
+from ckpt_tools.storage.urls import is_url
 
 _BLIND = frozenset({"unreadable", "unread-pickle"})
 _CHANGED = "it was changed while its checkpoint was read"
@@ -40,7 +41,7 @@ def sealed_files(paths: Sequence[str], read: Callable[[str], Seen]) -> SealedFil
         try:
             seen = read(path)
         except OSError as e:
-            code = "in-use" if e.errno in (errno.ESTALE, errno.ENOENT) else "unreadable"
+            code = "in-use" if e.errno in (errno.ESTALE, errno.ENOENT, errno.EBUSY) else "unreadable"
             wrong.append(finding(code, e.strerror or str(e), path=path))
             continue
         if seen.file is not None:
@@ -48,21 +49,28 @@ def sealed_files(paths: Sequence[str], read: Callable[[str], Seen]) -> SealedFil
         elif seen.report is not None:
             found = (f for f in seen.report.findings if f.severity is not Severity.NOTE)
             wrong += (replace(f, path=path) for f in found)
-    after = _identities(paths)
+    after = _identities(paths, again=True)
     changed = [path for path in paths if before[path] != after[path]]
     if changed:  # what else is wrong may come from that
         wrong = [finding("in-use", _CHANGED, path=path) for path in changed]
     return SealedFiles(tuple(files), tuple(wrong))
 
 
-def _identities(paths: Sequence[str]) -> Mapping[str, Identity | None]:
-    """What tells that a file is still the same; None where nobody can say, and reading it tells why."""
-    return {path: _identity(path) for path in paths}
+def _identities(paths: Sequence[str], *, again: bool = False) -> Mapping[str, Identity | None]:
+    """What tells that a file is still the same; None where nobody can say, and reading it tells why. A store
+    is only asked ``again``: each other time it is as it was listed.
+    """
+    failed: Mapping[str, OSError] = {}
+    if again and any(map(is_url, paths)):
+        from ckpt_tools.storage.stores.again import look_again
+
+        failed = look_again(paths)
+    return {path: None if path in failed else _identity(path) for path in paths}
 
 
 def _identity(path: str) -> Identity | None:
     try:
-        return Identity.of(os.stat(path))
+        return Identity.of(status(path))
     except OSError:
         return None
 

@@ -29,6 +29,7 @@ from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import formats_allowed
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import counted
+from ckpt_tools.storage.retry import status
 
 if TYPE_CHECKING:
     from ckpt_tools.guard.signing import Signer
@@ -87,6 +88,7 @@ class Sealer:
         crosscheck(s, s.found.tree, Level.STRUCTURE)
         found = [self._placed(target) for target in targets(s)]
         self._alone = {target.path for target in found if target.files == (target.path,)}
+        s.reader.files_total = len({path for target in found for path in target.files})
         s.bytes_total = s.bytes_done + sum(_size(path) for target in found for path in target.files)
         if not self.options.dry_run:
             for home in {os.path.dirname(target.seal) for target in found}:
@@ -190,6 +192,6 @@ def _signer(key: str | None) -> Signer | None:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        return status(path).st_size
     except OSError:
         return 0

@@ -16,6 +16,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.seal import SealedCheckpoint
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.urls import is_url
 
 
 class Target(NamedTuple):
@@ -117,7 +118,7 @@ def described(c: Checkpoint, root: str) -> SealedCheckpoint:
             sizes[name] = max(sizes.get(name, 0), at + 1)
     return SealedCheckpoint(
         layout=c.layout,
-        run=os.path.relpath(c.run, root) if os.path.isabs(c.run) else c.run,
+        run=os.path.relpath(c.run, root) if os.path.isabs(c.run) or is_url(c.run) else c.run,
         kind=c.kind.value,
         step=c.step,
         epoch=c.epoch,

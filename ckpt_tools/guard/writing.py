@@ -7,11 +7,16 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals import names
 from ckpt_tools.formats.seals.names import FRAGMENTS
+from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.writes import write_all
+
+if TYPE_CHECKING:
+    from ckpt_tools.storage.stores.store import Object
 
 _DEAD = 60
 """Seconds after which nobody still writes a file that is as old: it takes milliseconds. Who does all the same
@@ -32,7 +37,11 @@ def put(path: str, data: bytes, *, away: bool) -> None:
 
     Directories are made for a seal that lies ``away`` from what it is of. The directory of a checkpoint is
     not: one that is deleted meanwhile would come back, with nothing but a seal in it.
+    In a store it is one request, which replaces what was listed and nothing else.
     """
+    if is_url(path):
+        _put_object(path, data)
+        return
     home, name = os.path.split(path)
     try:
         with opened_home(home, make=True, away=away) as at:
@@ -43,6 +52,25 @@ def put(path: str, data: bytes, *, away: bool) -> None:
             e.errno or 0, "see that its directory can be written, or name another with --seal-dir DIR"
         )
         raise CannotLook(f"the seal {path} could not be written: {e.strerror}", hint) from e
+
+
+def _put_object(url: str, data: bytes) -> None:
+    from ckpt_tools.storage.stores.again import object_of
+    from ckpt_tools.storage.stores.mounts import store_of
+
+    try:
+        try:
+            seen: Object | None = object_of(url)
+        except FileNotFoundError:
+            seen = None
+        store, key = store_of(url)
+        store.put(key, data, seen)
+    except FileExistsError as e:
+        text = f"the seal {url} was not written: {e.strerror}"
+        raise CannotLook(text, "run it again: what is there now is compared first") from e
+    except OSError as e:
+        hint = "it needs the right to write objects; or keep seals on this machine with --seal-dir DIR"
+        raise CannotLook(f"the seal {url} could not be written: {e.strerror}", hint) from e
 
 
 @contextmanager
@@ -76,7 +104,11 @@ def _directory(path: str, flags: int = 0, at: int | None = None) -> Iterator[int
 
 
 def tidy(home: str) -> None:
-    """Remove what processes that died while they wrote a seal have left in a directory."""
+    """Remove what processes that died while they wrote a seal have left in a directory; in a store, where an
+    object is written whole or not at all, there is nothing.
+    """
+    if is_url(home):
+        return
     with suppress(OSError), opened_home(home) as at:
         for name in filter(names.is_aside, os.listdir(at)):
             with suppress(FileNotFoundError):  # another process was faster, or has renamed it

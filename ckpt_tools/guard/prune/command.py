@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from glob import escape
+from typing import TYPE_CHECKING
 
 from ckpt_tools.api import plan
 from ckpt_tools.cache.verdicts import remembering
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
+from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Move, Operation, Store
 from ckpt_tools.guard.prune.looked_at import Entry, entries, freed
 from ckpt_tools.guard.prune.policy import Policy, Save, kept
 from ckpt_tools.guard.prune.protected import Claims, always, name_of, needed, not_removable
 from ckpt_tools.model.change import Change, Changes
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import filters
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.urls import absolute, is_url, real_path
+
+if TYPE_CHECKING:
+    from ckpt_tools.guard.prune.in_store import Deleter, Deletion
 
 
 def prune(
@@ -43,7 +50,7 @@ def prune(
     where ``plan`` would choose something else afterwards.
     """
     policy.require_one()
-    root = os.path.realpath(root)
+    root = real_path(absolute(root))
     selection = replace(
         selection or Selection(cache=True),
         allow_none=False,
@@ -51,20 +58,34 @@ def prune(
         allow_fresh=False,
         skip_unreadable=False,
     )
-    held = journal.opened(root, state_dir, selection.trust) if apply else nullcontext()
-    with held as store:
+    if is_url(root):
+        from ckpt_tools.guard.prune import in_store
+
+        with in_store.opened(root, state_dir, selection.trust) if apply else nullcontext() as deleter:
+            finished = deleter.finish() if deleter else []
+            made = _Pruning(root, policy, damaged, selection, deleter=deleter).answer()
+        return replace(made, changes=(*map(_finished, finished), *made.changes))
+    with journal.opened(root, state_dir, selection.trust) if apply else nullcontext() as store:
         return _Pruning(root, policy, damaged, selection, store).answer()
+
+
+def _finished(d: Deletion) -> Change:
+    """A checkpoint of which an interrupted command had deleted a part."""
+    size = sum(o.size for o in d.objects)
+    why = "the rest of what an interrupted prune had begun to remove"
+    return Change(d.paths[0], "removed", why, None, d.label, len(d.objects), size)
 
 
 @frozen
 class _Pruning:
-    """One command; ``store`` is held where it is to be done."""
+    """One command; ``store`` is held where it is to be done, or ``deleter`` where the root is in a store."""
 
     root: str
     policy: Policy
     damaged: bool
     selection: Selection
     store: Store | None = None
+    deleter: Deleter | None = None
 
     def answer(self) -> Changes:
         sel = self.selection
@@ -78,9 +99,17 @@ class _Pruning:
         rows = [self._row(e, why.get(name_of(e), "")) for e in found]
         if going:
             self._require_same(questions, plans, self._without(going))
-        operation = self._removed(going, questions, plans) if self.store and going else None
-        number = operation.number if operation else None
-        return Changes("prune", self.root, self.store is not None, tuple(rows), (), number)
+        number = None
+        if self.store and going:
+            number = self._removed(going, questions, plans).number
+        elif self.deleter and going:
+            self._deleted(s, going, questions, plans)
+        notes = tuple(_versions(self.root)) if going and is_url(self.root) else ()
+        return Changes("prune", self.root, self._applied, tuple(rows), notes, number)
+
+    @property
+    def _applied(self) -> bool:
+        return self.store is not None or self.deleter is not None
 
     # ---- what is resumed from
 
@@ -171,6 +200,22 @@ class _Pruning:
             raise CannotLook(f"{text}: {why.filename}: {why.strerror}", "the next command tries it again")
         return operation
 
+    def _deleted(
+        self, s: Session, going: Sequence[Entry], questions: Sequence[Selection], plans: Sequence[LoadPlan]
+    ) -> None:
+        """The same in a store, where nothing can be taken back: all is asked again before anything goes."""
+        from ckpt_tools.guard.prune import in_store
+
+        assert self.deleter is not None  # noqa: S101 - as above
+        try:
+            deletions = [in_store.doomed(s, e) for e in going]
+        except OSError as e:
+            raise CannotLook(f"cannot look at {e.filename}: {e.strerror}: nothing is removed") from e
+        self._require_same(questions, plans)
+        in_store.require_same(deletions)
+        if problems := self.deleter.delete(deletions):
+            raise in_store.not_deleted(problems)
+
     def _without_empty_directories(self, going: Sequence[Entry]) -> None:
         """The directories of checkpoints whose files went one by one."""
         assert self.store is not None  # noqa: S101 - as above
@@ -188,7 +233,16 @@ class _Pruning:
         reason = e.why.partition(",")[0] or "nothing says to keep it"
         if held:
             reason += f"; {held:,} of its files have other names too (hard links), and free nothing"
-        return Change(path, "removed" if self.store else "would-remove", reason, None, label, number, size)
+        return Change(path, "removed" if self._applied else "would-remove", reason, None, label, number, size)
+
+
+def _versions(root: str) -> Iterator[Finding]:
+    """That what is deleted stays, where the store keeps versions."""
+    from ckpt_tools.storage.stores.mounts import tree_of
+
+    if tree_of(root)[0].versioned:
+        text = "the store keeps versions: what is deleted gets a delete marker, and its bytes stay"
+        yield finding("versions-kept", text, path=root)
 
 
 def _save(e: Entry) -> Save:

@@ -13,6 +13,7 @@ from ckpt_tools.planning import decision_log
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.urls import is_url, real_path
 
 _DECISION = re.compile(r"\d{1,9}\.json")
 
@@ -32,7 +33,7 @@ def decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
         return frozenset()
     try:
         with trust.named(decision_log.FLAG):
-            return frozenset(os.path.realpath(path) for path in _named_below(home, trusted))
+            return frozenset(real_path(path) for path in _named_below(home, trusted))
     except OSError as e:
         raise CannotLook(f"decisions of jobs cannot be read: {e.filename}: {e.strerror}") from e
 
@@ -65,7 +66,9 @@ def _named(body: Mapping[str, Any]) -> Iterator[str]:
 
 def led_to(root: str) -> dict[str, str]:
     """Real path -> a link below the root that leads there. Raises CannotLook."""
-    out = {}
+    out: dict[str, str] = {}
+    if is_url(root):
+        return out
     try:
         for directory, below, names in os.walk(root, onerror=_raised):
             if STATE in below:

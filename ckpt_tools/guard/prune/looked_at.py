@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from ckpt_tools.planning import filters
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, not_seen
 from ckpt_tools.settings import plugins
+from ckpt_tools.storage.retry import lstat, there
 
 
 @frozen
@@ -120,7 +120,7 @@ def _not_good(checked: Checked) -> str:
 def age(entry: Entry, now_ns: int) -> float:
     """Seconds since the last change of its files, or of what is known of them. Raises CannotLook."""
     try:
-        infos = [os.lstat(path) for path in {*entry.group.files, *entry.group.paths}]
+        infos = [lstat(path) for path in {*entry.group.files, *entry.group.paths}]
     except OSError as e:
         text = f"{e.filename} is not what it was a moment ago: {e.strerror}"
         raise CannotLook(text, "somebody else changes this tree: run it again") from e
@@ -129,6 +129,6 @@ def age(entry: Entry, now_ns: int) -> float:
 
 def freed(entry: Entry) -> tuple[int, int]:
     """(bytes that its removal frees, files of it that other names still hold)."""
-    infos = [os.lstat(path) for path in entry.group.files if os.path.lexists(path)]
+    infos = [lstat(path) for path in entry.group.files if there(path)]
     held = [i for i in infos if i.st_nlink > 1]
     return sum(i.st_size for i in infos) - sum(i.st_size for i in held), len(held)

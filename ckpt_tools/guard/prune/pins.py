@@ -17,7 +17,9 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
+from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.writes import write_all
 
 PINS = "pins"
@@ -29,6 +31,8 @@ def pinned(root: str, trusted: Trust = OURS) -> frozenset[str]:
     what it is of must not go.
     """
     home = os.path.join(root, STATE, PINS)
+    if is_url(root):
+        return _uploaded(home)
     try:
         names = [name for name in os.listdir(home) if name.endswith(".json")]
         return frozenset(_read(os.path.join(home, name), trusted) for name in names)
@@ -38,6 +42,27 @@ def pinned(root: str, trusted: Trust = OURS) -> frozenset[str]:
         raise CannotLook(f"which checkpoints are pinned cannot be read: {e.filename}: {e.strerror}") from e
     except (ValueError, KeyError, TypeError) as e:
         raise CannotLook(f"a pin in {home} is damaged: {e!r}", "pin its checkpoint again") from e
+
+
+def _uploaded(home: str) -> frozenset[str]:
+    """Pins that were uploaded with a tree. Whoever may write there can keep something from being removed, and
+    nothing else. Raises CannotLook.
+    """
+    from ckpt_tools.storage import opened
+
+    out = set[str]()
+    try:
+        for name in filter(lambda name: name.endswith(".json"), sorted(names_of(home))):
+            with opened(f"{home}/{name}", hold=True) as source:
+                body: Any = checked_json.parsed(source.read(0, source.size))
+            out.add(str(body["path"]))
+    except FileNotFoundError:
+        pass
+    except OSError as e:
+        raise CannotLook(f"which checkpoints are pinned cannot be read: {e.filename}: {e.strerror}") from e
+    except (ValueError, KeyError, TypeError) as e:
+        raise CannotLook(f"a pin in {home} is damaged: {e!r}", "upload that file again, or remove it") from e
+    return frozenset(out)
 
 
 def pin(

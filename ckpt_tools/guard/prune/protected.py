@@ -17,6 +17,9 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.retry import is_directory, is_file
+from ckpt_tools.storage.urls import is_url, real_path
 
 
 @frozen
@@ -56,7 +59,7 @@ def _newest(entries: Sequence[Entry], run: tuple[str, str]) -> Iterator[Entry]:
     good = [e for e in entries if e.run == run and e.good]
     if good:
         yield max(good, key=lambda e: e.newness)
-        yield max(good, key=lambda e: e.checkpoint.mtime_ns)
+        yield max(good, key=lambda e: (e.checkpoint.mtime_ns, e.newness))  # stores tell whole seconds
 
 
 def _reasons(s: Session, e: Entry, claims: Claims, settle: float) -> Iterator[str]:
@@ -75,11 +78,11 @@ def _reasons(s: Session, e: Entry, claims: Claims, settle: float) -> Iterator[st
         if _within(e, to) and not e.group.holds(link):
             yield f"{os.path.relpath(link, claims.root)} leads to it"
     if age(e, s.now_ns) < settle:
-        yield "written a moment ago: it may be in use (--settle)"
+        yield "written a moment ago, so it may be in use: wait, or say --settle 0s"
 
 
 def _within(e: Entry, real: str) -> bool:
-    own = {os.path.realpath(path) for path in e.group.paths}
+    own = {real_path(path) for path in e.group.paths}
     return real in own or any(real.startswith(f"{path}/") for path in own)
 
 
@@ -106,9 +109,9 @@ def not_removable(s: Session, e: Entry, root: str, staying: Sequence[Entry]) -> 
     for path in e.group.paths:
         if not path.startswith(f"{root}/"):
             return "it is ROOT itself: name the directory above it"
-        if os.path.realpath(os.path.dirname(path)) != os.path.dirname(path) or os.path.islink(path):
+        if real_path(os.path.dirname(path)) != os.path.dirname(path) or os.path.islink(path):
             return "it is reached through a link"
-        if os.path.isdir(path) and (other := _strange(s, e, path, staying)):
+        if is_directory(path) and (other := _strange(s, e, path, staying)):
             return f"{os.path.relpath(other, root)} is no file of it that ckpt knows"
     return ""
 
@@ -117,7 +120,7 @@ def _strange(s: Session, e: Entry, home: str, staying: Sequence[Entry]) -> str:
     """A file in a checkpoint's directory that may be somebody's, and that nothing that stays has as well."""
     own = {*e.members, *s.found.indexes, *s.found.unneeded, *s.found.trackers.values()}
     copies = [other.group.paths[0] for other in staying if other.run == e.run and other.good]
-    for directory, below, names in os.walk(home):
+    for directory, below, names in _below(home):
         if STATE in below:
             return os.path.join(directory, STATE)
         for name in (*names, *(d for d in below if os.path.islink(os.path.join(directory, d)))):
@@ -137,7 +140,46 @@ def _same(path: str, home: str, copies: Collection[str]) -> bool:
     tokenizer with each.
     """
     name = os.path.relpath(path, home)
-    if os.path.islink(path) or not os.path.isfile(path):
+    if os.path.islink(path) or not is_file(path):
         return False
     there = (os.path.join(other, name) for other in copies)
+    if is_url(path):
+        return any(_same_object(path, one) for one in there)
     return any(os.path.isfile(one) and filecmp.cmp(path, one, shallow=False) for one in there)
+
+
+def _below(home: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As ``os.walk``, in a store too."""
+    if not is_url(home):
+        yield from os.walk(home)
+        return
+    left = [home]
+    while left:
+        here = left.pop()
+        entries = entries_of(here)
+        below = [e.name for e in entries if e.is_dir()]
+        yield here, below, [e.name for e in entries if not e.is_dir()]
+        left += [f"{here}/{name}" for name in below]
+
+
+_READ = 64 << 20
+"""Bytes of an object that are read to compare it with another one, at most."""
+
+
+def _same_object(one: str, other: str) -> bool:
+    """Whether two objects of a store hold the same bytes: by their ETags, else by reading both."""
+    from ckpt_tools.storage import opened
+    from ckpt_tools.storage.stores.again import object_of
+
+    try:
+        a, b = object_of(one), object_of(other)
+        if a.size != b.size:
+            return False
+        if a.etag and a.etag == b.etag:
+            return True
+        if a.size > _READ:
+            return False
+        with opened(one, hold=True) as here, opened(other, hold=True) as there:
+            return here.read(0, a.size) == there.read(0, a.size)
+    except OSError:
+        return False

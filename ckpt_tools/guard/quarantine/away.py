@@ -96,7 +96,7 @@ class _Question:
 
     def _why_it_stays(self, s: Session, group: Group, chosen: LoadPlan | None) -> str:
         if _age(s, group) < self.selection.settle:
-            return "written a moment ago: it may be in use (--settle)"
+            return "written a moment ago, so it may be in use: wait, or say --settle 0s"
         if _same(group, chosen):
             return "a job resumes from it all the same, because other files stand in for the damaged ones"
         return ""

@@ -12,6 +12,7 @@ from ckpt_tools.guard.targets import Target, targets
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.retry import is_file, status, there
 
 
 @frozen
@@ -33,7 +34,7 @@ class Group:
     @property
     def size(self) -> int:
         """Bytes, of what can be looked at."""
-        return sum(os.path.getsize(path) for path in self.files if os.path.isfile(path))
+        return sum(status(path).st_size for path in self.files if is_file(path))
 
     def holds(self, path: str) -> bool:
         """Whether a file or directory belongs to it."""
@@ -59,7 +60,7 @@ def _with(target: Target) -> Iterator[str]:
     if target.files == (target.path,):
         home, name = os.path.split(target.path)
         hidden = (f"{home}/{made(name)}" for made in (beside, signature_beside))
-        yield from (path for path in hidden if os.path.lexists(path))
+        yield from (path for path in hidden if there(path))
 
 
 def named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group]:

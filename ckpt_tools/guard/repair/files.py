@@ -138,7 +138,7 @@ class _Work:
 
     def _why_it_stays(self, damaged: Damaged, mended: Mended | None) -> str:
         if self.session.now_ns - os.stat(damaged.path).st_mtime_ns < self.session.options.settle * 1e9:
-            return "written a moment ago: it may be in use (--settle)"
+            return "written a moment ago, so it may be in use: wait, or say --settle 0s"
         if mended is None:
             worst = next(f for f in damaged.report.findings if f.severity)
             return f"{worst.code}: {worst.message}; nothing proves what it held (--from DIR names a copy)"

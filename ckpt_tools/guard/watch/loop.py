@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
+from ckpt_tools.discovery.roots import absent, is_tree
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard.watch.metrics import Metrics
 from ckpt_tools.guard.watch.options import WatchOptions
@@ -14,6 +15,7 @@ from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.guard.watch.wake import Wake
 from ckpt_tools.model.watching import Event
 from ckpt_tools.storage.trust import Untrusted
+from ckpt_tools.storage.urls import is_url
 
 _SHARE = 20.0
 """Events lead to a pass after so many times as long as the last one took: one CPU in twenty at most."""
@@ -69,7 +71,7 @@ class Watcher:
             "roots": [root.root for root in self.roots],
             "state_dirs": [root.records.directory for root in self.roots],
             "process": os.getpid(),
-            "events": wake is not None and not wake.why_not,
+            "events": wake is not None and wake.any and not wake.why_not,
             "metrics_port": metrics.port,
         }
         self._say(Event("started", time.time(), None, fields))
@@ -80,7 +82,8 @@ class Watcher:
         rescan = f"{self.options.rescan:g}"
         text = f"no events of the file system: {wake.why_not}; it is listed every {rescan} s all the same"
         for root in self.roots:
-            root.problem("no-events", text)
+            if not is_url(root.root):
+                root.problem("no-events", text)
 
     def _once(self, metrics: Metrics) -> int:
         for root in self.roots:
@@ -142,7 +145,13 @@ class Watcher:
 
 
 def _listable(root: str) -> None:
-    """Raises UsageError for a file, and CannotLook for what is not there."""
+    """Raises UsageError for a file, and CannotLook for what is not there. In a store a directory is there
+    from its first object on, so it may be still to come.
+    """
+    if is_url(root):
+        if not absent(root) and not is_tree(root):
+            raise UsageError(f"{root} is no directory", "name the directory in which checkpoints are saved")
+        return
     try:
         with os.scandir(root):
             return

@@ -14,7 +14,10 @@ from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.records import Record
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen
+from ckpt_tools.planning.other_writers import etag_of
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.retry import status
+from ckpt_tools.storage.urls import is_url
 
 _NEAR = 3
 """Checkpoints on either side that one is compared with."""
@@ -74,8 +77,13 @@ def _fullness(c: Checkpoint) -> tuple[int, int]:
 
 def stamp(c: Checkpoint) -> str:
     """What changes when a file of a checkpoint does, by its size or time."""
-    rows = sorted((p.path, p.size, p.mtime_ns) for p in c.parts)
+    rows = sorted((p.path, p.size, p.mtime_ns, *_etag(p.path)) for p in c.parts)
     return xxhash.xxh3_64_hexdigest("\n".join(map(repr, rows)).encode("utf-8", "surrogateescape"))
+
+
+def _etag(path: str) -> tuple[str, ...]:
+    """The ETag of an object of a store, whose times are whole seconds; nothing of a file."""
+    return (etag_of(path),) if is_url(path) else ()
 
 
 class Waiting:
@@ -161,7 +169,7 @@ def _written(c: Checkpoint) -> float:
     latest = 0.0
     for part in c.parts:
         try:
-            info = os.stat(part.path)
+            info = status(part.path)
         except OSError:
             continue
         latest = max(latest, info.st_mtime, info.st_ctime)

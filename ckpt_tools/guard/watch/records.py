@@ -13,12 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.guard.kept_file import replaced
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust
-from ckpt_tools.storage.writes import write_all
 
 SCHEMA = "ckpt-tools/watched/v1"
 NAME, LOCK = "watch.json", "watch.lock"
@@ -161,21 +161,3 @@ def _step(value: object) -> int | None:
     if value is not None and not isinstance(value, int):
         raise TypeError("a step is no number")
     return value
-
-
-def replaced(directory: str, name: str, data: bytes, trusted: Trust) -> None:
-    """Put a file in its place, whole or not at all. Raises OSError and Untrusted."""
-    aside = f".{name}.{os.getpid()}"
-    with trust.directory(directory, trusted) as at:
-        fd = trust.create(aside, os.O_WRONLY | os.O_TRUNC, at, trusted)
-        try:
-            try:
-                write_all(fd, data)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.rename(aside, name, src_dir_fd=at, dst_dir_fd=at)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(aside, dir_fd=at)
-            raise

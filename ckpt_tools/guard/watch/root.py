@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from ckpt_tools.cache.verdicts import remembering
+from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.guard.prune import prune
 from ckpt_tools.guard.verifying import Checked, verified
 from ckpt_tools.guard.watch.answer import Answer, answer, selection
 from ckpt_tools.guard.watch.hooks import call
-from ckpt_tools.guard.watch.options import WatchOptions
+from ckpt_tools.guard.watch.options import DAY, WatchOptions
 from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, listed, stamp
 from ckpt_tools.guard.watch.records import Record, Records, Starts
 from ckpt_tools.guard.watch.tally import STATES, Tally
@@ -28,6 +29,7 @@ from ckpt_tools.planning import decision_log
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
+from ckpt_tools.storage.urls import is_url
 
 _BATCH_SECONDS = 60.0
 """A listing is used for so long; then what was saved meanwhile goes first."""
@@ -47,6 +49,9 @@ class WatchedRoot:
         self._problems: dict[str, str] = {}
         self._passed: Mapping[str, object] = {}
         self._answered: object = None
+        self._in_store, self._listing = is_url(root), ""
+        self._found: Mapping[str, Listed] = {}
+        self._cache: Cache | None = None
         self._to_prune = options.prune is not None
 
     def load(self) -> None:
@@ -61,13 +66,19 @@ class WatchedRoot:
         Raises CannotLook where the root cannot be listed; then nothing that is known changes.
         """
         try:
-            with remembering(self.root, True, 0.0, self._no_cache, self.options.read.trust) as cache:
+            if (soon := self._quiet()) is not None:
+                return soon
+            age = self.options.every if self._in_store else 0.0
+            trusted = self.options.read.trust
+            with remembering(self.root, True, age, self._no_cache, trusted) as cache:
+                self._cache = cache
                 s = open_session(self.root, self.options.read, cache=cache)
                 found = listed(s)
                 self.tally.up, self.tally.passed_at = True, time.time()
                 more = self._pass(s, found)
+                self._found = found
         except CannotLook:
-            self.tally.up = False
+            self.tally.up, self._listing = False, ""
             raise
         self.solved("cannot-look")
         self._unseen(s)
@@ -76,6 +87,25 @@ class WatchedRoot:
         if more or (self._to_prune and self._pruned()):
             return 0.0
         return self.waiting.soon(found, self.records.known)
+
+    def _quiet(self) -> float | None:
+        """Where nothing in a store has changed since the last pass, and nothing is due: seconds until that
+        may be. It takes one listing. Raises CannotLook.
+        """
+        if not self._in_store:
+            return None
+        from ckpt_tools.storage.stores.again import listing_of
+
+        try:
+            before, self._listing = self._listing, listing_of(self.root)
+        except OSError as e:
+            raise CannotLook(f"cannot look at {self.root}: {e.strerror}") from e
+        known = self.records.known
+        if before != self._listing or self._to_prune or self.waiting.due(self._found, known):
+            return None
+        self.tally.up, self.tally.passed_at = True, time.time()
+        self._starts()
+        return self.waiting.soon(self._found, known)
 
     def _pass(self, s: Session, found: Mapping[str, Listed]) -> bool:
         """Whether more is due than was verified now."""
@@ -91,7 +121,8 @@ class WatchedRoot:
 
     def _verify(self, s: Session, due: Due) -> None:
         one, c = due.listed, due.listed.checkpoint
-        checked = verified(s, c, one.window)
+        with self._anew(due):
+            checked = verified(s, c, one.window)
         if c.step is None and checked.verdict is not Verdict.UNKNOWN:
             c = replace(c, step=step_in_contents(s, c, one.window))
         self.tally.bytes_read += checked.bytes_read
@@ -112,6 +143,19 @@ class WatchedRoot:
         record = Record(one.stamp, state, time.time(), c.path, c.step, c.mtime_ns / 1e9, codes)
         self.records.put(one.key, record)
         self.waiting.known(one.key, checked.seconds, state)
+
+    @contextmanager
+    def _anew(self, due: Due) -> Iterator[None]:
+        """In a store what was verified is known by its ETags, and only read again to be scrubbed."""
+        cache = self._cache
+        if cache is None or due.reason in ("new", "changed"):
+            yield
+            return
+        age, cache.max_age = cache.max_age, 0.0
+        try:
+            yield
+        finally:
+            cache.max_age = age
 
     def _tell(self, c: Checkpoint, reason: str, checked: Checked, state: str) -> None:
         seal = self._sealed(c, state)
@@ -184,7 +228,8 @@ class WatchedRoot:
         """Whether something went that is not to be kept. What fails is tried again with the next pass."""
         o = self.options
         assert o.prune is not None  # noqa: S101 - for the type checker: _to_prune says so
-        question = replace(selection(o), budget=None)
+        # What is kept in their place must be known to be good of late, and not since the last scrub.
+        question = replace(selection(o), budget=None, max_age=DAY)
         try:
             result = prune(
                 self.root,
@@ -297,6 +342,11 @@ def _now(c: Checkpoint) -> str:
     """The stamp of a checkpoint, by its files as they are now; "" where one is gone."""
     from ckpt_tools.discovery.file_stat import stat_of
 
+    if urls := [part.path for part in c.parts if is_url(part.path)]:
+        from ckpt_tools.storage.stores.again import look_again
+
+        if look_again(urls):
+            return ""
     rows = [(part, *stat_of(part.path)[:2]) for part in c.parts]
     parts = tuple(part._replace(size=size, mtime_ns=mtime_ns) for part, size, mtime_ns in rows)
     return stamp(replace(c, parts=parts))

@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ckpt_tools.storage.urls import is_url
+
 if TYPE_CHECKING:
     from watchfiles._rust_notify import RustNotify
 
@@ -17,16 +19,21 @@ _TOGETHER_MS = 2000
 
 
 class Wake:
-    """Events of some directories. ``why_not`` says why there are none, or is ""."""
+    """Events of some directories. ``why_not`` says why there are none, or is ""; ``any``: whether any of the
+    directories could have some, which those in stores cannot.
+    """
 
     def __init__(self, roots: Sequence[str]) -> None:
         self.why_not = ""
         self._changed, self._stop = threading.Event(), threading.Event()
-        self._roots = roots
+        self._roots = [root for root in roots if not is_url(root)]
+        self.any = bool(self._roots)
         self.start()
 
     def start(self) -> None:
         """Begin anew, also where a directory was put in the place of another one."""
+        if not self.any:
+            return
         self._stop.set()
         self._stop = threading.Event()
         try:

@@ -1,0 +1,273 @@
+"""Checkpoints deleted in a store, which renames nothing and takes nothing back: in which order, so that what
+is left is no checkpoint whenever it ends, and a note on this machine by which the next command goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
+from ckpt_tools.guard.kept_file import replaced
+from ckpt_tools.guard.prune.looked_at import Entry
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.planning.decision_log import place
+from ckpt_tools.reading.session import Session
+from ckpt_tools.settings import checked_json, directories
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.stores.again import look_again, object_of
+from ckpt_tools.storage.stores.mounts import refresh, store_of, tree_of
+from ckpt_tools.storage.stores.store import Object
+from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.urls import split
+
+SCHEMA = "ckpt-tools/pruning/v1"
+NOTE, LOCK = "pruning.json", "prune.lock"
+_MARKS = frozenset({"commit", "item_commit", "metadata", "tree", "manifest", "index"})
+"""Roles of files that say of others that they are a checkpoint. Others end with such a word."""
+_STAGES = 4
+
+
+@frozen
+class Doomed:
+    """An object that is to be deleted, as it was verified; those of an earlier ``stage`` go first."""
+
+    key: str
+    size: int
+    mtime_ns: int
+    etag: str
+    stage: int
+
+    def is_now(self, of: Object | None) -> bool:
+        """Whether it is this object that is there."""
+        same = self.size, self.mtime_ns, self.etag
+        return of is not None and (of.size, of.mtime_ns, of.etag) == same
+
+
+@frozen
+class Deletion:
+    """A checkpoint that is to be deleted: ``paths`` are the directories and the files that it consists of."""
+
+    label: str
+    paths: tuple[str, ...]
+    objects: tuple[Doomed, ...]
+
+
+def doomed(s: Session, entry: Entry) -> Deletion:
+    """What there is of a checkpoint, each object with its stage. Raises OSError."""
+    stage = stages(s, entry)
+    objects = [
+        Doomed(of.key, of.size, of.mtime_ns, of.etag, stage(url))
+        for url, of in sorted(_objects(entry.group.paths).items())
+    ]
+    return Deletion(entry.group.label, entry.group.paths, tuple(objects))
+
+
+def stages(s: Session, entry: Entry) -> Callable[[str], int]:
+    """When a file of a checkpoint goes: 0 what says of others that they are one, and a file that it cannot do
+    without, with those that could stand in for it; 1 what is like that; 2 all else. Seals go last: until then
+    they tell that something is missing.
+    """
+    parts = s.members(entry.checkpoint).parts
+    out = {part.path: _stage(part.role) for part in parts}
+    needed = [part for part in parts if out[part.path] == 1 and s.layouts.piece_of(part).required]
+    if first := min(needed, key=lambda part: part.path, default=None):
+        alike = (part for part in needed if (part.role, part.coords) == (first.role, first.coords))
+        out |= {part.path: 0 for part in alike}
+    return lambda path: out.get(path, 3 if _of_a_seal(path) else 2)
+
+
+def _stage(role: str) -> int:
+    if role in _MARKS or role.endswith(("_index", "_metadata")):
+        return 0
+    return 1 if "model" in role else 2
+
+
+def _of_a_seal(url: str) -> bool:
+    home, _, name = url.rpartition("/")
+    return is_apart(name) or home.rpartition("/")[2] == FRAGMENTS
+
+
+def _objects(paths: Sequence[str]) -> dict[str, Object]:
+    """URL -> object of all that lies at and below some paths, as it was listed. Raises OSError."""
+    out = dict[str, Object]()
+    for path in paths:
+        tree, key = tree_of(path)
+        if not tree.is_directory(key):
+            out[path] = object_of(path)
+            continue
+        left = [path]
+        while left:
+            for e in tree.entries(tree_of(left.pop())[1]):
+                if e.is_dir():
+                    left.append(e.path)
+                else:
+                    out[e.path] = object_of(e.path)
+    return out
+
+
+# ---- before anything goes
+
+
+def require_same(deletions: Sequence[Deletion]) -> None:
+    """Whether exactly what was verified is there now. Raises UsageError where it is not, and CannotLook."""
+    for deletion in deletions:
+        now = _now(deletion)
+        wrong = [d.key for d in deletion.objects if not d.is_now(now.get(d.key))]
+        wrong += sorted(now.keys() - {d.key for d in deletion.objects})
+        if wrong:
+            text = f"{wrong[0]} is not what it was when it was verified: somebody else writes there"
+            raise UsageError(text, "nothing is removed: end that, then run it again")
+
+
+def _now(deletion: Deletion) -> dict[str, Object]:
+    """Key -> object of all that lies at and below its paths at this moment; nothing of what is gone. Raises
+    CannotLook.
+    """
+    known, found = {o.key for o in deletion.objects}, dict[str, Object]()
+    try:
+        for path in deletion.paths:
+            if split(path)[1] not in known:
+                refresh(path)
+            elif failed := look_again([path]):
+                raise failed[path]
+            with suppress(FileNotFoundError):
+                found |= {split(url)[1]: of for url, of in _objects([path]).items()}
+    except OSError as e:
+        raise CannotLook(f"cannot look at {e.filename} again: {e.strerror}: nothing is removed") from e
+    return found
+
+
+# ---- the note, and who may delete
+
+
+@frozen
+class Deleter:
+    """Deletes below one root, whose only process for that it is. ``directory`` holds its note."""
+
+    root: str
+    directory: str
+    trusted: Trust = OURS
+
+    def delete(self, deletions: Sequence[Deletion]) -> list[OSError]:
+        """Stage by stage; of a checkpoint of which something of one stage is left, nothing of the next goes.
+        Why what is left could not be deleted. Raises CannotLook where the note cannot be written.
+        """
+        self._note(deletions)
+        failed = self._stages(deletions)
+        left = [d for d in deletions if any(o.key in failed for o in d.objects)]
+        self._note(left)
+        return list(failed.values())
+
+    def _stages(self, deletions: Sequence[Deletion]) -> dict[str, OSError]:
+        store, _ = store_of(self.root)
+        failed: dict[str, OSError] = {}
+        for stage in range(_STAGES):
+            keys = [
+                o.key
+                for d in deletions
+                if not any(other.key in failed for other in d.objects)
+                for o in d.objects
+                if o.stage == stage
+            ]
+            if keys:
+                failed |= store.delete(keys)
+        return failed
+
+    def finish(self) -> list[Deletion]:
+        """Go on with what an interrupted command has begun to delete: what of it is gone already is no
+        checkpoint any more. What was not begun, or was written anew, is left alone. Raises CannotLook.
+        """
+        noted = self._noted()
+        begun = [d for d in noted if _is_begun(d)]
+        if noted:
+            self._note(begun)
+        if begun and (problems := self.delete(begun)):
+            raise not_deleted(problems)
+        return begun
+
+    def _noted(self) -> list[Deletion]:
+        path = os.path.join(self.directory, NOTE)
+        try:
+            value: Any = checked_json.parsed(trust.read(path, checked_json.MOST, self.trusted))
+            if value["schema"] != SCHEMA or value["root"] != self.root:
+                raise ValueError(f"it is no {SCHEMA} about {self.root}")
+            return [_deletion(row) for row in value["checkpoints"]]
+        except FileNotFoundError:
+            return []
+        except OSError as e:
+            raise CannotLook(f"{path} cannot be read: {e.strerror}") from e
+        except (ValueError, KeyError, TypeError) as e:
+            hint = "see with 'ckpt verify' what is left of checkpoints, then remove that file"
+            raise CannotLook(f"{path}, which says what was being deleted, is damaged: {e}", hint) from e
+
+    def _note(self, deletions: Sequence[Deletion]) -> None:
+        rows = [
+            {"label": d.label, "paths": d.paths, "objects": [_row(o) for o in d.objects]} for d in deletions
+        ]
+        body = json.dumps({"schema": SCHEMA, "root": self.root, "checkpoints": rows}).encode("ascii")
+        try:
+            replaced(self.directory, NOTE, body, self.trusted)
+        except OSError as e:
+            hint = "nothing is removed: name a directory that can be written with --state-dir"
+            raise CannotLook(f"{self.directory} cannot be written: {e.strerror}", hint) from e
+
+
+def not_deleted(problems: Sequence[OSError]) -> CannotLook:
+    """The error for objects that are left."""
+    first = problems[0]
+    text = f"{len(problems):,} objects cannot be deleted: {first.filename}: {first.strerror}"
+    return CannotLook(text, "the next 'ckpt prune --apply' goes on with them; it needs the right to delete")
+
+
+def _is_begun(deletion: Deletion) -> bool:
+    """Whether a part of it is gone, and the rest is as it was verified."""
+    now = _now(deletion)
+    known = {o.key for o in deletion.objects}
+    left = [o for o in deletion.objects if o.key in now]
+    first_gone = any(o.stage == 0 and o.key not in now for o in deletion.objects)
+    return bool(left) and first_gone and not now.keys() - known and all(o.is_now(now[o.key]) for o in left)
+
+
+def _row(o: Doomed) -> list[object]:
+    return [o.key, o.size, o.mtime_ns, o.etag, o.stage]
+
+
+def _deletion(row: Mapping[str, Any]) -> Deletion:
+    """Raises KeyError, TypeError and ValueError."""
+    objects = [
+        Doomed(str(key), int(size), int(mtime_ns), str(etag), int(stage))
+        for key, size, mtime_ns, etag, stage in row["objects"]
+    ]
+    return Deletion(str(row["label"]), tuple(map(str, row["paths"])), tuple(objects))
+
+
+@contextmanager
+def opened(root: str, state_dir: str | None, trusted: Trust = OURS) -> Iterator[Deleter]:
+    """The only process of this machine that deletes below a root; what an interrupted one has begun is
+    finished first. Raises CannotLook, and Untrusted.
+    """
+    directory = place(state_dir or directories.pruned(), root)
+    try:
+        trust.make(directory, trusted)
+        with trust.directory(directory, trusted) as at:
+            fd = trust.create(LOCK, os.O_RDWR, at, trusted)
+    except OSError as e:
+        hint = "name a directory that can be written with --state-dir"
+        raise CannotLook(f"{directory} cannot be made: {e.strerror}", hint) from e
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            busy = e.errno in (errno.EAGAIN, errno.EACCES)
+            why = "another process of this machine removes checkpoints there" if busy else e.strerror
+            raise CannotLook(f"{root}: {why}", "wait until it has ended") from e
+        yield Deleter(root, directory, trusted)
+    finally:
+        os.close(fd)
