@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ckpt_tools.crosscheck import consistency
+from ckpt_tools.crosscheck.beside import Neighbours
 from ckpt_tools.crosscheck.duplicates import same_content
+from ckpt_tools.crosscheck.lost import headless, lost, zeroed
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
 from ckpt_tools.crosscheck.unfinished import TORN
 from ckpt_tools.crosscheck.unlike import differs, unlike_run
@@ -25,6 +27,7 @@ from ckpt_tools.discovery.sidecars import NOTES
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
+from ckpt_tools.formats.common.zeros import ZEROS
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
@@ -40,13 +43,14 @@ FileFinding = tuple[str, Finding]
 class _Run:
     """The checkpoints of one run, and what the checks so far have shown.
 
-    ``tree``: more than one file was asked for.
+    ``tree``: more than one file was asked for. ``zeros``: some file seems to hold nothing else.
     """
 
     session: Session
     checkpoints: Sequence[Checkpoint]
     tree: bool
     level: Level
+    zeros: bool = False
     contradicted: set[str] = field(default_factory=set)
     """Files that contradict their names: errors."""
     incomplete: set[str] = field(default_factory=set)
@@ -74,8 +78,9 @@ def crosscheck(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> 
     """Findings over several files, run by run; those about one file are added to its report."""
     out = [*_incomplete_tensors(s), *_beside_indexes(s)] if whole_tree else []
     judged = {f.path for f in out}
+    zeros = whole_tree and any(report.metadata.get(ZEROS) for report in s.reports.values())
     for checkpoints in s.runs(grouping.group(s.parts, s.layouts)).values():
-        run = _Run(s, checkpoints, whole_tree, level)
+        run = _Run(s, checkpoints, whole_tree, level, zeros)
         for of_files in _OF_FILES:
             for path, f in list(of_files(run)):
                 run.add(path, f)
@@ -243,6 +248,31 @@ def _soften(s: Session, torn: Iterable[Part]) -> None:
             s.reports[p.path] = replace(report, findings=softer, verdict=worst(softer))
 
 
+def _zeroed(run: _Run) -> Iterator[FileFinding]:
+    """Raw tensors that are nothing but zeros, unlike those of their neighbours."""
+    neighbours = Neighbours(run.finished)
+    for c in run.finished if run.zeros else ():
+        whole = run.session.members(c)
+        yield from ((f.path or c.path, f) for f in zeroed(run.session, whole, neighbours.beside(c)))
+
+
+def _lost(run: _Run) -> Iterator[Finding]:
+    """Files of checkpoints that their neighbours have."""
+    neighbours = Neighbours(run.finished)
+    for c in run.finished if run.tree else ():
+        gone = list(lost(run.session, c, neighbours.beside(c)))
+        if any(f.severity is Severity.ERROR for f in gone):
+            run.incomplete.add(c.path)
+        yield from gone
+
+
+def _headless(run: _Run) -> Iterator[Finding]:
+    """Directories that were checkpoints of the run until their indexes were lost, or before they had one."""
+    if run.tree and run.finished and run.session.found.strange:
+        newest = max(run.finished, key=lambda c: (c.order, c.mtime_ns))
+        yield from headless(run.session, run.session.members(newest))
+
+
 def _straddled(run: _Run) -> Iterator[Finding]:
     """Checkpoints whose files were written on both sides of another save."""
     for c, between in consistency.straddled(run.finished) if run.tree else ():
@@ -262,9 +292,12 @@ _OF_FILES: tuple[Callable[[_Run], Iterator[FileFinding]], ...] = (
     _unlike_run,
     _copied,
     _unlike_replicas,
+    _zeroed,
 )
 _OF_CHECKPOINTS: tuple[Callable[[_Run], Iterator[Finding]], ...] = (
     _completeness,
+    _lost,
+    _headless,
     _straddled,
     _framework_notes,
 )

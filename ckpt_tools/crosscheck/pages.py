@@ -8,9 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ckpt_tools.model.part import Part
-from ckpt_tools.storage import Identity, LocalSource, ShortRead
+from ckpt_tools.storage import Identity, ShortRead, opened
+from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ckpt_tools.reading.session import Session
 
 Pages = tuple[bytes, ...]
@@ -19,6 +22,7 @@ _AT = (2, 4, 6, 8)
 """Where those pages lie, in eighths of the file:
 at its end, where archives keep their checksums, and between.
 """
+_QUESTION = f"pages {_SAMPLE} {_AT}"
 _BLOCK = 1 << 20
 _LEAST = 512
 """How many of the others are read at least; twice as many as there are parts where that is more."""
@@ -32,14 +36,18 @@ def prints(parts: Sequence[Part], others: Sequence[Part], s: Session) -> dict[st
     """
     sizes, out = Counter(p.size for p in parts), dict[str, Pages]()
     elsewhere = {p.size for p in others}
-    left = max(_LEAST, 2 * len(parts))
+    left, wanted = max(_LEAST, 2 * len(parts)), list[Part]()
     for i, p in enumerate((*parts, *others)):
         alone = sizes[p.size] < 2 and p.size not in elsewhere if i < len(parts) else not sizes[p.size]
         if alone or p.size <= 0:
             out[p.path] = (str(p.size).encode(),)
             continue
         left -= i >= len(parts)
-        if left >= 0 and (pages := _read(p, s)) is not None:
+        if left >= 0:
+            wanted.append(p)
+    ahead = _of_store(wanted, s) if is_url(s.root) else {}
+    for p in wanted:
+        if (pages := _read(p, s, ahead.get(p.path))) is not None:
             out[p.path] = pages
     return out
 
@@ -55,7 +63,7 @@ def equal(a: Part, b: Part, s: Session) -> bool:
     When the budget ends first, both count as unread. A link to another file is no copy: somebody meant it.
     """
     try:
-        with LocalSource(a.path) as one, LocalSource(b.path) as other:
+        with opened(a.path) as one, opened(b.path) as other:
             if one.size != other.size or (one.stat.st_dev, one.stat.st_ino) == (
                 other.stat.st_dev,
                 other.stat.st_ino,
@@ -76,9 +84,36 @@ def equal(a: Part, b: Part, s: Session) -> bool:
         return False
 
 
-def _read(p: Part, s: Session) -> Pages | None:
+class _Unknown(Exception):
+    """No earlier run has kept it."""
+
+
+def _of_store(parts: Sequence[Part], s: Session) -> dict[str, Future[tuple[bytes, Identity | None]]]:
+    """What no earlier run has kept of files in a store, asked for many at a time."""
+    from ckpt_tools.reading.concurrent_requests import FILES
+    from ckpt_tools.storage.threads import Threads
+
+    def unknown() -> tuple[bytes, Identity | None]:
+        raise _Unknown
+
+    missing = list[Part]()
+    for p in parts:
+        try:
+            s.reader.keep(p.path, _QUESTION, unknown)
+        except _Unknown:
+            missing.append(p)
+    pool = Threads(s.options.jobs or FILES)
+    asked = {p.path: pool.submit(_digests, p.path) for p in missing}
+    for future in asked.values():
+        future.exception()  # waits; who asks for the result meets it
+    pool.close(wait=False)
+    return asked
+
+
+def _read(p: Part, s: Session, ahead: Future[tuple[bytes, Identity | None]] | None) -> Pages | None:
     try:
-        pages = s.reader.keep(p.path, f"pages {_SAMPLE} {_AT}", partial(_digests, p.path))
+        read = ahead.result if ahead is not None else partial(_digests, p.path)
+        pages = s.reader.keep(p.path, _QUESTION, read)
     except (OSError, ShortRead) as e:
         s.unread[p.path] = f"cannot be compared with others: {getattr(e, 'strerror', None) or e}"
         return None
@@ -94,7 +129,7 @@ def _digests(path: str) -> tuple[bytes, Identity | None]:
     """Those of the pages, eight bytes each."""
     import xxhash
 
-    with LocalSource(path) as source:
+    with opened(path) as source:
         pages = [
             xxhash.xxh3_64_digest(source.read(start, min(_SAMPLE, source.size)))
             for start in _starts(source.size)

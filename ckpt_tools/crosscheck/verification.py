@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import counted
 from ckpt_tools.storage.stalls import limited
+from ckpt_tools.storage.urls import common
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
@@ -56,7 +56,7 @@ class Verifier(NamedTuple):
         if sample is not None and note is not None and (why := sample.why_nothing()):
             note(why)
         return Verification(
-            root=os.path.commonpath(roots) if len(roots) > 1 else roots[0],
+            root=common(roots) if len(roots) > 1 else roots[0],
             verdict=_verdict(files, findings),
             level=self.level,
             summary=summary,
@@ -80,13 +80,15 @@ class Verifier(NamedTuple):
                 self._read(s, cache)
             except KeyboardInterrupt:
                 raise Interrupted(root, self._read_so_far(s), s.reader.files_total) from None
-            bare, unrecognised = _read_bare(s, self.level)
+            bare, unrecognised = _read_bare(s, self._depth)
             sealed = _of_seals(s, self.level)
             bare += sealed.reports
             # Of what is read in part, copies are compared to their ends all the same.
-            deep = self.level if self.sample is None else Level.STRUCTURE
+            deep = self._depth if self.sample is None else Level.STRUCTURE
             findings = [*_beside_the_files(s), *crosscheck(s, s.found.tree, deep)]
             findings += sealed.findings
+        # what lies beside others may show something about a file that only its index names
+        bare = [replace(f, report=s.reports.get(f.report.path, f.report)) for f in bare]
         files = [*(FileReport(p, s.reports[p.path]) for p in s.parts), *bare]
         if not files:  # beside others that were it would be lost in their good news
             text = "no checkpoint file that ckpt knows is there: nothing was inspected"
@@ -97,14 +99,23 @@ class Verifier(NamedTuple):
 
     def _read(self, s: Session, cache: Cache | None) -> None:
         """Have a report on every part: a sample is drawn over all files, else many are read at once."""
+        if self.options.by_store:
+            from ckpt_tools.reading.by_store import prove  # few stores have seals
+
+            prove(s)
         if self.sample is not None:
             from ckpt_tools.reading.sampling import Sampling
 
             Sampling(self.sample, s, cache, self.engine).read(self.level)
         else:
-            prefetch(s, s.parts, self.level, bare=True, engine=self.engine)
+            prefetch(s, s.parts, self._depth, bare=True, engine=self.engine)
         for part in s.parts:
-            s.report(part, self.level)
+            s.report(part, self._depth)
+
+    @property
+    def _depth(self) -> Level:
+        """How deeply files are read: what stores say of their contents stands for these."""
+        return Level.STRUCTURE if self.options.by_store else self.level
 
     def _read_so_far(self, s: Session) -> list[FileReport]:
         """What is known of files that were looked at as deeply as was asked, or far enough to find damage."""
@@ -159,8 +170,10 @@ def _read_bare(s: Session, level: Level) -> tuple[list[FileReport], int]:
     """Reports on the files outside every layout, and how many of these are no checkpoint's."""
     out = list[FileReport]()
     for bare in s.found.bare:
-        report = s.report_file(bare.path, level, bare.findings)
-        if report.format is not None or report.findings:
+        # What a store has said of it stands, also where that is not good news.
+        have = None if s.evidence is None else s.reports.get(bare.path)
+        report = have or s.report_file(bare.path, level, bare.findings)
+        if report.format is not None or report.findings or report.level > level:
             s.reports[bare.path] = report
             out.append(FileReport(None, report))
     return out, len(s.found.bare) - len(out)

@@ -47,7 +47,20 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return (part.step if step is None else step), part.epoch, None
 
 
+def without_common(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Megatron-core's saves whose ``metadata.json`` says that what ranks have in common is in a file, and
+    that have none.
+    """
+    having = {p.path.rpartition("/")[0] for p, _ in parts if p.path.endswith("/common.pt")}
+    for part, report in parts:
+        home, _, name = part.path.rpartition("/")
+        if name == "metadata.json" and report.metadata.get("common_backend") and home not in having:
+            text = "common.pt, which it says was saved with it, is not there: it tells the iteration and more"
+            yield part.path, finding("missing-part", text)
+
+
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from without_common(parts)
     if all(p.step is None for p, _ in parts):
         yield from odd_steps(parts, _step)
     else:
@@ -128,6 +141,15 @@ def _spread(home: str, mark: str) -> Iterator[Piece]:
             yield replace(data, name=f"{name}{deep}{mark}", template=template)
 
 
+def _of_megatron(home: str, mark: str) -> Iterator[Piece]:
+    """What Megatron-core keeps beside them, where its directory was renamed."""
+    beside = Piece("", "", "", shared=True, required=False, companion=True, inside=True)
+    described = replace(beside, name=f"core{mark}", role="core_metadata", template=f"{home}/metadata.json")
+    yield replace(described, formats=("json_member",))
+    common = replace(beside, name=f"common{mark}", role="common", template=f"{home}/common.pt")
+    yield replace(common, formats=("torch_zip", "torch_legacy"), unasked=True)
+
+
 def rest_of_state(home: str, mark: str) -> Piece:
     """What Lightning and Fabric save of a state beside the tensors, last of all; step and epoch are in it."""
     return Piece(
@@ -150,6 +172,7 @@ LAYOUT = Layout(
         *(p for home, mark in HOMES[:-1] for p in _spread(home, mark)),
         *(p for home, mark in HOMES for p in pieces(home, mark, b"" if mark == "_any" else _STATE)),
         *(replace(rest_of_state(home, mark), companion=True) for home, mark in HOMES),
+        *(p for home, mark in HOMES for p in _of_megatron(home, mark)),
     ),
     lacks=_lacks,
     later=_later,

@@ -86,6 +86,7 @@ LAYOUT = Layout(
     read_tracker=_read_tracker,
     tracked=tag,
     needs=("parameter",),
+    needs_any=("model", "layer"),
     saved_with=(("parameter", "optimizer"),),
     reshardable=True,
     compare_steps=False,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -151,6 +152,12 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
         yield _lacking(c, "count of steps or epochs", o)
     if len(c.parts) > 1 or not mine.optimizer:
         yield from _unwritten(c, [o for o, _ in siblings if o.kind is c.kind])
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """The same where a training loop saves all of it each time, as far as the saves on both sides tell."""
+    if c.kind is Kind.PERIODIC and len(beside) > 1:
+        yield from (replace(f, severity=Severity.WARNING) for f in _lacks(c, beside))
 
 
 def _of_ranks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -348,6 +355,7 @@ LAYOUT = Layout(
     steps=_steps,
     check=_check,
     lacks=_lacks,
+    lost=_lost,
     later=_later,
     unclear=_unclear,
     reshardable=True,

@@ -809,6 +809,14 @@ dcp dcp note:dlrover_latest.txt
     meta_epoch_step:meta.pt
   {name}/
     meta_any:meta.pt
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+    core:metadata.json common:common.pt
+  <epoch-|epoch_|epoch=>{epoch}/
+    core_epoch:metadata.json common_epoch:common.pt
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    core_epoch_step:metadata.json common_epoch_step:common.pt
+  {name}/
+    core_any:metadata.json common_any:common.pt
 
 dcp_hf dcp-hf
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/

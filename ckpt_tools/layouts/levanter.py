@@ -38,7 +38,7 @@ LAYOUT = Layout(
     resume=_resume,
     commit="metadata",
     needs=(ROLE,),
-    lacks=lost_arrays,
+    lost=lost_arrays,
     traces=(re.compile(rf"(?:^|/)step-\d+/(?:metadata\.json|(?:{_ARRAYS})/(?:.+/)?\d+(?:\.\d+)*)$"),),
     reshardable=True,
     compare_steps=False,
@@ -48,7 +48,7 @@ LAYOUT = Layout(
     ),
     limits=(
         "nothing lists the arrays: one that is lost is missed where the run has another checkpoint",
-        "a chunk that is not there may be one of zeros",
+        "a chunk that is not there may be one of zeros: it is missed where other checkpoints have it",
         "the framework takes the latest timestamp in metadata.json, and not the highest step",
     ),
 )

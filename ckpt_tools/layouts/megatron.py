@@ -68,6 +68,7 @@ LAYOUT = Layout(
     title="Megatron-LM legacy",
     pieces=(*_pieces("iter_{step:07d}", Kind.PERIODIC, ""), *_pieces("release", Kind.RELEASE, "_release")),
     resume=resume,
+    own_files=True,
     check=_check,
     one_of=(
         ("model", "model_rng"),

@@ -1,5 +1,6 @@
 """Megatron-core's distributed checkpoints: ``iter_N/`` with ``metadata.json``, ``.metadata``,
-``__R_K.distcp`` and, up to mid-2026, ``common.pt``.
+``__R_K.distcp`` and, up to mid-2026, ``common.pt``: since then what it held is ``common_state`` among the
+entries of ``.metadata``, and ``metadata.json`` names no ``common_backend``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece
-from ckpt_tools.layouts.dcp import FORMATS
+from ckpt_tools.layouts.dcp import FORMATS, without_common
 from ckpt_tools.layouts.megatron import read_tracker, resume
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
@@ -18,11 +19,12 @@ from ckpt_tools.model.report import Report
 
 def _iteration(metadata: Metadata) -> int | None:
     return last_word(
-        {k: v for k, v in metadata.items() if not k.startswith("args.") and "optim" not in k}, ("iteration",)
+        {k: v for k, v in metadata.items() if "args." not in k and "optim" not in k}, ("iteration",)
     )
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from without_common(parts)
     yield from named_steps(parts, _iteration, "iteration")
     yield from borrowed(parts, {"data": ("optimizer_step",), "prefixed": ("optimizer_step",)})
 
@@ -34,7 +36,7 @@ def pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
     for piece, name, role, file in (
         (replace(plain, formats=("json_member",)), "metadata_json", "metadata", "metadata.json"),
         (plain, "index", "index", ".metadata"),
-        (torch, "common", "common", "common.pt"),
+        (replace(torch, required=False), "common", "common", "common.pt"),
         (data, "data", "model", "__{rank}_{shard}.distcp"),
         (data, "prefixed", "model", "{name}__{rank}_{shard}.distcp"),
         (
@@ -65,7 +67,7 @@ LAYOUT = Layout(
     read_tracker=read_tracker,
     sized_by="common",
     commit="metadata",
-    needs=("index", "common"),
+    needs=("index",),
     reshardable=True,
     compare_steps=False,
     reference=(

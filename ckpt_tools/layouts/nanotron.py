@@ -32,8 +32,8 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from _missing_ranks([part for part, _ in parts if part.role != "random"])
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
-    for tensor in lost(c, others, _tensors):
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    for tensor in lost(c, beside, _tensors):
         text = f"there is no tensor {tensor!r}, which the run's other checkpoints have"
         yield finding("missing-part", text, path=c.path)
 
@@ -90,7 +90,7 @@ LAYOUT = Layout(
     pieces=tuple(_pieces()),
     resume=_resume,
     check=_check,
-    lacks=_lacks,
+    lost=_lost,
     tracker="latest.txt",
     read_tracker=read_number,
     commit="model_config",

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ckpt_tools.layouts import megatron_core
 from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.dcp import without_common
 from ckpt_tools.layouts.files import told_otherwise
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -21,6 +22,7 @@ HOME = "[{name}-][epoch={epoch}-]step={step}[-{name}]"
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """The name counts from 0, ``global_step`` in common.pt from 1."""
+    yield from without_common(parts)
     yield from told_otherwise(parts, lambda p: (p.step, None, None))
 
 

@@ -58,6 +58,7 @@ LAYOUT = Layout(
         *(replace(piece, unfinished=True) for piece in _pieces("tmp_step_{step}", "_tmp")),
     ),
     resume=_resume,
+    check=dcp.without_common,
     needs=("info",),
     reshardable=True,
     compare_steps=False,

@@ -26,7 +26,7 @@ def _names(c: Checkpoint) -> set[str]:
     return {p.path.rpartition("/")[2] for p in c.parts}
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Files that another save of the run has; or one save, where the files are called after several."""
     mine = _names(c)
     told = (read_bare_name(name) for name in mine if name.endswith(".npz"))
@@ -34,8 +34,8 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     if len(saves - {None}) > 1:
         text = "its files are called after several saves: nothing says that they are one checkpoint"
         yield finding("missing-part", text, path=c.path)
-    for o in others:
-        if (o.layout, o.run) == (c.layout, c.run) and (lost := _names(o) - mine):
+    for o in beside:
+        if lost := _names(o) - mine:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             text = f"{min(lost)}{more}, which {o.path.rpartition('/')[2]} has, is not there"
             yield finding("missing-part", text, path=c.path)
@@ -54,7 +54,7 @@ LAYOUT = Layout(
     title="Directories of NumPy arrays",
     pieces=tuple(_pieces()),
     resume=_resume,
-    lacks=_lacks,
+    lost=_lost,
     reshardable=True,
     compare_steps=False,
     reference="what numpy.save, numpy.savez and mlx.core.savez write, under names that training loops give",

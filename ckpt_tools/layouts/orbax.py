@@ -5,13 +5,14 @@ the saved tree in it, or with a directory for each item; ``….orbax-checkpoint-
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.arrays import lost
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Resume
 
 JSON = ("json_member",)
@@ -72,7 +73,41 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path)  # CheckpointManager.restore(step), Checkpointer.restore(path)
 
 
-def _lacks(checkpoint: Checkpoint, _others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(checkpoint: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Files that the run's saves have in their items; and what commits a save to Google Cloud Storage, which
+    Orbax does not restore without.
+    """
+    if checkpoint.path.startswith("gs://") and all(p.role != "commit" for p in checkpoint.parts):
+        text = "there is no commit_success.txt, which is written last on Google Cloud Storage"
+        yield finding("missing-part", text, path=checkpoint.path)
+    yield from of_tree if (of_tree := list(_without_tree(checkpoint))) else _unlike(checkpoint, beside)
+
+
+def _unlike(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Files that the saves ``beside`` it have, all of them."""
+    for path in lost(c, beside, _named(*_ITEMS)):
+        text = f"there is no {path}, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+    for path in lost(c, beside, _named("sharding")):
+        text = f"there is no {path}, which the run's other checkpoints have: arrays are restored only where "
+        text += "Orbax is told their shardings"
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+
+
+def _named(*roles: str) -> Callable[[Checkpoint], frozenset[str]]:
+    """What reads the paths of files of these roles."""
+
+    def names(c: Checkpoint) -> frozenset[str]:
+        return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if p.role in roles)
+
+    return names
+
+
+_ITEMS = "tree", "manifest", "json"
+"""Roles without which an item cannot be restored."""
+
+
+def _without_tree(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Items of which only the other files are left: nothing says which arrays they had."""
     of_trees = [p for p in checkpoint.parts if p.role in ("tree", "manifest", "sharding")]
     listed = {p.folder.directory.rstrip("/") for p in of_trees if p.role == "tree"}
@@ -163,7 +198,7 @@ LAYOUT = Layout(
     pieces=tuple(_pieces()),
     resume=_resume,
     needs=("tree",),
-    lacks=_lacks,
+    lost=_lost,
     unclear=_unclear,
     reshardable=True,
     compare_steps=False,
@@ -182,9 +217,9 @@ LAYOUT = Layout(
     limits=(
         (
             "before 0.12 a local checkpoint has no commit file, so its absence counts only where the run's "
-            "other checkpoints have one"
+            "other checkpoints have one, and on Google Cloud Storage (gs://), where every version writes it"
         ),
-        "an item of which every file is gone is not missed, where another item with a tree is left",
+        "an item of which every file is gone is missed only where the run's other checkpoints have it",
         (
             "old versions write no _CHECKPOINT_METADATA: without it every directory in one that is called"
             " like a manager's (7/5) is taken for an item of it"

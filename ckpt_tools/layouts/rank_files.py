@@ -75,6 +75,7 @@ LAYOUT = Layout(
     title="A file for each rank",
     pieces=tuple(piece for home, mark in HOMES for piece in _pieces(home, mark)),
     resume=_resume,
+    own_files=True,
     steps=_steps,
     check=_check,
     reference="the names that training loops give; no framework's files lie in such a directory",

@@ -23,8 +23,8 @@ def _steps(_part: Part, metadata: Metadata) -> Steps:
     return number(metadata, STEPS), number(metadata, EPOCHS), None
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
-    for name in lost(c, others, lambda o: frozenset(p.name for p in o.parts)):
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    for name in lost(c, beside, lambda o: frozenset(p.name for p in o.parts)):
         text = f"there is no {name}, which the trial's other checkpoints have"
         yield finding("missing-part", text, path=c.path)
 
@@ -52,7 +52,7 @@ LAYOUT = Layout(
     pieces=tuple(_pieces()),
     resume=_resume,
     steps=_steps,
-    lacks=_lacks,
+    lost=_lost,
     reshardable=True,
     compare_steps=False,
     reference=(

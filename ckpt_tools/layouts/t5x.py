@@ -52,13 +52,13 @@ LAYOUT = Layout(
     resume=_resume,
     check=_check,
     needs=("index", ROLE),
-    lacks=lost_arrays,
+    lost=lost_arrays,
     reshardable=True,
     compare_steps=False,
     reference="t5x/checkpoints.py Checkpointer.save(), _write_state_to_tensorstore(), latest_step()",
     limits=(
         "nothing lists the arrays: one that is lost is missed where the run has another checkpoint",
-        "a chunk that is not there may be one of zeros",
+        "a chunk that is not there may be one of zeros: it is missed where other checkpoints have it",
         "the state of the data set (train_ds-…) is not looked at",
     ),
 )

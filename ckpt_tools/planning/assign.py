@@ -286,16 +286,16 @@ def _without_files(gaps: Mapping[_Gap, Sequence[int]], world: int, path: str) ->
 
 
 def _unknown(of: ranges.Ranges, world: int) -> str:
+    unknown = "and no rank is known to hold the same state"
     if ranges.size(of) == 1:
-        return (
-            f"{ranges.ranks(of, world)} has no file in this checkpoint, and no replica group is known for it"
-        )
-    return f"there is no file in this checkpoint, and no known replica group, for {ranges.ranks(of, world)}"
+        return f"{ranges.ranks(of, world)} has no file in this checkpoint, {unknown}"
+    return f"there is no file in this checkpoint, {unknown}, for {ranges.ranks(of, world)}"
 
 
 def _unusable(gap: _Gap, of: ranges.Ranges, world: int) -> str:
+    same = f"a rank that holds the same state ({gap.group})"
     if ranges.size(of) == 1:
-        others = f", nor has another member of its replica group ({gap.group})" if gap.group else ""
+        others = f", nor has {same}" if gap.group else ""
         return f"{ranges.ranks(of, world)} has no usable {gap.role} file{others}"
-    others = f", nor in their replica groups ({gap.group})," if gap.group else ""
+    others = f", nor one of {same}," if gap.group else ""
     return f"there is no usable {gap.role} file{others} for {ranges.ranks(of, world)}"

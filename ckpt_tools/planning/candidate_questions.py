@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from shlex import quote
 
@@ -19,6 +18,7 @@ from ckpt_tools.model.plan import Assignment
 from ckpt_tools.model.report import Report
 from ckpt_tools.planning.newest import UNKNOWN
 from ckpt_tools.planning.run import Run
+from ckpt_tools.storage.urls import real_path
 
 _SIBLINGS = 100_000
 """Files of other checkpoints, nearest in time first, whose times are compared: enough for what is usual."""
@@ -31,7 +31,7 @@ def require_groups(c: Checkpoint, assignment: Assignment) -> None:
     texts = (f.message for f in assignment.findings if f.code == "replica-groups-needed")
     raise UsageError(
         f"{'; '.join(texts)} ({c.path})",
-        "say --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, "
+        "say which ranks hold the same: --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, "
         "parallel sizes such as --tp, or --replicas all",
     )
 
@@ -64,7 +64,7 @@ def two_attempts(
         return finding("mixed-attempts", text, path=c.path, severity=Severity.ERROR)
     name = c.parts[0].home or found.newer[0].path
     paths = {name, *(p.path for p in c.parts)}
-    if {os.path.realpath(path) for path in same_save}.isdisjoint(map(os.path.realpath, paths)):
+    if {real_path(path) for path in same_save}.isdisjoint(map(real_path, paths)):
         hint = "if they are of one save, and some were only restored or copied"
         raise UsageError(text, f"{hint}: --same-save {quote(name)}; else move it out of ROOT")
     return None

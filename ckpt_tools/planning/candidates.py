@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -40,10 +39,25 @@ from ckpt_tools.planning.topology import expert_names, find_topology, saved_size
 from ckpt_tools.planning.tracker_order import from_tracker
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
+from ckpt_tools.storage.urls import absolute, is_url
 
 
 def number(checkpoints: Sequence[Checkpoint]) -> str:
     return "1 checkpoint exists" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints exist"
+
+
+def _how_to_create(root: str) -> str:
+    from shlex import quote  # only after a mistake: it costs start-up time
+
+    if is_url(root):
+        return (
+            "check its spelling; before a first launch create it once by hand: upload an empty object called"
+            f" {root}/.keep"
+        )
+    return (
+        "check its spelling and that its file system is mounted; "
+        f"before a first launch create it once by hand: mkdir {quote(root)}"
+    )
 
 
 class Candidates:
@@ -62,7 +76,7 @@ class Candidates:
     def __init__(
         self, root: str, selection: Selection, progress: Progress | None, cache: Cache | None = None
     ) -> None:
-        self.root = os.path.abspath(root)
+        self.root = absolute(root)
         self.selection = selection
         self.layouts = layouts_of(selection)
         self.progress = progress
@@ -244,12 +258,7 @@ class Candidates:
             text = "it does not exist: this is taken for a first launch (--allow-missing)"
             self.warnings.append(finding("missing-root", text, path=self.root))
             return
-        from shlex import quote  # only after a mistake: it costs start-up time
-
-        hint = (
-            "check its spelling and that its file system is mounted; "
-            f"before a first launch create it once by hand: mkdir {quote(self.root)}"
-        )
+        hint = _how_to_create(self.root)
         if self.selection.allow_missing:
             hint += "; --allow-missing counts only together with --allow-none"
         raise CannotLook(str(error), hint) from error
@@ -260,7 +269,7 @@ class Candidates:
         Raises CkptError unless the question allows that and nothing speaks against it.
         """
         if not everything and self.session.found.alone:
-            text = f"{self.root} is a file that is no checkpoint ckpt knows"
+            text = f"{self.root} is a file, and not a checkpoint that ckpt knows"
             raise CannotLook(text, "name the directory of the checkpoints")
         from ckpt_tools.planning import first_launch  # most questions are about a run that is there
 
@@ -282,7 +291,7 @@ class Candidates:
         gasps = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
         if len(runs) > 1 and not (len(runs) == 2 and len(gasps) == 1):
             text = f"{self.root} holds {completeness.listed(runs)}"
-            raise UsageError(text, f"say which with --run, --prefix or --layout{self._if_one_run(runs)}")
+            raise UsageError(text, f"{filters.naming_one(runs)}{self._if_one_run(runs)}")
         return finished
 
     def _if_one_run(self, runs: Iterable[tuple[str, str]]) -> str:

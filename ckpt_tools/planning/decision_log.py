@@ -14,7 +14,9 @@ from ckpt_tools.model.plan import EarlierStart, LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import directories
 from ckpt_tools.storage import trust
+from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.urls import absolute, real_path
 
 LAST = "last.json"
 """The last start of a root that had a checkpoint."""
@@ -36,9 +38,9 @@ def place(plan_dir: str, root: str) -> str:
     """The directory of the decisions about one root. Raises UsageError where it would lie inside the root."""
     import xxhash
 
-    root, plan_dir = os.path.abspath(root), os.path.abspath(plan_dir)
-    inside = os.path.realpath(plan_dir) + os.sep
-    if inside.startswith(os.path.realpath(root).rstrip(os.sep) + os.sep):
+    root, plan_dir = absolute(root), absolute(plan_dir)
+    inside = real_path(plan_dir) + os.sep
+    if inside.startswith(real_path(root).rstrip(os.sep) + os.sep):
         raise UsageError(
             f"--plan-dir {plan_dir} lies inside {root}, where ckpt never writes",
             "name a directory outside it",
@@ -186,4 +188,9 @@ def _another_run(before: EarlierStart, selection: Selection) -> bool:
     the question is about one run.
     """
     narrowed = (selection.run, selection.prefix, selection.layout) != (None, None, None)
-    return narrowed and os.path.lexists(before.path)
+    if not narrowed:
+        return False
+    try:
+        return there(before.path)
+    except OSError:  # nobody can say so
+        return False

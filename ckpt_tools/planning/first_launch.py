@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.completeness import listed, why_unfinished
+from ckpt_tools.discovery.file_stat import is_link
 from ckpt_tools.discovery.sidecars import DVC, read_tracker, stands_for_nothing_here
 from ckpt_tools.discovery.unrecognised import LARGE, Suspect, suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
@@ -27,6 +28,8 @@ from ckpt_tools.planning.filters import belongs
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings.resolve import nearest
+from ckpt_tools.storage.retry import is_directory, status
+from ckpt_tools.storage.urls import common, is_url
 
 _LISTED = 16
 """Files that get a finding of their own; one more finding counts the others."""
@@ -118,7 +121,7 @@ def _no_such_run(session: Session, selection: Selection, others: Sequence[Checkp
 
 def _scope(root: str, selection: Selection) -> Scope:
     run = (selection.run or "").rstrip("/")
-    run = os.path.relpath(run, root) if os.path.isabs(run) else run
+    run = os.path.relpath(run, root) if os.path.isabs(run) or is_url(run) else run
     return partial(_inside, root, "" if run == "." else run, selection.prefix or "")
 
 
@@ -309,7 +312,7 @@ def _names(session: Session, paths: Sequence[str]) -> str:
 def _each(code: str, text: str, paths: Sequence[str]) -> Iterator[Finding]:
     yield from (finding(code, text, path=p) for p in paths[:_LISTED])
     if len(paths) > _LISTED:
-        yield finding(code, f"{len(paths) - _LISTED:,} more such files", path=os.path.commonpath(paths))
+        yield finding(code, f"{len(paths) - _LISTED:,} more such files", path=common(paths))
 
 
 def _tracker_findings(session: Session, inside: Scope) -> Iterator[Finding]:
@@ -319,12 +322,27 @@ def _tracker_findings(session: Session, inside: Scope) -> Iterator[Finding]:
         if layout.tracker and layout.read_tracker:
             readers.setdefault(layout.tracker, []).append(layout.read_tracker)
     for (name, directory), path in session.found.trackers.items():
-        if name in readers and inside(os.path.join(directory, name)) and not os.path.isdir(path):
+        if name in readers and inside(os.path.join(directory, name)) and not _is_directory(path):
             yield _tracker_finding(path, readers[name])
 
 
+def _is_directory(path: str) -> bool:
+    try:
+        return is_directory(path)
+    except OSError:  # whoever reads it learns why
+        return False
+
+
+def _leads_somewhere(link: str) -> bool:
+    try:
+        status(link)
+    except OSError:
+        return False
+    return True
+
+
 def _tracker_finding(path: str, readers: Sequence[TrackerReader]) -> Finding:
-    if os.path.islink(path) and not os.path.exists(path):
+    if is_link(path) and not _leads_somewhere(path):
         text = f"it leads to {os.readlink(path)}, which is not there"
         return finding("dangling-tracker", text, path=path)
     data = read_tracker(path, TRACKER_LIMIT)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck import twins
+from ckpt_tools.crosscheck.lost import lost, zeroed
 from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CannotLook, UsageError
@@ -120,6 +121,16 @@ class Review:
 
     # ---- is it complete
 
+    @cached_property
+    def lost(self) -> tuple[Finding, ...]:
+        """What is gone of it beside the other saves of its run."""
+        return tuple(lost(self.session, self.candidate.named, self.beside))
+
+    @cached_property
+    def beside(self) -> list[Checkpoint]:
+        """The saves of its run before and after it."""
+        return self.run.beside.beside(self.candidate.named)
+
     def _absent(self) -> list[Finding]:
         """What the candidate lacks as a whole; files of single ranks are missed where these ask for them."""
         c = self.candidate.whole
@@ -131,6 +142,7 @@ class Review:
             if f.code in ("missing-part", "mixed-attempts") or (nobody_asks and f.severity is Severity.ERROR)
         ]
         absent = absent or [*self._sealed_and_gone(), *without_model(self.session, c)]
+        absent += [f for f in self.lost if f.severity is Severity.ERROR]
         return [*absent, *layout.lacks(self.candidate.named, self.run.candidates)]
 
     def _about_seals(self) -> Iterator[Finding]:
@@ -173,7 +185,12 @@ class Review:
         """The files to load at the level asked for, one by one and beside each other."""
         self._prefetch(parts)
         wrong = {p.path: why for p in parts if (why := self._wrong_by_itself(p)) is not None}
-        warnings = [f for f in self._about_seals() if f.severity is Severity.WARNING]
+        warnings = [f for f in (*self._about_seals(), *self.lost) if f.severity is Severity.WARNING]
+        for f in zeroed(self.session, self.candidate.whole, self.beside):
+            if f.severity is Severity.WARNING:
+                warnings.append(f)
+            elif f.path is not None:
+                wrong.setdefault(f.path, []).append(f)
         for path, f, twin in self.contradictions.of(self.candidate, parts):
             if twin is not None:
                 self.twins[path, f] = twin

@@ -7,6 +7,7 @@ from itertools import chain
 
 from ckpt_tools.model.plan import FileLoad, Load, RankLoad
 from ckpt_tools.model.report import Level, Report
+from ckpt_tools.storage.urls import is_url
 
 
 def file_loads(loads: Iterable[Load], reports: Mapping[str, Report]) -> tuple[FileLoad, ...]:
@@ -15,7 +16,7 @@ def file_loads(loads: Iterable[Load], reports: Mapping[str, Report]) -> tuple[Fi
 
 
 def _file_load(load: Load, report: Report | None) -> FileLoad:
-    p = load.part
+    p, (etag, version) = load.part, _in_store(load.part.path)
     return FileLoad(
         role=p.role,
         path=p.path,
@@ -26,11 +27,28 @@ def _file_load(load: Load, report: Report | None) -> FileLoad:
         source_rank=p.rank,
         substituted=load.substituted and p.rank is not None,
         reason=load.reason,
+        etag=etag,
+        version=version,
     )
 
 
+def _in_store(path: str) -> tuple[str, str]:
+    """The ETag and the version that a file had when it was judged; nothing of one of this machine."""
+    if not is_url(path):
+        return "", ""
+    from ckpt_tools.storage.stores.again import object_of
+
+    try:
+        of = object_of(path)
+    except OSError:
+        return "", ""  # it is looked at again before anybody is told of it
+    return of.etag, of.version
+
+
 def fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[FileLoad] = ()) -> str:
-    """XXH3-128 (hex) over the sorted (path below ``root``, size, mtime_ns) of the files, and the rank map."""
+    """XXH3-128 (hex) over the sorted (path below ``root``, size, mtime_ns) of the files, with the ETags of
+    those in a store, and the rank map.
+    """
     import xxhash
 
     def name(f: FileLoad) -> str:
@@ -38,8 +56,9 @@ def fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[FileLoad]
 
     digest = xxhash.xxh3_128()
     planned = chain(shared, chain.from_iterable(r.files for r in ranks))
-    for path, size, mtime_ns in sorted({(name(f), f.size, f.mtime_ns) for f in planned}):
-        digest.update(f"{path}\0{size}\0{mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    for path, size, mtime_ns, etag in sorted({(name(f), f.size, f.mtime_ns, f.etag) for f in planned}):
+        tag = f"\0{etag}" if etag else ""
+        digest.update(f"{path}\0{size}\0{mtime_ns}{tag}\n".encode("utf-8", "surrogateescape"))
     for r in ranks:
         names = "\0".join(map(name, r.files))
         digest.update(f"{r.rank}\0{names}\n".encode("utf-8", "surrogateescape"))

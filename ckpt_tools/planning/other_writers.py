@@ -19,7 +19,8 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import FileLoad
 from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import patiently
+from ckpt_tools.storage.retry import status
+from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.walk import SLOW, THREADS
 
 STATS = 256
@@ -45,15 +46,29 @@ def require_unchanged(planned: Iterable[FileLoad]) -> None:
     Raises CannotLook when it is not.
     """
     files = {f.path: f for f in planned}
-    for path, now in stats(list(files)):
+    failed = _asked_again([path for path in files if is_url(path)])
+    for path, seen in stats(list(files)):
+        now = failed.get(path, seen)
         if isinstance(now, OSError):
             raise CannotLook(
                 f"{path}, which was chosen, cannot be looked at any more: {now.strerror}", _hint(path)
             ) from now
-        if now != (files[path].size, files[path].mtime_ns):
+        if now != (files[path].size, files[path].mtime_ns) or etag_of(path) != files[path].etag:
             raise CannotLook(
                 f"{path} is in use: it has changed since it was chosen and verified", _hint(path)
             )
+
+
+def etag_of(path: str) -> str:
+    """The ETag of an object as it was asked for last; "" of a file, and where there is none."""
+    if not is_url(path):
+        return ""
+    from ckpt_tools.storage.stores.again import object_of
+
+    try:
+        return object_of(path).etag
+    except OSError:
+        return ""
 
 
 class Inspection(NamedTuple):
@@ -93,14 +108,18 @@ def _written(
     checkpoints: Sequence[Checkpoint], look: Inspection, chosen: Checkpoint | None
 ) -> tuple[dict[str, str], dict[str, OSError]]:
     """(what was written: path -> how that shows; what could not be asked about: path -> why)."""
+    directories = _directories(checkpoints, chosen, look.root)
+    unlisted = _listed_again([*directories, *_homes(checkpoints)]) if is_url(look.root) else {}
     young = (p for c in checkpoints for p in c.parts if look.young(p.mtime_ns))
     written = dict(_young(((p.path, p.mtime_ns) for p in young), look))
     temporary = list(stats(look.temporary[-STATS:]))
     written.update(_young(((path, now[1]) for path, now in temporary if not isinstance(now, OSError)), look))
     changed, unknown = _changed(_newest(checkpoints))
     written.update(changed)
-    for directory in _directories(checkpoints, chosen, look.root):
+    for directory in directories:
         try:
+            if directory in unlisted:
+                raise unlisted[directory]
             written = {**_entered(directory, look), **written}
         except FileNotFoundError:
             pass  # the run is a prefix of names, or its files have vanished, which was said
@@ -130,6 +149,8 @@ def _change(before: Seen, now: Seen) -> str:
 
 
 def _hint(path: str) -> str:
+    if is_url(path):
+        return "another process writes there: end it, then start again"
     return (
         f"another process writes there ('fuser -v {path}' names one of this machine): "
         "end it, then start again"
@@ -157,6 +178,27 @@ def _directories(checkpoints: Sequence[Checkpoint], chosen: Checkpoint | None, r
     return [d for d in dict.fromkeys(chain(bases or [root], homes)) if d][:DIRECTORIES]
 
 
+def _homes(checkpoints: Sequence[Checkpoint]) -> list[str]:
+    """The directories of the files that are asked about again."""
+    return list({os.path.dirname(p.path): None for p in _newest(checkpoints)})[:DIRECTORIES]
+
+
+def _asked_again(urls: Sequence[str]) -> dict[str, OSError]:
+    """Ask about objects of a store anew; what could not be asked about, and why."""
+    if not urls:
+        return {}
+    from ckpt_tools.storage.stores.again import look_again
+
+    return look_again(urls)
+
+
+def _listed_again(urls: Sequence[str]) -> dict[str, OSError]:
+    """List directories of a store anew; those that could not be listed, and why."""
+    from ckpt_tools.storage.stores.again import list_again
+
+    return list_again(urls)
+
+
 def _young(files: Iterable[tuple[str, int]], look: Inspection) -> Iterator[tuple[str, str]]:
     for path, mtime_ns in files:
         if look.young(mtime_ns):
@@ -167,7 +209,7 @@ def _entered(directory: str, look: Inspection) -> dict[str, str]:
     """Entries that appeared in a directory since then; the directory itself where only its own time tells
     that. Raises OSError.
     """
-    if not look.young(patiently(os.stat, directory).st_mtime_ns):
+    if not look.young(status(directory).st_mtime_ns):
         return {}
     times = list[tuple[str, int]]()
     for e in [e for e in entries_of(directory) if not e.is_dir(follow_symlinks=False)][-STATS:]:
@@ -196,7 +238,7 @@ def stats(paths: Sequence[str]) -> Iterator[tuple[str, Seen | OSError]]:
 
 def _stat(path: str) -> Seen | OSError:
     try:
-        st = patiently(os.stat, path)
+        st = status(path)
     except OSError as e:
         return e
     return st.st_size, st.st_mtime_ns

@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck import unfinished
+from ckpt_tools.crosscheck.lost import headless
 from ckpt_tools.crosscheck.trackers import tracker_findings
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.losses import losses
@@ -21,7 +22,6 @@ from ckpt_tools.errors import (
     UsageError,
 )
 from ckpt_tools.findings import finding
-from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
@@ -36,7 +36,7 @@ from ckpt_tools.model.plan import (
     Resume,
     Rollback,
 )
-from ckpt_tools.planning import choice_warnings, other_writers, smaller_job
+from ckpt_tools.planning import choice_warnings, missing_ranks, other_writers, smaller_job
 from ckpt_tools.planning.candidates import Candidates, number
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.common_steps import newest_untold
@@ -46,9 +46,8 @@ from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import in_order, ordered
 from ckpt_tools.planning.topology import ALONE, HIGHEST
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
+from ckpt_tools.storage.urls import is_url
 
-_NAMED = 4
-"""Saves of which it is said what they lack."""
 _TELLING = 8
 """Files at most that are asked for the step and the epoch."""
 
@@ -275,7 +274,9 @@ class Planner(Candidates):
         reasons = "; ".join(dict.fromkeys(f.code for f in errors))
         if self.selection.no_fallback:
             return NotNewest(f"the newest checkpoint is not usable ({reasons})", plan=plan)
-        return NoneUsable(f"{number(ranked)}, none is usable ({reasons})", _lacking(choice), plan=plan)
+        return NoneUsable(
+            f"{number(ranked)}, none is usable ({reasons})", missing_ranks.hint(choice), plan=plan
+        )
 
     def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
         """The plan that loads ``c``, which is the choice as this machine has found it.
@@ -284,6 +285,10 @@ class Planner(Candidates):
         """
         assignment = choice.assignment
         assert assignment is not None  # noqa: S101 - there is a choice; for the type checker
+        if is_url(self.root):
+            from ckpt_tools.storage.stores.again import learn_versions
+
+            learn_versions([part.path for part in assignment.parts])
         ranks = tuple(RankLoad(r, self._files(loads)) for r, loads in sorted(assignment.loads.items()))
         shared = self._files(assignment.shared)
         loaded = [*shared, *(f for r in ranks for f in r.files)]
@@ -356,6 +361,8 @@ class Planner(Candidates):
         yield from assignment.findings
         yield from self._warnings_of_files(parts)
         yield from losses(c, self.expected)
+        if self.session.found.strange:
+            yield from headless(self.session, self.session.members(c))
         yield from tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
         yield from choice_warnings.unfinished(
             self.unfinished, c, self._by, self.root, self.under_way, layouts=self.layouts
@@ -407,24 +414,3 @@ def _in_words(rollback: Rollback | None) -> Rollback | None:
     steps = rollback.origin - rollback.target
     why = f"the dying-gasp checkpoint at step {rollback.origin} is not usable: {rollback.why}"
     return replace(rollback, why=f"{why}; {steps} steps are lost")
-
-
-def _lacking(choice: Choice) -> str:
-    """Where each save lacks ranks, and nothing else is wrong: which, and what to do. Empty where it is not
-    so.
-    """
-    lacks = []
-    for rejected in choice.rejected:
-        errors = [f for f in rejected.findings if f.severity is Severity.ERROR]
-        if not errors or any(f.code != "missing-rank" or f.follows or not f.ranks for f in errors):
-            return ""
-        of = ranges.words(tuple(sorted({pair for f in errors for pair in f.ranks})))
-        noun = "rank" if of.isdigit() else "ranks"
-        lacks.append(f"{rejected.checkpoint.label} lacks {noun} {of}")
-    if not lacks:
-        return ""
-    more = f" and {len(lacks) - _NAMED:,} more are not" if len(lacks) > _NAMED else ""
-    return (
-        f"no save is whole: {'; '.join(lacks[:_NAMED])}{more}. Nothing was started: bring the files of these"
-        " ranks back, from their own disk or a backup, or say who may stand in for whom with --replica-groups"
-    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
+from ckpt_tools.crosscheck.beside import Neighbours
 from ckpt_tools.discovery.completeness import Expected
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -24,6 +26,11 @@ class Run:
     expected: Expected
     topology: Topology
     saved: int | None
+
+    @cached_property
+    def beside(self) -> Neighbours:
+        """The candidates in their order, to find those before and after each."""
+        return Neighbours(self.candidates)
 
 
 @frozen

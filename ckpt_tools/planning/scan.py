@@ -30,6 +30,7 @@ def scan_root(
         exclude=selection.exclude,
         trust=selection.trust,
         layouts=selection.layouts,
+        stores=selection.stores,
         progress=progress,
     )
     s = open_session(root, options, listing=True)

@@ -7,7 +7,8 @@ from ckpt_tools.formats import FORMATS
 from ckpt_tools.formats.common.format import RankGroups
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.trust import Trust
+from ckpt_tools.storage.trust import Trust, Untrusted
+from ckpt_tools.storage.urls import is_url
 
 
 def strategy_groups(directory: str, world_size: int) -> RankGroups:
@@ -27,6 +28,11 @@ def require_trusted(directory: str, root: str, trusted: Trust) -> None:
     """
     if inside(directory, root):
         return
+    if is_url(directory):
+        raise Untrusted(
+            f"--strategy-dir {directory} lies outside {root}, and nothing tells who may write there",
+            "copy its files to a directory of your own, and name that",
+        )
     try:
         with trust.named("--strategy-dir"):
             trust.check(directory, trusted)

@@ -26,7 +26,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.bare_files import has_optimizer
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage import LocalSource, ShortRead
+from ckpt_tools.storage import ShortRead, opened
 
 _BLOCK = 1 << 20
 _MOST = 512
@@ -157,7 +157,7 @@ def _same_bytes(s: Session, file: BareFile, part: Part) -> bool:
     if file.size != part.size:
         return False
     try:
-        with LocalSource(file.path) as one, LocalSource(part.path) as other:
+        with opened(file.path) as one, opened(part.path) as other:
             sizes = ((at, min(_BLOCK, part.size - at)) for at in range(0, part.size, _BLOCK))
             return all(one.read(at, size) == other.read(at, size) for at, size in sizes)
     except OSError as why:

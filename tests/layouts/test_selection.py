@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_trees import materialise
+from places import LAYOUT_TREES
 from small_files import mindspore, saved, tensor, trainer
 
 from ckpt_tools import cli
@@ -22,8 +25,23 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage.rate import Rate
 
 DAY = 1_700_000_000
+SEVERAL = [
+    pytest.param(LAYOUT_TREES / case / "expected.json", id=case)
+    for case in ("dcp/two_runs", "deepspeed-universal/beside", "keras/callback")
+]
 LATEST = "latest_checkpointed_iteration.txt"
 GROUPS: dict[str, Any] = {"replica_groups": {"": ((0, 2), (1, 3))}}
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_of_several_runs_the_hint_names_flags_that_leave_one(case: Path, tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    with pytest.raises(UsageError, match="holds several runs") as raised:
+        plan(root)
+    words = shlex.split(raised.value.hint.partition("say which one, such as ")[2].partition(";")[0])
+    asked = {flag.removeprefix("--"): value for flag, value in zip(words[::2], words[1::2], strict=True)}
+    made = plan(root, Selection(**asked))
+    assert asked and made.checkpoint and made.checkpoint.path.startswith(str(root))
 
 
 def put(root: Path, name: str, data: bytes | str, at: int = 0) -> Path:

@@ -28,6 +28,10 @@ _SHORT, _WIDE = struct.Struct("<3I"), struct.Struct("<I2Q")  # data descriptors,
 _FLAGS = 0x0001 | 0x0006 | 0x0008 | 0x0800  # encrypted, deflate's effort, data descriptor, UTF-8
 _TORCH_FLAGS = 0x0808
 _NEAR = 256
+_FIELD, _ALIGNED = 4, 64
+"""Torch puts a field before each payload, of these four bytes and as many more as begin the payload at a
+multiple of 64 (caffe2/serialize/inline_container.cc, getPadding).
+"""
 
 
 class Record(NamedTuple):
@@ -76,6 +80,16 @@ class _Near:
     def __init__(self, source: Source) -> None:
         self.source, self.at, self.data = source, 0, b""
 
+    def await_headers(self, directory: Sequence[Entry]) -> None:
+        """Tell a source far away what is read next."""
+        if (wait := getattr(self.source, "await_ranges", None)) is not None:
+            wait([(max(0, e.header - _WIDE.size - 4), _NEAR + len(e.raw)) for e in directory])
+
+    def spares(self, offset: int, length: int) -> bool:
+        """Whether the source is so far away that these bytes are not worth a request."""
+        spares = getattr(self.source, "spares", None)
+        return spares is not None and bool(spares(offset, length))
+
     def get(self, offset: int, length: int) -> bytes:
         if not (self.at <= offset and offset + length <= self.at + len(self.data)):
             left = max(self.source.size - offset, length)
@@ -96,10 +110,15 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
     near, at = _Near(source), 0
     directory.sort(key=lambda e: e.header)
     borders = (*(e.header for e in directory[1:]), end.directory)
+    near.await_headers(directory)
     for e, border in zip(directory, borders, strict=True):
         name = name_of(e)
         if e.header != at:
             yield _gap(near, at, e.header, f"record {name[:200]!r}", "two records overlap")
+        if torch and (payload := _assumed(near, e, border)) >= 0:
+            records.append(Record(name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
+            at = border
+            continue
         head = near.get(e.header, _LOCAL.size)
         payload = _as_torch_writes(near, e, head, border) if torch else -1
         if payload >= 0:
@@ -121,6 +140,19 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
         yield _gap(near, at, end.directory, "the directory", "a record overlaps the directory")
     yield from _names(records, torch)
     return records
+
+
+def _assumed(near: _Near, e: Entry, border: int) -> int:
+    """Where the payload begins if the record fills its place as torch would have it, where its header or what
+    follows it would cost a request of its own; else -1.
+    """
+    if e.flags != _TORCH_FLAGS or e.method != STORED or e.wide or e.stored != e.size:
+        return -1
+    payload = -(-(e.header + _LOCAL.size + len(e.raw) + _FIELD) // _ALIGNED) * _ALIGNED
+    if border - payload - e.stored not in (_SHORT.size + 4, _WIDE.size + 4):
+        return -1
+    far = near.spares(e.header, payload - e.header) or near.spares(payload + e.stored, _SHORT.size + 4)
+    return payload if far else -1
 
 
 def _gap(near: _Near, at: int, begin: int, before: str, overlap: str) -> Finding:

@@ -42,6 +42,8 @@ class Claim(NamedTuple):
     at them, one after the other.
     With ``follow``, the check fills ``Anatomy.members`` in its turn, with paths relative to the index's
     directory (an OCDBT tree). ``fetch`` is the command that brings a file which nobody has fetched yet.
+    ``spared`` says what can still be done without the file, where that is enough to resume: its loss is a
+    warning.
     """
 
     format: str
@@ -51,6 +53,7 @@ class Claim(NamedTuple):
     follow: bool = False
     joint: bool = False
     fetch: str = ""
+    spared: str = ""
 
 
 @dataclass

@@ -101,6 +101,14 @@ def claim(
     return Claim(of, check, whole=whole, optional=optional)
 
 
+def whole_digests(of: Claim) -> dict[str, bytes]:
+    """The digests of a whole file in what a manifest says of it, by their algorithms; {} for other claims."""
+    check = of.check
+    if not isinstance(check, partial) or check.func is not compare:
+        return {}
+    return {d.algorithm: d.value for d in check.keywords["digests"] if (d.start, d.end) == (0, -1)}
+
+
 def _of_nothing(digest: Digest) -> bytes | int | None:
     return maker(digest, 0)().digest() if can_compare(digest.algorithm) else None
 

@@ -27,6 +27,7 @@ _SCALARS = (
     "step",
     "sharded_backend",
     "sharded_backend_version",
+    "common_backend",
     "last_epoch",
     "last_step",
     "current_step",  # kohya's train_state.json

@@ -13,7 +13,7 @@ from ckpt_tools.formats import FORMATS, HEAD, Damage, format_of
 from ckpt_tools.formats.common.format import RankGroups
 from ckpt_tools.formats.mindspore.strategy_groups import Strategy, from_json, stage_groups
 from ckpt_tools.formats.mindspore.strategy_proto import MAX_SIZE, read
-from ckpt_tools.storage import BytesSource, LocalSource, ShortRead
+from ckpt_tools.storage import BytesSource, OpenFile, ShortRead, opened
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import patiently
 
@@ -160,7 +160,7 @@ def _content(path: str) -> bytes | None:
     A .ckpt that is called a strategy file and is nothing else must be one.
     """
     is_json = path.endswith(".json")  # MindSpore takes only *.json for JSON
-    with LocalSource(path) as source:
+    with opened(path) as source:
         if not (source.size <= MAX_SIZE if is_json else _may_be_binary(path, source)):
             return None
         if source.size > MAX_SIZE:
@@ -171,7 +171,7 @@ def _content(path: str) -> bytes | None:
     return None if is_json and _JSON_KEY not in data else data
 
 
-def _may_be_binary(path: str, source: LocalSource) -> bool:
+def _may_be_binary(path: str, source: OpenFile) -> bool:
     """Whether a file begins as a strategy file does, or is called one and is nothing else."""
     head = source.read(0, min(HEAD, source.size))
     own = format_of("mindspore_strategy")

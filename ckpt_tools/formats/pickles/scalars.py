@@ -84,7 +84,7 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
     """Fill ``metadata`` and ``keys`` from the top level of ``value``; the attributes of ``args`` become
     ``args.<name>``, whole numbers of ``_COUNTING`` likewise.
     """
-    top = members(value)
+    top = members(value) or _in_common(value)
     for k, v in list(top.items())[:_MANY]:
         anatomy.keys.add(text(k))
         got = scalar(v)
@@ -99,6 +99,12 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
             got = scalar(v)
             if got and type(got[0]) is int:
                 anatomy.metadata[f"{home}.{text(k)}"] = got[0]
+
+
+def _in_common(value: Any) -> dict[Any, Any]:
+    """What Megatron-core keeps of all ranks, without a file of its own: a list of one dict."""
+    held = members(value[0]) if type(value) is list and len(value) == 1 else {}
+    return held if "iteration" in held else {}
 
 
 def _below(top: dict[Any, Any], path: Sequence[str]) -> Any:

@@ -9,6 +9,8 @@ from typing import Any
 
 from ckpt_tools.checksum import Hash
 from ckpt_tools.formats.common.stored_digests import Digest, can_compare, maker
+from ckpt_tools.model.seal import SealedFile
+from ckpt_tools.model.store_checksum import NAMES
 
 
 class Crc64Nvme:
@@ -23,6 +25,14 @@ class Crc64Nvme:
 
     def digest(self) -> bytes:
         return self._value.to_bytes(8, "big")
+
+
+def known_digests(file: SealedFile, algorithm: str = "") -> dict[str, bytes]:
+    """The digests of a whole file that a seal has and stores keep as well; ``algorithm`` is that of the
+    seal's own.
+    """
+    told = {"crc32": file.crc32, "crc32c": file.crc32c, **file.also, algorithm: file.digest}
+    return {name: bytes.fromhex(text) for name, text in told.items() if name in NAMES}
 
 
 def hash_of(name: str) -> Callable[[], Hash] | None:

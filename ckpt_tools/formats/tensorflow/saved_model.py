@@ -14,6 +14,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
 from ckpt_tools.formats.common.protobuf import Field, Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, remember
+from ckpt_tools.formats.common.zeros import all_zero
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
@@ -107,7 +108,8 @@ def _values(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
 def _asset(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """A file of any kind, of which the model says nothing but its name."""
     anatomy.explain(0, source.size, "an asset of the model", Guard.UNPROTECTED)
-    return iter(())
+    if source.size and all_zero(source):
+        yield finding("zero-filled", f"all {source.size:,} bytes are zero", offset=0)
 
 
 FORMAT = Format(
@@ -119,7 +121,7 @@ FORMAT = Format(
     protects="nothing; the values of its variables carry checksums of their own",
     limits=(
         "a flipped bit in a node or a signature is not seen",
-        "of an asset only that it is there",
+        "of an asset only that it is there, and that it holds more than zeros",
         "a cut between two graphs of one file is not seen: protobuf has no end mark",
         "saved_model.pbtxt and saved_model.cpb are not read",
     ),

@@ -27,7 +27,8 @@ from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
-from ckpt_tools.storage.retry import ABSENT, patiently
+from ckpt_tools.storage.listing import names_of
+from ckpt_tools.storage.retry import ABSENT
 
 _SHARD = re.compile(r"(.+)\.data-\d{5,}-of-\d{5,}", re.DOTALL)
 _VERSION = 1
@@ -59,9 +60,7 @@ def ours(source: Source) -> bool:
     """
     directory, name = os.path.split(source.path)
     try:
-        return has_footer(source) or any(
-            name in _index_of(e) for e in patiently(os.listdir, directory or ".")
-        )
+        return has_footer(source) or any(name in _index_of(e) for e in names_of(directory))
     except ABSENT:
         return False
 

@@ -36,6 +36,8 @@ _ENTRY, _VALUE, _KEY = (
 _FIRST = re.compile(rb'\s?\{\s*"(?:%s)"\s*:' % "|".join(_TOP).encode())
 _STORED = frozenset({"jax.Array", "np.ndarray", "scalar"})
 _LISTED = 16
+_ARRAYS = "array_metadatas/process_0"
+_WITHOUT_ARRAYS = "arrays are restored without it, unless they are random keys of JAX"
 
 
 def _words(found: Mapping[str, object], known: tuple[str, ...]) -> Iterator[str]:
@@ -69,6 +71,11 @@ def _leaf(name: str, entry: object) -> tuple[str | None, list[str]]:
     return ".".join(str(n) for n in names) if stored and names else None, wrong
 
 
+def _written_by_shape(entry: object) -> bool:
+    """Whether Orbax took the shape of a leaf's pieces from the files of array_metadatas/ when it saved."""
+    return mapping(mapping(entry).get("value_metadata")).get("write_shape") is not None
+
+
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """The list of leaves, and claims on the files that hold them. Reads the whole file."""
     found: list[Finding] = []
@@ -94,6 +101,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("bad-header", what, offset=0, severity=Severity.WARNING)
     if len(leaves) <= MAX_CHUNKS:
         anatomy.keys |= leaves.keys()
+    if any(_written_by_shape(entry) for entry in leaves.values()):
+        anatomy.members[_ARRAYS] = Claim(FORMAT.name, nothing, spared=_WITHOUT_ARRAYS)
     if top.get("use_ocdbt") is True and arrays:
         anatomy.members["manifest.ocdbt"] = Claim(FORMAT.name, nothing)
     elif top.get("use_ocdbt") is False:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.zeros import ZEROS
 from ckpt_tools.formats.dcp.data_files import Piece, check_object, check_tensor
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding, Severity
@@ -20,6 +21,8 @@ from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 PLAIN, SAVED = "buffer_protocol", "torch_save"
+_END = 64
+"""Bytes at each end of a raw tensor that are looked at."""
 
 
 class Entry(NamedTuple):
@@ -51,6 +54,8 @@ def check(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> Iterato
             code = "truncated" if source.size else "empty-file"
             raise Damage(code, why, source.size)
         yield from _entry(source, anatomy, e, stop - e.start)
+    if len(entries) == 1 and entries[0].serializer == PLAIN and _zeros_at_both_ends(source):
+        anatomy.metadata[ZEROS] = True
     if source.size and len(entries) > 1 and _all_zero(source, entries):
         why = f"all {len(entries):,} entries begin with zero bytes"
         yield finding("zero-filled", why, offset=0, severity=Severity.WARNING)
@@ -71,6 +76,11 @@ def _entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Iterator[
     else:
         piece = Piece(e.start, length, e.name, e.dtype, e.shape, ())
         yield from (check_tensor if e.dtype else check_object)(source, anatomy, piece)
+
+
+def _zeros_at_both_ends(source: Source) -> bool:
+    ends = (source.read(at, min(_END, source.size)) for at in (0, max(0, source.size - _END)))
+    return bool(source.size) and not any(end.strip(b"\0") for end in ends)
 
 
 def _all_zero(source: Source, entries: Sequence[Entry]) -> bool:

@@ -29,25 +29,19 @@ def array(name: str, path: str, *, sure: bool, unfinished: bool = False) -> Piec
     )
 
 
-def lost_arrays(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Arrays that every other checkpoint of the run has."""
-    for path in lost(c, others, _arrays):
+def lost_arrays(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Arrays that the saves ``beside`` it have, all of them."""
+    for path in lost(c, beside, _arrays):
         text = f"there is no array {path.removesuffix('/.zarray')!r}, which the run's other checkpoints have"
         yield finding("missing-part", text, path=c.path)
 
 
 def lost(
-    c: Checkpoint, others: Sequence[Checkpoint], names: Callable[[Checkpoint], frozenset[str]]
+    c: Checkpoint, beside: Sequence[Checkpoint], names: Callable[[Checkpoint], frozenset[str]]
 ) -> list[str]:
-    """Those of the ``names`` in every other checkpoint of the run that this one has not."""
-    siblings = [
-        names(o)
-        for o in others
-        if (o.layout, o.run) == (c.layout, c.run) and o.key != c.key and not o.unfinished
-    ]
-    if not siblings or c.unfinished:
-        return []
-    return sorted(frozenset.intersection(*siblings) - names(c))
+    """Those of the ``names`` in all the saves ``beside`` it that this one has not."""
+    siblings = [names(o) for o in beside]
+    return sorted(frozenset.intersection(*siblings) - names(c)) if siblings else []
 
 
 def _arrays(c: Checkpoint) -> frozenset[str]:

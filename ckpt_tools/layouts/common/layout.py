@@ -259,8 +259,9 @@ class Layout:
     first of them says when a part is the last one saved.
     ``beside`` names files next to a checkpoint's own that its loader may ask for, although no state is in
     them. ``lacks`` says what a checkpoint does not hold that others beside it do, without which training
-    cannot go on; ``later``: it is tried only after the others, however new it is;
-    ``unclear``: nothing tells whether it is newer than the others, although it may be. The files of a
+    cannot go on; ``lost`` says which of its files are gone, beside the saves of its run before and after it
+    (an error is a reason not to resume from it). ``later``: it is tried only after the others, however new it
+    is; ``unclear``: nothing tells whether it is newer than the others, although it may be. The files of a
     ``last_resort`` are checkpoints only where no other layout has any.
     ``counts_restarts``: the generation in its names counts the restarts of a run. ``renewed`` is the piece
     that every save writes anew.
@@ -271,6 +272,8 @@ class Layout:
     ``stateless`` are the ends of names of files that hold no state; ``unneeded`` are (ending, ending of the
     file beside it) of those that hold none where that file is there. ``rank_directories``: directories of its
     files that are called alike but for a number, from 0 without a gap, hold those of one rank each.
+    ``own_files``: a rank asks for no file that only other ranks load, but for those of rank 0; else every
+    node needs all of them.
     """
 
     name: str
@@ -302,6 +305,7 @@ class Layout:
     write_record: Callable[[Part], bytes] | None = None
     beside: Callable[[Checkpoint], tuple[str, ...]] = nothing_beside
     lacks: Callable[[Checkpoint, Sequence[Checkpoint]], Iterator[Finding]] = nothing_lacks
+    lost: Callable[[Checkpoint, Sequence[Checkpoint]], Iterator[Finding]] = nothing_lacks
     later: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
     unclear: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
     last_resort: bool = False
@@ -312,6 +316,7 @@ class Layout:
     stateless: tuple[str, ...] = ()
     unneeded: tuple[tuple[str, str], ...] = ()
     rank_directories: bool = False
+    own_files: bool = False
     traces: tuple[re.Pattern[str], ...] = ()
 
     def piece(self, name: str) -> Piece:
