@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ckpt_tools.model.report import Guard, Level, Region, Report
     from ckpt_tools.model.seal import SealedOne, Sealing
     from ckpt_tools.model.selection import Selection, Trust
+    from ckpt_tools.model.stores import StoreOptions
     from ckpt_tools.model.tensor import Stats, Tensor
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "Selection",
     "Severity",
     "Stats",
+    "StoreOptions",
     "Summary",
     "Tensor",
     "TensorDifference",
@@ -128,6 +130,7 @@ _HOME = {
     ),
     "ckpt_tools.model.report": ("Guard", "Level", "Region", "Report"),
     "ckpt_tools.model.selection": ("Selection", "Trust"),
+    "ckpt_tools.model.stores": ("StoreOptions",),
     "ckpt_tools.model.tensor": ("Stats", "Tensor"),
     "ckpt_tools.errors": (
         "CannotLook",

@@ -17,11 +17,13 @@ from ckpt_tools.model.answers import Scan, Verification
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions, Selection
+from ckpt_tools.model.stores import StoreOptions
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.storage import counted
 from ckpt_tools.storage.paths import Path, Paths, names, one, several
 from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.urls import absolute, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
@@ -63,6 +65,7 @@ def verify(
     settle: float = 120.0,
     progress: Progress | None = None,
     key_file: str | None = None,
+    by_store: bool = False,
     explain: bool = False,
     cache: bool = False,
     max_age: float = 0.0,
@@ -74,6 +77,7 @@ def verify(
     engine: Engine | None = None,
     trust: Trust = OURS,
     layouts: Layouts | None = None,
+    stores: StoreOptions | None = None,
 ) -> Verification:
     """Look at every checkpoint file at or below ``paths`` (one path, or several), and across the files of
     every checkpoint and run.
@@ -82,6 +86,8 @@ def verify(
     ``require_seal`` a file that no seal names is an error; seals also count in ``seal_dir``, below the
     absolute path of what they are of. With ``verify_key`` every file must be signed by the owner of that
     public key.
+    With ``by_store`` no contents are read of what lies in an object store: the checksums that it keeps are
+    compared with seals and manifests, and only what these prove reaches level content.
     ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the
     file's bytes. With ``cache`` the verdicts are kept for later runs, and those not older than ``max_age``
     seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
@@ -90,11 +96,13 @@ def verify(
     With a ``sample`` ("2/7", "10%", "50GiB"), or for ``max_duration`` seconds, a part of the contents is
     read, the least recently checked first: that is remembered with ``cache``.
     ``trust`` says whose key file and cache count beside this user's own.
-    ``layouts`` are those that names are compared with, None for those that are built in.
+    ``layouts`` are those that names are compared with, None for those that are built in; ``stores`` are the
+    options of stores, None for those that this process was told before.
     With an ``engine`` (``ckpt_tools.reading.engines``) its workers read, who must see the files under the
     same paths; the answer is the same.
     Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone; UsageError
-    for no path at all, and when a part of the contents is asked for at another level.
+    for no path at all, when a part of the contents is asked for at another level, and ``by_store`` where
+    there is no store.
     """
     options = ReadOptions(
         jobs=jobs,
@@ -109,17 +117,48 @@ def verify(
         verify_key=verify_key,
         trust_global=tuple(trust_global),
         key_file=key_file,
+        by_store=by_store,
         explain=explain,
         trust=trust,
         progress=progress,
         note=note,
         layouts=layouts,
+        stores=stores,
     )
     asked = _asked(sample, max_duration, level)
-    roots = [os.path.abspath(p) for p in several(paths)]
+    roots = [absolute(p) for p in several(paths)]
+    if engine is not None and any(map(is_url, roots)):
+        _require_nothing_untold(roots, stores)
+    if by_store:
+        _may_ask_stores(roots, level, asked)
     from ckpt_tools.crosscheck.verification import Verifier
 
     return Verifier(level, options, asked, engine).verify(roots)
+
+
+def _require_nothing_untold(roots: Sequence[str], stores: StoreOptions | None) -> None:
+    """Workers open stores as their own environment says: what they are not told, they would do otherwise, and
+    read what has the same name elsewhere. Raises UsageError.
+    """
+    from ckpt_tools.storage.signed import query_of
+    from ckpt_tools.storage.stores import mounts
+
+    given = mounts.configured() if stores is None else stores
+    if any(given.of(root) or query_of(root) for root in roots):
+        raise UsageError(
+            "the workers of --scheduler are told neither options of stores nor what signs a URL",
+            "set the library's variables where the workers start (AWS_ENDPOINT_URL, AWS_PROFILE …), or leave"
+            " out --scheduler",
+        )
+
+
+def _may_ask_stores(roots: Sequence[str], level: Level, asked: Asked | None) -> None:
+    """Raises UsageError where what stores say of contents answers another question."""
+    if level is not Level.CONTENT or asked is not None:
+        why = "what stores keep checksums of are whole contents: no sample, and no other level"
+        raise UsageError(why, "say --by-store (by_store=True) alone")
+    if local := next((root for root in roots if not is_url(root)), None):
+        raise UsageError(f"{local} lies in no store that could be asked", "leave --by-store out")
 
 
 def _asked(sample: Share | str | None, max_duration: float | None, level: Level) -> Asked | None:
@@ -143,14 +182,16 @@ def show(
     explain: bool = False,
     trust: Trust = OURS,
     layouts: Layouts | None = None,
+    stores: StoreOptions | None = None,
 ) -> tuple[Report, Anatomy]:
     """One file and what is in it, read together with the indexes beside it."""
     from ckpt_tools.reading.opening import open_session
 
     path = one(path, "path")
-    s = open_session(path, ReadOptions(key_file=key_file, explain=explain, trust=trust, layouts=layouts))
+    options = ReadOptions(key_file=key_file, explain=explain, trust=trust, layouts=layouts, stores=stores)
+    s = open_session(path, options)
     seen = next((p.findings for p in s.parts), next((b.findings for b in s.found.bare), ()))
-    return s.inspect(os.path.abspath(path), level, seen)
+    return s.inspect(absolute(path), level, seen)
 
 
 def plan(

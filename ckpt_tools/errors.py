@@ -39,7 +39,7 @@ class NoCheckpoint(CkptError):
     """No checkpoint exists (exit 3). Unfinished saves alone count as none."""
 
     exit_code = 3
-    hint = "a first launch may say --allow-none; 'ckpt ls' shows what is there"
+    hint = "for a first launch add --allow-none; else check the path: 'ckpt ls' shows what is there"
 
 
 class NoneUsable(CkptError):

@@ -10,6 +10,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ckpt_tools.storage.urls import is_url, real_path
+
 _LOCKS = 64
 """Lock files of each kind: files that share one wait for each other in vain, but no lock file is ever left
 over.
@@ -20,7 +22,9 @@ def inside(path: str, root: str) -> bool:
     """Whether ``path`` lies in the tree at ``root``, or among the siblings when that is the prefix of
     several.
     """
-    path, real = os.path.realpath(path), os.path.realpath(root)
+    path, real = real_path(path), real_path(root)
+    if is_url(root):
+        return f"{path}/".startswith(f"{real}/")
     return path == real or path.startswith(real if not os.path.lexists(root) else real.rstrip("/") + "/")
 
 

@@ -22,6 +22,7 @@ from ckpt_tools.settings.directories import verdicts as directory
 from ckpt_tools.storage import Identity
 from ckpt_tools.storage import trust as orders
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
+from ckpt_tools.storage.urls import absolute
 
 if TYPE_CHECKING:
     import sqlite3
@@ -323,7 +324,7 @@ def remembering(
     root: str, wanted: bool, max_age: float, note: Note | None, trust: Trust = OURS
 ) -> Iterator[Cache | None]:
     """The cache of verdicts for questions about ``root``, None unless ``wanted``; as in ``Cache``."""
-    cache = Cache(os.path.abspath(root), max_age, note, trust=trust) if wanted else None
+    cache = Cache(absolute(root), max_age, note, trust=trust) if wanted else None
     try:
         yield cache
     finally:

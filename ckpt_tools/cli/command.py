@@ -15,6 +15,7 @@ COMMANDS = (
     "plan",
     "run",
     "hook",
+    "stage",
     "show",
     "diff",
     "repair",

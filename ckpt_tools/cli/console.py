@@ -62,8 +62,22 @@ def err(text: str) -> None:
 
 def problem(word: str, message: str, hint: str = "") -> None:
     """``ckpt: word: message``, and below it what to do next."""
-    lines = [f"ckpt: {word}: {message}", *([f"hint: {hint}"] if hint else [])]
-    err("".join(f"{printable(line)}\n" for text in lines for line in text.split("\n")))
+    texts = [f"ckpt: {word}: {message}", *([f"hint: {hint}"] if hint else [])]
+    lines = [printable(line) for text in texts for line in text.split("\n")]
+    if terminal(sys.stderr):
+        lines = [part for line in lines for part in _fitting(line)]
+    err("".join(f"{line}\n" for line in lines))
+
+
+def _fitting(line: str) -> list[str]:
+    """A line as several that the terminal of stderr shows without breaking a word; logs keep lines whole."""
+    try:
+        columns = max(40, os.get_terminal_size(sys.stderr.fileno()).columns)
+    except (OSError, ValueError):
+        return [line]
+    from textwrap import wrap
+
+    return wrap(line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def findings(found: Iterable[Finding]) -> None:
@@ -84,6 +98,15 @@ def flush() -> None:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             continue
+
+
+def named(argv: Sequence[str]) -> list[str]:
+    """A command line in which presigned URLs are told by their names. Raises UsageError for other secrets."""
+    if any("://" in word for word in argv):
+        from ckpt_tools.storage import signed
+
+        return signed.words(argv)
+    return list(argv)
 
 
 def requested_format(argv: Sequence[str]) -> str:

@@ -38,6 +38,7 @@ def diff(
     ] = None,
     seal_dir: options.SealDir = None,
     key_file: options.KeyFile = None,
+    store_option: options.StoreOption = None,
     no_plugins: options.NoPlugins = False,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,

@@ -20,6 +20,7 @@ from ckpt_tools.cli import console
 from ckpt_tools.cli.command import COMMANDS, Command, Commands
 from ckpt_tools.cli.signals import INTERRUPTED, TERMINATED, Terminated
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.storage.urls import is_url
 
 WITHIN = {("hook", "install"): "hook_install"}
 """Commands of two words; a directory of the second one's name is said as ./install."""
@@ -59,7 +60,7 @@ def execute(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code; nothing is raised."""
     try:
         try:
-            return _dispatch(list(argv))
+            return _dispatch(console.named(argv))
         except CkptError as error:
             return _fail(argv, error)
         except Exception as error:
@@ -75,6 +76,9 @@ def execute(argv: Sequence[str]) -> int:
     except CannotLook as error:  # even the answer that something failed could not be written
         console.problem("error", str(error), error.hint)
         return error.exit_code
+    finally:
+        if mounts := sys.modules.get("ckpt_tools.storage.stores.mounts"):
+            mounts.configure()  # what one command was told is for no other of this process
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -101,7 +105,8 @@ def _only_a_path(argv: Sequence[str]) -> str | None:
     if "_CKPT_COMPLETE" in os.environ:
         return None
     if len(argv) == 1:
-        return argv[0] if argv[0] not in COMMANDS and os.path.lexists(argv[0]) else None
+        word = argv[0]
+        return word if word not in COMMANDS and (is_url(word) or os.path.lexists(word)) else None
     if argv or not console.terminal(sys.stdout):
         return None
     from ckpt_tools.api import scan

@@ -8,6 +8,7 @@ from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.storage.urls import real_path
 
 
 @options.choosing("text", "json", "shell", output_file=options.OutputFile)
@@ -54,7 +55,7 @@ def _decided(request: options.Request) -> str | None:
     from ckpt_tools.job.decision import read
 
     decision = read(os.environ["CKPT_PLAN"], request.selection.trust)
-    if request.rooted and os.path.realpath(request.root) != os.path.realpath(decision.about["root"]):
+    if request.rooted and real_path(request.root) != real_path(decision.about["root"]):
         return None
     mine = taken(decision, request.selection.rank)
     if request.output.format == "json":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shlex
+from contextlib import suppress
 
 from ckpt_tools.cli.ls import ls
 from ckpt_tools.cli.output import Output
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.storage.listing import names_of
+from ckpt_tools.storage.retry import is_file
 
 OF_ROOT = (
     ("ckpt verify {}", "what is damaged"),
@@ -18,6 +21,11 @@ OF_FILE = (
     ("ckpt verify {}", "whether it is damaged"),
     ("ckpt verify {} --explain-bytes", "what protects which of its bytes"),
 )
+OF_EMPTY = (
+    ("ckpt run {} --allow-none -- COMMAND", "start the first job of a run"),
+    ("ckpt layouts", "which arrangements are known"),
+    ("ckpt --help", "all commands"),
+)
 OF_NOTHING = (
     ("ckpt layouts --guess {}", "describe files that no layout knows"),
     ("ckpt layouts", "which arrangements are known"),
@@ -27,10 +35,21 @@ OF_NOTHING = (
 
 def look(path: str) -> int:
     """List the checkpoints at a path, then say three likely commands. Exit codes: those of ``ckpt ls``."""
-    if os.path.isfile(path):
+    try:
+        file = is_file(path)
+    except OSError as e:
+        raise CannotLook(f"cannot look at {path}: {e.strerror}") from e
+    if file:
         return _next(OF_FILE, path, 0)
     code = ls(root=path)
-    return _next(OF_NOTHING if code else OF_ROOT, path, code)
+    nothing = OF_NOTHING if code != 3 or _holds(path) else OF_EMPTY
+    return _next(nothing if code else OF_ROOT, path, code)
+
+
+def _holds(path: str) -> bool:
+    with suppress(OSError):
+        return bool(names_of(path))
+    return True
 
 
 def _next(commands: tuple[tuple[str, str], ...], path: str, code: int) -> int:

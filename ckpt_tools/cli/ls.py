@@ -53,6 +53,7 @@ def ls(
         typer.Option("--quarantine", help="List what lies in quarantine instead.", show_default=False),
     ] = False,
     state_dir: options.StateDir = None,
+    store_option: options.StoreOption = None,
     no_plugins: options.NoPlugins = False,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
@@ -102,6 +103,9 @@ def ls(
 
 
 def _quarantined(found: Settings, to: output.Output) -> int:
+    options.on_this_machine(
+        [found.root], options.RENAMES, "nothing was put away there: leave out --quarantine"
+    )
     from ckpt_tools.guard.quarantine import listed
     from ckpt_tools.output import changes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from inspect import Parameter, Signature
@@ -17,6 +18,7 @@ from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings import resolve as config
+from ckpt_tools.storage.urls import absolute, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.layouts import Layouts
@@ -64,6 +66,7 @@ Prefix = Annotated[str | None, _setting("prefix", "TEXT")]
 SameSave = Annotated[list[str] | None, _setting("same-save", "PATH")]
 Exclude = Annotated[list[str] | None, _setting("exclude", "GLOB")]
 TrustGlobal = Annotated[list[str] | None, _setting("trust-global", "PATTERN")]
+StoreOption = Annotated[list[str] | None, _setting("store-option", "KEY=VALUE")]
 MaxStep = Annotated[str | None, _setting("max-step", "N")]
 SaveInterval = Annotated[str | None, _setting("save-interval", "N")]
 FaultRanks = Annotated[str | None, _setting("fault-ranks", "RANKS")]
@@ -208,6 +211,7 @@ _SELECTION: dict[str, Any] = {
     "exclude": Exclude,
     "same_save": SameSave,
     "trust_global": TrustGlobal,
+    "store_option": StoreOption,
     "max_step": MaxStep,
     "level": Level,
     "key_file": KeyFile,
@@ -273,11 +277,18 @@ JOB: dict[str, Any] = {
 }
 """The flags of commands that decide for a job, by parameter."""
 
+STAGE: dict[str, Any] = {
+    "stage": Annotated[str | None, _setting("stage", "DIR")],
+    "keep": Annotated[str | None, _setting("keep", "N")],
+}
+"""The flags of a command that may bring a checkpoint to this machine first."""
+
 
 def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) -> config.Settings:
     """The settings among a command's options, completed from variables and the configuration file."""
     flags = {key: value for name, value in given.items() if (key := name.replace("_", "-")) in config.BY_KEY}
     found = config.resolve(flags, roots)
+    _configure(found)
     if "no-plugins" in flags:
         plugins.switch(found.values.get("no-plugins"))
     if not to.quiet:
@@ -292,16 +303,37 @@ def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) 
     return found
 
 
+def _configure(found: config.Settings) -> None:
+    """Tell how stores are opened, also where that is no more as an earlier command of this process said."""
+    if found.stores is not None or "ckpt_tools.storage.stores.mounts" in sys.modules:
+        from ckpt_tools.model.stores import StoreOptions
+        from ckpt_tools.storage.stores import mounts
+
+        mounts.forget()
+        mounts.configure(found.stores or StoreOptions())
+
+
+def on_this_machine(paths: Sequence[str], why: str, instead: str) -> None:
+    """Raises UsageError where one of the paths lies in a store, which cannot do what a command does:
+    ``instead`` is what can be done.
+    """
+    for path in paths:
+        if is_url(absolute(path)):
+            raise UsageError(f"{path} lies in a store: {why}", instead)
+
+
+DOWNLOAD = "download it (aws s3 sync, gcloud storage rsync, azcopy, rclone), change the copy, and upload that"
+RENAMES = "this command moves and replaces files by renames, which stores do not have"
+
+
 def home_of(paths: Sequence[str], *, whole: bool = False) -> str:
     """The directory that all paths lie in; with ``whole`` the lone path itself."""
-    absolute = [os.path.abspath(path) for path in paths]
+    named = [absolute(path) for path in paths]
     if whole:
         if len(paths) > 1:
             raise UsageError("--damaged takes one directory", "call it once for each")
-        return absolute[0]
-    homes = {
-        path.partition("/.ckpt/")[0] if "/.ckpt/" in path else os.path.dirname(path) for path in absolute
-    }
+        return named[0]
+    homes = {path.partition("/.ckpt/")[0] if "/.ckpt/" in path else os.path.dirname(path) for path in named}
     if len(homes) > 1:
         raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "say --root DIR")
     return homes.pop()

@@ -97,8 +97,11 @@ def _file(given: Mapping[str, Any]) -> str | None:
     path: str | None = given.get("output_file")
     if path is None or path == "-":
         return None
+    from ckpt_tools.storage.urls import is_url
     from ckpt_tools.storage.whole_file import check_writable
 
+    if is_url(path):
+        raise UsageError(f"-o {path} lies in a store", "name a FILE of this machine, and upload that")
     asked = [*given.get("paths", ()), *(given.get(name) for name in ("root", "file", "a", "b"))]
     if any(one is not None and _same(one, path) for one in asked):
         raise UsageError(f"-o {path} would replace what the command is about", "name another FILE")

@@ -23,6 +23,7 @@ GROUPS = {
         "latest": "Print the files that one rank must load.",
         "run": "Decide once per job, then become the training command.",
         "hook": "Decide once per job, and print the answer for a script.",
+        "stage": "Bring the chosen checkpoint from a store to a local disk.",
     },
     "Keep checkpoints good": {
         "repair": "Make damaged files whole again, where that can be proven.",
@@ -79,6 +80,7 @@ PANELS = {
         "--max-attempts",
         "--settle",
         "--require-seal",
+        "--by-store",
         "--verify-key",
         "--allow-none",
         "--allow-missing",
@@ -96,6 +98,7 @@ PANELS = {
         "--max-age",
         "--no-cache",
         "--key-file",
+        "--store-option",
     ),
     "One decision per job": (
         "--plan-dir",
@@ -105,6 +108,9 @@ PANELS = {
         "--worker",
         "--read",
         "--view",
+        "--stage",
+        "--keep",
+        "--ranks",
         "--require-mount",
         "--agree",
         "--rendezvous",
@@ -287,6 +293,16 @@ EXAMPLES = {
         ("ckpt hook run --plan-dir plans", "where other nodes find it"),
         ("ckpt hook run --allow-none --budget 60s", "bounded time for a prolog"),
         ("ckpt hook install slurm", "the lines for a job script"),
+    ),
+    "stage": (
+        ("ckpt stage s3://bucket/run staged", "what a job would load, on a disk of this machine"),
+        ("ckpt stage s3://bucket/run staged --ranks 0-3", "what the ranks of this node load"),
+        ("ckpt stage s3://bucket/run staged --keep 2", "and remove what was used least recently"),
+        (
+            'eval "$(ckpt stage s3://bucket/run staged --format shell)"; echo "$CKPT_PATH"',
+            "for a script",
+        ),
+        ("ckpt stage s3://bucket/run staged --json", "the same for a program (docs/json.md)"),
     ),
     "show": (
         ("ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt", "tensors, metadata and pickled names"),

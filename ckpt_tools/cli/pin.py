@@ -10,6 +10,10 @@ import typer
 from ckpt_tools.cli import options, output
 
 FORMATS = ("table", "json")
+_WHY = "a pin is a file in the directory that is pruned"
+_INSTEAD = (
+    "name what stays with --keep-every and its like, or protect the objects (S3 Object Lock, a retention)"
+)
 
 
 def pin(
@@ -32,6 +36,7 @@ def pin(
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
+    no_plugins: options.NoPlugins = False,
     output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
@@ -49,6 +54,8 @@ def pin(
     given = dict(locals())
     to = output.requested(FORMATS, given)
     found = options.settings({name: v for name, v in given.items() if name != "root"}, to, tuple(paths))
+    output.broken_plugins()
+    options.on_this_machine([*paths, *([root] if root else ())], _WHY, _INSTEAD)
     names = [os.path.abspath(path) for path in paths]
     home = os.path.abspath(root) if root else options.home_of(names)
     from ckpt_tools.guard.prune import pin as put

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError, NoCheckpoint
 from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.storage.urls import absolute
 
 
 @options.choosing(
@@ -69,7 +68,7 @@ def _history(request: options.Request) -> int:
     from ckpt_tools.planning.decision_log import place_of
     from ckpt_tools.planning.starts import history
 
-    root, to = os.path.abspath(request.root), request.output
+    root, to = absolute(request.root), request.output
     found = history(root, place_of(root, request.selection), request.selection.trust)
     if not found.starts and not found.damaged:
         text = f"no start of {root} is known ({place_of(root, request.selection)})"

@@ -70,6 +70,7 @@ def prune(
     plan_dir: options.PlanDir = None,
     apply: options.Apply = False,
     state_dir: options.StateDir = None,
+    store_option: options.StoreOption = None,
     no_plugins: options.NoPlugins = False,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,

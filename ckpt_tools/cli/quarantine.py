@@ -11,6 +11,9 @@ from ckpt_tools.cli import options, output
 from ckpt_tools.errors import UsageError
 
 FORMATS = ("table", "json")
+_INSTEAD = (
+    "'ckpt prune --damaged' removes what is damaged there; --exclude hides it from 'ckpt plan' and 'run'"
+)
 
 
 def quarantine(
@@ -45,6 +48,7 @@ def quarantine(
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
+    no_plugins: options.NoPlugins = False,
     output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
@@ -66,6 +70,7 @@ def quarantine(
     to = output.requested(FORMATS, given)
     found = options.settings({name: v for name, v in given.items() if name != "root"}, to, tuple(paths))
     output.broken_plugins()
+    options.on_this_machine([*paths, *([root] if root else ())], options.RENAMES, _INSTEAD)
     home = os.path.abspath(root) if root else options.home_of(paths, whole=damaged)
     names = [os.path.abspath(path) for path in paths]
     from dataclasses import replace

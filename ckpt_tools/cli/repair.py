@@ -62,6 +62,7 @@ def repair(
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
+    no_plugins: options.NoPlugins = False,
     output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
@@ -82,6 +83,9 @@ def repair(
     to = output.requested(FORMATS, given)
     found = options.settings({name: v for name, v in given.items() if name != "root"}, to, tuple(paths))
     output.broken_plugins()
+    options.on_this_machine(
+        [*paths, *(copies or ()), *([root] if root else ())], options.RENAMES, options.DOWNLOAD
+    )
     home = os.path.abspath(root) if root else _home(paths)
     from ckpt_tools.guard import repair as mending
 

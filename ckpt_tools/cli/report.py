@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from ckpt_tools.cli.verify import READING, exit_code
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.storage.urls import absolute
 
 if TYPE_CHECKING:
     from ckpt_tools.model.answers import Scan, Verification
@@ -50,6 +50,7 @@ def report(
     max_age: options.MaxAge = None,
     no_cache: options.NoCache = False,
     key_file: options.KeyFile = None,
+    store_option: options.StoreOption = None,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,
@@ -116,7 +117,7 @@ def _gathered(paths: Sequence[str], found: Settings, to: output.Output) -> Gathe
     from ckpt_tools import api
     from ckpt_tools.output.report.gathered import Gathered
 
-    started, roots = time.time(), tuple(dict.fromkeys(os.path.abspath(p) for p in paths))
+    started, roots = time.time(), tuple(dict.fromkeys(absolute(p) for p in paths))
     keep = not found.values.get("no-cache", False)
     with progress(to) as meter:
         result = api.verify(

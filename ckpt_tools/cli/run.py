@@ -31,7 +31,7 @@ Words = Annotated[
 ]
 
 
-@options.choosing("text", worker=Worker, **options.JOB, command=Words)
+@options.choosing("text", worker=Worker, **options.JOB, **options.STAGE, command=Words)
 def run(request: options.Request) -> int:
     """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP
     … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.
@@ -47,9 +47,8 @@ def run(request: options.Request) -> int:
         raise UsageError(
             "there is no command to start", "write it after --: ckpt run ROOT -- torchrun … train.py"
         )
-    job_options = job.Options(
-        words=["ckpt", "run", *_own(sys.argv[2:])], worker=request.given["worker"], **request.job
-    )
+    own = console.named(_own(sys.argv[2:]))
+    job_options = job.Options(words=["ckpt", "run", *own], worker=request.given["worker"], **request.job)
     with output.explaining_failure(request.output, request.explain), progress(request.output) as meter:
         taken = job.decide(
             request.root,
@@ -58,6 +57,8 @@ def run(request: options.Request) -> int:
             command,
             listener=job.Listener(reporter(request), meter, output.cache_notes(request.output)),
         )
+    if taken.staged is not None:
+        os.set_inheritable(taken.staged.lock, True)  # in use as long as the command runs
     words = substituted(command, taken.decision, taken.rank)
     if not request.output.quiet and (taken.rank or 0) == 0:
         console.problem("note", _what(taken))
@@ -92,7 +93,7 @@ def reporter(request: options.Request) -> Any:
 def _what(taken: Any) -> str:
     decision = taken.decision
     if not decision.found:
-        return f"nothing to resume from: a first launch ({decision.path})"
+        return f"nothing to resume from: this is a first launch (decision: {decision.path})"
     where = (decision.body.get("resume") or {}).get("path") or decision.body["checkpoint"]["path"]
     step = f"step {decision.step}: " if decision.step is not None else ""
-    return f"resume from {step}{where} ({decision.path})"
+    return f"resume from {step}{where} (decision: {decision.path})"

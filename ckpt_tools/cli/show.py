@@ -18,6 +18,7 @@ def show(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A checkpoint file.", show_default=False)],
     level: options.Level = None,
     key_file: options.KeyFile = None,
+    store_option: options.StoreOption = None,
     no_plugins: options.NoPlugins = False,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
@@ -68,7 +69,9 @@ def show(
 
 
 def _require_file(file: str) -> None:
-    from ckpt_tools.storage.retry import there
+    from shlex import quote
+
+    from ckpt_tools.storage.retry import is_directory, there
 
     try:
         found = there(file)
@@ -76,3 +79,6 @@ def _require_file(file: str) -> None:
         raise CannotLook(f"cannot look at {file!r}: {e.strerror}") from e
     if not found:
         raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
+    if is_directory(file):
+        hint = f"name one of its files: 'ckpt ls --tree {quote(file)}' lists them"
+        raise CannotLook(f"{file!r} is a directory, and 'ckpt show' looks at one file", hint)

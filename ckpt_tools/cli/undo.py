@@ -30,6 +30,7 @@ def undo(
     given = dict(locals())
     to = output.requested(FORMATS, given)
     found = options.settings(given, to)
+    options.on_this_machine([found.root], options.RENAMES, "nothing there was repaired or put away by ckpt")
     from ckpt_tools.guard.quarantine import undo as take_back
     from ckpt_tools.output import changes
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
+from ckpt_tools.storage.urls import absolute
 
 FORMATS = ("jsonl",)
 READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_dir", "trust_global")
@@ -63,6 +63,7 @@ def watch(
     state_dir: options.StateDir = None,
     plan_dir: options.PlanDir = None,
     seal_dir: options.SealDir = None,
+    store_option: options.StoreOption = None,
     require: options.Require = None,
     trust_global: options.TrustGlobal = None,
     settle: options.Settle = None,
@@ -117,7 +118,7 @@ def watch(
         **{name: value for name, value in asked.items() if value is not None},  # type: ignore[arg-type]
     )
     give_way()
-    paths = [os.path.abspath(root) for root in roots]
+    paths = [absolute(root) for root in roots]
     return run(paths, choices, lambda event: console.out(watching.line(event)))
 
 

@@ -181,6 +181,7 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
     severity = Severity.WARNING if kind is Kind.DYING_GASP or pruned else Severity.ERROR
     return [
         *_ranks_gone(checkpoint, run, severity),
+        *_roles_of_ranks_gone(checkpoint, run, severity),
         *_places_gone(checkpoint, run, severity),
         *_roles_gone(checkpoint, run, severity),
         *_two_forms(checkpoint, run.layouts.of(checkpoint)),
@@ -213,6 +214,24 @@ def _ranks_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
         path=where(checkpoint),
         ranks=gone,
     )
+
+
+def _roles_of_ranks_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
+    """Ranks that have files, and none of a role of which every rank has its own."""
+    layout = run.layouts.of(checkpoint)
+    by_role = defaultdict[str, set[int | None]](set)
+    own = dict[str, bool]()
+    for p in checkpoint.parts:
+        piece = layout.piece(p.piece)
+        by_role[p.role].add(p.rank)
+        mine = piece.required and piece.loaded and _per_rank(piece) and "dp" not in piece.replicated_over
+        own[p.role] = own.get(p.role, True) and mine
+    present = {rank for ranks in by_role.values() for rank in ranks if rank is not None}
+    for role, ranks in by_role.items():
+        known = {rank for rank in ranks if rank is not None}
+        if own[role] and len(known) == len(ranks) and (gone := ranges.ranges(sorted(present - known))):
+            text = f"{label(checkpoint)} has no {role} file of {ranges.ranks(gone, max(present) + 1)}"
+            yield finding("missing-rank", text, severity=severity, path=where(checkpoint), ranks=gone)
 
 
 def _excused(checkpoint: Checkpoint, gone: ranges.Ranges, run: Expected, severity: Severity) -> Severity:

@@ -17,7 +17,7 @@ from ckpt_tools.formats.seals.names import NAME as SEAL
 from ckpt_tools.layouts import Layouts, NameFields, Places, read_name
 from ckpt_tools.layouts.common.places import PieceName
 from ckpt_tools.model.part import Unseen
-from ckpt_tools.storage.retry import ABSENT, patiently
+from ckpt_tools.storage.retry import ABSENT, patiently, status
 
 TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
 """Names of files that a save has not finished yet."""
@@ -220,7 +220,7 @@ class Listing:
             self.found.unseen.append(Unseen(path, _VANISHED, mtime_ns=0))
             return
         try:
-            mtime_ns = patiently(os.stat, path).st_mtime_ns
+            mtime_ns = status(path).st_mtime_ns
         except OSError:
             mtime_ns = None
         text = f"cannot list the directory: {why.strerror}"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import ABSENT, is_directory, patiently
+from ckpt_tools.storage.retry import ABSENT, is_directory, lstat, patiently, status
 
 
 class FileStat(NamedTuple):
@@ -24,7 +24,7 @@ class FileStat(NamedTuple):
 def stat_of(path: str | os.DirEntry[str]) -> FileStat:
     """Size and time of a file that should be a checkpoint."""
     try:
-        st = patiently(os.stat, path) if isinstance(path, str) else patiently(path.stat)
+        st = status(path) if isinstance(path, str) else patiently(path.stat)
     except OSError as e:
         return FileStat(-1, 0, (finding(_code(path, e), f"{os.path.basename(path)}: {e.strerror}"),))
     if stat.S_ISREG(st.st_mode):
@@ -43,7 +43,7 @@ def _code(path: str | os.DirEntry[str], why: OSError) -> str:
 def is_link(path: str | os.DirEntry[str]) -> bool:
     """Whether it surely is a symbolic link."""
     try:
-        return stat.S_ISLNK(patiently(os.lstat, path).st_mode)
+        return stat.S_ISLNK(lstat(os.fspath(path)).st_mode)
     except OSError:
         return False
 

@@ -11,6 +11,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.near_miss import Miss, near_miss
 from ckpt_tools.storage.retry import ABSENT, is_directory
+from ckpt_tools.storage.urls import absolute
 from ckpt_tools.storage.walk import walk
 
 _SHOWN = 5
@@ -45,7 +46,7 @@ def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list
     """Try the templates of the ``chosen`` ones among ``layouts`` on everything below ``root``. Raises
     CannotLook when it cannot be listed.
     """
-    root = os.path.abspath(root)
+    root = absolute(root)
     pieces = [(layout.name, piece) for layout in chosen for piece in layout.pieces]
     out = {(name, piece.name): Checked(name, piece.name, piece.template) for name, piece in pieces}
     taken = set()

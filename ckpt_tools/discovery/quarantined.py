@@ -8,8 +8,10 @@ from typing import TypedDict
 
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.listing import Entries, entries_of
-from ckpt_tools.storage.retry import ABSENT
+from ckpt_tools.storage.retry import ABSENT, lstat
+from ckpt_tools.storage.walk import walk
 
 QUARANTINE = "quarantine"
 """The directory in ``.ckpt`` that holds one directory for each time something was put away; in that lies the
@@ -57,7 +59,7 @@ def repaired(states: Iterable[str]) -> Iterator[Finding]:
         for row in read_repaired(os.path.join(state, REPAIRED)):
             path = os.path.join(os.path.dirname(state), row["path"])
             try:
-                info = os.lstat(path)
+                info = lstat(path)
             except OSError:
                 continue
             if (info.st_size, info.st_mtime_ns) == (row["size"], row["mtime_ns"]):
@@ -70,8 +72,8 @@ def read_repaired(path: str) -> list[Repaired]:
     import json
 
     try:
-        with open(path, "rb") as file:
-            body = json.loads(file.read(_MOST))
+        with opened(path) as file:
+            body = json.loads(file.read(0, min(file.size, _MOST)))
         return [
             {
                 "path": os.path.normpath("/" + str(row["path"]))[1:],
@@ -81,19 +83,29 @@ def read_repaired(path: str) -> list[Repaired]:
             }
             for row in body["files"]
         ]
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (OSError, ShortRead, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return []
 
 
 def origins(put_away: str) -> Iterator[str]:
     """The paths that the files of one quarantine had. Raises OSError."""
     home = os.path.dirname(os.path.dirname(os.path.dirname(put_away)))
-    for directory, _, names in os.walk(put_away, onerror=_raised):
+    for directory, names in walk(put_away, _names):
+        if isinstance(names, OSError):
+            raise names
         yield from (os.path.join(home, os.path.relpath(os.path.join(directory, n), put_away)) for n in names)
 
 
-def _raised(error: OSError) -> None:
-    raise error
+class _Names(list[str]):
+    """The names of the files in one directory."""
+
+    def to_stat(self) -> Iterator[os.DirEntry[str]]:
+        """Of none."""
+        return iter(())
+
+
+def _names(_: str, entries: Entries) -> _Names:
+    return _Names(e.name for e in entries if not e.is_dir(follow_symlinks=False))
 
 
 def _what(home: str, names: Sequence[str]) -> str:

@@ -8,16 +8,17 @@ import re
 from ckpt_tools import formats
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import ABSENT, is_directory, patiently, there
+from ckpt_tools.storage.retry import ABSENT, is_directory, status, there
+from ckpt_tools.storage.urls import absolute, is_url
 
 
 def roots(root: str) -> list[str]:
     """``root`` itself, or the sibling directories it is a prefix of (``output/ckpt`` for ``output/ckpt_0``).
     Raises CannotLook when there is neither.
     """
-    path = os.path.abspath(root)
+    path = absolute(root)
     try:
-        patiently(os.stat, path)
+        status(path)
         return [path]
     except ABSENT:
         pass
@@ -34,7 +35,8 @@ def roots(root: str) -> list[str]:
     except OSError as e:
         raise CannotLook(f"cannot look for {root}: {e.filename or parent}: {e.strerror}") from e
     if not found:
-        raise CannotLook(f"{root} does not exist", "check the path and that its file system is mounted")
+        where = "the bucket and the name" if is_url(path) else "the path and that its file system is mounted"
+        raise CannotLook(f"{root} does not exist", f"check {where}")
     return found
 
 
@@ -46,7 +48,7 @@ def absent(root: str) -> bool:
     """Whether there certainly is nothing at ``root``, nor any directory or file that it is a prefix of, in a
     directory that is there and could be listed.
     """
-    path = os.path.abspath(root)
+    path = absolute(root)
     parent, name = os.path.split(path)
     indexes = tuple(name + suffix for suffix in formats.names.index_suffixes)
     try:

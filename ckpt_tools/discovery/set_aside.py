@@ -16,7 +16,7 @@ from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.copies import Found, Proof, copies, suspected
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen
-from ckpt_tools.storage import LocalSource, ShortRead
+from ckpt_tools.storage import ShortRead, opened
 
 if TYPE_CHECKING:
     from ckpt_tools.discovery.found import Discovery
@@ -176,7 +176,7 @@ def _equal(a: str, b: str, unread: dict[str, str]) -> bool:
 def _ends(path: str, unread: dict[str, str]) -> tuple[int, bytes, bytes] | None:
     """The size of a file, and the bytes at its start and its end; None when they cannot be read."""
     try:
-        with LocalSource(path) as source:
+        with opened(path) as source:
             n = min(_BLOCK, source.size)
             return source.size, source.read(0, n), source.read(source.size - n, n)
     except (OSError, ShortRead) as e:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from ckpt_tools.discovery.file_stat import is_link
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.notes import Notes
-from ckpt_tools.storage import LocalSource, ShortRead, trust
+from ckpt_tools.storage import ShortRead, opened, trust
 from ckpt_tools.storage.retry import is_file, there
 from ckpt_tools.storage.trust import OURS, Trust
 
@@ -24,13 +25,13 @@ DVC = ".dvc"
 def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
     """The bytes of a tracker file, or why they cannot be had."""
     try:
-        with LocalSource(path) as source:
+        with opened(path) as source:
             if source.size > limit:
                 return finding("bad-tracker", f"{source.size} bytes are no tracker", path=path)
             return source.read(0, source.size)
     except (OSError, ShortRead) as e:
         if isinstance(e, IsADirectoryError) or (
-            isinstance(e, FileNotFoundError) and os.path.islink(path)
+            isinstance(e, FileNotFoundError) and is_link(path)
         ):  # what it is was seen: no tracker
             return finding("bad-tracker", e.strerror or str(e), path=path)
         return finding("unreadable", getattr(e, "strerror", None) or str(e), path=path)

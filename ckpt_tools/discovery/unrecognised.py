@@ -16,7 +16,7 @@ from ckpt_tools.discovery.found import Discovery
 from ckpt_tools.formats import HEAD, format_of
 from ckpt_tools.formats.named import UNREAD
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.storage import LocalSource
+from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import patiently
 
@@ -110,7 +110,7 @@ def _is_corpus(index: str | None) -> bool:
     """
     if index is None:
         return False
-    with LocalSource(index) as source:
+    with opened(index) as source:
         return source.read(0, min(9, source.size)).startswith((b"MMIDIDX", b"TNTIDX"))
 
 
@@ -124,7 +124,7 @@ def _size(e: os.DirEntry[str]) -> int:
 
 def _suspect(e: os.DirEntry[str], size: int) -> Suspect | None:
     try:
-        with LocalSource(e.path) as source:
+        with opened(e.path) as source:
             begins = source.read(0, min(_BEGINNING, source.size))
     except OSError as why:
         why.filename = e.path

@@ -19,12 +19,17 @@ from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, beside, is_fragment
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.storage.links import Links
 from ckpt_tools.storage.listing import Entries, EntryFilter, entries_of
-from ckpt_tools.storage.retry import ABSENT, patiently
+from ckpt_tools.storage.retry import ABSENT, lstat
+from ckpt_tools.storage.urls import absolute
 from ckpt_tools.storage.walk import THREADS, walk
 
 
 def seals_about(path: str) -> Iterator[BareFile]:
-    """The seals that may name one file: its own, and those of the directories that it lies in."""
+    """The seals that may name one file: its own, and those of the directories that it lies in. Of a presigned
+    URL there is nothing else that may be asked for. Raises CannotLook.
+    """
+    if path.startswith(_WEB) and _presigned(path):
+        return
     home, name = os.path.split(path)
     at = [f"{home}/{beside(name)}"]
     for _ in range(_ABOVE):
@@ -33,9 +38,29 @@ def seals_about(path: str) -> Iterator[BareFile]:
             at += (e.path for e in entries_of(f"{home}/{FRAGMENTS}") if is_fragment(e.name))
         home = os.path.dirname(home)
     for seal in at:
-        with suppress(*ABSENT):  # nearly always
-            patiently(os.lstat, seal)
+        try:
+            lstat(seal)
             yield BareFile(seal, *stat_of(seal))
+        except ABSENT:  # nearly always
+            continue
+        except PermissionError as e:
+            if not path.startswith(_WEB):  # where others may not list, S3 says so of what is not there
+                raise _hidden(seal, e) from e
+        except OSError as e:
+            raise _hidden(seal, e) from e
+
+
+def _presigned(url: str) -> bool:
+    from ckpt_tools.storage.signed import query_of  # only for web servers
+
+    return query_of(url) != ""
+
+
+def _hidden(seal: str, e: OSError) -> CannotLook:
+    return CannotLook(f"cannot look for {seal}: {e.strerror}")
+
+
+_WEB = ("https://", "http://")
 
 
 _ABOVE = 4
@@ -77,7 +102,7 @@ def discover(
     names = NameReader(layouts, listing)
     tops = roots(root)
     trees = [is_tree(top) for top in tops]
-    if tops[0] == os.path.abspath(root):
+    if tops[0] == absolute(root):
         found.tree, found.alone = trees[0], not trees[0]
     for top, tree in zip(tops, trees, strict=True):
         if tree:

@@ -36,11 +36,12 @@ def _sum(result: Changes) -> str:
     if result.command == "ls":
         return f"{plural(n, 'path')} in quarantine"
     if not n:
-        return "nothing to do"
+        return "nothing to do: what is listed stays as it is" if result.changes else "nothing to do"
     much = f" of {size(total)}" if total else ""
     if result.applied:
         back = ": 'ckpt undo' takes it back" if result.command in ("repair", "quarantine") else ""
-        return f"{plural(n, 'change')} done{much}, operation {result.operation}{back}"
+        number = "" if result.operation is None else f", operation {result.operation}{back}"
+        return f"{plural(n, 'change')} done{much}{number}"
     return f"{plural(n, 'change')}{much} to do: nothing is done without --apply"
 
 

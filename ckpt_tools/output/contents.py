@@ -42,7 +42,7 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
     if anatomy.globals:
         page.text("")
         rows = [(name, trust.get(name, "unknown")) for name in anatomy.globals]
-        page.table(("pickle global", "loading it is"), rows)
+        page.table(("pickle global", "loading it is"), rows, below=("pickle global",))
     page.findings(report.findings, report.path)
     byte_map(page, report, os.path.dirname(report.path))
     return page.done()
@@ -58,6 +58,7 @@ def _tensors(page: Page, tensors: Sequence[Tensor]) -> None:
             for t in listed
         ],
         right=("size", "offset"),
+        below=("tensor",),
     )
     more = len(tensors) - len(listed)
     total = f"{plural(len(tensors), 'tensor')}, {size(sum(t.nbytes for t in tensors))}"
@@ -85,6 +86,7 @@ def _numbers(page: Page, stats: Sequence[Stats]) -> None:
             for s in page.first(stats)
         ],
         right=headers,
+        below=("numbers of",),
     )
 
 
@@ -99,7 +101,7 @@ def byte_map(page: Page, report: Report, root: str) -> None:
     page.text("")
     page.text(relative(report.path, root), "bold")
     rows = [(f"{r.offset:,}", f"{r.length:,}", str(r.guard), r.what) for r in report.regions]
-    page.table(("offset", "bytes", "guard", "what"), rows, right=("offset", "bytes"))
+    page.table(("offset", "bytes", "guard", "what"), rows, right=("offset", "bytes"), below=("what",))
     totals = [(guard, sum(r.length for r in report.regions if r.guard is guard)) for guard in Guard]
     page.text(
         ", ".join(f"{guard}: {n:,} bytes ({percent(n / report.size)})" for guard, n in totals if n), "dim"

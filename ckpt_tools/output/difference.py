@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckpt_tools import __version__
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.store_checksum import NAMES
 from ckpt_tools.output import json as as_json
 from ckpt_tools.output.page import FEW, PLAIN, Page, View
 from ckpt_tools.output.words import plural, size, speed
+from ckpt_tools.storage.urls import common, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.comparison.difference import Difference, FileDifference, TensorDifference, TensorSide
@@ -56,6 +57,7 @@ def _file(f: FileDifference) -> as_json.Object:
         "a": _report(f.a),
         "b": _report(f.b),
         "bytes_same": f.bytes_same,
+        "store_checksum": f.by_store or None,
         "tensors": [
             {"name": t.name, "change": str(t.change), "a": _tensor(t.a), "b": _tensor(t.b)} for t in f.tensors
         ],
@@ -91,7 +93,7 @@ def table(result: Difference, view: View = PLAIN) -> str:
     if listed:
         rows = [(str(f.change), _contents(f), _size(f.a), _size(f.b), f.name) for f in listed]
         right = ("size in A", "size in B")
-        page.table(("change", "tensors", *right, "file"), rows, right)
+        page.table(("change", "tensors", *right, "file"), rows, right, below=("file", "tensors"))
     hidden = _details(page, "tensor", list(_tensors(result, view.verbose)), result)
     hidden += _details(page, "metadata", list(_metadata(result)), result)
     _findings(page, result)
@@ -126,15 +128,15 @@ def _metadata(result: Difference) -> Iterator[_Detail]:
 
 
 def _details(page: Page, what: str, details: Sequence[_Detail], result: Difference) -> int:
-    """A table of the first details, and how many it leaves out."""
+    """A table of the first details of each file, and how many are left out."""
     listed = page.first(details)
     several = len(result.files) > 1
-    if listed:
+    for file in dict.fromkeys(d.file for d in listed):
         page.text("")
-        page.table(
-            ["change", what, "in A", "in B", *(["file"] if several else [])],
-            [[d.change, d.name, d.a, d.b, *([d.file] if several else [])] for d in listed],
-        )
+        if several:
+            page.text(file, "bold", whole=True)
+        rows = [(d.change, d.name, d.a, d.b) for d in listed if d.file == file]
+        page.table(("change", what, "in A", "in B"), rows, below=(what,))
     return len(details) - len(listed)
 
 
@@ -145,13 +147,15 @@ def _findings(page: Page, result: Difference) -> None:
         for f in r.findings
         if page.view.verbose or f.severity is not Severity.NOTE
     ]
-    common = os.path.commonpath([result.a, result.b])
-    page.findings(list(dict.fromkeys([*result.findings, *found])), common if len(common) > 1 else " ")
+    above = common([result.a, result.b])
+    page.findings(list(dict.fromkeys([*result.findings, *found])), above if len(above) > 1 else " ")
 
 
 def _contents(f: FileDifference) -> str:
     words = _words(Counter(str(t.change) for t in f.tensors))
     whole = "" if f.bytes_same is None else "same bytes" if f.bytes_same else "other bytes"
+    if f.by_store:
+        whole += f" ({NAMES[f.by_store]} of the store)"
     return "; ".join(filter(None, (words, whole))) or "–"
 
 
@@ -200,6 +204,21 @@ def _answer(result: Difference) -> tuple[str, str]:
         return "they differ", "bold red"
     if not result.complete:
         return "no difference found, but not everything could be compared", "yellow"
+    if by_store := _by_store(result):
+        return by_store, "green"
     if result.level >= Level.CONTENT:
         return "the same", "green"
     return "the same names, types, shapes and metadata (--level content compares the bytes too)", "green"
+
+
+def _by_store(result: Difference) -> str:
+    """Where the checksums of stores alone say that all bytes are the same."""
+    if not result.files or not all(f.by_store and f.bytes_same for f in result.files):
+        return ""
+    names = ", ".join(NAMES[name] for name in sorted({f.by_store for f in result.files}))
+    one = len(result.files) == 1
+    if is_url(result.a) and is_url(result.b):
+        what = "the objects are the same"
+    else:
+        what = "the upload is the file" if one else "the uploads are the files"
+    return f"{what}, byte for byte: by {names} of the store"

@@ -274,6 +274,8 @@ def _load(f: FileLoad) -> Object:
         "substituted": f.substituted,
         "node": f.node,
         "reason": f.reason,
+        **({"etag": f.etag} if f.etag else {}),
+        **({"version": f.version} if f.version else {}),
     }
 
 

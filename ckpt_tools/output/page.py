@@ -181,9 +181,16 @@ def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
         return [line]
     from textwrap import wrap
 
-    indent = " " * (len(line) - len(line.lstrip()))
-    indent += " " * (hang if indent else 0)
-    return wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    first = " " * (len(line) - len(line.lstrip()))
+    rest = first + " " * (hang if first else 0)
+    return wrap(
+        line.strip(),
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _folded(findings: Sequence[Finding], root: str) -> list[tuple[str, str, str, str]]:

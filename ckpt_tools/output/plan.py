@@ -39,7 +39,7 @@ def _name(c: Checkpoint) -> str:
 def _facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
     yield "path", plan.resume.path or c.path
     yield "epoch", epoch(c) if c.epoch is not None else ""
-    yield "run", c.run
+    yield "run", c.run if c.run != "." else ""
     yield "arguments", " ".join(plan.resume.args)
     yield "environment", " ".join(f"{k}={v}" for k, v in plan.resume.env.items())
     sizes = [f"{plan.world_size} ranks"] if plan.world_size is not None else []
@@ -85,5 +85,5 @@ def _lost(page: Page, plan: LoadPlan) -> None:
     if plan.ahead:
         names = ", ".join(map(_name, plan.ahead))
         page.text("")
-        page.text(f"newer than the choice, the resumed job will meet them again: {names}", "yellow")
+        page.text(f"newer than the choice: {names}; the resumed job will come to these steps again", "yellow")
     page.findings(plan.warnings, plan.root)

@@ -16,6 +16,7 @@ from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import Observed, below_here, here, observed, place
 from ckpt_tools.output.page import View
 from ckpt_tools.output.words import printable
+from ckpt_tools.storage.urls import is_url, joined, split
 
 Object = dict[str, object]
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
@@ -91,14 +92,19 @@ def _result(f: Finding, index: int) -> Object:
 
 
 def _location(path: str) -> Object:
-    name = below_here(path)
-    artifact = (
-        {"uri": f"file://{_quoted(name)}"}
-        if os.path.isabs(name)
-        else {"uri": _quoted(name), "uriBaseId": "%SRCROOT%"}
-    )
+    artifact = {"uri": _uri(path)}
+    if not is_url(path) and not os.path.isabs(below_here(path)):
+        artifact["uriBaseId"] = "%SRCROOT%"
     # GitHub shows no result without a line.
     return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 1}}}
+
+
+def _uri(path: str) -> str:
+    if is_url(path):
+        store, key = split(path)
+        return joined(store, _quoted(key))
+    name = below_here(path)
+    return f"file://{_quoted(name)}" if os.path.isabs(name) else _quoted(name)
 
 
 def _quoted(path: str) -> str:

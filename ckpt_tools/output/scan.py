@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools.discovery.completeness import ranks_present
@@ -22,7 +23,6 @@ class _Column(NamedTuple):
 _DULL = {"epoch": "–", "run": ".", "ranks": "–/–"}
 _MANY = 12
 """Runs of which each is listed with all its checkpoints, if those are few."""
-_GUESS = " ('ckpt layouts --guess ROOT' describes those in a checkpoint format)"
 
 
 def render(scan: Scan, view: View = PLAIN) -> str:
@@ -37,10 +37,17 @@ def render(scan: Scan, view: View = PLAIN) -> str:
             [column.header for column in columns],
             [[column.cell(c) for column in columns] for c in scan.checkpoints],
             right=[column.header for column in columns if column.right],
-            below=("path",),
+            below=("path", "run", "layout"),
             dull=_DULL,
         )
     page.findings(scan.findings, scan.root)
+    page.text("")
+    page.text(_counts(scan), "dim")
+    return page.done()
+
+
+def _counts(scan: Scan) -> str:
+    """How many checkpoints there are, what else, and what to do where there is no checkpoint."""
     counts = [plural(len(scan.checkpoints), "checkpoint")]
     if scan.bare:
         counts.append(plural(scan.bare, "file") + " of a known format outside any layout")
@@ -48,10 +55,12 @@ def render(scan: Scan, view: View = PLAIN) -> str:
         counts.append(plural(scan.unrecognised, "other file"))
     if scan.excluded:
         counts.append(excluded(scan.excluded))
-    page.text("")
-    guess = "" if scan.checkpoints or not scan.bare + scan.unrecognised else _GUESS
-    page.text(", ".join(counts) + guess, "dim")
-    return page.done()
+    if scan.checkpoints:
+        return ", ".join(counts)
+    if not scan.bare + scan.unrecognised:
+        return ", ".join([*counts, "0 other files"])
+    guess = f"'ckpt layouts --guess {quote(scan.root)}' describes those in a checkpoint format"
+    return f"{', '.join(counts)} ({guess})"
 
 
 def _columns(scan: Scan, view: View) -> list[_Column]:
@@ -90,9 +99,9 @@ def _newest(page: Page, runs: Mapping[tuple[str, str], Sequence[Checkpoint]], no
         last = max(checkpoints, key=lambda c: c.mtime_ns)
         age = span(now - last.mtime_ns / 1e9)
         count = f"{len(checkpoints):,}"
-        rows.append((run or ".", layout, count, total_size(*checkpoints), known(last.step), age))
-    right = ("checkpoints", "size", "last step", "age")
-    page.table(("run", "layout", *right), rows, right=right, below=("run",))
+        rows.append((layout, count, total_size(*checkpoints), age, last.label, run or "."))
+    right = ("checkpoints", "size", "age")
+    page.table(("layout", *right, "last", "run"), rows, right=right, below=("run",))
     page.text("")
     page.text(f"{plural(len(runs), 'run')}: --run RUN lists one, --verbose all of all", "dim")
 

@@ -20,7 +20,7 @@ def render(result: Verification, view: View = PLAIN) -> str:
     page.text(_verdict(result), STYLE[str(result.verdict)])
     for line in _summary(result, view.now):
         page.text(line, "dim")
-    listed = [r for r in reports if view.verbose or r.verdict is not Verdict.OK]
+    listed = _worst_first(reports, view)
     if listed:
         page.text("")
         _table(page, listed, result.root)
@@ -35,6 +35,13 @@ def render(result: Verification, view: View = PLAIN) -> str:
     return page.done()
 
 
+def _worst_first(reports: Sequence[Report], view: View) -> list[Report]:
+    """Those that are not ok, and with ``view.verbose`` all: the broken ones first."""
+    order = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
+    listed = [r for r in reports if view.verbose or r.verdict is not Verdict.OK]
+    return sorted(listed, key=lambda r: order.index(r.verdict))
+
+
 def interrupted(files: Sequence[FileReport], of: int, root: str, view: View = PLAIN) -> str:
     """What was seen until somebody pressed Ctrl-C: it is no verdict on the rest."""
     page = Page(view)
@@ -43,7 +50,7 @@ def interrupted(files: Sequence[FileReport], of: int, root: str, view: View = PL
     seen = f"{len(reports):,} of {plural(of, 'file')} were looked at"
     text = f"interrupted: {seen}, {len(bad):,} of them not ok; nothing is known of the others"
     page.text(text, STYLE["unknown"])
-    listed = reports if view.verbose else bad
+    listed = _worst_first(reports, view)
     if listed:
         page.text("")
         _table(page, listed, root)
@@ -55,6 +62,8 @@ def interrupted(files: Sequence[FileReport], of: int, root: str, view: View = PL
 def _verdict(result: Verification) -> str:
     """How much of all is so."""
     s = result.summary
+    if not s.files:
+        return f"{result.verdict}: no checkpoint file was found"
     bad = {"suspect": s.suspect, "broken": s.broken, "unknown": s.unknown}.get(str(result.verdict), s.files)
     of = f"{bad:,} of " if bad not in (0, s.files) else ""
     return f"{result.verdict}: {of}{plural(s.files, 'file')}, {size(s.bytes)}"
@@ -97,7 +106,8 @@ def _summary(result: Verification, now: float) -> Iterator[str]:
     s = result.summary
     verdicts = {"ok": s.ok, "suspect": s.suspect, "broken": s.broken, "unknown": s.unknown}
     counts = [f"{count:,} {word}" for word, count in verdicts.items() if count]
-    yield ", ".join([*counts, f"{speed(s.bytes_read, s.seconds)} at level {result.level}"])
+    if s.files:
+        yield ", ".join([*counts, f"{speed(s.bytes_read, s.seconds)} at level {result.level}"])
     if result.sample:
         yield _contents(result.sample, now)
     if s.below_level:

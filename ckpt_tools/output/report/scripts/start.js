@@ -41,8 +41,8 @@ function fillTools() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { label(); drawAgain(); });
   document.getElementById("tools").append(turn, button("JSON", saveJson, { "aria-label": "Save everything as JSON" }), button("Print", () => print(), { class: "button long" }));
   let before = null;
-  addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme || ""; setTheme("light", true); });
-  addEventListener("afterprint", () => { setTheme(before, true); });
+  addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme || ""; setTheme("light", true); TABLES.forEach((one) => one.print(true)); });
+  addEventListener("afterprint", () => { TABLES.forEach((one) => one.print(false)); setTheme(before, true); });
 }
 
 function fillNav(parts) {

@@ -1,19 +1,23 @@
-// Tables that are searched, sorted and paged: however many rows there are, only one page is in the document.
+// Tables that are searched, sorted and paged: however many rows there are, only one page is in the document, but for paper.
 
+const TABLES = [];
+const PRINTED = 10000; // rows: hundreds of sheets, and as much as a browser lays out within seconds
 const RANK_OF = { broken: 0, unknown: 1, suspect: 2, ok: 3 };
 
 // columns: [{ name, title, kind, cell(i), key(i) }]; text(i) is what the search looks into; inside(i) opens below a row.
 class Table {
   constructor(total, columns, options) {
-    Object.assign(this, { total, columns, options, page: options.page || 25, query: "", keep: null, at: 0, sort: options.sort, open: new Set() });
+    Object.assign(this, { total, columns, options, page: options.page || 25, query: "", keep: null, at: 0, printing: false, sort: options.sort, open: new Set() });
     this.body = element("tbody", {});
     this.said = element("span", { class: "quiet" });
+    this.cut = element("p", { class: "quiet only-paper" });
+    TABLES.push(this);
     this.before = button("Previous", () => this.go(-1));
     this.after = button("Next", () => this.go(1));
     this.heads = columns.map((column) => this.head(column));
     this.box = element("div", { class: "table-box" },
       element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": options.label }, element("table", {}, element("thead", {}, element("tr", {}, this.heads)), this.body)),
-      element("div", { class: "pager" }, this.said, element("span", { class: "controls" }, this.before, this.after)));
+      element("div", { class: "pager" }, this.said, element("span", { class: "controls" }, this.before, this.after)), this.cut);
     this.box.style.display = "grid";
     this.box.style.gap = ".7rem";
     this.refresh();
@@ -59,8 +63,10 @@ class Table {
   go(by) { this.at = Math.max(0, Math.min(this.at + by * this.page, Math.floor((this.rows.length - 1) / this.page) * this.page)); this.show(); this.box.scrollIntoView({ block: "nearest" }); }
 
   show() {
-    const end = Math.min(this.rows.length, this.at + this.page);
-    this.body.replaceChildren(...this.rows.slice(this.at, end).flatMap((i) => this.row(i)));
+    const begin = this.printing ? 0 : this.at;
+    const end = Math.min(this.rows.length, begin + (this.printing ? PRINTED : this.page));
+    this.cut.textContent = this.printing && end < this.rows.length ? "The first " + count(end) + " of " + count(this.rows.length) + " rows: search or filter before printing to choose others." : "";
+    this.body.replaceChildren(...this.rows.slice(begin, end).flatMap((i) => this.row(i)));
     if (!this.rows.length) this.body.append(element("tr", {}, element("td", { class: "empty", colspan: this.columns.length }, "Nothing here is as you asked.")));
     const of = this.rows.length === this.total ? "" : " (of " + count(this.total) + ")";
     this.said.textContent = this.rows.length ? count(this.at + 1) + "–" + count(end) + " of " + count(this.rows.length) + of : "0" + of;
@@ -75,6 +81,9 @@ class Table {
     const made = element("tr", { class: opens ? "opens" : null, "data-row": i, on: opens ? { click: (event) => { if (!getSelection().toString() || event.detail === 0) this.toggle(i); } } : {} }, cells);
     return this.open.has(i) ? [made, element("tr", { class: "inside" }, element("td", { colspan: this.columns.length }, element("div", { class: "box" }, this.options.inside(i))))] : [made];
   }
+
+  // On paper nobody turns pages: all rows that the search and the filter leave.
+  print(all) { this.printing = all; this.show(); }
 
   toggle(i) {
     if (!this.open.delete(i)) this.open.add(i);
