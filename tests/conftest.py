@@ -28,6 +28,8 @@ SAVED = 1_735_689_600
 seconds ago: what is judged then is a save under way, and two minutes later, in the middle of a test, a
 finished one."""
 
+pytest_plugins = ["stores.fixtures"]
+
 examples.register_profiles()
 
 
@@ -74,7 +76,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
     """Make no tests of functions for the nightly run alone: a third of all, in each of the workers."""
     marked = {mark.name for mark in getattr(obj, "pytestmark", ()) if isinstance(mark, pytest.Mark)}
-    return [] if "exhaustive" in marked and leaves_out(collector.config, "exhaustive") else None
+    nightly = marked & {"exhaustive", "image"}
+    return [] if any(leaves_out(collector.config, mark) for mark in nightly) else None
 
 
 def pytest_report_header() -> str | None:
@@ -87,7 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for mark in rooms.marks(item.path):
             item.add_marker(mark)
-        if item.get_closest_marker("exhaustive"):
+        if item.get_closest_marker("exhaustive") or item.get_closest_marker("image"):
             item.add_marker("slow")
 
 

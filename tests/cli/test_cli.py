@@ -155,7 +155,7 @@ def test_verify_asks_what_it_was_told(answer, capfd):
             (["a", "b"],),
             {"level": Level.STRUCTURE, "jobs": 3, "require": ("epoch_num",), "settle": 60.0, "explain": False}
             | {"cache": True, "progress": None, "note": None, "engine": None}
-            | {"trust": Trust(), "layouts": None},
+            | {"trust": Trust(), "layouts": None, "by_store": False},
         )
     ]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import hanging
 import pytest
 import shells
+from own_plugins import install
 from places import FIXTURES, PACKAGE
 from run_helpers import CLEAN, ckpt, megatron
 
@@ -53,6 +54,30 @@ def offered(*words: str, env: dict[str, str] | None = None, shell: str = "zsh") 
 def in_bash(line: str, word: str | None = None) -> list[str]:
     env = {"_CKPT_LINE": line, "_CKPT_WORD": line.rpartition(" ")[2] if word is None else word}
     return offered(env=env, shell="bash")
+
+
+def test_layouts_of_plug_ins_and_of_the_configuration_are_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read, not imported: this plug-in cannot be."""
+    install(tmp_path / "site", source="import no_such_package")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    (tmp_path / "deep/er").mkdir(parents=True)
+    (tmp_path / "deep/pyproject.toml").write_text("[project]\nname = 'somebody'\n")
+    table = '[[{}layout]]\ntitle = "x"\nname = "{}"\n[[{}layout.piece]]\nname = "no layout"\n\n'
+    text = table.format("", "mine", "") + table.format("", "yours", "")
+    (tmp_path / "ckpt.toml").write_text(text)
+    monkeypatch.chdir(tmp_path / "deep/er")
+    built_in = [names.name for names in BUILT_IN.names]
+    assert offered("plan", "--layout", "")[1:] == [*built_in, "mine", "owned", "yours"]
+    assert offered("plan", "--layout=mi", env={"CKPT_NO_PLUGINS": "1"})[-1] == "--layout=mine"
+    assert offered("ls", "--layout", "ow", env={"CKPT_NO_PLUGINS": "1"}) == ["words"]
+    (tmp_path / "other.toml").write_text(table.format("", "theirs", ""))
+    env = {"CKPT_CONFIG": str(tmp_path / "other.toml")}
+    assert offered("plan", "--layout", "", env=env)[1:] == [*built_in, "owned", "theirs"]
+    table_of_ours = table.format("tool.ckpt.", "near", "tool.ckpt.")
+    (tmp_path / "deep/pyproject.toml").write_text("[tool.ckpt]\n" + table_of_ours)
+    assert offered("plan", "--layout", "")[1:] == [*built_in, "near", "owned"]
 
 
 def test_words_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,10 +134,13 @@ def test_every_field_that_the_page_names_is_in_a_real_answer(asker: Asker, tmp_p
     root = flipped(tmp_path)
     (root / "latest_checkpointed_iteration.txt").write_text("10")
     guard.seal(root)
+    store = tmp_path.name  # each test has a store of its own
+    (tmp_path / store).symlink_to(root)
     values: list[Any] = [json.loads(asker.execute(*line.split(), "--json")[1]) for line in (
         "verify run --explain-bytes --level values", "verify run --sample 1/2", "plan run", "latest run --rank 0", "hook run --plan-dir state --view view --job j",
         "ls run", "report run --level values", "report none", f"show run/{FILE}", "diff run/iter_0000010 run/iter_0000020", "explain truncated", "formats", "layouts", "layouts run --check --layout megatron",
         "launchers", "plan none", "plan run --history --plan-dir state", "quarantine run/iter_0000010", "repair run", "seal run --dry-run --again", "show run/iter_0000010/.ckpt-seal.json",
+        f"stage local://{store} staged",
     )]  # fmt: skip
     values += [
         json.loads(line) for line in asker.execute("verify", root, "--format", "jsonl")[1].splitlines()

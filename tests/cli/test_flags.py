@@ -299,6 +299,15 @@ OWNERS: list[Owners] = []
 
 BEYOND = ("--agree", "--nodes", "2", "--node", "0", "--world-size", "2", "--rendezvous", "192.0.2.1:29500")
 ONE_NODE = ("--agree", "--nodes", "2", "--node", "0", "--world-size", "2")
+AWAY = ("s3://bucket/run", "--store-option", "endpoint=http://127.0.0.1:1", "--store-option", "max_retries=0")
+
+
+def far(*more: object) -> Case:
+    """A store where nothing answers; tests/stores have those that do."""
+    nobody = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
+    return Case(lambda _: [], (*AWAY, *more), (*AWAY, *more, "--store-option", "regoin=here"), nobody)
+
+
 CHOICE: dict[str, Case] = {
     "root": Case(lambda tmp: [], ("@plain",), ("@rolled_back",)),
     "rank": Case(per_rank, ("--rank", "0"), ("--rank", "1")),
@@ -314,6 +323,7 @@ CHOICE: dict[str, Case] = {
     "exclude": Case(plain, (), ("--exclude", "iter_0000020")),
     "same_save": Case(two_attempts, (), ("--same-save", "run/iter_0000030")),
     "trust_global": Case(foreign, (), ("--trust-global", "mycompany.*")),
+    "store_option": far(),
     "max_step": Case(plain, (), ("--max-step", "19")),
     "level": Case(flipped, (), ("--level", "structure")),
     "key_file": Case(encrypted, (), ("--key-file", "key")),
@@ -362,6 +372,8 @@ DECIDING: dict[str, Case] = {
     "timeout": Case(locked, ("--job", "j", "--timeout", "0s"), ("--job", "j", "--timeout", "1ms")),
     "require_mount": Case(lambda tmp: tmp / "run", (), ("--require-mount",)),
     "view": Case(plain, (), ("--view", "view")),
+    "stage": Case(plain, (), ("--stage", "staged")),
+    "keep": Case(plain, (), ("--keep", "none")),
     "agree": Case(plain, (), ("--agree",)),
     "rendezvous": Case(plain, ONE_NODE, (*ONE_NODE, "--rendezvous", "nowhere")),
     "secret_file": Case(plain, (*BEYOND, "--secret-file", "absent"), BEYOND),
@@ -386,6 +398,8 @@ CHECK: dict[str, Case] = {
     },
     "paths": CHOICE["root"],
     "trust_global": CHOICE["trust_global"],
+    "store_option": far(),
+    "by_store": Case(plain, (), ("--by-store",)),
     "max_age": Case(plain, ("--cached",), ("--cached", "--max-age", "1d")),
     "no_cache": Case(plain, ("--cached", "--max-age", "1d"), ("--cached", "--max-age", "1d", "--no-cache")),
     "settle": Case(unfinished, (), ("--settle", "0s")),
@@ -406,6 +420,7 @@ SEAL: dict[str, Case] = {
     "also": Case(plain, (*DRY,), (*DRY, "--also", "none")),
     "tensors": Case(plain, (*DRY,), (*DRY, "--tensors")),
     "seal_dir": Case(plain, (*DRY,), (*DRY, "--seal-dir", "seals")),
+    "store_option": far(*DRY),
     "sign_key": Case(plain, (*DRY,), (*DRY, "--sign-key", "absent.key")),
     "again": Case(sealed_and_edited, (*DRY,), (*DRY, "--again")),
     "merge": Case(fragments, (*DRY,), (*DRY, "--merge")),
@@ -418,6 +433,7 @@ SEAL: dict[str, Case] = {
     "io": Case(plain, (*DRY,), (*DRY, "--io", "direct")),
     "limit_rate": Case(plain, (*DRY,), (*DRY, "--limit-rate", "1PB")),
     **trusting(plain),
+    **without(plain, *DRY),
 }
 
 
@@ -458,6 +474,7 @@ QUARANTINE: dict[str, Case] = {
         (NEWEST, "--restore", "--state-dir", "elsewhere"),
     ),
     **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
+    **without(lambda tmp: [plain(tmp)][:0], NEWEST),
 }
 
 
@@ -491,6 +508,7 @@ PRUNE: dict[str, Case] = {
     "keep_per_minutes": Case(many, LEAST, ("--keep-per-minutes", "2", *SETTLED)),
     "keep_kind": Case(many, LEAST, ("--keep-kind", "periodic", *SETTLED)),
     "max_total": Case(many, ("--keep-last", "3", *SETTLED), ("--keep-last", "3", *LEAST)),
+    "store_option": far(*ONE),
     "damaged": Case(first_broken, ONE, (*ONE, "--damaged")),
     "run": Case(several, ONE, (*ONE, "--run", "a")),
     "max_age": Case(many, (*ONE, "--cached"), (*ONE, "--cached", "--max-age", "never")),
@@ -508,11 +526,13 @@ PIN: dict[str, Case] = {
     "root": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--root", ".")),
     "dry_run": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--dry-run")),
     **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
+    **without(lambda tmp: [plain(tmp)][:0], NEWEST, "--dry-run"),
 }
 PASS = ("--once", "--settle", "0s")
 WATCH: dict[str, Case] = {
     "roots": Case(lambda tmp: [plain(tmp)][:0], ("run", *PASS), ("run/iter_0000010", *PASS)),
     "rescan": Case(plain, PASS, (*PASS, "--rescan", "never")),
+    "store_option": far(*PASS),
     "every": Case(plain, PASS, (*PASS, "--every", "night")),
     "on_good": Case(plain, PASS, (*PASS, "--on-good", "true")),
     "on_bad": Case(flipped, PASS, (*PASS, "--on-bad", "true")),
@@ -581,6 +601,26 @@ def encrypted_and_hit(tmp: Path) -> Path:
     return root
 
 
+STAGED = (
+    "root",
+    "rank",
+    "world_size",
+    "kind",
+    "max_step",
+    "require",
+    "allow_fresh",
+    "no_fallback",
+    "limit_rate",
+)
+"""Flags of plan that are held to ``ckpt stage`` itself; the others reach its plan as they reach that of
+``ckpt plan`` (tests/stores/test_stage.py, test_it_asks_what_plan_asks).
+"""
+
+
+def four_ranks(tmp: Path) -> Path:
+    return megatron(tmp / "run", world=4)
+
+
 REPAIR: dict[str, Case] = {
     "paths": Case(lambda tmp: [with_a_bit(tmp)][:0], ("run/iter_0000020",), ("run/iter_0000010",)),
     "copies": Case(kept, (), ("--from", "kept")),
@@ -593,6 +633,7 @@ REPAIR: dict[str, Case] = {
     "key_file": Case(encrypted_and_hit, (), ("--key-file", "key")),
     "jobs": Case(plain, ("--jobs", "2"), ("--jobs", "3")),
     **trusting(plain),
+    **without(plain),
 }
 OTHERS: dict[str, dict[str, Case]] = {
     "repair": REPAIR,
@@ -620,6 +661,7 @@ OTHERS: dict[str, dict[str, Case]] = {
                 "max_step",
                 "world_size",
                 "order",
+                "store_option",
             )
         },
         "save_interval": Case(gasps, (), ("--save-interval", "10")),
@@ -631,12 +673,18 @@ OTHERS: dict[str, dict[str, Case]] = {
         "state_dir": Case(nowhere, ("--quarantine",), ("--quarantine", "--state-dir", "elsewhere")),
         **trusting(plain),
     },
+    "stage": {
+        **{name: CHOICE[name] for name in STAGED},
+        "directory": Case(lambda tmp: [plain(tmp)][:0], ("local://run", "one"), ("local://run", "other")),
+        "ranks": Case(four_ranks, ("--ranks", "1"), ("--ranks", "2")),
+        "keep": Case(four_ranks, (), ("--keep", "0")),
+    },
     "verify": CHECK,
     "report": {
         **{
             name: case
             for name, case in CHECK.items()
-            if name not in ("all", "explain_bytes", "scheduler", "fail_on")
+            if name not in ("all", "by_store", "explain_bytes", "scheduler", "fail_on")
         },
         **{name: CHOICE[name] for name in ("order", "run", "max_step", "save_interval", "world_size")},
     },
@@ -647,6 +695,7 @@ OTHERS: dict[str, dict[str, Case]] = {
         "level": Case(lambda tmp: [flipped(tmp) / FILE], (), ("--level", "content")),
         "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"], (), ("--key-file", "key")),
         "explain_bytes": Case(lambda tmp: [one_rank(tmp) / FILE], (), ("--explain-bytes",)),
+        "store_option": far(),
         **without(lambda tmp: [one_rank(tmp) / FILE]),
         **trusting(lambda tmp: [one_rank(tmp) / FILE], "--key-file", "key"),
     },
@@ -667,6 +716,7 @@ OTHERS: dict[str, dict[str, Case]] = {
             ("--level", "structure"),
         ),
         "seal_dir": Case(lambda tmp: [sealed_away(tmp)] * 2, (), ("--seal-dir", "seals")),
+        "store_option": far("s3://bucket/other"),
         "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2, (), ("--key-file", "key")),
         "strict": Case(
             lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2,
@@ -699,6 +749,7 @@ OTHERS: dict[str, dict[str, Case]] = {
     },
 }
 ELSEWHERE = {("run", "transfer"), ("hook", "transfer"), ("watch", "once"), ("watch", "seal_good")}
+ELSEWHERE |= {("stage", name) for name in CHOICE.keys() - {*STAGED, "history", "fail_on"}}
 """Two nodes are needed: tests/cluster/test_agree.py holds what it brings against an agreement without it.
 Without --once nothing ends, and a seal stays: tests/cli/test_watch.py has both.
 """
@@ -772,6 +823,12 @@ class Seen(Asker):
 
     def see(self, command: str, subject: Path | Sequence[object], words: tuple[object, ...]) -> object:
         asked = [subject] if isinstance(subject, Path) else list(subject)
+        if command == "stage":  # of a store, and from the beginning
+            import_module("ckpt_tools.storage.stores.mounts")._trees.clear()
+            for name in ("staged", "one", "other"):
+                shutil.rmtree(self.tmp / name, ignore_errors=True)
+            if isinstance(subject, Path):
+                asked = [f"local://{subject.relative_to(self.tmp)}", "staged"]
         tail = list(words[words.index("--") :]) if "--" in words else ["--", "train"]
         words = words[: words.index("--")] if "--" in words else words
         self.unreadable = "--unreadable" in words
@@ -779,7 +836,7 @@ class Seen(Asker):
         fixed += ["--rank", 0] if command == "latest" and "--rank" not in words else []
         fixed += (
             ["--no-cache"]
-            if command in (*CHOOSING, "verify", "report", "quarantine", "prune")
+            if command in (*CHOOSING, "stage", "verify", "report", "quarantine", "prune")
             and not {"--cached", "--no-cache"} & set(words)
             else []
         )

@@ -103,6 +103,7 @@ def test_an_example_runs(home: Path, line: str, tmp_path: Path) -> None:
     path = f"{home / 'bin'}:{os.environ['PATH']}"
     env = {**run_helpers.CLEAN, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     env["CKPT_CACHE_DIR"], env["XDG_STATE_HOME"] = os.environ["CKPT_CACHE_DIR"], os.environ["XDG_STATE_HOME"]
+    line = line.replace("s3://bucket/", "local://")  # a store that needs no server
     done = subprocess.run(["bash", "-c", line], cwd=home, env=env, capture_output=True, text=True)
     assert done.returncode == line.startswith(EXIT_1), done.stdout + done.stderr
     assert done.stdout or ">" in line or " -o " in line or "train.py" in line

@@ -170,8 +170,8 @@ def test_the_recipe_asks_for_what_the_package_asks_for() -> None:
 
 
 def test_the_recipe_is_rendered() -> None:
-    why = "py-rattler-build (the release extra) is not installed: the recipe is compared, not rendered"
-    rattler_build = pytest.importorskip("rattler_build", reason=why)
+    import rattler_build
+
     from ckpt_tools import __version__
 
     recipe = rattler_build.Stage0Recipe.from_file(str(ROOT / "recipe/recipe.yaml"))

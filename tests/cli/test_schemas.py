@@ -133,7 +133,8 @@ def test_every_command_prints_what_its_schema_says(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     seen = set()
-    for line in LINES:
+    (tmp_path / tmp_path.name).symlink_to(root)  # a store of this test's own
+    for line in (f"stage local://{tmp_path.name} staged --max-step 10", *LINES):
         _, out, err = asker.execute(
             *line.split(), "--json", *(["--plan-dir", "none"] if line == "plan run --max-step 5" else [])
         )

@@ -37,9 +37,9 @@ def terminal(*words: str, width: int = 80, cwd: Path | None = None) -> tuple[int
     """A command whose stdout is a real terminal: its exit code, and its lines."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-    process = subprocess.Popen(
-        [*CKPT, *words], stdout=its, stderr=subprocess.DEVNULL, env=CLEAN | {"NO_COLOR": "1"}, cwd=cwd
-    )
+    env = {k: v for k, v in CLEAN.items() if k not in ("COLUMNS", "LINES")}  # those of whoever runs the tests
+    env["NO_COLOR"] = "1"
+    process = subprocess.Popen([*CKPT, *words], stdout=its, stderr=subprocess.DEVNULL, env=env, cwd=cwd)
     os.close(its)
     seen = b""
     try:
@@ -65,17 +65,35 @@ def pages(root: Path, view: View) -> list[str]:
         return [*out, plan_page.render(e.plan, view)] if e.plan else out
 
 
+def harmed(lines: list[str]) -> list[str]:
+    """Lines that are wider than the terminal although a word could go to the next, or that lost their place
+    below their row.
+    """
+    return [*too_wide("\n".join(lines), 80), *(line for line in lines if re.match(r"\S+/\S+$", line))]
+
+
 @pytest.mark.parametrize("case", CASES[::9], ids=lambda case: f"{case.parent.parent.name}/{case.parent.name}")
 def test_every_page_fits_and_keeps_paths_whole(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
-    files = [str(f.path) for c in scan(root).checkpoints for f in c.parts]
     listed = pages(root, View(width=80, verbose=True, now=time.time()))
     for text in listed:
-        assert not too_wide(text, 80)
-    if files:
-        assert any(line.strip() == os.path.relpath(files[0], root) for line in listed[1].splitlines()) or any(
-            os.path.relpath(files[0], root) in line for line in listed[1].splitlines()
-        )
+        assert not harmed(text.splitlines())
+    words = set(listed[1].split())
+    for c in scan(root).checkpoints:
+        assert " " in str(root) or {os.path.relpath(f.path, root) for f in c.parts} <= words
+
+
+def test_every_list_fits(tmp_path: Path) -> None:
+    for n, case in enumerate(CASES):
+        text = scan_page.render(scan(materialise(case, tmp_path / str(n))), View(width=80, now=time.time()))
+        assert not harmed(text.splitlines()), case
+
+
+def test_a_path_as_long_as_the_line_stays_below_its_row(tmp_path: Path) -> None:
+    path = f"/r/{'x' * 38}/{'y' * 38}.pt"
+    page = Page(NARROW)
+    page.findings([finding("truncated", "cut", path=path)], "/r")
+    assert f"\n    {path[3:]}\n" in page.done() and len(path) - 3 + 4 > 80
 
 
 def test_what_a_wide_terminal_has_room_for_stands_in_one_line(tmp_path: Path) -> None:
@@ -119,6 +137,22 @@ def test_an_interrupted_verify_says_what_it_has_seen(tmp_path: Path) -> None:
     assert "iter_0000020" in seen and "iter_0000010" not in seen and "ok:" not in seen
 
 
+def test_what_is_broken_is_listed_first(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20))
+    path = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
+    torch_of_another_writer = b"\x80\x02cunheard_of.writer\nThing\n."
+    path.write_bytes(torch_of_another_writer)
+    broken(root, 20)
+    verdicts = [
+        line.split()[0]
+        for line in verify_page.render(verify(root), View(width=200)).splitlines()
+        if "rank" in line
+    ]
+    assert verdicts.index("broken") == 0 and verdicts[: verdicts.count("broken")] == [
+        "broken"
+    ] * verdicts.count("broken")
+
+
 def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     header = scan_page.render(scan(root), NARROW).splitlines()[0].split()
@@ -141,7 +175,7 @@ def test_many_runs_are_a_page(tmp_path: Path) -> None:
         megatron(tmp_path / f"run-{n:02d}", steps=(10, 20, 30), world=1)
     text = scan_page.render(scan(tmp_path), NARROW)
     rows = [line for line in text.splitlines() if "megatron" in line]
-    assert len(rows) == 20 and all(re.search(r" 3 .* 30 ", row) for row in rows) and "20 runs" in text
+    assert len(rows) == 20 and all(re.search(r" 3 .* step 30 ", row) for row in rows) and "20 runs" in text
     assert len(scan_page.render(scan(tmp_path), View(width=80, verbose=True)).splitlines()) > 60
 
 
@@ -167,7 +201,11 @@ def test_a_path_alone_says_what_is_there_and_what_to_ask_next(tmp_path: Path) ->
     assert code == 2
     (tmp_path / "empty").mkdir()
     code, lines = terminal(str(tmp_path / "empty"))
-    assert code == 3 and "--guess" in "\n".join(lines)
+    assert code == 3 and "--allow-none" in "\n".join(lines) and "0 other files" in "\n".join(lines)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/readme").write_text("not of a checkpoint")
+    code, lines = terminal(str(tmp_path / "other"))
+    assert code == 3 and "--guess" in "\n".join(lines) and "--allow-none" not in "\n".join(lines)
     assert terminal(cwd=tmp_path / "empty")[0] == 2, "the page of help"
 
 
@@ -193,6 +231,38 @@ def test_what_each_save_lacks_is_said_where_none_is_whole(tmp_path: Path) -> Non
     with pytest.raises(NoneUsable) as raised:
         plan(root, Selection(settle=0))
     assert "no save is whole" not in raised.value.hint, "other damage is not about ranks alone"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_differences_and_contents_fit(tmp_path: Path, width: int) -> None:
+    """Names of tensors are longer than that: they stand below their rows, and below the name of their file."""
+    root = materialise(next(c for c in CASES if c.parts[-3:-1] == ("megatron", "tp")), tmp_path)
+    a, b = (str(root / f"iter_00000{n}") for n in (10, 20))
+    for words, rows in ((("diff", a, b), 4), (("show", f"{a}/mp_rank_00/model_optim_rng.pt"), 5)):
+        _, lines = terminal(*words, width=width)
+        assert not too_wide("\n".join(lines), width)
+        long = [
+            i for i, line in enumerate(lines) if line.strip().endswith("self_attention.linear_qkv.weight")
+        ]
+        assert long and all(lines[i].startswith("    ") and len(lines[i - 1].split()) >= rows for i in long)
+
+
+def test_messages_fit_a_terminal_and_are_one_line_in_a_log(tmp_path: Path) -> None:
+    words = [*CKPT, "plan", str(tmp_path / "nowhere")]
+    logged = subprocess.run(words, capture_output=True, text=True, env=CLEAN).stderr.splitlines()
+    assert [line.partition(" ")[0] for line in logged] == ["ckpt:", "hint:"]
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 60, 0, 0))
+    subprocess.run(words, stdout=subprocess.DEVNULL, stderr=its, env=CLEAN)
+    os.close(its)
+    seen = os.read(ours, 1 << 16).decode().replace("\r\n", "\n")
+    os.close(ours)
+    assert not too_wide(seen, 60) and seen.split() == " ".join(logged).split()
+
+
+def test_a_directory_is_not_shown_as_a_broken_file(tmp_path: Path) -> None:
+    done = subprocess.run([*CKPT, "show", str(tmp_path)], capture_output=True, text=True, env=CLEAN)
+    assert done.returncode == 5 and f"'ckpt ls --tree {tmp_path}' lists them" in done.stderr
 
 
 def test_a_misspelt_layout_is_found(tmp_path: Path) -> None:

@@ -148,6 +148,20 @@ def test_it_prunes_when_there_is_a_new_good_one(watch: Callable[..., Watched], t
     assert seen.of("pruned", "removed") == [], "what is damaged is no new good one"
 
 
+def test_what_is_kept_must_have_been_verified_within_a_day(
+    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scrub a week is often enough to look, and not to remove what stands in for the rest."""
+    asked, real = list[float](), root.prune
+    monkeypatch.setattr(
+        root,
+        "prune",
+        lambda *a, selection, **k: [asked.append(selection.max_age), real(*a, selection=selection, **k)][1],
+    )
+    watch(megatron(tmp_path / "run", steps=(10, 20)), prune=Policy(keep_last=1), every=30 * 86400.0)
+    assert asked == [86400.0]
+
+
 def test_what_keeps_it_from_pruning_is_said_once_and_tried_again(
     watch: Callable[..., Watched], tmp_path: Path
 ) -> None:

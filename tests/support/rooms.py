@@ -13,7 +13,7 @@ from pathlib import Path
 
 from places import SUPPORT, TESTS
 
-ROOMS = {"unit", "formats", "layouts", "cli", "cluster", "laws"}
+ROOMS = {"unit", "formats", "layouts", "stores", "cli", "cluster", "laws"}
 
 
 def room(path: Path) -> str:

@@ -139,7 +139,10 @@ def test_ranks_without_a_file_are_told_once_and_what_follows_last() -> None:
     assert codes(made) == ["crc-mismatch"] * 4 + ["missing-rank"] * 2
     last = [(f.ranks, f.follows) for f in made.findings[-2:]]
     assert last == [(((2, 3),), False), (((0, 3),), True)]
-    assert "nor in their replica groups (the layout replicates it over dp)" in made.findings[-1].message
+    assert (
+        "nor one of a rank that holds the same state (the layout replicates it over dp)"
+        in made.findings[-1].message
+    )
 
 
 def test_a_file_that_is_not_required_is_missed_only_where_it_is_damaged() -> None:
@@ -153,10 +156,10 @@ def test_nobody_knows_of_a_group() -> None:
     made = assigned(models(0, name="optim"), 3, layout=replace(TOY, committed=True))
     assert made.groupless == (1, 2) and codes(made) == ["replica-groups-needed"]
     assert made.findings[0].ranks == ((1, 2),)
-    text = "there is no file in this checkpoint, and no known replica group, for 2 of 3 ranks: 1, 2"
+    text = "there is no file in this checkpoint, and no rank is known to hold the same state, for 2 of 3 ranks: 1, 2"
     assert made.findings[0].message == text
     (one,) = assigned(models(0, name="optim"), 2, layout=replace(TOY, committed=True)).findings
-    assert one.message == "rank 1 has no file in this checkpoint, and no replica group is known for it"
+    assert one.message == "rank 1 has no file in this checkpoint, and no rank is known to hold the same state"
     broken = assigned(models(0, 1, name="optim"), 2, "optim_1", layout=replace(TOY, committed=True))
     assert not broken.groupless and codes(broken) == ["crc-mismatch", "missing-rank"]
     known = assigned(models(0), 2, "model_0", layout=replace(TOY, committed=True))

@@ -102,6 +102,7 @@ def test_every_selection_field_can_be_set():
         "cache",
         "world_from",
         "ranks",
+        "stores",  # --store-option, and the tables [store."URL"] of the file
         "layouts",  # the tables [[layout]] of the file
         "trust",
     }  # the last ones follow from others

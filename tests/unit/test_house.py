@@ -78,3 +78,52 @@ def test_the_blueprint_names_every_room_and_nothing_that_is_gone() -> None:
             if "_" in word
         }
         assert begin <= there, (room, begin - there)
+
+
+ASKS = {
+    *(f"os.{call}" for call in ("stat", "lstat", "open", "listdir", "scandir", "walk", "readlink", "access")),
+    *(
+        f"os.path.{call}"
+        for call in ("exists", "lexists", "isdir", "isfile", "islink", "ismount", "samefile")
+    ),
+    *(f"os.path.{call}" for call in ("getsize", "getmtime", "abspath", "realpath", "commonpath")),
+    "open",
+    "Path",
+    "glob.glob",
+}
+"""What asks this machine's file system, or makes a path of this machine of a URL."""
+BLIND = (
+    "discovery", "inspection", "formats", "layouts", "crosscheck", "reading", "planning", "comparison",
+)  # fmt: skip
+"""The rooms that may not know where a tree lies."""
+LOCAL = {
+    "inspection/load_child.py": "a loader's process is given a file of this machine",
+    "inspection/signatures.py": "a key of this user's, and a copy for the package that checks signatures",
+    "inspection/by_path.py": "asks links alone, and no URL",
+    "reading/engines.py": "the address of a scheduler, which a user names",
+    "planning/first_launch.py": "reads where a link leads that was seen as one: no store has any",
+}
+"""Files that ask it all the same, and why that is no question about the tree."""
+
+
+def asking(path: Path) -> list[str]:
+    """The calls of ``ASKS`` in a file."""
+    calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+    passed = [word for n in calls for word in n.args]
+    names = (
+        ast.unparse(n) for n in (*(n.func for n in calls), *passed) if isinstance(n, ast.Attribute | ast.Name)
+    )
+    return [name for name in names if name in ASKS]
+
+
+@pytest.mark.parametrize("room", BLIND)
+def test_no_room_asks_the_file_system_of_this_machine_about_a_tree(room: str) -> None:
+    """It may lie in a store: ``storage.retry``, ``storage.listing`` and ``storage.opened`` know both."""
+    found = {str(p.relative_to(PACKAGE)): asking(p) for p in (PACKAGE / room).rglob("*.py")}
+    assert {name: calls for name, calls in found.items() if calls and name not in LOCAL} == {}
+
+
+def test_every_exception_is_one_and_the_law_can_fail(tmp_path: Path) -> None:
+    assert [name for name in LOCAL if not asking(PACKAGE / name)] == []
+    (tmp_path / "asks.py").write_text("import os\nos.path.isdir(x)\npatiently(os.stat, x)\nopen(x)\n")
+    assert asking(tmp_path / "asks.py") == ["os.path.isdir", "open", "os.stat"]

@@ -1,0 +1,244 @@
+"""What a store can hold that no disk can, and what servers, indexes and users can say: each is read, refused
+or named; nothing is left out in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from places import FIXTURES
+from stores.asking import as_user, ask, variables
+from stores.bucket import Bucket
+from stores.proxy import Proxy
+from stores.serving import Handler, serving
+
+TREE = FIXTURES / "layouts/megatron/tp/tree"
+SHARDED = FIXTURES / "layouts/hf-trainer/sharded/tree"
+FILE = "iter_0000030/mp_rank_00/model_optim_rng.pt"
+
+
+@pytest.fixture
+def tree(gcs: Bucket, tmp_path: Path) -> Iterator[Bucket]:
+    """A bucket with the tree at ``run``, and its user."""
+    gcs.upload(TREE, "run")
+    with as_user(tmp_path, gcs):
+        yield gcs
+
+
+NO_PATHS = ["run/../x", "run/..", "run/./x", "run/a//b", "run/a\nb", "run/a\x07b", "run/a\x7fb", "run//"]
+
+
+@pytest.mark.parametrize("key", NO_PATHS)
+def test_a_key_that_no_path_can_have_hides_nothing_in_silence(tree: Bucket, key: str) -> None:
+    """What else the list has cannot be seen, so nothing is said of it, but which key it is."""
+    tree.put(key, b"")
+    for words in ("plan --allow-none --allow-missing", "verify", "ls"):
+        said = ask(*words.split(), f"{tree.url}/run")
+        assert said.code == 5, said.text
+        assert repr(key) in said.error.replace("\n", " ") or repr(key) in said.text
+        assert "rename or delete it" in said.text
+
+
+ODD = [
+    "run/" + "k" * 1020,
+    "run/ü é",
+    "run/a%2Fb",
+    "run/%",
+    "run/a\\b",
+    "run/x?y#z",
+    "run/\u202e\u200b",
+    "run/ ",
+]
+
+
+@pytest.mark.parametrize("key", [*ODD, "run/", "run", "run/iter_0000030", "run/iter_0000030/", "run2/../x"])
+def test_a_key_that_is_only_odd_changes_nothing(tree: Bucket, key: str) -> None:
+    """Nor do the marks of directories, and what lies beside the directory."""
+    tree.put(key, b"")
+    said = ask("plan", f"{tree.url}/run", "--json")
+    assert (said.code, said.json["resume_step"]) == (0, 30), said.text
+    said = ask("verify", f"{tree.url}/run", "--json")
+    assert (said.code, said.json["summary"]["ok"]) == (0, 6)
+
+
+@pytest.mark.parametrize("name", ["ü é", "a%2Fb", "%41", "a\\b", "x?y#z", "a+b", "a&b=c;d", "'\"<>"])
+def test_what_lies_below_an_odd_name_is_read(gcs: Bucket, name: str, tmp_path: Path) -> None:
+    gcs.put(f"run/{name}/step_{FILE.replace('/', '-')}", (TREE / FILE).read_bytes())
+    with as_user(tmp_path, gcs):
+        said = ask("verify", f"{gcs.url}/run", "--level", "content", "--json")
+        one = ask("verify", said.json["files"][0]["path"], "--level", "content", "--json")
+    assert [(row["verdict"], row["level"]) for row in said.json["files"]] == [("ok", "content")]
+    assert one.json["files"] == said.json["files"]
+
+
+def test_a_key_that_is_a_file_and_a_directory_is_both(tree: Bucket) -> None:
+    tree.put(f"run/{FILE}/other.pt", (TREE / FILE).read_bytes()[:1000])
+    said = ask("verify", f"{tree.url}/run", "--json")
+    rows = {row["path"].partition("/run/")[2]: row["verdict"] for row in said.json["files"]}
+    assert rows.pop(f"{FILE}/other.pt") == "broken"
+    assert set(rows.values()) == {"ok"}
+    assert FILE in rows
+
+
+@pytest.mark.parametrize("name", ["../../other/run/x", "s3://other/run/x", "/etc/passwd", "https://host/x"])
+def test_an_index_that_names_what_lies_elsewhere(
+    name: str, s3: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path
+) -> None:
+    """It is said, and nobody is asked for it."""
+    s3.upload(SHARDED, "run")
+    key = next(k for k in sorted(s3.keys()) if k.endswith("model.safetensors.index.json"))
+    index = json.loads((SHARDED / key.removeprefix("run/")).read_text())
+    first = next(iter(index["weight_map"]))
+    index["weight_map"][first] = name
+    s3.put(key, json.dumps(index).encode())
+    proxy = proxy_of(s3)
+    with as_user(tmp_path, s3.through(proxy.endpoint)):
+        said = ask("verify", f"{s3.url}/run", "--json")
+    assert said.code == 1
+    assert "path-escape" in said.codes
+    bucket = s3.url.removeprefix("s3://")
+    assert [seen.path for seen in proxy.seen if not re.match(rf"/{bucket}(/run/|/?$)", seen.path)] == []
+
+
+def test_a_bucket_that_is_not_there(s3: Bucket, tmp_path: Path) -> None:
+    with as_user(tmp_path, s3):
+        for words in ("ls", "verify", "plan", "plan --allow-none --allow-missing", "latest --rank 0"):
+            said = ask(*words.split(), "s3://there-is-no-such-bucket/run")
+            assert said.code == 5
+            assert "there is no such bucket" in said.text
+
+
+def test_what_is_not_there_is_told_from_what_is_empty(tree: Bucket) -> None:
+    """Neither is an empty directory. Of a directory that is missing the parent is there, of a bucket without
+    keys nobody can say that.
+    """
+    assert ask("plan", f"{tree.url}/other", "--allow-none").code == 5
+    assert ask("plan", f"{tree.url}/other", "--allow-none", "--allow-missing").code == 0
+    assert ask("plan", f"{tree.url}/run/{FILE}/below").code == 5
+    for key in list(tree.keys()):
+        tree.delete(key)
+    assert ask("plan", tree.url, "--allow-none").code == 5
+    assert ask("plan", tree.url, "--allow-none", "--allow-missing").code == 5
+
+
+@pytest.mark.parametrize("spelled", ["{}/run/", "{}/run///", "GS://{bucket}/run", "{}", "{}/"])
+def test_spellings_of_a_url(tree: Bucket, spelled: str) -> None:
+    url = spelled.format(tree.url, bucket=tree.url.removeprefix("gs://"))
+    said = ask("plan", url, "--json")
+    assert (said.code, said.json["resume_step"]) == (0, 30), said.text
+    whole = not spelled.endswith(("run/", "run///", "run"))
+    assert said.json["root"] == (tree.url if whole else f"{tree.url}/run")
+
+
+def test_paths_of_this_machine_that_look_like_urls(tree: Bucket, tmp_path: Path) -> None:
+    here = tmp_path / "s3:" / "bucket"
+    here.parent.mkdir()
+    os.symlink(TREE, here)
+    for spelled in ("./s3:/bucket", "s3:/bucket", f"file://{here}", f"FILE://localhost{here}/", str(here)):
+        said = ask("plan", spelled, "--json")
+        assert (said.code, said.json["root"]) == (0, str(here)), said.text
+    assert ask("plan", "foo://bar/run").code == 5  # no such kind of store: nothing was looked at
+
+
+# ---- web servers
+
+
+def test_a_file_of_a_web_server(http_server: Bucket, tmp_path: Path) -> None:
+    http_server.put("model.pt", (TREE / FILE).read_bytes())
+    with as_user(tmp_path, http_server):
+        said = ask("verify", f"{http_server.url}/model.pt", "--level", "content", "--json")
+        assert (said.code, said.json["files"][0]["verdict"]) == (0, "ok")
+        assert ask("verify", f"{http_server.url}/nothing.pt").code == 5
+
+
+def test_an_index_of_a_web_server_and_what_it_names(http_server: Bucket, tmp_path: Path) -> None:
+    index = next(SHARDED.rglob("model.safetensors.index.json"))
+    shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    http_server.put(index.name, index.read_bytes())
+    for name in shards:
+        http_server.put(name, (index.parent / name).read_bytes())
+    url = f"{http_server.url}/{index.name}"
+    with as_user(tmp_path, http_server):
+        said = ask("verify", url, "--level", "content", "--json")
+        assert (said.code, said.json["verdict"]) == (0, "ok"), said.text
+        assert {row["path"].rpartition("/")[2] for row in said.json["files"]} >= {index.name}
+        http_server.delete(shards[0])
+        said = ask("verify", url, "--json")
+        assert said.code == 1
+        assert "missing-part" in said.codes
+
+
+def test_a_web_server_without_ranges_says_nothing_of_a_file(
+    http_without_ranges: Bucket, tmp_path: Path
+) -> None:
+    http_without_ranges.put("model.pt", (TREE / FILE).read_bytes())
+    with as_user(tmp_path, http_without_ranges):
+        said = ask("verify", f"{http_without_ranges.url}/model.pt", "--level", "content")
+    assert said.code == 5
+    assert "copy the file to a disk" in said.text
+
+
+# ---- very many keys
+
+
+class Counting(Handler):
+    """A bucket of S3 with ``state`` keys below ``run/data/``, which it makes up as they are asked for."""
+
+    def answer(self) -> None:
+        target = urlsplit(self.path)
+        query = {k: v[0] for k, v in parse_qs(target.query).items()}
+        if "list-type" not in query:
+            self.reply(404, body=b"<Error><Code>NoSuchKey</Code></Error>")
+            return
+        after = query.get("continuation-token") or query.get("start-after") or "-1"
+        first = int(after.rpartition("/")[2]) + 1
+        last = min(first + 1000, self.server.state)
+        rows = "".join(
+            f"<Contents><Key>run/data/{i:07}</Key><LastModified>2025-01-01T00:00:00.000Z</LastModified>"
+            f'<ETag>"{i}"</ETag><Size>7</Size></Contents>'
+            for i in range(first, last)
+        )
+        more = (
+            f"<NextContinuationToken>{last - 1}</NextContinuationToken>" if last < self.server.state else ""
+        )
+        truncated = "true" if more else "false"
+        text = f"<ListBucketResult><IsTruncated>{truncated}</IsTruncated>{more}{rows}</ListBucketResult>"
+        self.reply(200, body=text.encode())
+
+
+@pytest.mark.parametrize(
+    ("count", "mebibytes"),
+    [(100_000, 250), pytest.param(1_000_000, 1500, marks=pytest.mark.exhaustive)],
+)
+def test_very_many_keys(count: int, mebibytes: int, tmp_path: Path) -> None:
+    """One request a thousand, and some hundred bytes of memory each."""
+    program = (
+        "import re, sys; from ckpt_tools.cli import execute;"
+        "from ckpt_tools.storage.stores import mounts;"
+        "code = execute(['ls', 's3://bucket/run', '--json']);"
+        "tree = mounts.tree_of('s3://bucket/run')[0];"
+        "print(code, *tree.store.requests.elements(), file=sys.stderr);"
+        # not ru_maxrss, which begins with that of whoever started it
+        "print(re.search(r'VmHWM: *\\s*([0-9]+) kB', open('/proc/self/status').read())[1], file=sys.stderr)"
+    )
+    with serving(Counting, count) as server:
+        options = {"endpoint": server.endpoint, "access_key_id": "a", "secret_access_key": "b"}
+        bucket = Bucket("s3://bucket", server.endpoint, {**options, "region": "us-east-1"}, None)  # type: ignore[arg-type]
+        env = {**os.environ, **variables(bucket), "HOME": str(tmp_path), "CKPT_NO_CACHE": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True, cwd=tmp_path
+        )
+    asked, peak = done.stderr.splitlines()[-2:]
+    code, *requests = asked.split()
+    assert code == "3", done.stderr  # none of them is a checkpoint
+    assert requests.count("list") <= count // 1000 + 6
+    assert len(requests) - requests.count("list") <= 1
+    assert int(peak) < mebibytes << 10

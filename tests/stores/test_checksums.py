@@ -1,0 +1,226 @@
+"""What stores say of the bytes that they keep: asked for by metadata requests alone, of one version, and without
+a secret in any error.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from stores.bucket import Bucket
+from stores.faults import denied, expired_token
+from stores.proxy import Proxy, Rule
+from stores.s3_contents import ACCESS, SECRET, S3Contents
+
+from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME
+from ckpt_tools.checksum.store_sums import to_work_out, work_out
+from ckpt_tools.model.store_checksum import StoreChecksum, StoreChecksums
+from ckpt_tools.storage import BytesSource
+from ckpt_tools.storage.stores.checksums import stored_checksums
+from ckpt_tools.storage.stores.object_store import ObjectStore
+from ckpt_tools.storage.stores.store import Object, Replaced
+
+DATA = bytes(range(256)) * 11
+PARTS = [bytes(5 << 20), b"second" * 1000]
+ALGORITHMS = {
+    "crc32": lambda data: CRC32.update(data, 0).to_bytes(4, "big"),
+    "crc32c": lambda data: CRC32C.update(data, 0).to_bytes(4, "big"),
+    "crc64nvme": lambda data: CRC64NVME.update(data, 0).to_bytes(8, "big"),
+    "sha1": lambda data: hashlib.sha1(data).digest(),
+    "sha256": lambda data: hashlib.sha256(data).digest(),
+}
+
+
+def s3_of(bucket: Bucket) -> S3Contents:
+    assert isinstance(bucket.contents, S3Contents)
+    return bucket.contents
+
+
+def store_of(bucket: Bucket) -> ObjectStore:
+    return ObjectStore(bucket.url, bucket.store())
+
+
+def told(bucket: Bucket, key: str) -> StoreChecksums:
+    store = store_of(bucket)
+    found = stored_checksums(store, store.head(key))
+    assert store.requests["get"] == 0
+    return found
+
+
+def by_name(found: StoreChecksums) -> dict[str, StoreChecksum]:
+    return {s.algorithm: s for s in found.sums}
+
+
+# ---- S3
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_s3_keeps_what_it_was_sent(s3: Bucket, algorithm: str) -> None:
+    there = s3_of(s3)
+    there.client.put_object(Bucket=there.bucket, Key="k", Body=DATA, ChecksumAlgorithm=algorithm.upper())
+    found = by_name(told(s3, "k"))
+    assert found[algorithm].value == ALGORITHMS[algorithm](DATA)
+    assert found[algorithm].whole and not found[algorithm].weak
+    assert found["md5"].value == hashlib.md5(DATA).digest() and found["md5"].weak
+
+
+@pytest.mark.parametrize("kind", ["FULL_OBJECT", "COMPOSITE"])
+@pytest.mark.parametrize("algorithm", ["crc32", "crc32c", "crc64nvme", "sha256"])
+def test_an_upload_in_parts(s3: Bucket, algorithm: str, kind: str) -> None:
+    if (kind == "COMPOSITE" and algorithm == "crc64nvme") or (
+        kind == "FULL_OBJECT" and algorithm == "sha256"
+    ):
+        return  # S3 has no such kind
+    s3_of(s3).put_parts("k", PARTS, algorithm.upper(), kind)
+    found, body = by_name(told(s3, "k")), b"".join(PARTS)
+    sizes = tuple(map(len, PARTS)) if kind == "COMPOSITE" else ()
+    assert found[algorithm].parts == sizes and not found[algorithm].weak
+    assert work_out(BytesSource(body), found[algorithm]) == found[algorithm].value
+    assert work_out(BytesSource(b"x" + body[1:]), found[algorithm]) != found[algorithm].value
+    if kind == "COMPOSITE":  # its sizes also explain the ETag
+        assert found["md5"].parts == sizes
+        assert work_out(BytesSource(body), found["md5"]) == found["md5"].value
+
+
+def test_of_more_than_two_parts_the_sizes_are_a_guess(s3: Bucket) -> None:
+    parts = [PARTS[0], PARTS[0], PARTS[1]]
+    s3_of(s3).put_parts("k", parts, "SHA256", "COMPOSITE")
+    found = by_name(told(s3, "k"))["sha256"]
+    assert found.weak and found.parts == tuple(map(len, parts))
+    assert work_out(BytesSource(b"".join(parts)), found) == found.value
+
+
+def test_rclone_s3_keeps_what_it_was_sent(rclone_s3: Bucket) -> None:
+    rclone_s3.put("k", DATA)
+    found = told(rclone_s3, "k")
+    of = to_work_out(found, to_prove=True)
+    assert of is not None and work_out(BytesSource(DATA), of) == of.value
+
+
+def test_the_version_that_was_listed_is_asked_about(versioned_s3: Bucket) -> None:
+    store = store_of(versioned_s3)
+    versioned_s3.put("k", DATA)
+    first = store.head("k")
+    assert first.version
+    versioned_s3.put("k", DATA[::-1])
+    assert by_name(StoreChecksums("", 0, stored_checksums(store, first).sums))["crc32"].value == ALGORITHMS[
+        "crc32"
+    ](DATA)
+
+
+def test_another_object_is_another_object(s3: Bucket) -> None:
+    store = store_of(s3)
+    s3.put("k", DATA)
+    first = store.head("k")
+    s3.put("k", DATA[::-1])
+    with pytest.raises(Replaced):
+        stored_checksums(store, first)
+    with pytest.raises(Replaced):  # also where a server knows no If-Match
+        stored_checksums(store, first._replace(etag="", size=first.size + 1))
+    s3.delete("k")
+    with pytest.raises(FileNotFoundError):
+        stored_checksums(store, first)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [(denied(), PermissionError), (expired_token(), PermissionError)],
+    ids=["denied", "expired"],
+)
+def test_what_was_refused_names_no_secret(
+    s3: Bucket, proxy_of: Callable[[Bucket], Proxy], fault: Any, error: type[OSError]
+) -> None:
+    s3.put("k", DATA)
+    proxy = proxy_of(s3)
+    store = store_of(s3.through(proxy.endpoint))
+    of = store.head("k")
+    proxy.add(Rule(fault))
+    with pytest.raises(error) as e:
+        stored_checksums(store, of)
+    text = f"{e.value!r} {e.value} {e.value.filename} {e.value.__cause__!r}"
+    assert SECRET not in text and ACCESS not in text and "403" in str(e.value)
+    assert e.value.filename == f"{s3.url}/k"
+    assert {seen.method for seen in proxy.seen} == {"HEAD"}
+
+
+def test_nobody_answers(s3: Bucket) -> None:
+    s3.put("k", DATA)
+    of = store_of(s3).head("k")
+    gone = store_of(s3.through("http://127.0.0.1:9"))
+    with pytest.raises(OSError, match="did not tell its checksums") as e:
+        stored_checksums(gone, of)
+    assert SECRET not in str(e.value)
+
+
+def test_nothing_is_asked_of_an_empty_object_or_a_store_without_checksums(
+    s3: Bucket, http_server: Bucket
+) -> None:
+    s3.put("k", b"")
+    http_server.put("k", DATA)
+    store = store_of(s3)
+    of = store.head("k")
+    before = store.requests.total()
+    assert stored_checksums(store, of).sums == () and store.requests.total() == before
+    assert stored_checksums(store_of(http_server), Object("k", 3, 0, "")).sums == ()
+
+
+def test_without_boto3_it_is_said(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    s3.put("k", DATA)
+    store = store_of(s3)
+    of = store.head("k")
+    monkeypatch.setitem(sys.modules, "boto3.session", None)
+    with pytest.raises(OSError, match=r"pip install 'ckpt-tools\[cloud\]'"):
+        stored_checksums(store, of)
+
+
+# ---- Google and Azure
+
+
+def test_google_keeps_two(gcs: Bucket) -> None:
+    gcs.put("odd name+é%", DATA)
+    found = by_name(told(gcs, "odd name+é%"))
+    assert found["crc32c"].value == ALGORITHMS["crc32c"](DATA)
+    assert found["md5"].value == hashlib.md5(DATA).digest() and not found["md5"].weak
+
+
+def test_google_of_another_generation(gcs: Bucket) -> None:
+    store = store_of(gcs)
+    gcs.put("k", DATA)
+    first = store.head("k")
+    gcs.put("k", DATA[::-1])
+    with pytest.raises(Replaced):
+        stored_checksums(store, first)
+    with pytest.raises(FileNotFoundError):
+        stored_checksums(store, first._replace(key="not there"))
+
+
+def test_azure_keeps_what_the_uploader_said(azurite: Bucket) -> None:
+    azurite.put("run/step_1+2.pt", DATA)
+    found = by_name(told(azurite, "run/step_1+2.pt"))
+    assert found["md5"].value == hashlib.md5(DATA).digest() and found["md5"].claimed
+    assert to_work_out(StoreChecksums("", 9, tuple(found.values())), to_prove=True) is None
+
+
+def test_azure_of_another_blob_and_without_rights(azurite: Bucket) -> None:
+    store = store_of(azurite)
+    azurite.put("k", DATA)
+    first = store.head("k")
+    azurite.put("k", DATA[::-1])
+    with pytest.raises(Replaced):
+        stored_checksums(store, first)
+    azurite.put("a b", DATA)  # obstore 0.12 signs the escapes of such a key
+    with pytest.raises(PermissionError):
+        told(azurite, "a b")
+    wrong = replace(
+        azurite, options={**azurite.options, "account_key": base64.b64encode(os.urandom(32)).decode()}
+    )
+    with pytest.raises(PermissionError) as e:
+        stored_checksums(store_of(wrong), first)
+    assert "sig" not in str(e.value) and "http" not in str(e.value.strerror)

@@ -1,0 +1,417 @@
+"""Who asks a store: each way in which its library finds credentials, against servers that verify them, and
+what is said where it finds none, or the wrong ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from hashlib import sha1
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from places import FIXTURES
+from stores.azure_contents import ACCOUNT
+from stores.azure_contents import KEY as AZURE_KEY
+from stores.bucket import Bucket
+from stores.faults import Status
+from stores.proxy import Proxy, Rule
+from stores.s3_contents import ACCESS, SECRET
+from stores.serving import Handler, Server, serving
+
+from ckpt_tools import cli
+from ckpt_tools.storage import retry
+
+TREE = FIXTURES / "layouts/megatron/tp/tree"
+LATER = "2099-01-01T00:00:00Z"
+KEYS = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
+WRONG = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": "wrong-secret"}
+GOOD = f"aws_access_key_id = {ACCESS}\naws_secret_access_key = {SECRET}\n"
+BAD = f"aws_access_key_id = {ACCESS}\naws_secret_access_key = wrong-secret\n"
+
+
+class Authority(Handler):
+    """What hands out credentials in a cloud: STS, a container's agent, the login portal, a machine's own."""
+
+    def answer(self) -> None:
+        asked = f"{self.path} {self.body().decode()}"
+        self.server.state.append(asked)
+        if "AssumeRole" in asked:
+            kind = "AssumeRoleWithWebIdentity" if "WithWebIdentity" in asked else "AssumeRole"
+            keys = (
+                f"<AccessKeyId>{ACCESS}</AccessKeyId><SecretAccessKey>{SECRET}</SecretAccessKey>"
+                f"<SessionToken>session</SessionToken><Expiration>{LATER}</Expiration>"
+            )
+            inner = f"<{kind}Result><Credentials>{keys}</Credentials></{kind}Result>"
+            self.reply(
+                200, {"Content-Type": "text/xml"}, f"<{kind}Response>{inner}</{kind}Response>".encode()
+            )
+        elif "api/token" in asked:
+            self.reply(200, {"X-aws-ec2-metadata-token-ttl-seconds": "600"}, b"token")
+        elif asked.startswith("/latest/meta-data/iam/security-credentials/ "):
+            self.reply(200, {}, b"role")
+        elif "federation/credentials" in asked:
+            found = {"accessKeyId": ACCESS, "secretAccessKey": SECRET, "sessionToken": "s"}
+            self.json({"roleCredentials": {**found, "expiration": 4070908800000}})
+        else:
+            self.json(
+                {
+                    "Code": "Success",
+                    "AccessKeyId": ACCESS,
+                    "SecretAccessKey": SECRET,
+                    "Token": "session",
+                    "Expiration": LATER,
+                    "LastUpdated": "2026-01-01T00:00:00Z",
+                }
+            )
+
+    def json(self, value: object) -> None:
+        self.reply(200, {"Content-Type": "application/json"}, json.dumps(value).encode())
+
+
+class Desk(NamedTuple):
+    """Somebody's account on a machine: a home directory, and an environment without anything of a cloud."""
+
+    home: Path
+    patch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str]
+    authority: Server
+
+    def aws(self, credentials: str = "", config: str = "") -> None:
+        """What their files in ~/.aws hold."""
+        (self.home / ".aws/credentials").write_text(credentials)
+        (self.home / ".aws/config").write_text(config)
+
+    def env(self, **variables: str) -> None:
+        for name, value in variables.items():
+            self.patch.setenv(name, value)
+
+    def ls(self, url: str, **options: str) -> tuple[int, str]:
+        """(exit code, what is said) of listing a tree."""
+        words = [word for pair in options.items() for word in ("--store-option", "=".join(pair))]
+        code = cli.execute(["ls", f"{url}/run", "--store-option", "max_retries=0", *words])
+        out, err = self.capfd.readouterr()
+        return code, out + err
+
+
+@pytest.fixture
+def desk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Desk]:
+    for name in [n for n in os.environ if n.startswith(("AWS_", "GOOGLE_", "AZURE_", "CKPT_STORE"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(retry, "pause", lambda _: None)
+    (tmp_path / ".aws").mkdir()
+    with serving(Authority, []) as authority:
+        yield Desk(tmp_path, monkeypatch, capfd, authority)
+
+
+# -- S3: rclone verifies signatures --------------------------------------------------------------------------
+
+
+def by_environment(desk: Desk) -> None:
+    desk.env(**KEYS)
+
+
+def by_profile(desk: Desk) -> None:
+    desk.aws(f"[default]\n{BAD}[work]\n{GOOD}")
+    desk.env(AWS_PROFILE="work")
+
+
+def by_default_profile(desk: Desk) -> None:
+    desk.aws(f"[default]\n{GOOD}")
+
+
+def by_program(desk: Desk) -> None:
+    script = desk.home / "keys.py"
+    script.write_text(
+        f"print({json.dumps({'Version': 1, 'AccessKeyId': ACCESS, 'SecretAccessKey': SECRET})!r})"
+    )
+    desk.aws(config=f"[profile work]\ncredential_process = {sys.executable} {script}\n")
+    desk.env(AWS_PROFILE="work")
+
+
+def by_role(desk: Desk) -> None:
+    role = "role_arn = arn:aws:iam::123456789012:role/r\nsource_profile = base\nregion = us-east-1\n"
+    services = f"[services local]\nsts =\n  endpoint_url = {desk.authority.endpoint}\n"
+    desk.aws(f"[base]\n{BAD}", f"[profile work]\n{role}services = local\n{services}")
+    desk.env(AWS_PROFILE="work")
+
+
+def by_login(desk: Desk) -> None:
+    _logged_in(desk, LATER)
+
+
+def _logged_in(desk: Desk, until: str) -> None:
+    start = "https://example.awsapps.com/start"
+    sso = (
+        f"sso_start_url = {start}\nsso_region = us-east-1\nsso_account_id = 123456789012\nsso_role_name = r\n"
+    )
+    desk.aws(config=f"[profile work]\n{sso}region = us-east-1\n")
+    kept = desk.home / ".aws/sso/cache" / f"{sha1(start.encode()).hexdigest()}.json"
+    kept.parent.mkdir(parents=True)
+    # botocore looked for the home directory when it was imported
+    desk.patch.setattr("botocore.credentials.SSOProvider._SSO_TOKEN_CACHE_DIR", str(kept.parent))
+    kept.write_text(json.dumps({"accessToken": "login", "expiresAt": until, "startUrl": start}))
+    desk.env(AWS_PROFILE="work", AWS_ENDPOINT_URL_SSO=desk.authority.endpoint)
+
+
+def by_web_identity(desk: Desk) -> None:
+    (desk.home / "token").write_text("a-web-token")
+    desk.env(
+        AWS_WEB_IDENTITY_TOKEN_FILE=str(desk.home / "token"),
+        AWS_ROLE_ARN="arn:aws:iam::123456789012:role/r",
+        AWS_ROLE_SESSION_NAME="ckpt",
+        AWS_ENDPOINT_URL_STS=desk.authority.endpoint,
+    )
+
+
+def by_container(desk: Desk) -> None:
+    (desk.home / "token").write_text("token")
+    desk.env(
+        AWS_CONTAINER_CREDENTIALS_FULL_URI=f"{desk.authority.endpoint}/v1/credentials",
+        AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=str(desk.home / "token"),
+    )
+
+
+def by_machine(desk: Desk) -> None:
+    desk.env(AWS_EC2_METADATA_SERVICE_ENDPOINT=desk.authority.endpoint, AWS_EC2_METADATA_DISABLED="false")
+
+
+WAYS: tuple[Callable[[Desk], None], ...] = (
+    *(by_environment, by_profile, by_default_profile, by_program, by_role, by_login),
+    *(by_web_identity, by_container, by_machine),
+)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_credentials_are_found_where_aws_finds_them(
+    way: Callable[[Desk], None], desk: Desk, rclone_s3: Bucket
+) -> None:
+    rclone_s3.upload(TREE, "run")
+    way(desk)
+    code, said = desk.ls(rclone_s3.url, endpoint=rclone_s3.endpoint)
+    assert (code, "iter_0000030" in said) == (0, True), f"{said} {desk.authority.state}"
+    own = {"by_role", "by_login", "by_web_identity", "by_container", "by_machine"}
+    assert bool(desk.authority.state) == (way.__name__ in own)
+
+
+def test_a_named_profile_goes_before_the_environment_and_that_of_the_environment_after_it(
+    desk: Desk, rclone_s3: Bucket
+) -> None:
+    rclone_s3.upload(TREE, "run")
+    desk.aws(f"[good]\n{GOOD}[bad]\n{BAD}")
+    desk.env(**WRONG)
+    assert desk.ls(rclone_s3.url, endpoint=rclone_s3.endpoint, profile="good")[0] == 0
+    desk.env(**KEYS, AWS_PROFILE="bad")
+    assert desk.ls(rclone_s3.url, endpoint=rclone_s3.endpoint)[0] == 0
+    code, said = desk.ls(rclone_s3.url, endpoint=rclone_s3.endpoint, profile="bad")
+    assert code == 5 and "403" in said
+
+
+def test_the_endpoint_of_a_profile_counts_where_nothing_else_names_one(desk: Desk, rclone_s3: Bucket) -> None:
+    rclone_s3.upload(TREE, "run")
+    nowhere = "http://127.0.0.1:1"
+    for config in (
+        f"endpoint_url = {rclone_s3.endpoint}\n",
+        f"endpoint_url = {nowhere}\nservices = own\n[services own]\ns3 =\n  endpoint_url = {rclone_s3.endpoint}\n",
+    ):
+        desk.aws(f"[work]\n{GOOD}", f"[profile work]\nregion = us-east-1\n{config}")
+        assert desk.ls(rclone_s3.url, profile="work")[0] == 0, config
+        assert desk.ls(rclone_s3.url, profile="work", endpoint=nowhere)[0] == 5
+    desk.env(AWS_ENDPOINT_URL=nowhere)
+    assert desk.ls(rclone_s3.url, profile="work")[0] == 5
+
+
+def test_nobody_asks_a_public_bucket(desk: Desk, s3: Bucket, rclone_s3: Bucket) -> None:
+    s3.upload(TREE, "run")
+    assert desk.ls(s3.url, endpoint=s3.endpoint, skip_signature="true")[0] == 0
+    desk.env(AWS_SKIP_SIGNATURE="true")
+    assert desk.ls(s3.url, endpoint=s3.endpoint)[0] == 0
+    assert desk.ls(rclone_s3.url, endpoint=rclone_s3.endpoint)[0] == 5, "one that wants a signature"
+
+
+def expired_login(desk: Desk) -> None:
+    _logged_in(desk, "2020-01-01T00:00:00Z")
+
+
+def no_secret(desk: Desk) -> None:
+    desk.env(AWS_ACCESS_KEY_ID=ACCESS)
+
+
+def wrong_secret(desk: Desk) -> None:
+    desk.env(**WRONG)
+
+
+def another_profile(desk: Desk) -> None:
+    desk.env(AWS_PROFILE="absent")
+
+
+def nothing(_desk: Desk) -> None:
+    """Neither a file nor a variable."""
+
+
+@pytest.mark.parametrize(
+    ("way", "code", "words"),
+    [
+        (nothing, 5, ("there are no credentials for S3", "aws sso login", "skip_signature=true")),
+        (expired_login, 5, ("the login of the profile 'work' has expired", "aws sso login --profile work")),
+        (another_profile, 2, ("no profile 'absent'", "aws configure list-profiles")),
+        (no_secret, 5, ("AWS_SECRET_ACCESS_KEY is not", "AWS_PROFILE")),
+        (wrong_secret, 5, ("403 SignatureDoesNotMatch", "the secret key does not fit")),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_is_missing_is_said_with_what_to_do(
+    way: Callable[[Desk], None], code: int, words: tuple[str, ...], desk: Desk, rclone_s3: Bucket
+) -> None:
+    way(desk)
+    found, said = desk.ls(rclone_s3.url, endpoint=rclone_s3.endpoint)
+    assert found == code and all(word in said for word in words), said
+
+
+class Says(Handler):
+    """One answer to everything."""
+
+    def answer(self) -> None:
+        status, code = self.server.state
+        self.reply(status, {}, (f"<Error><Code>{code}</Code></Error>" if code else "").encode())
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (403, "AccessDenied", "s3:ListBucket"),
+        (404, "NoSuchBucket", "there is no such bucket"),
+        (400, "ExpiredToken", "the session token has expired"),
+        (403, "RequestTimeTooSkewed", "the clock of this machine is wrong"),
+        (403, "InvalidAccessKeyId", "does not know this access key"),
+        (301, "PermanentRedirect", "region=REGION"),
+        (400, "AuthorizationHeaderMalformed", "region=REGION"),
+        (200, "Portal", "is no store of this kind: check the endpoint"),
+        (200, "", "check the endpoint"),
+        (503, "SlowDown", "503 SlowDown"),
+    ],
+)
+def test_what_a_store_refuses_is_said_with_what_to_do(status: int, code: str, words: str, desk: Desk) -> None:
+    desk.env(**KEYS)
+    with serving(Says, (status, code)) as server:
+        found, said = desk.ls("s3://bucket", endpoint=server.endpoint)
+        assert found == 5 and words in said, said
+        started = ["latest", "s3://bucket/run", "--allow-none", "--allow-missing", "--allow-fresh"]
+        no_retry = ["--store-option", "max_retries=0", "--store-option", f"endpoint={server.endpoint}"]
+        assert cli.execute([*started, *no_retry]) == 5, "nothing is no answer here"
+
+
+# -- Azure and Google ----------------------------------------------------------------------------------------
+
+
+def test_azure_finds_its_account_and_key_in_the_environment(desk: Desk, azurite: Bucket) -> None:
+    azurite.upload(TREE, "run")
+    endpoint = azurite.options["endpoint"]
+    code, said = desk.ls(azurite.url, endpoint=endpoint)
+    assert code == 5 and "account_name=NAME" in said
+    desk.env(AZURE_STORAGE_ACCOUNT_NAME=ACCOUNT, AZURE_STORAGE_ACCOUNT_KEY=AZURE_KEY)
+    code, said = desk.ls(azurite.url, endpoint=endpoint)
+    assert code == 0, said
+    desk.env(AZURE_STORAGE_ACCOUNT_KEY="d3Jvbmc=")
+    code, said = desk.ls(azurite.url, endpoint=endpoint)
+    assert code == 5 and "403" in said and "credentials" in said and "d3Jvbmc" not in said
+    desk.env(AZURE_STORAGE_ACCOUNT_KEY="no key")
+    code, said = desk.ls(azurite.url, endpoint=endpoint)
+    assert code == 5 and "AZURE_STORAGE_ACCOUNT_KEY" in said
+    code, said = desk.ls("az://absent", endpoint=endpoint, skip_signature="true")
+    assert code == 5
+
+
+def test_a_missing_container_is_no_empty_directory(desk: Desk, azurite: Bucket) -> None:
+    desk.env(AZURE_STORAGE_ACCOUNT_NAME=ACCOUNT, AZURE_STORAGE_ACCOUNT_KEY=AZURE_KEY)
+    for name in ("ls", "latest", "plan"):
+        words = ["--allow-none", "--allow-missing"] if name != "ls" else []
+        code = cli.execute(
+            [name, "az://absent/run", *words, "--store-option", f"endpoint={azurite.options['endpoint']}"]
+        )
+        assert (code, "ContainerNotFound" in desk.capfd.readouterr().err) == (5, True), name
+
+
+def test_google_finds_its_account_in_a_file(desk: Desk, gcs: Bucket) -> None:
+    gcs.upload(TREE, "run")
+    account = {"gcs_base_url": gcs.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
+    (desk.home / "account.json").write_text(json.dumps({**account, "private_key_id": ""}))
+    desk.env(GOOGLE_SERVICE_ACCOUNT=str(desk.home / "account.json"))
+    code, said = desk.ls(gcs.url, base_url=gcs.endpoint)
+    assert code == 0, said
+    desk.env(GOOGLE_SERVICE_ACCOUNT=str(desk.home / "absent.json"))
+    code, said = desk.ls(gcs.url, base_url=gcs.endpoint)
+    assert code == 5 and "GOOGLE_SERVICE_ACCOUNT" in said
+
+
+def test_nobody_asks_a_public_bucket_of_google(desk: Desk, gcs: Bucket) -> None:
+    gcs.upload(TREE, "run")
+    assert desk.ls(gcs.url, base_url=gcs.endpoint, skip_signature="true")[0] == 0
+
+
+# -- what is not installed -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "extra"),
+    [
+        ("s3://bucket", "obstore", "cloud"),
+        ("sftp://host", "fsspec", "fsspec"),
+        ("s3://bucket", "botocore", "cloud"),
+    ],
+)
+def test_what_is_not_installed_is_named(url: str, module: str, extra: str, desk: Desk) -> None:
+    if module == "botocore":
+        desk.env(AWS_PROFILE="work")
+    else:
+        desk.env(**KEYS)
+    for name in [n for n in sys.modules if n == module or n.startswith(f"{module}.")]:
+        desk.patch.delitem(sys.modules, name)
+    desk.patch.setitem(sys.modules, module, None)  # an import of it fails
+    code, said = desk.ls(url, endpoint="http://127.0.0.1:1") if extra == "cloud" else desk.ls(url)
+    assert code == 5 and f"pip install 'ckpt-tools[{extra}]'" in said, said
+
+
+# -- who else reads ------------------------------------------------------------------------------------------
+
+
+def test_an_engine_is_told_no_secrets_and_no_options(desk: Desk) -> None:
+    """Its workers open stores as their own environment says, and might read another file of that name."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ckpt_tools import verify
+    from ckpt_tools.errors import UsageError
+    from ckpt_tools.model.stores import StoreOptions
+    from ckpt_tools.reading.engines import Engine
+
+    engine = Engine(ThreadPoolExecutor(1), "threads of the test")
+    elsewhere = StoreOptions((("endpoint", "http://127.0.0.1:1"),))
+    for url, stores in (("s3://bucket/run", elsewhere), ("http://127.0.0.1:1/a?sig=x", None)):
+        with pytest.raises(UsageError, match="workers"):
+            verify(url, engine=engine, stores=stores)
+
+
+def test_a_presigned_url_is_asked_for_by_get_alone(
+    desk: Desk, http_server: Bucket, proxy_of: Callable[[Bucket], Proxy]
+) -> None:
+    """It is signed for GET; S3 refuses every other method."""
+    path = next(TREE.rglob("*.pt"))
+    http_server.put("a b/%41/model_optim_rng.pt", path.read_bytes())
+    http_server.put("a b/%41/empty.pt", b"")
+    proxy = proxy_of(http_server)
+    proxy.add(Rule(Status(403), path=r"^[^?]*$"))  # as a private bucket answers whoever is nobody
+    proxy.add(Rule(Status(403), method="HEAD"))
+    for name, expected in (("model_optim_rng.pt", 0), ("empty.pt", 1)):
+        url = f"{http_server.through(proxy.endpoint).url}/a%20b/%2541/{name}?X-Amz-Signature=s&x=%2F"
+        assert cli.execute(["verify", url]) == expected, desk.capfd.readouterr()
+        assert cli.execute(["verify", url.replace("=s&", "=t&")]) == expected, "a renewed signature"
+    signed = {seen.query for seen in proxy.seen if seen.status < 400}
+    assert signed == {"X-Amz-Signature=s&x=%2F", "X-Amz-Signature=t&x=%2F"}

@@ -1,0 +1,241 @@
+"""What can go wrong between ckpt and a store is never taken for what is in it: no fault makes a good file
+broken, a broken one good, or a checkpoint that is there none at all. Whoever cannot look says so (exit 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from places import FIXTURES
+from stores.asking import Said, as_user, ask
+from stores.bucket import Bucket
+from stores.faults import (
+    Corrupt,
+    Cut,
+    Hook,
+    Short,
+    ShortLength,
+    StaleList,
+    Stall,
+    Status,
+    denied,
+    expired_token,
+    too_many,
+    unavailable,
+)
+from stores.proxy import Fault, Proxy, Rule
+
+from ckpt_tools.storage import retry
+from ckpt_tools.storage.stores import store
+
+TREE = FIXTURES / "layouts/megatron/tp/tree"
+LIST, GET = r"list-type=2", r"/run/.+"
+QUESTIONS = {
+    "ls": ("ls", "@", "--json"),
+    "verify": ("verify", "@", "--level", "content", "--json"),
+    "plan": ("plan", "@", "--json"),
+    "plan-or-none": ("plan", "@", "--allow-none", "--allow-missing", "--json"),
+    "latest": ("latest", "@", "--rank", "0", "--json"),
+}
+
+
+@dataclass(frozen=True)
+class Asker:
+    """A user, and the tree in the bucket behind the proxy."""
+
+    bucket: Bucket
+    proxy: Proxy
+
+    def ask(self, question: str, *more: str) -> Said:
+        root = f"{self.bucket.url}/run"
+        return ask(
+            *(root + word[1:] if word.startswith("@") else word for word in QUESTIONS[question]), *more
+        )
+
+
+@pytest.fixture
+def asker(
+    s3: Bucket,
+    proxy_of: Callable[[Bucket], Proxy],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Asker]:
+    s3.upload(TREE, "run")
+    for module in (retry, store):
+        monkeypatch.setattr(module, "pause", lambda _seconds: None)
+    proxy = proxy_of(s3)
+    bucket = s3.through(proxy.endpoint)
+    with as_user(tmp_path, bucket):
+        monkeypatch.setenv("CKPT_STORE_OPTION", "max_retries=1\ninit_backoff=1ms\nmax_backoff=1ms")
+        yield Asker(bucket, proxy)
+
+
+FAULTS: dict[str, Fault] = {
+    "cut before the answer": Cut(),
+    "cut in the answer": Cut(100),
+    "short": Short(100),
+    "short and said to be so": ShortLength(100),
+    "503": unavailable("0"),
+    "500": Status(500),
+    "429": too_many(),
+    "403 expired": expired_token(),
+    "403 denied": denied(),
+    "401": Status(401),
+    "404 of a gateway": Status(404, body=b"<html>no such page</html>"),
+    "garbage": Status(200, body=b"<html>welcome to the captive portal</html>"),
+    "empty": Status(200),
+    "redirect": Status(307, (("Location", "http://127.0.0.1:9/elsewhere"),)),
+    "redirect to nowhere": Status(301),
+    "416": Status(416),
+}
+
+
+EVERYDAY = {"503", "403 denied", "empty"}
+LISTS = [
+    pytest.param(
+        fault,
+        question,
+        id=f"{fault}-{question}",
+        marks=() if question == "plan-or-none" or fault in EVERYDAY else pytest.mark.exhaustive,
+    )
+    for fault in FAULTS
+    for question in QUESTIONS
+]
+
+
+@pytest.mark.parametrize(("fault", "question"), LISTS)
+def test_a_list_that_cannot_be_read_is_no_empty_list(asker: Asker, fault: str, question: str) -> None:
+    asker.proxy.add(Rule(FAULTS[fault], method="GET", path="" if fault == "garbage" else LIST))
+    said = asker.ask(question)
+    assert said.code == 5, said.text
+    assert "error" in said.json or said.json.get("checkpoint") is None
+
+
+NEWEST = "iter_0000030/mp_rank_00/model_optim_rng.pt"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_object_that_cannot_be_read_is_unknown(asker: Asker, fault: str) -> None:
+    """Neither broken nor good, and all others are judged as ever."""
+    asker.proxy.add(Rule(FAULTS[fault], method="GET", path=f"/run/{NEWEST}"))
+    said = asker.ask("verify")
+    verdicts = {row["path"].partition("/run/")[2]: row["verdict"] for row in said.json["files"]}
+    assert verdicts.pop(NEWEST) == "unknown"
+    assert set(verdicts.values()) == {"ok"}
+    assert said.code == 5
+    assert said.codes & {"unreadable", "in-use"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_older_checkpoint_is_chosen_because_one_cannot_be_read(asker: Asker, fault: str) -> None:
+    asker.proxy.add(Rule(FAULTS[fault], method="GET", path=f"/run/{NEWEST}"))
+    for question in ("plan", "plan-or-none", "latest"):
+        said = asker.ask(question)
+        assert said.code == 5, said.text
+        assert said.json["checkpoint"] is None
+
+
+@pytest.mark.parametrize("fault", ["503", "403 denied", "cut before the answer", "empty", "404 of a gateway"])
+def test_a_tracker_that_cannot_be_read_is_no_tracker_that_is_not_there(asker: Asker, fault: str) -> None:
+    asker.proxy.add(Rule(FAULTS[fault], path="latest_checkpointed_iteration"))
+    said = asker.ask("plan", "--resume-from", "tracker")
+    assert said.code == 5, said.text
+
+
+@pytest.mark.parametrize("fault", ["503", "cut before the answer", "cut in the answer", "short", "429"])
+def test_a_fault_that_passes_is_not_seen(asker: Asker, fault: str) -> None:
+    asker.proxy.add(Rule(FAULTS[fault], method="GET", times=1))
+    asker.proxy.add(Rule(FAULTS[fault], method="GET", path=f"/run/{NEWEST}", times=1))
+    said = asker.ask("verify")
+    assert (said.code, said.json["verdict"]) == (0, "ok"), said.text
+
+
+def test_nothing_at_the_address(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:9")
+    for question in QUESTIONS:
+        said = asker.ask(question)
+        assert said.code == 5
+        assert "nothing answers at the store's address" in said.text
+
+
+def test_a_flipped_bit_on_the_way_is_found(asker: Asker) -> None:
+    """Where a checksum covers it: torch's archives have one for each record."""
+    asker.proxy.add(Rule(Corrupt(70_000), method="GET", path=f"/run/{NEWEST}"))
+    said = asker.ask("verify")
+    assert said.code == 1
+    assert "crc-mismatch" in said.codes
+
+
+@pytest.mark.parametrize("after", [0, 40_000])
+def test_an_object_that_is_replaced_while_it_is_read_is_in_use(asker: Asker, after: int) -> None:
+    other = (TREE / NEWEST.replace("30", "20")).read_bytes()
+    swapped = Hook(lambda: asker.bucket.put(f"run/{NEWEST}", other), after=after)
+    asker.proxy.add(Rule(swapped, method="GET", path="mp_rank_01", times=1))
+    said = asker.ask("plan")
+    assert said.code == 5, said.text
+    assert "in-use" in said.codes, said.text
+
+
+def test_an_object_that_is_deleted_after_the_list_is_unknown(asker: Asker) -> None:
+    gone = Hook(lambda: asker.bucket.delete(f"run/{NEWEST}"))
+    asker.proxy.add(Rule(gone, method="GET", path=LIST, times=1))
+    for question in ("plan", "verify"):
+        said = asker.ask(question)
+        assert said.code == 5, said.text
+        asker.bucket.put(f"run/{NEWEST}", (TREE / NEWEST).read_bytes())
+        asker.proxy.clear()
+        asker.proxy.add(Rule(gone, method="GET", path=LIST, times=1))
+
+
+def test_an_old_list_is_noticed_where_its_objects_have_changed(asker: Asker) -> None:
+    """What it has, has another ETag now. What it does not have nobody can see: S3, Google and Azure have had
+    none for years.
+    """
+    stale = StaleList()
+    asker.proxy.add(Rule(stale, method="GET", path=LIST))
+    assert asker.ask("plan").code == 0
+    stale.freeze()
+    asker.bucket.put(f"run/{NEWEST}", (TREE / NEWEST.replace("30", "20")).read_bytes())
+    said = asker.ask("plan")
+    assert said.code == 5, said.text
+    assert "in-use" in said.codes
+
+
+@pytest.mark.parametrize("where", [LIST, f"/run/{NEWEST}"])
+def test_a_stall_ends_with_the_budget(asker: Asker, where: str) -> None:
+    stall = Stall()
+    asker.proxy.add(Rule(stall, method="GET", path=where))
+    try:
+        said = asker.ask("plan", "--budget", "2")
+        assert stall.reached.is_set()
+    finally:
+        stall.release.set()
+    assert said.code == 5, said.text
+    assert said.json.get("checkpoint") is None
+
+
+def test_a_portal_in_the_middle_of_a_list_is_no_end_of_it(
+    gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path
+) -> None:
+    for number in range(1000):
+        gcs.put(f"run/a/{number:04}", b"")
+    gcs.upload(TREE, "run")
+    proxy = proxy_of(gcs)
+    with as_user(tmp_path, gcs.through(proxy.endpoint)):
+        assert ask("plan", f"{gcs.url}/run", "--json").json["resume_step"] == 30
+        proxy.add(Rule(FAULTS["garbage"], method="GET", first=2))
+        said = ask("plan", f"{gcs.url}/run", "--allow-none", "--json")
+        assert (said.code, "checkpoint" in said.json) == (5, False), said.text
+
+
+def test_a_portal_is_no_empty_store(tmp_path: Path, http_server: Bucket) -> None:
+    """A web server that answers whatever is asked with its own page, and 404 where a file would be."""
+    bucket = Bucket("s3://bucket", http_server.endpoint, {}, http_server.contents)
+    http_server.put("", FAULTS["garbage"].body)  # type: ignore[attr-defined]
+    name = http_server.url.rpartition("/")[2]
+    with as_user(tmp_path, bucket):
+        said = ask("plan", f"s3://{name}/run", "--allow-none", "--allow-missing")
+    assert said.code == 5

@@ -1,0 +1,129 @@
+"""How many requests a question costs, and how many bytes: counted, because time says little."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from obstore.store import LocalStore
+
+from ckpt_tools import api
+from ckpt_tools.model.report import Level, Verdict
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.storage.stores import mounts, source
+from ckpt_tools.storage.stores.object_store import ObjectStore
+from ckpt_tools.storage.stores.store import Object
+from ckpt_tools.storage.stores.tree import Tree
+
+URL = "counted://bucket"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+class Counted(ObjectStore):
+    """A directory of this machine as obstore serves it, with the bytes of each request."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(URL, LocalStore(str(directory)))
+        self.gets: list[tuple[str, int, int]] = []
+
+    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        self.gets.append((of.key, start, length))
+        return super().read(of, start, length)
+
+    @property
+    def bytes(self) -> int:
+        return sum(length for _, _, length in self.gets)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "objects").mkdir()
+    counted = Counted(tmp_path / "objects")
+    monkeypatch.setitem(mounts._trees, (URL, ()), Tree(counted))
+    return counted
+
+
+def megatron(root: Path, ranks: int, steps: range) -> None:
+    for step in steps:
+        for rank in range(ranks):
+            home = root / f"iter_{step:07}" / f"mp_rank_{rank:02}"
+            home.mkdir(parents=True)
+            (home / "model_optim_rng.pt").write_bytes(b"x")
+    (root / "latest_checkpointed_iteration.txt").write_text(str(steps[-1]))
+
+
+def test_a_listing_costs_its_pages(store: Counted, tmp_path: Path) -> None:
+    megatron(tmp_path / "objects/run", 300, range(10, 101, 10))
+    scan = api.scan(f"{URL}/run")
+    assert len(scan.checkpoints) == 10
+    assert store.requests == Counter(list=4)  # 3,001 keys in pages of 1,000
+
+
+@pytest.mark.parametrize("ranks", [64, pytest.param(1024, marks=pytest.mark.exhaustive)])
+def test_a_plan_asks_the_listing_and_no_file(store: Counted, tmp_path: Path, ranks: int) -> None:
+    megatron(tmp_path / "objects/run", ranks, range(100, 2001, 100))
+    plan = api.plan(f"{URL}/run", Selection(level=Level.PRESENCE, world_size=ranks))
+    assert plan.resume_step == 2000
+    assert store.requests["list"] <= ranks * 20 // 1000 + 3
+    assert {key for key, _, _ in store.gets} <= {"run/latest_checkpointed_iteration.txt"}
+    assert store.requests["head"] == 0
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_structure_of_two_gibibytes_takes_four_requests(store: Counted, tmp_path: Path) -> None:
+    import torch
+
+    one = 32 << 20
+    with open(tmp_path / "zeros", "wb") as file:
+        file.truncate(one)
+    model = {}
+    for i in range(64):
+        storage = torch.UntypedStorage.from_file(str(tmp_path / "zeros"), shared=False, nbytes=one)
+        model[f"layers.{i}.weight"] = torch.tensor([], dtype=torch.float32).set_(storage)
+    torch.save(model, tmp_path / "objects/model.pt")
+    reports = api.verify(f"{URL}/model.pt", Level.STRUCTURE).files
+    assert [r.report.verdict for r in reports] == [Verdict.OK]
+    assert reports[0].report.size > 2 << 30
+    assert len(store.gets) <= 4
+    assert store.bytes < 1 << 20
+
+
+@pytest.mark.torch
+def test_content_is_asked_for_once(store: Counted, tmp_path: Path) -> None:
+    import torch
+
+    torch.save({f"{i}": torch.randn(1 << 20) for i in range(12)}, tmp_path / "objects/model.pt")
+    size = (tmp_path / "objects/model.pt").stat().st_size
+    (file,) = api.verify(f"{URL}/model.pt").files
+    assert file.report.verdict is Verdict.OK
+    content = [(start, length) for _, start, length in store.gets if length > source.WINDOW]
+    assert sum(length for _, length in content) <= 1.5 * size
+    assert size <= store.bytes <= 1.6 * size
+
+
+def test_what_was_verified_is_known_by_its_tag(store: Counted, tmp_path: Path) -> None:
+    """A verdict is kept for the object that it was made of: the same bytes written again are another one."""
+    run, long_ago = tmp_path / "objects/run", (1_600_000_000, 1_600_000_000)
+    shutil.copytree(next(FIXTURES.glob("layouts/megatron/*/tree")), run)
+    for path in run.rglob("*.*"):
+        os.utime(path, long_ago)  # nothing can hide behind the clock's ticks
+
+    def read() -> set[str]:
+        before = len(store.gets)
+        assert api.verify(f"{URL}/run", cache=True, max_age=3600.0).verdict is Verdict.OK
+        return {key for key, _, _ in store.gets[before:] if key.endswith(".pt")}
+
+    files = {f"run/{path.relative_to(run)}" for path in run.rglob("*.pt")}
+    assert read() == files
+    assert read() == set()
+    one = next(run.rglob("*.pt"))
+    again = one.with_name("again")
+    shutil.copy(one, again)
+    again.replace(one)
+    os.utime(one, long_ago)
+    assert f"run/{one.relative_to(run)}" in read()

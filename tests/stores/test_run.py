@@ -1,0 +1,187 @@
+"""Commands that choose, of trees in a store: the plan names what was judged by its ETag and its version, and
+nobody starts with another object. What a store cannot do is refused at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_helpers import SAY, ckpt, megatron
+from stores.bucket import Bucket
+from stores.environment import of_s3
+from stores.s3_contents import S3Contents
+
+STEPS = (10, 20)
+LAST = "run/iter_0000020/mp_rank_01/model_optim_rng.pt"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A directory to start commands in, which must stay empty."""
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+def uploaded(bucket: Bucket, tmp_path: Path) -> str:
+    bucket.upload(megatron(tmp_path / "run", steps=STEPS), "run")
+    return f"{bucket.url}/run"
+
+
+def env(bucket: Bucket, tmp_path: Path, **more: str) -> dict[str, str]:
+    own = {"XDG_STATE_HOME": str(tmp_path / "state"), "CKPT_CACHE_DIR": str(tmp_path / "cache")}
+    return {**of_s3(bucket), **own, **more}
+
+
+def planned(bucket: Bucket, tmp_path: Path, *words: str) -> dict[str, Any]:
+    done = ckpt("plan", f"{bucket.url}/run", "--json", "--order", "step", *words, env=env(bucket, tmp_path))
+    assert done.returncode == 0, done.stderr
+    body: dict[str, Any] = json.loads(done.stdout)
+    return body
+
+
+def files(body: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*body["shared"], *(f for rank in body["ranks"] for f in rank["files"])]
+
+
+def test_the_plan_names_the_etag_of_each_file(s3: Bucket, tmp_path: Path) -> None:
+    uploaded(s3, tmp_path)
+    rows = files(planned(s3, tmp_path))
+    assert len(rows) == 2 and all(row["etag"] for row in rows)
+    assert not any("version" in row for row in rows)  # the bucket keeps none
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_plan_names_the_version_that_was_judged(
+    versioned_s3: Bucket, tmp_path: Path, known: bool
+) -> None:
+    """Also where the verdicts are known from before, and nothing is read of the files."""
+    uploaded(versioned_s3, tmp_path)
+    versioned_s3.put(LAST, (tmp_path / LAST).read_bytes())
+    if known:
+        planned(versioned_s3, tmp_path)
+    rows = {row["path"]: row for row in files(planned(versioned_s3, tmp_path))}
+    assert isinstance(versioned_s3.contents, S3Contents)
+    bucket = versioned_s3.url.removeprefix("s3://")
+    head = versioned_s3.contents.client.head_object(Bucket=bucket, Key=LAST)
+    row = rows[f"{versioned_s3.url}/{LAST}"]
+    assert (row["version"], row["etag"]) == (head["VersionId"], head["ETag"])
+    assert all(row["version"] for row in rows.values())
+
+
+def test_the_fingerprint_tells_another_object_of_the_same_size(s3: Bucket, tmp_path: Path) -> None:
+    uploaded(s3, tmp_path)
+    before = planned(s3, tmp_path, "--level", "presence")
+    data = bytearray((tmp_path / LAST).read_bytes())
+    data[-1] ^= 1
+    s3.put(LAST, bytes(data))
+    after = planned(s3, tmp_path, "--level", "presence")
+    assert before["fingerprint"] != after["fingerprint"]
+
+
+def test_run_starts_a_command_with_urls(s3: Bucket, tmp_path: Path, home: Path) -> None:
+    root = uploaded(s3, tmp_path)
+    done = ckpt("run", root, "--order", "step", "--", *SAY, "{ckpt.step}", env=env(s3, tmp_path), cwd=home)
+    assert done.returncode == 0, done.stderr
+    words, told = json.loads(done.stdout)
+    assert words == ["20"] and told["CKPT_ARGS"] == f"--load {root} --ckpt-step 20"
+    body = json.loads(Path(told["CKPT_PLAN"]).read_text())
+    assert all(row["etag"] for row in files(body))
+    assert told["CKPT_PLAN"].startswith(str(tmp_path / "state"))
+    asked = ckpt("latest", "--rank", "1", env=env(s3, tmp_path, CKPT_PLAN=told["CKPT_PLAN"]), cwd=home)
+    assert asked.stdout.split() == [f"{s3.url}/{LAST}"], asked.stderr
+    history = ckpt("plan", root, "--history", "--json", env=env(s3, tmp_path), cwd=home)
+    assert json.loads(history.stdout)["starts"][0]["step"] == 20
+    assert not os.listdir(home)
+
+
+def test_an_object_replaced_after_the_decision_is_not_loaded(s3: Bucket, tmp_path: Path) -> None:
+    root = uploaded(s3, tmp_path)
+    hook = ckpt("hook", root, "--order", "step", "--format", "json", env=env(s3, tmp_path))
+    told = json.loads(hook.stdout)["env"]
+    reads = env(s3, tmp_path, CKPT_PLAN=told["CKPT_PLAN"])
+    assert ckpt("hook", "--read", "--rank", "1", env=reads).returncode == 0
+    data = bytearray((tmp_path / LAST).read_bytes())
+    data[-1] ^= 1
+    s3.put(LAST, bytes(data))
+    for words in (("latest", "--rank", "1"), ("hook", "--read", "--rank", "1")):
+        done = ckpt(*words, env=reads)
+        assert done.returncode == 5 and "has changed since it was chosen" in done.stderr, words
+    s3.delete(LAST)
+    gone = ckpt("latest", "--rank", "1", env=reads)
+    assert gone.returncode == 5 and "cannot be looked at any more" in gone.stderr
+    assert ckpt("latest", "--rank", "0", env=reads).returncode == 0
+
+
+def test_a_lost_prefix_is_no_first_launch(s3: Bucket, tmp_path: Path) -> None:
+    root = uploaded(s3, tmp_path)
+    assert ckpt("run", root, "--order", "step", "--", "true", env=env(s3, tmp_path)).returncode == 0
+    for key in list(s3.keys()):
+        s3.delete(key)
+    done = ckpt("run", root, "--allow-none", "--", "true", env=env(s3, tmp_path))
+    assert done.returncode == 5, done.stderr
+    s3.put("run/notes.txt", b"x")
+    done = ckpt("run", root, "--allow-none", "--", "true", env=env(s3, tmp_path))
+    assert done.returncode == 4 and "an earlier start resumed from step 20" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("repair URL", "download it"),
+        ("repair LOCAL --from URL", "download it"),
+        ("repair LOCAL --root URL", "download it"),
+        ("quarantine URL/iter_0000010", "prune --damaged"),
+        ("quarantine --damaged URL", "prune --damaged"),
+        ("pin URL/iter_0000010", "--keep-every"),
+        ("undo URL", "nothing there was repaired"),
+        ("ls --quarantine URL", "nothing was put away"),
+        ("plan URL --plan-dir URL/plans", "a directory or a file of this machine"),
+        ("prune URL --keep-last 1 --state-dir URL/state", "a directory or a file of this machine"),
+        ("seal URL --seal-dir URL/seals", "a directory or a file of this machine"),
+        ("run URL --view URL/view -- true", "a directory or a file of this machine"),
+        ("run URL --view LOCAL/view -- true", "--stage DIR"),
+        ("run URL --require-mount -- true", "leave out --require-mount"),
+        ("plan URL -o URL/answer", "a FILE of this machine"),
+    ],
+)
+def test_what_a_store_cannot_do_is_refused(
+    words: str, says: str, s3: Bucket, tmp_path: Path, home: Path
+) -> None:
+    root = uploaded(s3, tmp_path)
+    before = s3.keys()
+    (tmp_path / "local").mkdir()
+    given = words.replace("URL", root).replace("LOCAL", str(tmp_path / "local")).split()
+    done = ckpt(*given, env=env(s3, tmp_path), cwd=home)
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+    assert s3.keys() == before and not os.listdir(home) and not os.listdir(tmp_path / "local")
+
+
+def test_a_tree_and_its_upload_are_compared(s3: Bucket, tmp_path: Path, home: Path) -> None:
+    root, local = uploaded(s3, tmp_path), str(tmp_path / "run")
+    for a, b, code in (
+        (f"{local}/iter_0000010", f"{root}/iter_0000010", 0),
+        (f"{root}/iter_0000010", f"{local}/iter_0000010", 0),
+        (f"{root}/iter_0000010", f"{root}/iter_0000020", 1),
+        (f"{local}/iter_0000020", f"{root}/iter_0000010", 1),
+    ):
+        assert ckpt("diff", a, b, env=env(s3, tmp_path), cwd=home).returncode == code, (a, b)
+    both = ckpt("verify", local, root, "--json", env=env(s3, tmp_path), cwd=home)
+    assert both.returncode == 0 and json.loads(both.stdout)["root"] == "/", both.stderr
+    assert not os.listdir(home)
+
+
+def test_a_url_alone_is_listed(s3: Bucket, tmp_path: Path) -> None:
+    root = uploaded(s3, tmp_path)
+    done = ckpt(root, env=env(s3, tmp_path))
+    assert done.returncode == 0 and f"ckpt plan {root}" in done.stdout
+
+
+def test_a_configuration_file_names_a_url(s3: Bucket, tmp_path: Path, home: Path) -> None:
+    root = uploaded(s3, tmp_path)
+    (home / "ckpt.toml").write_text(f'root = "{root}"\norder = "step"\n')
+    done = ckpt("latest", "--rank", "0", "--config", "ckpt.toml", env=env(s3, tmp_path), cwd=home)
+    assert done.stdout.startswith(f"{root}/iter_0000020/"), done.stderr

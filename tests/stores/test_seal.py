@@ -1,0 +1,143 @@
+"""``ckpt seal`` of trees in a store: one PUT for each seal, which replaces what was seen and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_helpers import ckpt, megatron
+from stores.bucket import Bucket
+from stores.environment import of_s3
+from stores.exchange import Exchange
+from stores.faults import Status
+from stores.proxy import Proxy, Rule
+from stores.s3_contents import S3Contents
+
+from ckpt_tools import guard
+
+SEAL = "run/iter_0000020/.ckpt-seal.json"
+FILE = "run/iter_0000020/mp_rank_01/model_optim_rng.pt"
+
+
+def env(bucket: Bucket, tmp_path: Path) -> dict[str, str]:
+    own = {"XDG_STATE_HOME": str(tmp_path / "state"), "CKPT_CACHE_DIR": str(tmp_path / "cache")}
+    return {**of_s3(bucket), **own}
+
+
+def sealed(bucket: Bucket, tmp_path: Path, *words: str, code: int = 0) -> dict[str, Any]:
+    done = ckpt("seal", f"{bucket.url}/run", "--json", *words, env=env(bucket, tmp_path))
+    assert done.returncode == code, (done.stdout, done.stderr)
+    body: dict[str, Any] = json.loads(done.stdout)
+    return body
+
+
+def states(body: dict[str, Any]) -> dict[str, str]:
+    return {Path(row["path"]).name: row["state"] for row in body["checkpoints"]}
+
+
+def verified(bucket: Bucket, tmp_path: Path, *words: str) -> tuple[int, set[str]]:
+    done = ckpt("verify", f"{bucket.url}/run", "--json", *words, env=env(bucket, tmp_path))
+    body = json.loads(done.stdout)
+    found = [f for row in body["files"] for f in row["findings"]] + body["findings"]
+    return done.returncode, {f["code"] for f in found if f["severity"] != "note"}
+
+
+@pytest.mark.parametrize("bucket", ["s3", "rclone_s3"], indirect=True)
+def test_what_is_sealed_in_a_store_is_held_to_it(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.upload(megatron(tmp_path / "run"), "run")
+    assert states(sealed(bucket, tmp_path)) == {"iter_0000010": "sealed", "iter_0000020": "sealed"}
+    keys = bucket.keys()
+    assert SEAL in keys and len(keys) == 7
+    assert set(states(sealed(bucket, tmp_path)).values()) == {"already"}
+    assert verified(bucket, tmp_path) == (0, set())
+    bucket.put(FILE, (tmp_path / FILE.replace("rank_01", "rank_00")).read_bytes())
+    code, codes = verified(bucket, tmp_path)
+    assert code == 1 and "seal-mismatch" in codes
+    assert states(sealed(bucket, tmp_path, code=1))["iter_0000020"] == "broken"
+
+
+def test_a_tree_that_was_sealed_on_a_disk_verifies_in_a_store(s3: Bucket, tmp_path: Path) -> None:
+    guard.seal(megatron(tmp_path / "run"))
+    s3.upload(tmp_path / "run", "run")
+    assert verified(s3, tmp_path) == (0, set())
+    assert set(states(sealed(s3, tmp_path)).values()) == {"already"}
+
+
+def test_seals_are_replaced_when_that_is_asked_for(s3: Bucket, tmp_path: Path) -> None:
+    s3.upload(megatron(tmp_path / "run"), "run")
+    sealed(s3, tmp_path)
+    assert set(states(sealed(s3, tmp_path, "--again", "--digest", "sha256")).values()) == {"sealed"}
+    assert verified(s3, tmp_path) == (0, set())
+
+
+def test_nothing_is_written_with_dry_run_and_away_with_seal_dir(s3: Bucket, tmp_path: Path) -> None:
+    s3.upload(megatron(tmp_path / "run"), "run")
+    before, away = s3.keys(), tmp_path / "seals"
+    assert set(states(sealed(s3, tmp_path, "--dry-run")).values()) == {"would-seal"}
+    assert set(states(sealed(s3, tmp_path, "--seal-dir", str(away))).values()) == {"sealed"}
+    assert s3.keys() == before
+    bucket = s3.url.removeprefix("s3://")
+    assert (away / "s3:" / bucket / SEAL).is_file()
+    assert set(states(sealed(s3, tmp_path, "--seal-dir", str(away))).values()) == {"already"}
+    s3.put(FILE, (tmp_path / FILE.replace("20", "10")).read_bytes())
+    assert verified(s3, tmp_path, "--seal-dir", str(away))[0] == 1
+
+
+class Before:
+    """Something is done before a request reaches the server."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self.do = do
+
+    def meet(self, exchange: Exchange) -> None:
+        self.do()
+        exchange.send(exchange.ask())
+
+
+def test_the_seal_of_somebody_else_is_not_replaced(
+    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
+) -> None:
+    """It came after the listing, in the last moment before ours."""
+    s3.upload(megatron(tmp_path / "run", steps=(20,)), "run")
+    proxy = proxy_of(s3)
+    proxy.add(Rule(Before(lambda: s3.put(SEAL, b"theirs")), method="PUT", path=SEAL))
+    done = ckpt("seal", f"{s3.url}/run", env=env(s3.through(proxy.endpoint), tmp_path))
+    assert done.returncode == 5 and "somebody else" in done.stderr, done.stderr
+    assert isinstance(s3.contents, S3Contents)
+    there = s3.contents.client.get_object(Bucket=s3.contents.bucket, Key=SEAL)
+    assert there["Body"].read() == b"theirs"
+    assert proxy.count("PUT") == 1
+
+
+def test_without_the_right_to_write_it_says_what_can_be_done(
+    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
+) -> None:
+    s3.upload(megatron(tmp_path / "run", steps=(20,)), "run")
+    proxy, before = proxy_of(s3), s3.keys()
+    proxy.add(Rule(Status(403), method="PUT"))
+    done = ckpt("seal", f"{s3.url}/run", env=env(s3.through(proxy.endpoint), tmp_path))
+    assert done.returncode == 5 and "--seal-dir" in done.stderr and s3.keys() == before
+
+
+def test_a_file_replaced_while_it_is_sealed_is_in_use(
+    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
+) -> None:
+    """After it was read: what is sworn to is looked at again when all of it was."""
+    s3.upload(megatron(tmp_path / "run", steps=(20,)), "run")
+    proxy, done = proxy_of(s3), list[bool]()
+    first = FILE.replace("rank_01", "rank_00")
+
+    def replace() -> None:
+        if not done:
+            done.append(True)
+            s3.put(first, (tmp_path / FILE).read_bytes())
+
+    # the listing of both directories is the last thing that is asked before the seal
+    proxy.add(Rule(Before(replace), method="GET", path=FILE, first=2))
+    asked = ckpt("seal", f"{s3.url}/run", "--json", env=env(s3.through(proxy.endpoint), tmp_path))
+    keys = s3.keys()
+    assert done and SEAL not in keys, asked.stderr
+    assert json.loads(asked.stdout)["summary"]["in-use"] == 1

@@ -1,0 +1,551 @@
+"""Checkpoints of a store brought to a local disk: whole and verified, or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from errno import ENOSPC
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kill_points import Commands
+from run_helpers import CKPT, CLEAN, SAY, broken_body, ckpt, megatron, torchrun_env
+from small_files import deepspeed_model, deepspeed_zero
+from stores.bucket import Bucket
+from stores.faults import Corrupt, Cut, Hook, Short
+from stores.proxy import Proxy, Rule
+
+BODY = "model_optim_rng"
+NEWEST = "iter_0000020"
+ORDER = ("--order", "step", "--no-cache")  # all objects are uploaded in one second
+NOTE = ".ckpt-stage.json"
+
+
+def environment(bucket: Bucket) -> dict[str, str]:
+    options = bucket.options
+    return {
+        "AWS_ENDPOINT_URL": options["endpoint"],
+        "AWS_ACCESS_KEY_ID": options["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": options["secret_access_key"],
+        "AWS_REGION": options["region"],
+        "AWS_ALLOW_HTTP": "true",
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return megatron(tmp_path / "run")
+
+
+@pytest.fixture
+def uploaded(s3: Bucket, run: Path) -> Bucket:
+    s3.upload(run, "run")
+    return s3
+
+
+@pytest.fixture
+def proxy(uploaded: Bucket, proxy_of: Callable[[Bucket], Proxy]) -> Proxy:
+    return proxy_of(uploaded)
+
+
+def stage(
+    bucket: Bucket, home: Path, *words: object, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    line = ("stage", f"{bucket.url}/run", home, *ORDER, *words)
+    return ckpt(*line, env={**environment(bucket), **(env or {})})
+
+
+def start(
+    bucket: Bucket, home: Path, *words: object, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A job that prints its words and variables."""
+    line = ("run", f"{bucket.url}/run", *ORDER, "--stage", home, *words, "--", *SAY)
+    return ckpt(*line, env={**environment(bucket), **(env or {})})
+
+
+def told(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """The variables that the job sees."""
+    assert done.returncode == 0, done.stderr
+    _, variables = json.loads(done.stdout)
+    return dict(variables)
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def only(home: Path) -> Path:
+    """The one checkpoint that is staged; nothing else may look like one."""
+    (found,) = [p for p in home.iterdir() if p.name != ".ckpt-stage"]
+    assert (found / NOTE).is_file()
+    return found
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(directory)): p.read_bytes()
+        for p in directory.rglob("*")
+        if p.is_file() and not p.name.startswith(NOTE)
+    }
+
+
+def newest_of(run: Path) -> dict[str, bytes]:
+    """What a staged copy of the newest checkpoint holds."""
+    own = {name: data for name, data in files_of(run).items() if not name.startswith("iter_0000010")}
+    return {**own, "latest_checkpointed_iteration.txt": b"20"}
+
+
+# -- what a job gets -----------------------------------------------------------------------------------------
+
+
+def test_a_job_starts_by_copies(uploaded: Bucket, run: Path, tmp_path: Path) -> None:
+    keys = uploaded.keys()
+    seen = told(start(uploaded, tmp_path / "ssd"))
+    staged = only(tmp_path / "ssd")
+    assert seen["CKPT_PATH"] == str(staged)
+    assert seen["CKPT_ARGS"] == f"--load {staged} --ckpt-step 20"
+    assert files_of(staged) == newest_of(run)
+    assert uploaded.keys() == keys
+    decision = json.loads(Path(seen["CKPT_PLAN"]).read_text())
+    rows = {row["url"]: row for row in decision["stage"]["files"]}
+    assert set(rows) == {f["path"] for r in decision["ranks"] for f in r["files"]}
+    assert all(row["etag"] and row["path"].startswith(f"{staged}/") for row in rows.values())
+    assert decision["view"]["ranks"]["1"] == [f"{staged}/{NEWEST}/mp_rank_01/{BODY}.pt"]
+    again = ckpt("latest", "--rank", "1", env={**environment(uploaded), "CKPT_PLAN": seen["CKPT_PLAN"]})
+    assert again.stdout == f"{staged}/{NEWEST}/mp_rank_01/{BODY}.pt\n"
+
+
+def test_the_words_of_a_command_name_the_copies(uploaded: Bucket, tmp_path: Path) -> None:
+    home = tmp_path / "ssd"
+    line = ("run", f"{uploaded.url}/run", *ORDER, "--stage", home, "--", "echo", "{ckpt.path}", "{ckpt.args}")
+    done = ckpt(*line, env=environment(uploaded))
+    assert done.stdout.split() == [str(only(home)), "--load", str(only(home)), "--ckpt-step", "20"]
+
+
+def test_what_is_there_is_not_fetched_again(uploaded: Bucket, proxy: Proxy, tmp_path: Path) -> None:
+    bucket, home = uploaded.through(proxy.endpoint), tmp_path / "ssd"
+    assert answer(stage(bucket, home, "--json"))["fetched"]["files"] == 2
+    inode = (only(home) / NEWEST / f"mp_rank_00/{BODY}.pt").stat().st_ino
+    proxy.clear()
+    assert answer(stage(bucket, home, "--json"))["fetched"] == {"files": 0, "bytes": 0}
+    assert (only(home) / NEWEST / f"mp_rank_00/{BODY}.pt").stat().st_ino == inode
+
+
+def test_each_byte_comes_once(uploaded: Bucket, proxy: Proxy, tmp_path: Path) -> None:
+    """The bodies are verified on their way: what is planned first is their structure alone."""
+    answer(stage(uploaded.through(proxy.endpoint), tmp_path / "ssd", "--json"))
+    whole = [s for s in proxy.seen if s.method == "GET" and f"{NEWEST}/mp_rank_00" in s.path]
+    assert len(whole) <= 3  # its end and its beginning for the plan, then all of it
+
+
+def test_the_levels_say_what_was_verified(uploaded: Bucket, tmp_path: Path) -> None:
+    rows = answer(stage(uploaded, tmp_path / "ssd", "--json"))["files"]
+    assert {row["level"] for row in rows} == {"content"}
+
+
+def test_a_script_is_told(uploaded: Bucket, tmp_path: Path) -> None:
+    done = stage(uploaded, tmp_path / "ssd", "--format", "shell")
+    assert f"CKPT_PATH={only(tmp_path / 'ssd')} CKPT_STEP=20 " in done.stdout
+
+
+def test_a_relative_directory_is_below_the_current_one(uploaded: Bucket, tmp_path: Path) -> None:
+    line = ("run", f"{uploaded.url}/run", *ORDER, "--stage", "ssd", "--", *SAY)
+    seen = told(ckpt(*line, env=environment(uploaded), cwd=tmp_path))
+    assert seen["CKPT_PATH"] == str(only(tmp_path / "ssd"))
+
+
+def test_a_first_launch_stages_nothing(s3: Bucket, tmp_path: Path) -> None:
+    s3.put("run/readme.txt", b"hello")
+    seen = told(start(s3, tmp_path / "ssd", "--allow-none"))
+    assert (seen["CKPT_RESUME"], seen["CKPT_PATH"]) == ("0", "")
+    assert not (tmp_path / "ssd").exists()
+    done = stage(s3, tmp_path / "ssd", "--allow-none", "--json")
+    assert answer(done)["checkpoint"] is None
+    assert stage(s3, tmp_path / "ssd").returncode == 3
+
+
+# -- ranks of this node --------------------------------------------------------------------------------------
+
+
+def test_a_node_stages_what_its_ranks_load(s3: Bucket, tmp_path: Path) -> None:
+    """Rank 0's file is asked for by every rank of Megatron-LM."""
+    s3.upload(megatron(tmp_path / "run", world=4), "run")
+    first = answer(stage(s3, tmp_path / "ssd", "--ranks", "2", "--json"))
+    assert [Path(row["path"]).parent.name for row in first["files"]] == ["mp_rank_00", "mp_rank_02"]
+    assert [row["rank"] for row in first["ranks"]] == [0, 2]
+    more = answer(stage(s3, tmp_path / "ssd", "--ranks", "2-3", "--json"))
+    assert more["fetched"]["files"] == 1
+    assert more["directory"] == first["directory"]
+    assert len(answer(stage(s3, tmp_path / "ssd", "--json"))["files"]) == 4
+
+
+def test_a_layout_whose_ranks_look_for_all_files_is_staged_whole(s3: Bucket, tmp_path: Path) -> None:
+    """DeepSpeed goes on without any optimizer's state where one of its files is not there."""
+    for rank in range(2):
+        name = f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        s3.put(f"run/global_step20/{name}", deepspeed_zero(20, 2, rank))
+    s3.put("run/global_step20/mp_rank_00_model_states.pt", deepspeed_model(20, 2, 1, 0))
+    s3.put("run/latest", b"global_step20")
+    staged = answer(stage(s3, tmp_path / "ssd", "--ranks", "1", "--json"))
+    assert len(staged["files"]) == 3
+    assert (only(tmp_path / "ssd") / "latest").read_bytes() == b"global_step20"
+
+
+def test_workers_of_a_node_stage_once(uploaded: Bucket, proxy: Proxy, tmp_path: Path) -> None:
+    bucket, home = uploaded.through(proxy.endpoint), tmp_path / "ssd"
+    line = [*CKPT, "run", f"{bucket.url}/run", *ORDER, "--stage", str(home), "--worker", "--", *SAY]
+    workers = [
+        subprocess.Popen(
+            line,
+            env={**CLEAN, **environment(bucket), **torchrun_env(rank, 2)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    ended = [w.communicate() for w in workers]
+    assert [w.returncode for w in workers] == [0, 0], ended
+    assert {json.loads(out)[1]["CKPT_PATH"] for out, _ in ended} == {str(only(home))}
+    whole = [s for s in proxy.seen if s.method == "GET" and f"{NEWEST}/mp_rank_01" in s.path]
+    assert len(whole) <= 3, whole
+
+
+# -- what goes wrong on the way ------------------------------------------------------------------------------
+
+
+def middle_of(path: Path) -> int:
+    """A byte that only a checksum covers."""
+    before = path.read_bytes()
+    broken_body(path.parents[2])
+    after = path.read_bytes()
+    path.write_bytes(before)
+    return next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
+
+
+@pytest.mark.parametrize("fault", ["corrupt", "cut", "short"])
+def test_what_is_damaged_on_the_way_comes_again(
+    uploaded: Bucket, proxy: Proxy, run: Path, tmp_path: Path, fault: str
+) -> None:
+    at = middle_of(run / NEWEST / f"mp_rank_00/{BODY}.pt")
+    faults = {"corrupt": Corrupt(at), "cut": Cut(at), "short": Short(at)}
+    # the plan reads a file's structure first, in one request or two; the next one asks for its content
+    answer(stage(uploaded.through(proxy.endpoint), tmp_path / "first", "--json"))
+    path = f"{NEWEST}/mp_rank_00"
+    reads = sum(s.method == "GET" and path in s.path for s in proxy.seen)
+    proxy.clear()
+    proxy.add(Rule(faults[fault], "GET", path, first=reads, times=1))
+    done = stage(uploaded.through(proxy.endpoint), tmp_path / "ssd", "--json")
+    assert answer(done)["resume_step"] == 20
+    assert files_of(only(tmp_path / "ssd")) == newest_of(run)
+    assert sum(s.method == "GET" and path in s.path for s in proxy.seen) > reads
+
+
+def test_damage_in_the_store_is_never_a_silent_fallback(s3: Bucket, run: Path, tmp_path: Path) -> None:
+    broken_body(run)
+    s3.upload(run, "run")
+    done = start(s3, tmp_path / "ssd")
+    assert told(done)["CKPT_STEP"] == "10"
+    assert "came damaged twice: crc-mismatch" in done.stderr
+    assert f"{NEWEST} (periodic, step 20) is not usable" in done.stderr
+    assert only(tmp_path / "ssd").name.startswith("iter_0000010-")
+    refused = start(s3, tmp_path / "ssd", "--no-fallback")
+    assert (refused.returncode, refused.stdout) == (6, "")
+    done = stage(s3, tmp_path / "other", "--json")
+    assert answer(done)["resume_step"] == 10
+    assert "is not usable" in done.stderr
+    assert stage(s3, tmp_path / "other", "--no-fallback").returncode == 6
+
+
+def test_nothing_starts_where_nothing_is_whole(s3: Bucket, tmp_path: Path) -> None:
+    run = megatron(tmp_path / "run", steps=(20,))
+    broken_body(run)
+    s3.upload(run, "run")
+    done = start(s3, tmp_path / "ssd")
+    assert (done.returncode, done.stdout) == (4, "")
+
+
+def test_what_always_comes_damaged_loses_with_its_reason(
+    uploaded: Bucket, proxy: Proxy, run: Path, tmp_path: Path
+) -> None:
+    """As far as anybody can tell it is the store that has it damaged."""
+    bucket, path = uploaded.through(proxy.endpoint), run / NEWEST / f"mp_rank_00/{BODY}.pt"
+    proxy.add(Rule(Corrupt(middle_of(path)), "GET", f"{NEWEST}/mp_rank_00"))
+    done = start(bucket, tmp_path / "ssd")
+    assert told(done)["CKPT_STEP"] == "10"
+    assert f"{NEWEST} (periodic, step 20) is not usable" in done.stderr
+    assert start(bucket, tmp_path / "ssd", "--no-fallback").returncode == 6
+
+
+def test_an_object_replaced_between_two_nodes_stops_the_second(uploaded: Bucket, tmp_path: Path) -> None:
+    """They share one decision, by which the first may have started."""
+    words = ("--nodes", "2", "--world-size", "2", "--job", "j", "--plan-dir", tmp_path / "plans")
+    first = start(uploaded, tmp_path / "first", *words, "--node", "0", "--level", "structure")
+    assert told(first)["CKPT_STEP"] == "20"
+    uploaded.put(f"run/{NEWEST}/mp_rank_01/{BODY}.pt", b"other")
+    second = start(uploaded, tmp_path / "first", *words, "--node", "1", "--level", "structure")
+    assert (second.returncode, second.stdout) == (5, ""), second.stderr
+    assert "replaced" in second.stderr
+
+
+def test_an_object_replaced_in_mid_read_stops_the_start(
+    uploaded: Bucket, proxy: Proxy, run: Path, tmp_path: Path
+) -> None:
+    key = f"run/{NEWEST}/mp_rank_01/{BODY}.pt"
+    other = (run / f"{NEWEST}/mp_rank_00/{BODY}.pt").read_bytes()
+    answer(stage(uploaded.through(proxy.endpoint), tmp_path / "first", "--json"))
+    reads = sum(s.method == "GET" and key in s.path for s in proxy.seen)
+    proxy.clear()
+    # before the read of its content is answered
+    replace = Rule(Hook(lambda: uploaded.put(key, other)), "GET", key, first=reads - 1, times=1)
+    proxy.add(replace)
+    done = start(uploaded.through(proxy.endpoint), tmp_path / "ssd")
+    assert (done.returncode, done.stdout) == (5, ""), done.stderr
+    assert "replaced" in done.stderr
+    assert not [p for p in (tmp_path / "ssd").glob("iter_*") if (p / NOTE).exists()]
+
+
+# -- what stays, and what goes -------------------------------------------------------------------------------
+
+
+def test_a_changed_copy_is_brought_again(uploaded: Bucket, run: Path, tmp_path: Path) -> None:
+    home = tmp_path / "ssd"
+    answer(stage(uploaded, home, "--json"))
+    path = only(home) / NEWEST / f"mp_rank_00/{BODY}.pt"
+    path.write_bytes(b"x" * path.stat().st_size)
+    (only(home) / "latest_checkpointed_iteration.txt").write_text("99")
+    assert answer(stage(uploaded, home, "--json"))["fetched"]["files"] == 1
+    assert files_of(only(home)) == newest_of(run)
+
+
+def test_after_another_boot_the_bytes_are_looked_at(uploaded: Bucket, run: Path, tmp_path: Path) -> None:
+    """What was not on the disk yet may be lost with the power, whatever its times say."""
+    home = tmp_path / "ssd"
+    answer(stage(uploaded, home, "--json"))
+    note = only(home) / NOTE
+    note.write_text(re_hosted := note.read_text().replace('"host": "', '"host": "before-'))
+    assert answer(stage(uploaded, home, "--json"))["fetched"]["files"] == 0
+    assert "before-" not in note.read_text()
+    note.write_text(re_hosted)
+    path = only(home) / NEWEST / f"mp_rank_01/{BODY}.pt"
+    st, data = path.stat(), bytearray(path.read_bytes())
+    data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
+    path.write_bytes(data)
+    os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))
+    assert answer(stage(uploaded, home, "--json"))["fetched"]["files"] == 1
+    assert files_of(only(home)) == newest_of(run)
+
+
+def test_the_least_recently_used_go(uploaded: Bucket, tmp_path: Path) -> None:
+    home = tmp_path / "ssd"
+    first = answer(stage(uploaded, home, "--max-step", "10", "--json"))["directory"]
+    answer(stage(uploaded, home, "--json", "--keep", "2"))
+    assert Path(first).exists()
+    with open(home / ".ckpt-stage" / f"{Path(first).name}.use", "rb") as used:
+        fcntl.flock(used, fcntl.LOCK_SH)  # as a job that runs has it
+        assert answer(stage(uploaded, home, "--json", "--keep", "1"))["removed"] == []
+        assert Path(first).exists()
+    assert answer(stage(uploaded, home, "--json", "--keep", "1"))["removed"] == [Path(first).name]
+    assert only(home).name.startswith(NEWEST)
+
+
+def test_a_running_job_keeps_its_copies(uploaded: Bucket, tmp_path: Path) -> None:
+    home = tmp_path / "ssd"
+    line = ["run", f"{uploaded.url}/run", *ORDER, "--max-step", "10", "--stage", str(home)]
+    job = subprocess.Popen(
+        [*CKPT, *line, "--", "sh", "-c", "echo started; read line"],
+        env={**CLEAN, **environment(uploaded)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline() == "started\n"
+    assert answer(stage(uploaded, home, "--keep", "1", "--json"))["removed"] == []
+    job.communicate("go\n")
+    assert len(answer(stage(uploaded, home, "--keep", "1", "--json"))["removed"]) == 1
+
+
+def test_a_file_of_somebody_else_is_not_removed(uploaded: Bucket, tmp_path: Path) -> None:
+    home = tmp_path / "ssd"
+    first = Path(answer(stage(uploaded, home, "--max-step", "10", "--json"))["directory"])
+    (first / "saved.pt").write_bytes(b"mine")
+    assert answer(stage(uploaded, home, "--keep", "1", "--json"))["removed"] == []
+    done = stage(uploaded, home, "--max-step", "10")
+    assert done.returncode == 2
+    assert "saved.pt was not put there by ckpt" in done.stderr
+
+
+@pytest.mark.parametrize("what", ["home", "checkpoint"])
+def test_a_directory_that_others_can_write_is_refused(uploaded: Bucket, tmp_path: Path, what: str) -> None:
+    home = tmp_path / "ssd"
+    answer(stage(uploaded, home, "--json"))
+    (home if what == "home" else only(home)).chmod(0o777)
+    done = start(uploaded, home)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--stage" in done.stderr
+
+
+def test_it_lies_on_any_file_system(uploaded: Bucket, run: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as home:
+        answer(stage(uploaded, Path(home), "--json"))
+        assert files_of(only(Path(home))) == newest_of(run)
+
+
+def test_room_is_looked_for_before(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ckpt_tools.cli import execute
+
+    full = os.statvfs_result((4096, 4096, 1, 1, 1, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    monkeypatch.chdir(tmp_path)
+    assert execute(["stage", "local://run", "ssd", *ORDER]) == 5
+    err = capsys.readouterr().err
+    assert "are to be staged" in err
+    assert "4.0 KiB free" in err
+    assert "--keep N" in err
+    assert not list((tmp_path / "ssd").glob("*/*.pt"))
+
+
+def test_it_asks_what_plan_asks(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each flag that the two have in common means the same; but contents are read as they are fetched."""
+    from ckpt_tools import api
+    from ckpt_tools.cli import execute
+    from ckpt_tools.errors import CannotLook
+
+    asked: list[Any] = []
+
+    def plan(root: str, selection: Any, **_: object) -> None:
+        asked.append((root, selection))
+        raise CannotLook("that is all")
+
+    monkeypatch.setattr(api, "plan", plan)
+    words = ["--rank", "1", "--world-size", "2", "--order", "step", "--exclude", "logs", "--jobs", "3"]
+    words += [
+        "--settle",
+        "7s",
+        "--tp",
+        "2",
+        "--replicas",
+        "all",
+        "--max-age",
+        "3h",
+        "--strict",
+        "--budget",
+        "5s",
+    ]
+    words += ["--seal-dir", str(tmp_path), "--allow-none", "--allow-missing", "--skip-unreadable"]
+    words += ["--plan-dir", str(tmp_path), "--same-save", "x", "--trust-global", "a.*", "--io", "direct"]
+    words += ["--max-attempts", "2", "--prove-replicas", "--save-interval", "10", "--fault-ranks", "1"]
+    words += [
+        "--resume-from",
+        "step",
+        "--prefer",
+        "periodic",
+        "--key-file",
+        str(run),
+        "--run",
+        "r",
+        "--no-cache",
+    ]
+    for level in ("structure", "content", "values"):
+        for line in (["plan", "local://run"], ["stage", "local://run", str(tmp_path / "ssd")]):
+            assert execute([*line, *words, "--level", level]) == 5
+        ours, theirs = asked.pop(), asked.pop()
+        expected = "structure" if level == "content" else level
+        assert str(ours[1].level) == expected
+        assert (ours[0], replace(ours[1], level=theirs[1].level)) == theirs
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--view", "v"), "--view builds links"),
+        (("--agree", "--nodes", "1"), "--stage and --agree"),
+    ],
+)
+def test_what_contradicts_it_is_refused(
+    uploaded: Bucket, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    done = start(uploaded, tmp_path / "ssd", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_local_root_is_refused(run: Path, tmp_path: Path) -> None:
+    for line in (("stage", run, tmp_path / "ssd"), ("run", run, "--stage", tmp_path / "ssd", "--", "true")):
+        done = ckpt(*line)
+        assert done.returncode == 2
+        assert "--stage is for a ROOT in a store" in done.stderr
+    done = ckpt("stage", run, "s3://bucket/there")
+    assert done.returncode == 2
+
+
+# -- killed, or out of room, anywhere ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
+    monkeypatch.chdir(tmp_path)
+    process = Commands()
+    yield process
+    process.close()
+
+
+EVERY = pytest.mark.exhaustive
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("errno", "step"),
+    [
+        pytest.param(0, 4, id="kill"),
+        pytest.param(ENOSPC, 4, id="ENOSPC"),
+        pytest.param(0, 1, id="kill at each call", marks=EVERY),
+        pytest.param(ENOSPC, 1, id="ENOSPC at each call", marks=EVERY),
+    ],
+)
+def test_stopped_anywhere_it_is_never_taken_for_whole(
+    tmp_path: Path, run: Path, commands: Commands, errno: int, step: int
+) -> None:
+    home = tmp_path / "ssd"
+    line = ["stage", "local://run", str(home), *ORDER, "--json"]
+    calls = commands.run(line, home).calls
+    expected = files_of(only(home))
+    assert expected == newest_of(run)
+    assert len(calls) > 15
+    for nth in range(1 + bool(errno) * step // 2, len(calls) + 1, step):
+        shutil.rmtree(home)
+        stopped = commands.run(line, home, nth, errno)
+        for path in home.glob("iter_*[0-9a-f]"):  # what bears the name of a whole one is one
+            assert files_of(path) == expected, calls[nth - 1]
+        assert stopped.code in ((-9,) if not errno else (0, 5)), (calls[nth - 1], stopped)
+        again = commands.run(line, home)
+        assert again.code == 0, (calls[nth - 1], again.err)
+        assert files_of(only(home)) == expected, calls[nth - 1]
+
+
+def test_what_came_before_it_was_killed_is_not_fetched_again(
+    tmp_path: Path, run: Path, commands: Commands
+) -> None:
+    home = tmp_path / "ssd"
+    line = ["stage", "local://run", str(home), *ORDER, "--json"]
+    calls = commands.run(line, home).calls
+    shutil.rmtree(home)
+    note = next(
+        i for i, call in enumerate(calls, 1) if call.startswith("open") and NOTE in call and ".tmp" in call
+    )
+    assert commands.run(line, home, note).code == -9
+    assert commands.run(line, home).body["fetched"]["files"] == 0

@@ -1,0 +1,42 @@
+"""What is staged can be loaded: a plan of the copies alone chooses what the plan of the store chose."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from fixture_trees import CASES, materialise
+
+from ckpt_tools import api
+from ckpt_tools.errors import CkptError
+from ckpt_tools.job.decider import SILENT
+from ckpt_tools.job.staged_start import Copies, stage
+from ckpt_tools.model.selection import Selection
+
+FIRST = list({case.parent.parent.name: case for case in reversed(CASES)}.values())
+"""One tree of each layout."""
+
+
+@pytest.mark.parametrize("case", FIRST, ids=lambda c: c.parent.parent.name)
+def test_copies_are_planned_as_the_store_is(
+    case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, copies = f"{case.parent.parent.name}-{tmp_path.name}", Copies(str(tmp_path / "ssd"))
+    shutil.copytree(materialise(case, tmp_path), tmp_path / store)  # a store has no links
+    monkeypatch.chdir(tmp_path)
+    try:
+        theirs = api.plan(f"local://{store}", Selection())
+    except CkptError as error:  # it has no answer without a flag
+        with pytest.raises(type(error)):
+            stage(f"local://{store}", Selection(), copies, SILENT)
+        return
+    copied = stage(f"local://{store}", Selection(), copies, SILENT)
+    assert copied is not None
+    ours = api.plan(copied.staged.directory, Selection())
+    assert ours.resume_step == theirs.resume_step
+    assert ours.checkpoint is not None
+    assert [r.rank for r in ours.ranks] == [r.rank for r in theirs.ranks]
+    for load in (*theirs.shared, *(f for r in theirs.ranks for f in r.files)):
+        below = Path(load.path.removeprefix(f"local://{store}/"))
+        assert any(f.url == load.path for f in copied.staged.files), below

@@ -1,0 +1,412 @@
+"""The checksums of stores as evidence: a body that is read is compared with them, a sealed upload and a copy of a
+local file are judged without any body.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import FIXTURES
+from stores.bucket import Bucket
+from stores.faults import Corrupt, Hook, denied
+from stores.proxy import Proxy, Rule
+from stores.s3_contents import ACCESS, REGION, SECRET, S3Contents
+
+import ckpt_tools
+from ckpt_tools.checksum.combine import CRC32C
+from ckpt_tools.comparison.compare import diff as compare
+from ckpt_tools.comparison.difference import Difference
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model.answers import Verification
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.stores import StoreOptions
+from ckpt_tools.output import difference as output
+from ckpt_tools.storage.stores import mounts
+from ckpt_tools.storage.stores.object_store import ObjectStore
+from ckpt_tools.storage.stores.tree import Tree
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _own_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounts, "_trees", {})
+
+
+def use(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
+    """As a user says where the store is."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": bucket.endpoint,
+        "AWS_ACCESS_KEY_ID": ACCESS,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": REGION,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    mounts._trees.clear()
+
+
+def s3_of(bucket: Bucket) -> S3Contents:
+    assert isinstance(bucket.contents, S3Contents)
+    return bucket.contents
+
+
+def safetensors(size: int) -> bytes:
+    """A file of one tensor of about ``size`` bytes."""
+    n = size // 4
+    header = json.dumps({"w": {"dtype": "F32", "shape": [n], "data_offsets": [0, 4 * n]}}).encode()
+    header += b" " * (-len(header) % 8)
+    body = struct.pack("<1024f", *range(1, 1025)) * (n // 1024 + 1)
+    return struct.pack("<Q", len(header)) + header + body[: 4 * n]
+
+
+def codes(result: Verification) -> list[str]:
+    return [f.code for file in result.files for f in file.report.findings]
+
+
+@pytest.fixture
+def seen(s3: Bucket, proxy_of: Callable[[Bucket], Proxy], monkeypatch: pytest.MonkeyPatch) -> Proxy:
+    """A proxy through which ckpt asks; what is uploaded goes past it."""
+    proxy = proxy_of(s3)
+    use(monkeypatch, s3.through(proxy.endpoint))
+    return proxy
+
+
+def gets(proxy: Proxy) -> list[str]:
+    """The objects whose bodies were asked for."""
+    return [r.path for r in proxy.seen if r.method == "GET" and "list-type" not in r.query]
+
+
+# ---- a body that is read is compared
+
+
+@pytest.mark.parametrize("size", [100_000, 9 * MIB], ids=["small", "large"])
+def test_a_body_is_read_once_and_compared(s3: Bucket, seen: Proxy, size: int) -> None:
+    s3.put("run/model.safetensors", safetensors(size))
+    result = ckpt_tools.verify(f"{s3.url}/run")
+    assert (str(result.verdict), codes(result)) == ("ok", ["not-checksummed"])
+    read = sum(r.sent for r in seen.seen if r.method == "GET" and "list-type" not in r.query)
+    assert size <= read < size + 6 * 65536
+    assert [r.method for r in seen.seen].count("HEAD") == 1
+
+
+@pytest.mark.parametrize("size", [100_000, 9 * MIB], ids=["small", "large"])
+def test_a_bit_that_flipped_on_the_way(s3: Bucket, seen: Proxy, size: int) -> None:
+    s3.put("run/model.safetensors", safetensors(size))
+    seen.add(Rule(Corrupt(size // 2), method="GET", path="model"))
+    result = ckpt_tools.verify(f"{s3.url}/run")
+    assert (str(result.verdict), codes(result)) == ("broken", ["not-checksummed", "store-checksum-mismatch"])
+
+
+def test_a_bit_that_flipped_between_upload_and_store(s3: Bucket, seen: Proxy) -> None:
+    there, good = s3_of(s3), safetensors(100_000)
+    crc = CRC32C.update(good, 0).to_bytes(4, "big")
+    there.client.put_object(
+        Bucket=there.bucket,
+        Key="run/model.safetensors",
+        Body=good[:-1] + bytes([good[-1] ^ 4]),
+        ChecksumAlgorithm="CRC32C",
+        ChecksumCRC32C=base64.b64encode(crc).decode(),
+    )
+    result = ckpt_tools.verify(f"{s3.url}/run")
+    assert "store-checksum-mismatch" in codes(result)
+    told = next(
+        f for file in result.files for f in file.report.findings if f.code == "store-checksum-mismatch"
+    )
+    assert crc.hex() in told.message and "CRC-32C" in told.message
+    assert codes(ckpt_tools.verify(f"{s3.url}/run", Level.STRUCTURE)) == ["not-checksummed"]
+
+
+@pytest.mark.parametrize("algorithm", ["CRC32", "SHA256"])
+def test_an_upload_in_parts(s3: Bucket, seen: Proxy, algorithm: str) -> None:
+    data = safetensors(7 * MIB)
+    s3_of(s3).put_parts("run/model.safetensors", [data[: 5 * MIB], data[5 * MIB :]], algorithm, "COMPOSITE")
+    assert codes(ckpt_tools.verify(f"{s3.url}/run")) == ["not-checksummed"]
+    seen.add(Rule(Corrupt(6 * MIB), method="GET", path="model"))
+    assert "store-checksum-mismatch" in codes(ckpt_tools.verify(f"{s3.url}/run"))
+
+
+def test_where_the_store_does_not_tell_content_is_judged_by_itself(s3: Bucket, seen: Proxy) -> None:
+    s3.put("run/model.safetensors", safetensors(100_000))
+    seen.add(Rule(denied(), method="HEAD"))
+    assert codes(ckpt_tools.verify(f"{s3.url}/run")) == ["not-checksummed"]
+
+
+def test_an_object_that_is_replaced_is_in_use(s3: Bucket, seen: Proxy) -> None:
+    s3.put("run/model.safetensors", safetensors(100_000))
+    other = safetensors(90_000)
+    seen.add(Rule(Hook(lambda: s3.put("run/model.safetensors", other)), method="GET", path="model"))
+    result = ckpt_tools.verify(f"{s3.url}/run")
+    assert (str(result.verdict), codes(result)) == ("unknown", ["in-use"])
+
+
+# ---- the upload is the file
+
+
+def header_alone(proxy: Proxy) -> bool:
+    """Of a file whose name tells nothing the header is read, to see what it is."""
+    sent = [r.sent for r in proxy.seen if r.method == "GET" and "list-type" not in r.query]
+    return sum(sent) <= 4 * 65536
+
+
+def diff(a: str, b: str, level: Level = Level.STRUCTURE) -> Difference:
+    return compare(a, b, level)
+
+
+def said(found: Difference) -> str:
+    return output.table(found)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Two saves of two ranks."""
+    return Path(shutil.copytree(FIXTURES / "layouts/megatron/tp/tree", tmp_path / "run"))
+
+
+@pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_upload_is_the_files(s3: Bucket, seen: Proxy, tree: Path, level: Level, turned: bool) -> None:
+    s3.upload(tree, "run")
+    a, b = str(tree), f"{s3.url}/run"
+    found = diff(b, a, level) if turned else diff(a, b, level)
+    assert {str(f.change) for f in found.files} == {"same"} and not found.differs
+    assert {(f.bytes_same, f.by_store) for f in found.files} == {(True, "crc32")}
+    assert gets(seen) == []
+    assert "the uploads are the files, byte for byte: by CRC-32 of the store" in said(found)
+    document = json.loads(output.json(found))
+    assert document["same"] is True and document["files"][0]["store_checksum"] == "crc32"
+    urls = {(f.a if turned else f.b).path for f in found.files if f.a and f.b}
+    assert urls and all(url.startswith(f"{s3.url}/run/") for url in urls)
+
+
+def test_one_file_and_what_its_local_bytes_cost(s3: Bucket, seen: Proxy, tmp_path: Path) -> None:
+    data = safetensors(3 * MIB)
+    (tmp_path / "model.safetensors").write_bytes(data)
+    s3.put("other-name.safetensors", data)
+    found = diff(str(tmp_path / "model.safetensors"), f"{s3.url}/other-name.safetensors")
+    assert "the upload is the file, byte for byte: by CRC-32 of the store" in said(found)
+    assert header_alone(seen) and len(data) <= found.bytes_read < len(data) + 3 * 65536
+
+
+@pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "SHA256"])
+def test_an_upload_in_parts_is_the_file(s3: Bucket, seen: Proxy, tmp_path: Path, algorithm: str) -> None:
+    data = safetensors(12 * MIB)
+    (tmp_path / "model.safetensors").write_bytes(data)
+    parts = [data[at : at + 5 * MIB] for at in range(0, len(data), 5 * MIB)]
+    s3_of(s3).put_parts("model.safetensors", parts, algorithm, "COMPOSITE")
+    found = diff(str(tmp_path / "model.safetensors"), f"{s3.url}/model.safetensors")
+    assert [(f.bytes_same, f.by_store) for f in found.files] == [(True, algorithm.lower())]
+    assert header_alone(seen)
+
+
+def test_a_bit_that_is_not_the_files(s3: Bucket, seen: Proxy, tmp_path: Path) -> None:
+    data = safetensors(MIB)
+    (tmp_path / "model.safetensors").write_bytes(data)
+    s3.put("model.safetensors", data[:-9] + bytes([data[-9] ^ 16]) + data[-8:])
+    found = diff(str(tmp_path / "model.safetensors"), f"{s3.url}/model.safetensors")
+    assert found.differs and found.files[0].bytes_same is False
+    assert "other bytes (CRC-32 of the store)" in said(found)
+    deep = diff(str(tmp_path / "model.safetensors"), f"{s3.url}/model.safetensors", Level.CONTENT)
+    assert [str(t.change) for f in deep.files for t in f.tensors] == ["changed"]
+
+
+def test_what_was_sealed_here_need_not_be_read(s3: Bucket, seen: Proxy, tree: Path) -> None:
+    ckpt_tools.seal(str(tree))
+    s3.upload(tree, "run")
+    found = diff(str(tree), f"{s3.url}/run")
+    size = sum(p.stat().st_size for p in tree.rglob("*.pt"))
+    assert {f.by_store for f in found.files if f.name.endswith(".pt")} == {"crc32"}
+    assert found.bytes_read < size and bodies(seen) == []
+
+
+def test_two_objects(s3: Bucket, seen: Proxy, tree: Path) -> None:
+    s3.upload(tree, "one")
+    s3.upload(tree, "two")
+    found = diff(f"{s3.url}/one", f"{s3.url}/two", Level.CONTENT)
+    assert {(f.bytes_same, f.by_store) for f in found.files} == {(True, "crc32")}
+    assert "the objects are the same" in said(found)
+
+
+def test_without_a_checksum_the_files_are_compared_themselves(
+    azurite: Bucket, monkeypatch: pytest.MonkeyPatch, tree: Path
+) -> None:
+    """Azure's MD5 is what the uploader said."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", azurite.options["account_name"])
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", azurite.options["account_key"])
+    options = (("endpoint", azurite.options["endpoint"]), ("allow_http", "true"))
+    azurite.upload(tree, "run")
+    before = mounts.configured()
+    mounts.configure(StoreOptions(options))
+    try:
+        found = diff(str(tree), f"{azurite.url}/run", Level.CONTENT)
+    finally:
+        mounts.configure(before)
+    assert not found.differs and {f.by_store for f in found.files} == {""}
+
+
+def test_google_says_it_too(gcs: Bucket, tree: Path) -> None:
+    gcs.upload(tree, "run")
+    before = mounts.configured()
+    tree_of = ObjectStore(gcs.url, gcs.store())
+    place = (gcs.url, tuple(sorted(before.of(f"{gcs.url}/run").items())))
+    mounts._trees[place] = Tree(tree_of)
+    found = diff(str(tree), f"{gcs.url}/run")
+    assert {(f.bytes_same, f.by_store) for f in found.files} == {(True, "crc32c")}
+    assert tree_of.requests["get"] == 0
+
+
+def test_where_nobody_may_ask_the_files_are_compared_themselves(s3: Bucket, seen: Proxy, tree: Path) -> None:
+    s3.upload(tree, "run")
+    seen.add(Rule(denied(), method="HEAD", path=r"\.pt"))
+    found = diff(str(tree), f"{s3.url}/run", Level.CONTENT)
+    assert not found.differs and {f.by_store for f in found.files} == {""} and gets(seen)
+
+
+# ---- a sealed upload, by metadata requests alone
+
+
+def sealed(tree: Path, **how: Any) -> Path:
+    assert ckpt_tools.seal(str(tree), **how).count("sealed") > 0
+    return tree
+
+
+def bodies(proxy: Proxy) -> list[str]:
+    """Seals apart, which say what the others must be, and the run's tracker."""
+    return [path for path in gets(proxy) if path.endswith(".pt")]
+
+
+def by_store(url: str) -> Verification:
+    return ckpt_tools.verify(url, by_store=True)
+
+
+def parts(result: Verification) -> dict[str, Report]:
+    return {
+        f.report.path.rpartition("/run/")[2]: f.report
+        for f in result.files
+        if "ckpt-seal" not in f.report.path
+    }
+
+
+def test_a_sealed_upload_needs_no_body(s3: Bucket, seen: Proxy, tree: Path) -> None:
+    s3.upload(sealed(tree), "run")
+    result = by_store(f"{s3.url}/run")
+    assert str(result.verdict) == "ok" and result.summary.below_level == 0 and codes(result) == []
+    found = parts(result)
+    assert len(found) == sum(1 for _ in tree.rglob("*.pt"))
+    assert {(str(r.level), r.coverage, r.bytes_read) for r in found.values()} == {("content", 1.0, 0)}
+    assert bodies(seen) == []
+    assert sum(r.method == "HEAD" and r.path.endswith(".pt") for r in seen.seen) == len(found)
+
+
+@pytest.mark.parametrize("same_size", [True, False])
+def test_an_object_that_is_not_what_was_sealed(s3: Bucket, seen: Proxy, tree: Path, same_size: bool) -> None:
+    s3.upload(sealed(tree), "run")
+    name = "iter_0000020/mp_rank_01/model_optim_rng.pt"
+    data = bytearray((tree / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    s3.put(f"run/{name}", bytes(data) + b"" if same_size else bytes(data) + b"more")
+    result = by_store(f"{s3.url}/run")
+    assert str(result.verdict) == "broken"
+    found = parts(result)
+    assert [path for path, r in found.items() if str(r.verdict) == "broken"] == [name]
+    (wrong,) = found[name].findings
+    assert wrong.code == "seal-mismatch" and ("CRC-32" if same_size else "were sealed") in wrong.message
+
+
+def test_a_checksum_that_no_seal_has_proves_nothing(s3: Bucket, seen: Proxy, tree: Path) -> None:
+    """SHA-256 of the object, and the seal has XXH3, CRC-32 and CRC-32C."""
+    s3.upload(sealed(tree), "run")
+    there, name = s3_of(s3), "iter_0000020/mp_rank_01/model_optim_rng.pt"
+    body = (tree / name).read_bytes()
+    there.client.put_object(Bucket=there.bucket, Key=f"run/{name}", Body=body, ChecksumAlgorithm="SHA256")
+    result = by_store(f"{s3.url}/run")
+    report = parts(result)[name]
+    assert (str(report.level), str(report.verdict)) == ("structure", "ok")
+    assert [
+        f.code for f in report.findings if f.code == "unproven-content"
+    ] and result.summary.below_level == 1
+    assert {str(r.level) for path, r in parts(result).items() if path != name} == {"content"}
+
+
+@pytest.mark.parametrize("how", [{"digest": "sha256"}, {"also": ("sha256",)}], ids=["digest", "also"])
+def test_a_seal_with_a_sha256(s3: Bucket, seen: Proxy, tree: Path, how: dict[str, Any]) -> None:
+    sealed(tree, **how)
+    there = s3_of(s3)
+    for path in (p for p in tree.rglob("*") if p.is_file()):
+        key = f"run/{path.relative_to(tree)}"
+        there.client.put_object(
+            Bucket=there.bucket, Key=key, Body=path.read_bytes(), ChecksumAlgorithm="SHA256"
+        )
+    result = by_store(f"{s3.url}/run")
+    assert {str(r.level) for r in parts(result).values()} == {"content"} and bodies(seen) == []
+
+
+def test_what_was_never_sealed_is_not_proven(s3: Bucket, seen: Proxy, tree: Path) -> None:
+    s3.upload(tree, "run")
+    result = by_store(f"{s3.url}/run")
+    assert {str(r.level) for r in parts(result).values()} == {"structure"}
+    assert codes(result).count("unproven-content") == len(
+        parts(result)
+    ) and result.summary.below_level == len(parts(result))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "odd.name.safetensors", "data.bin"])
+def test_a_manifest_is_as_good(s3: Bucket, seen: Proxy, name: str) -> None:
+    data = safetensors(100_000)
+    there = s3_of(s3)
+    digest = hashlib.sha256(data).hexdigest()
+    s3.put("run/SHA256SUMS", f"{digest}  {name}\n".encode())
+    key = {"Bucket": there.bucket, "Key": f"run/{name}", "ChecksumAlgorithm": "SHA256"}
+    there.client.put_object(**key, Body=data)
+    found = parts(by_store(f"{s3.url}/run"))[name]
+    assert str(found.level) == "content", found.findings
+    there.client.put_object(**key, Body=data[:-1] + b"x")
+    result = by_store(f"{s3.url}/run")
+    assert "checksum-mismatch" in codes(result) and str(result.verdict) == "broken"
+    seen.add(Rule(denied(), method="HEAD", path=name))
+    result = by_store(f"{s3.url}/run")
+    assert "unreadable" in codes(result) and str(result.verdict) == "unknown"
+
+
+def test_an_uploaders_word_proves_nothing(
+    azurite: Bucket, monkeypatch: pytest.MonkeyPatch, tree: Path
+) -> None:
+    azurite.upload(sealed(tree, also=("md5",)), "run")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", azurite.options["account_name"])
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", azurite.options["account_key"])
+    before = mounts.configured()
+    mounts.configure(StoreOptions((("endpoint", azurite.options["endpoint"]), ("allow_http", "true"))))
+    try:
+        result = by_store(f"{azurite.url}/run")
+    finally:
+        mounts.configure(before)
+    assert {str(r.level) for r in parts(result).values()} == {"structure"}, codes(result)
+    assert "has compared with its bytes" in str(
+        [f.message for r in parts(result).values() for f in r.findings]
+    )
+
+
+def test_what_may_not_be_asked_is_not_good_news(s3: Bucket, seen: Proxy, tree: Path) -> None:
+    s3.upload(sealed(tree), "run")
+    seen.add(Rule(denied(), method="HEAD", path=r"0020/mp_rank_01/.*\.pt"))
+    result = by_store(f"{s3.url}/run")
+    assert str(result.verdict) == "unknown"
+    assert {f.code for r in parts(result).values() for f in r.findings} == {"unreadable"}
+
+
+def test_it_is_asked_of_stores_alone(tree: Path) -> None:
+    with pytest.raises(UsageError, match="lies in no store"):
+        ckpt_tools.verify(str(tree), by_store=True)
+    with pytest.raises(UsageError, match="whole contents"):
+        ckpt_tools.verify("s3://bucket/run", Level.STRUCTURE, by_store=True)
+    with pytest.raises(UsageError, match="whole contents"):
+        ckpt_tools.verify("s3://bucket/run", by_store=True, sample="1/7")

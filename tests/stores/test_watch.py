@@ -1,0 +1,151 @@
+"""``ckpt watch`` of a run in a store: one listing for a look at which nothing has changed, and each checkpoint
+verified when it is finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from run_helpers import megatron
+from stores.bucket import Bucket
+from stores.environment import reached
+from stores.faults import unavailable
+from stores.proxy import Proxy, Rule
+
+from ckpt_tools.guard.prune import Policy
+from ckpt_tools.guard.watch.loop import watch
+from ckpt_tools.guard.watch.options import WatchOptions
+from ckpt_tools.guard.watch.root import WatchedRoot
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.model.watching import Event
+
+OPTIONS = WatchOptions(read=ReadOptions(jobs=1, settle=0, cache=True), once=True)
+
+
+class Watched:
+    """One root, looked at as often as a test says; ``events`` are those since it was asked for them last."""
+
+    def __init__(self, bucket: Bucket, options: WatchOptions = OPTIONS) -> None:
+        self._said = list[Event]()
+        self.root = WatchedRoot(f"{bucket.url}/run", options, self._said.append)
+
+    def look(self) -> list[Event]:
+        while self.root.look() <= 0:
+            pass
+        said, self._said[:] = list(self._said), []
+        return said
+
+
+def checkpoints(events: list[Event]) -> list[tuple[object, ...]]:
+    return [
+        (e.fields["step"], e.fields["state"], e.fields["reason"]) for e in events if e.type == "checkpoint"
+    ]
+
+
+def test_each_checkpoint_is_verified_as_it_is_saved(s3: Bucket, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10,))
+    s3.upload(root, "run")
+    with reached(s3, tmp_path):
+        watched = Watched(s3)
+        assert checkpoints(watched.look()) == [(10, "good", "new")]
+        megatron(root, steps=(20,))
+        bad = "run/iter_0000020/mp_rank_01/model_optim_rng.pt"
+        s3.upload(root / "iter_0000020", "run/iter_0000020")
+        s3.put(bad, b"PK\3\4 no more")
+        assert checkpoints(watched.look()) == [(20, "bad", "new")]
+        s3.put(bad, (tmp_path / bad).read_bytes())
+        assert checkpoints(watched.look()) == [(20, "good", "changed")]
+        for rank in range(2):
+            s3.delete(f"run/iter_0000010/mp_rank_0{rank}/model_optim_rng.pt")
+        assert [e.fields["step"] for e in watched.look() if e.type == "gone"] == [10]
+        assert checkpoints(watched.look()) == []
+
+
+def test_a_look_at_which_nothing_changed_is_one_listing(
+    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
+) -> None:
+    """And one at which a checkpoint is new reads that one, and of those beside it nothing."""
+    root = megatron(tmp_path / "run")
+    s3.upload(root, "run")
+    proxy = proxy_of(s3)
+    with reached(s3.through(proxy.endpoint), tmp_path):
+        watched = Watched(s3)
+        assert len(checkpoints(watched.look())) == 2
+        for _ in range(3):
+            proxy.clear()
+            assert watched.look() == []
+            assert [("list-type=2" in seen.query, seen.method) for seen in proxy.seen] == [(True, "GET")]
+        megatron(root, steps=(30,))
+        s3.upload(root / "iter_0000030", "run/iter_0000030")
+        proxy.clear()
+        assert checkpoints(watched.look()) == [(30, "good", "new")]
+        read = {seen.path for seen in proxy.seen if "model_optim_rng" in seen.path}
+        assert read and all("iter_0000030" in path for path in read), read
+
+
+def test_an_object_replaced_by_one_of_the_same_size_is_looked_at(s3: Bucket, tmp_path: Path) -> None:
+    """Also within the second that its time tells."""
+    s3.upload(megatron(tmp_path / "run"), "run")
+    key = "run/iter_0000010/mp_rank_01/model_optim_rng.pt"
+    data = bytearray((tmp_path / key).read_bytes())
+    data[len(data) // 2] ^= 1
+    with reached(s3, tmp_path):
+        watched = Watched(s3)
+        watched.look()
+        s3.put(key, bytes(data))
+        assert [row[::2] for row in checkpoints(watched.look())] == [(10, "changed")]
+
+
+def test_what_is_known_is_scrubbed_in_time(
+    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
+) -> None:
+    """Its bytes are read anew then, although its ETags are known."""
+    s3.upload(megatron(tmp_path / "run"), "run")
+    proxy = proxy_of(s3)
+    with reached(s3.through(proxy.endpoint), tmp_path):
+        watched = Watched(s3, replace(OPTIONS, every=0.0))
+        watched.look()
+        proxy.clear()
+        assert {row[2] for row in checkpoints(watched.look())} == {"scrub"}
+        assert proxy.count("GET", "model_optim_rng") >= 4
+
+
+def test_a_store_that_does_not_answer_is_no_news(
+    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
+) -> None:
+    s3.upload(megatron(tmp_path / "run"), "run")
+    proxy, said = proxy_of(s3), list[Event]()
+    with reached(s3.through(proxy.endpoint), tmp_path):
+        root = f"{s3.url}/run"
+        assert watch([root], OPTIONS, said.append) == 0
+        rule = proxy.add(Rule(unavailable("0")))
+        del said[:]
+        try:
+            code = watch([root], OPTIONS, said.append)
+        except Exception as e:
+            code = getattr(e, "exit_code", 70)
+        assert code == 5 and rule.matched and not {e.type for e in said} & {"gone", "checkpoint"}
+        proxy.clear()
+        assert watch([root], OPTIONS, said.append) == 0
+
+
+def test_a_prefix_without_objects_is_still_to_come(s3: Bucket, tmp_path: Path) -> None:
+    said = list[Event]()
+    with reached(s3, tmp_path):
+        assert watch([f"{s3.url}/run"], OPTIONS, said.append) == 5
+    assert [e.fields["code"] for e in said if e.type == "problem"] == ["cannot-look"]
+    assert not (Path.cwd() / "s3:").exists()
+
+
+def test_what_is_good_is_sealed_and_the_rest_pruned(s3: Bucket, tmp_path: Path) -> None:
+    s3.upload(megatron(tmp_path / "run", steps=(10, 20, 30)), "run")
+    options = replace(OPTIONS, seal=True, prune=Policy(keep_last=1), apply=True)
+    with reached(s3, tmp_path):
+        events = Watched(s3, options).look()
+    rows = [row for e in events if e.type == "pruned" for row in e.fields["removed"]]  # type: ignore[attr-defined]
+    keys = s3.keys()
+    assert [row["checkpoint"] for row in rows] == ["step 10", "step 20"]
+    assert "run/iter_0000030/.ckpt-seal.json" in keys
+    assert {key.split("/")[1] for key in keys} == {"iter_0000030", "latest_checkpointed_iteration.txt"}
