@@ -132,7 +132,10 @@ def environment() -> str:
             "`trust-group`, `trust-owner` and `trust-dir` cannot stand in it, because a file cannot vouch for"
             " itself: [hooks.md](hooks.md) says what they are for.\n"
         ),
-        "The tables `[[layout]]` describe files of your own: [adding-a-layout.md](adding-a-layout.md).\n",
+        (
+            "The tables `[[layout]]` describe files of your own: [adding-a-layout.md](adding-a-layout.md). Tables"
+            ' `[store."s3://bucket"]` hold the options of single stores: [stores.md](stores.md).\n'
+        ),
         (
             "`--replica-groups` takes `0,4;1,5` (groups of ranks, `0-3` is a range), `model=0,4;1,5`, or a"
             " file in their place: one group per line, or JSON, a list of"

@@ -131,7 +131,8 @@ DEFS: Schema = {
             "substituted": YES_NO,
             "node": maybe(TEXT),
             "reason": TEXT,
-        }
+        },
+        {"etag": TEXT, "version": TEXT},
     ),
     "known": KNOWN,
     "error": record(
@@ -244,6 +245,22 @@ SHOWN = {
     "stats": array(STATS),
     "globals": array(record({"name": TEXT, "trust": TEXT})),
 }
+STAGED = {
+    "directory": PATH,
+    "resume_step": maybe(INTEGER),
+    "resume": record({"path": maybe(PATH), "args": TEXTS, "env": by_name(TEXT)}),
+    "ranks": array(record({"rank": COUNT, "files": array(PATH)})),
+    "shared": array(PATH),
+    "env": by_name(TEXT),
+    "files": array(
+        record(
+            {"path": PATH, "url": TEXT, "size": COUNT, "etag": TEXT, "version": TEXT}
+            | {"level": one_of("", "presence", "structure", "content")}
+        )
+    ),
+    "fetched": record({"files": COUNT, "bytes": COUNT}),
+    "removed": TEXTS,
+}
 SEALING = {
     "roots": array(PATH),
     "dry_run": YES_NO,
@@ -347,6 +364,7 @@ DIFF = {
                 "a": SIDE,
                 "b": SIDE,
                 "bytes_same": maybe(YES_NO),
+                "store_checksum": maybe(TEXT),
                 "tensors": array(
                     record({"name": TEXT, "change": TENSOR_CHANGE, "a": TENSOR_SIDE, "b": TENSOR_SIDE})
                 ),
@@ -489,6 +507,7 @@ DOCUMENTS: dict[str, tuple[str, Schema]] = {
             {**MORE_REPORTED, "sealed": array(record({"size": COUNT, "digest": TEXT, "name": TEXT}))},
         ),
     ),
+    "stage": ("ckpt stage --json", record({"root": TEXT, "checkpoint": maybe(record(CHECKPOINT))}, STAGED)),
     "sealing": ("ckpt seal --json", record(SEALING)),
     "changes": ("ckpt repair, quarantine, prune, pin, undo and ls --quarantine with --json", record(CHANGES)),
     "history": ("ckpt plan --history --json", record(HISTORY)),
