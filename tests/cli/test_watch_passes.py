@@ -38,6 +38,7 @@ class Script:
     """
 
     why_not = ""
+    any = True
 
     def __init__(self, acts: Sequence[Act]) -> None:
         self.acts, self.waits, self.starts = list(acts), list[float](), 0

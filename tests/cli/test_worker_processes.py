@@ -160,7 +160,7 @@ def test_what_a_dead_copy_leaves_is_read_here(
     found = told(verify_paths([str(many)], jobs=2))
     assert copies[0][1] < copies[0][0]
     assert found == alone
-    assert children() == before
+    assert children() <= before
 
 
 def test_a_process_with_other_threads_makes_no_copies(many: Path, copies: list[tuple[int, int]]) -> None:
@@ -189,11 +189,11 @@ def test_no_copy_outlives_a_stop() -> None:
     before = children()
     with pytest.raises(Stopped):
         list(processes.run(100, 4, forever, stop))
-    assert children() == before
+    assert children() <= before
     for pair in processes.run(100, 4, forever, lambda: None):
         assert pair == (0, b"x")
         break  # whoever asks no further ends them too
-    assert children() == before
+    assert children() <= before
 
 
 @pytest.mark.slow

@@ -259,17 +259,17 @@ def test_gone_for_everybody_is_said_as_from_here(tmp_path: Path) -> None:
 
 def test_the_worker_sees_another_file_of_this_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In ranges and whole: it is neither ok nor broken."""
-    file, real = ranges(monkeypatch, tmp_path), worker.LocalSource
+    file, real = ranges(monkeypatch, tmp_path), worker.opened
 
-    class Older(real):  # type: ignore[misc, valid-type]
-        def __init__(self, path: str) -> None:
-            super().__init__(path)
-            self.stat = os.stat(FIXTURES)
+    def older_source(path: str) -> Any:
+        source = real(path)
+        source.stat = os.stat(FIXTURES)
+        return source
 
-    monkeypatch.setattr(worker, "LocalSource", Older)
+    monkeypatch.setattr(worker, "opened", older_source)
     verdict, found = codes(text := asked(tmp_path))
     assert (verdict, found) == ("unknown", ["unreadable"]) and "there is another file of this name" in text
-    monkeypatch.setattr(worker, "LocalSource", real)
+    monkeypatch.setattr(worker, "opened", real)
     monkeypatch.setattr(work_units, "UNIT", 1 << 40)
     inspect = request.inspect
 
