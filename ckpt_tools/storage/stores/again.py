@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.storage.stores.mounts import tree_of
@@ -23,8 +24,8 @@ _THREADS = 16
 
 def look_again(urls: Iterable[str]) -> dict[str, OSError]:
     """Ask the stores what they have under these names now: one list request for the objects of a directory,
-    or one for each where those are fewer. What could not be asked about, and why; who asks for the others
-    then is told what they are now.
+    or of all directories below one, or one for each object, whatever is least. What could not be asked about,
+    and why; who asks for the others then is told what they are now.
     """
     homes: dict[tuple[Tree, str], list[str]] = defaultdict(list)
     failed: dict[str, OSError] = {}
@@ -35,20 +36,25 @@ def look_again(urls: Iterable[str]) -> dict[str, OSError]:
             failed[url] = e
         else:
             homes[tree, key.rpartition("/")[0]].append(url)
-    asked: list[_Asked] = []
+    asked: dict[Tree, dict[str, list[_Asked]]] = defaultdict(dict)
     for (tree, home), here in homes.items():
         known = tree.size_of(home)
         if len(here) <= (FEW if known is None else known // PAGE) or not tree.lists:
-            asked += [_Asked([url], partial(tree.ask_again, tree_of(url)[1])) for url in here]
+            one_by_one = [_Asked([url], partial(tree.ask_again, tree_of(url)[1])) for url in here]
+            asked[tree][home] = one_by_one
         else:
-            asked.append(_Asked(here, partial(tree.look_again, home)))
+            asked[tree][home] = [_Asked(here, partial(tree.look_again, home))]
     return failed | _answers(asked)
 
 
 def list_again(directories: Iterable[str]) -> dict[str, OSError]:
     """List directories of stores anew, without what lies below them; what could not be listed, and why."""
-    found = ((url, *tree_of(url)) for url in dict.fromkeys(directories))
-    return _answers([_Asked([url], partial(tree.look_again, key)) for url, tree, key in found if tree.lists])
+    asked: dict[Tree, dict[str, list[_Asked]]] = defaultdict(dict)
+    for url in dict.fromkeys(directories):
+        tree, key = tree_of(url)
+        if tree.lists:
+            asked[tree][key] = [_Asked([url], partial(tree.look_again, key))]
+    return _answers(asked)
 
 
 def listing_of(url: str) -> str:
@@ -70,7 +76,7 @@ def learn_versions(urls: Sequence[str]) -> None:
     first = 1 if rest and tree_of(rest[0])[0].versioned is None else 0  # the first answer tells of all
     for some in (rest[:first], rest[first:]):
         if some and tree_of(some[0])[0].versioned is not False:
-            _answers([_Asked([url], partial(_hear, url)) for url in some])
+            _made([_Asked([url], partial(_hear, url)) for url in some])
 
 
 def object_of(url: str) -> Object:
@@ -108,7 +114,37 @@ def _answer(one: _Asked) -> Mapping[str, OSError]:
     return {}
 
 
-def _answers(asked: Sequence[_Asked]) -> dict[str, OSError]:
+def _answers(asked: Mapping[Tree, Mapping[str, Sequence[_Asked]]]) -> dict[str, OSError]:
+    """What failed, by URL, of requests for the objects of directories."""
+    return _made([one for tree, homes in asked.items() for one in _fewest(tree, homes)])
+
+
+def _fewest(tree: Tree, homes: Mapping[str, Sequence[_Asked]]) -> Sequence[_Asked]:
+    """Requests for several directories, and one for all that lies below a directory where that has fewer
+    pages: a checkpoint may have a directory for each of its thousand ranks.
+    """
+    waiting = defaultdict(list, {home: list(asked) for home, asked in homes.items()})
+    deepest = [(-_depth(home), home) for home in waiting]
+    heapify(deepest)
+    while deepest:
+        _, key = heappop(deepest)
+        here = waiting.pop(key)
+        if tree.lists and tree.has_fewer_below(key, (len(here) - 1) * PAGE):
+            here = [_Asked([url for one in here for url in one.urls], partial(tree.refresh, key))]
+        if not key:
+            return here
+        above = key.rpartition("/")[0]
+        if above not in waiting:
+            heappush(deepest, (-_depth(above), above))
+        waiting[above] += here
+    return ()
+
+
+def _depth(key: str) -> int:
+    return key.count("/") + bool(key)
+
+
+def _made(asked: Sequence[_Asked]) -> dict[str, OSError]:
     """What failed, by URL; many requests at a time."""
     if len(asked) < 2:
         return dict(_answer(asked[0])) if asked else {}

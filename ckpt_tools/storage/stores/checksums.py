@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.model.store_checksum import StoreChecksums
 from ckpt_tools.storage.stores import mounts
+from ckpt_tools.storage.stores.store import CLOUDS
 from ckpt_tools.storage.urls import joined
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ckpt_tools.storage.stores.store import Object, Store
 
 _S3 = frozenset({"s3", "s3a"})
-_SIGNED = frozenset({"gs", "az", "adl", "azure", "abfs", "abfss"})
+_SIGNED = CLOUDS - {"s3", "s3a"}
 
 
 def keeps_checksums(url: str) -> bool:

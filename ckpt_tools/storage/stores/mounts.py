@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.model.stores import StoreOptions
 from ckpt_tools.storage.stores.options import open_options
+from ckpt_tools.storage.stores.store import CLOUDS
 from ckpt_tools.storage.urls import split
 
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.store import Store
     from ckpt_tools.storage.stores.tree import Tree
 
-OBJECT_STORES = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https"})
+OBJECT_STORES = CLOUDS | {"http", "https"}
 """Schemes that obstore serves."""
 
 _lock = RLock()

@@ -12,7 +12,7 @@ from ckpt_tools.storage.signed import query_of
 from ckpt_tools.storage.stalls import watched
 from ckpt_tools.storage.stores import store
 from ckpt_tools.storage.stores.refused import code_of, refused
-from ckpt_tools.storage.stores.store import ANOTHER, Object, Replaced, require_seen
+from ckpt_tools.storage.stores.store import ANOTHER, WEAK, Object, Replaced, require_seen
 from ckpt_tools.storage.urls import joined
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _PAUSES = (0.1, 0.4, 1.6)
 _NOBODY = ".ckpt-no-such-object"
 """A name that nobody gives."""
 _NO_SUCH_KEY = frozenset({"NoSuchKey", "BlobNotFound", "PathNotFound"})
-_WEAK = "W/"
 
 
 class ObjectStore:
@@ -121,7 +120,7 @@ class ObjectStore:
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
         self.requests["get"] += 1
         options: dict[str, Any] = {"range": (start, start + length)}
-        if of.etag and not of.etag.startswith(_WEAK):  # a weak one never matches: RFC 9110, section 13.1.1
+        if of.etag and not of.etag.startswith(WEAK):  # a weak one never matches: RFC 9110, section 13.1.1
             options["if_match"] = of.etag
         if of.version:
             options["version"] = of.version
@@ -251,4 +250,4 @@ def _object(meta: ObjectMeta) -> Object:
 
 def _tag(said: str) -> str:
     """An ETag as a header has it. Lists of Azure and of some servers of S3 have it without its quotes."""
-    return said if not said or said.startswith(('"', _WEAK)) else f'"{said}"'
+    return said if not said or said.startswith(('"', WEAK)) else f'"{said}"'

@@ -10,6 +10,11 @@ from typing import NamedTuple, Protocol
 
 from ckpt_tools.storage.urls import joined
 
+CLOUDS = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"})
+"""Schemes of the object stores of clouds."""
+WEAK = "W/"
+"""What the ETag begins with of which HTTP says that it may stay the same when some bytes change."""
+
 pause: Callable[[float], None] = time.sleep
 
 

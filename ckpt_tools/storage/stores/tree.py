@@ -15,7 +15,7 @@ from threading import RLock
 from typing import NamedTuple
 
 from ckpt_tools.storage import signed
-from ckpt_tools.storage.stores.store import Object, Store
+from ckpt_tools.storage.stores.store import CLOUDS, WEAK, Object, Store
 from ckpt_tools.storage.urls import joined
 
 _FILE, _DIRECTORY = modes.S_IFREG | 0o644, modes.S_IFDIR | 0o755
@@ -171,6 +171,18 @@ class Tree:
         with self._lock:
             here = self._directories.get(key)
             return len(here.objects) if here is not None and here.whole else None
+
+    def has_fewer_below(self, key: str, than: int) -> bool:
+        """Whether it is known that fewer objects than so many lie below a key."""
+        left, keys = than, [key]
+        with self._lock:
+            while keys and left > 0:
+                here = self._directories.get(key := keys.pop())
+                if here is None or not here.whole:
+                    return False
+                left -= len(here.objects)
+                keys += [f"{key}/{name}" if key else name for name in here.below]
+        return left > 0
 
     # ---- versions, which no listing tells
 
@@ -338,6 +350,11 @@ def _result(mode: int, url: str, facts: _Facts) -> os.stat_result:
     of = f"{url}\0{facts.etag or facts.version}{signed.asked_of(url)}"
     digest = xxh3_128_intdigest(of.encode("utf-8", "surrogatepass"))
     device, inode = digest >> 65, digest & (1 << 63) - 1
-    seconds, ns = facts.mtime_ns // 10**9, facts.mtime_ns
-    times = (seconds,) * 3 + (ns / 1e9,) * 3 + (ns,) * 3
+    ns = facts.mtime_ns
+    # An ETag of a cloud store shows each change. That of a web server is often made of size and second.
+    changed_ns = (
+        0 if facts.etag and not facts.etag.startswith(WEAK) and url.partition(":")[0] in CLOUDS else ns
+    )
+    nanoseconds = (ns, ns, changed_ns)
+    times = (*(t // 10**9 for t in nanoseconds), *(t / 1e9 for t in nanoseconds), *nanoseconds)
     return os.stat_result((mode, inode, device, 1, 0, 0, facts.size, *times))
