@@ -125,8 +125,8 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--mib", type=int, default=512, help="of each of the eight files")
     options = parser.parse_args()
-    from ckpt_tools.job.staging.fetching import FILES
-    from ckpt_tools.storage.stores.source import AHEAD, CHUNK
+    from ckpt_tools.job.staging.fetching import FILES, REQUESTS
+    from ckpt_tools.storage.stores.source import CHUNK
 
     with tempfile.TemporaryDirectory(prefix="ckpt-bench-", dir="/dev/shm") as home:
         Handler.home = Path(home, "bucket")
@@ -138,10 +138,10 @@ def main() -> None:
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         rivals = {
-            "obstore to files": [PLAIN, f"{home}/plain", str(CHUNK), str(FILES * AHEAD)],
+            "obstore to files": [PLAIN, f"{home}/plain", str(CHUNK), str(FILES * REQUESTS)],
             "ckpt stage": [OURS, f"{home}/staged"],
         }
-        print(f"8 files of {options.mib} MiB, {FILES * AHEAD} requests of {CHUNK >> 20} MiB at a time")
+        print(f"8 files of {options.mib} MiB, {FILES * REQUESTS} requests of {CHUNK >> 20} MiB at a time")
         race(rivals, options.runs, f"http://127.0.0.1:{server.server_address[1]}")
 
 

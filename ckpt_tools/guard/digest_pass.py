@@ -6,7 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.checksum import Extent, Outcome, Progress, Sum, chunks, mismatches
@@ -19,11 +19,15 @@ from ckpt_tools.formats.seals.whole_digests import hash_of
 from ckpt_tools.guard.options import SealOptions
 from ckpt_tools.inspection.check import Inspection
 from ckpt_tools.inspection.digests import tensor_digests
-from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level, Report, Scalar
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage import opened
+from ckpt_tools.storage import OpenFile, opened
+from ckpt_tools.storage.urls import is_url
+
+if TYPE_CHECKING:
+    from ckpt_tools.inspection.kept_checksum import KeptChecksum
 
 _COUNTER = re.compile(
     r"(?:.*[._])?(?:global_?step|steps?|step_num|epoch(?:_num)?|iteration|iter(?:_num)?|num_updates"
@@ -57,7 +61,7 @@ class DigestPass(NamedTuple):
     def read(self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim]) -> Seen:
         """A file that the seal calls ``name``. Raises OSError where nobody can look at it."""
         if not (expect or claims or formats.names.known(os.path.basename(path))):
-            return Seen(None, self.plain(path, name))  # many bytes begin as JSON does
+            return self.plain(path, name)  # many bytes begin as JSON does
         inspection = Inspection(
             path,
             Level.CONTENT,
@@ -68,6 +72,7 @@ class DigestPass(NamedTuple):
             key=self.key,
             io=self.io,
         )
+        inspection.asks_store = True
         steps, found = inspection.steps(hold=True), _Digests(0, ())
         try:
             source, sums, empty = next(steps)
@@ -84,7 +89,7 @@ class DigestPass(NamedTuple):
         except StopIteration as done:
             report, anatomy = done.value
         if report.format is None and not report.findings:
-            return Seen(None, self.plain(path, name))
+            return self.plain(path, name)
         if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or not found.complete:
             return Seen(report, None)
         tensors = (
@@ -96,17 +101,32 @@ class DigestPass(NamedTuple):
         others = [n for n in (self.algorithm, *self.also) if n != "xxh3"]
         return _Digests(size, dict.fromkeys(others))
 
-    def plain(self, path: str, name: str) -> SealedFile:
-        """A file of no format that anybody here knows."""
+    def plain(self, path: str, name: str) -> Seen:
+        """A file of no format that anybody here knows. Raises OSError where nobody can look at it."""
         with opened(path, self.io) as source:
-            found = self._wanted(source.size)
+            found, wrong = self._wanted(source.size), list[Finding]()
             if source.size:
-                told = mismatches(source, found.sums, jobs=self.jobs, progress=self.progress)
-                for _ in found.taken(told):
+                kept = _kept(source, found.sums)
+                sums = found.sums if kept is None else kept.sums
+                told = mismatches(source, sums, jobs=self.jobs, progress=self.progress)
+                for _ in found.taken(told if kept is None else kept.taken(told)):
                     raise AssertionError("nothing is stored that could differ")
+                wrong += kept.findings() if kept is not None else ()
             if source.changed():
                 raise OSError(errno.ESTALE, "size or modification time changed while the file was read", path)
-            return found.file(name, self.algorithm, {}, {})
+            if wrong:
+                report = Report(path, None, source.size, Verdict.BROKEN, Level.CONTENT, findings=tuple(wrong))
+                return Seen(report, None)
+            return Seen(None, found.file(name, self.algorithm, {}, {}))
+
+
+def _kept(source: OpenFile, sums: Sequence[Sum]) -> KeptChecksum | None:
+    """What the store has said of the bytes, where they lie in one."""
+    if not is_url(source.path):
+        return None
+    from ckpt_tools.inspection.kept_checksum import kept_checksum
+
+    return kept_checksum(source, sums)
 
 
 def digest_pass(s: Session, options: SealOptions) -> DigestPass:

@@ -81,7 +81,7 @@ def _file(s: Session, reading: DigestPass, home: str, parts: Mapping[str, Part],
     expect = formats_allowed(part, s.layouts.piece_of(part)) if part else ()
     described_by = s.indexes.described(path)
     if s.indexes.lone(path) is not None:  # only its index, which another rank writes, can explain it
-        return Seen(None, reading.plain(path, name))
+        return reading.plain(path, name)
     return reading.read(path, name, expect, described_by)
 
 

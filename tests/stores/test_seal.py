@@ -12,7 +12,7 @@ from run_helpers import ckpt, megatron
 from stores.bucket import Bucket
 from stores.environment import of_s3
 from stores.exchange import Exchange
-from stores.faults import Status
+from stores.faults import Corrupt, Status
 from stores.proxy import Proxy, Rule
 from stores.s3_contents import S3Contents
 
@@ -141,3 +141,24 @@ def test_a_file_replaced_while_it_is_sealed_is_in_use(
     keys = s3.keys()
     assert done and SEAL not in keys, asked.stderr
     assert json.loads(asked.stdout)["summary"]["in-use"] == 1
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model-data"], ids=["a known format", "any file"])
+def test_what_is_not_what_the_store_has_is_not_sworn_to(
+    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy], name: str
+) -> None:
+    """A bit flips on the way in a file that has no checksum of its own; the next time it is sealed."""
+    s3.put("run/checkpoint-20/trainer_state.json", b'{"global_step": 20, "epoch": 1.0}')
+    header = b'{"w":{"dtype":"U8","shape":[90000],"data_offsets":[0,90000]}}'
+    data = len(header).to_bytes(8, "little") + header + bytes(range(250)) * 360
+    s3.put("run/checkpoint-20/model.safetensors", data)
+    s3.put(f"run/checkpoint-20/{name}", data)
+    proxy = proxy_of(s3)
+    proxy.add(Rule(Corrupt(50_000), method="GET", path=name))
+    through = env(s3.through(proxy.endpoint), tmp_path)
+    done = ckpt("seal", f"{s3.url}/run", "--json", env=through)
+    assert done.returncode == 1, (done.stdout, done.stderr)
+    assert "CRC32" in done.stdout.replace("-", "").upper() and "seal" not in " ".join(s3.keys())
+    proxy.clear()
+    assert ckpt("seal", f"{s3.url}/run", env=env(s3, tmp_path)).returncode == 0
+    assert "seal" in " ".join(s3.keys())

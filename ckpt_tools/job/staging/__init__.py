@@ -13,6 +13,7 @@ from dataclasses import field, replace
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.staging import records
+from ckpt_tools.job.staging.aside import Aside
 from ckpt_tools.job.staging.fetching import Damaged, Fetch
 from ckpt_tools.job.staging.locks import Lock
 from ckpt_tools.job.staging.place import Place
@@ -97,7 +98,8 @@ class _Stage:
         removed: list[str] = []
         if missing or part or not self._told(whole) or have != {**part, **self._noted}:
             os.makedirs(self.place.part, 0o755, exist_ok=True)
-            removed = self.place.make_room(sum(w.object.size for w in missing), self.how.keep)
+            needed = sum(w.object.size for w in missing) - Aside(self.place.part).room(missing)
+            removed = self.place.make_room(needed, self.how.keep)
             if missing:
                 have.update((r.name, r) for r in self._fetched(missing))
             have.update((r.name, r) for r in self._texts())

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.job.process import Process
+from ckpt_tools.job.staging.aside import Aside
 from ckpt_tools.job.staging.records import Record, added, seen
 from ckpt_tools.job.staging.wanted import Wanted
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -27,13 +28,13 @@ from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage.rate import Rate
 from ckpt_tools.storage.stores.copies import Copy, copying, fetch_rest
 from ckpt_tools.storage.stores.mounts import store_of, tree_of
-from ckpt_tools.storage.stores.source import AHEAD
 from ckpt_tools.storage.stores.store import Replaced
 from ckpt_tools.storage.threads import Threads
 
-FILES = 3
-"""Files under way at a time, each with ``AHEAD`` requests, unless --jobs says otherwise."""
-_ASIDE = ".ckpt-aside"
+FILES = 4
+"""Files under way at a time, unless --jobs says otherwise."""
+REQUESTS = 4
+"""Requests under way at a time for each of them: together as many as fill a fast network, in 80 MiB."""
 _AGAIN = "start again: a new start decides anew"
 
 
@@ -68,6 +69,7 @@ class Fetch:
         self.root, self.part, self.planned, self.options = root, part, planned, options
         self.progress = progress
         self.rate = Rate(options.limit_rate) if options.limit_rate else None
+        self._aside = Aside(part)
         self._joint = Lock()
         self._key: bytes | None = None
         self._copies: dict[str, Copy] = {}
@@ -78,14 +80,16 @@ class Fetch:
         session = open_session(self.root, self.options)
         requests = _requests(session, wanted)
         self._key = session.reader.key
-        shutil.rmtree(aside := os.path.join(self.part, _ASIDE), ignore_errors=True)
-        os.mkdir(aside, 0o755)
+        self._aside.prepare(wanted)
         pool = Threads(min(self.options.jobs or FILES, len(wanted)))
-        with copying(self.root) as self._copies:
-            waiting: list[Future[Record]] = []
+        names: dict[str, list[Wanted]] = {}
+        for w in wanted:  # a rank that stands in for others has a name for each of them
+            names.setdefault(w.url, []).append(w)
+        with copying(self.root, REQUESTS) as self._copies:
+            waiting: list[Future[list[Record]]] = []
             try:
-                waiting += (pool.submit(self._one, i, w, requests[w.url]) for i, w in enumerate(wanted))
-                out = [future.result() for future in waiting]
+                waiting += (pool.submit(self._once, some, requests[url]) for url, some in names.items())
+                out = [record for future in waiting for record in future.result()]
             except Exception:
                 self._stop()
                 pool.close(wait=True)
@@ -94,7 +98,7 @@ class Fetch:
                 pool.close(wait=False)
                 raise
         pool.close(wait=True)
-        shutil.rmtree(aside, ignore_errors=True)
+        self._aside.remove()
         return out
 
     def _stop(self) -> None:
@@ -103,35 +107,46 @@ class Fetch:
         for copy in list(self._copies.values()):
             copy.error = copy.error or OSError(errno.ECANCELED, "another file could not be brought")
 
-    def _one(self, i: int, wanted: Wanted, request: Request) -> Record:
+    def _once(self, names: Sequence[Wanted], request: Request) -> list[Record]:
+        """One object, under all its names."""
+        first = self._one(names[0], request)
+        records = [first]
+        for wanted in names[1:]:
+            path = os.path.join(self.part, wanted.name)
+            os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+            shutil.copy2(os.path.join(self.part, first.name), path)
+            self.progress(first.size)
+            records.append(self._noted(first._replace(name=wanted.name), path))
+        return records
+
+    def _one(self, wanted: Wanted, request: Request) -> Record:
         """One file, whole and verified; what came damaged is asked for once more."""
-        came = self._try(i, wanted, request)
+        came = self._try(wanted, request)
         if came.wrong:
-            came = self._try(i, wanted, request)
+            self._aside.forget(wanted)
+            came = self._try(wanted, request)
         if came.wrong and wanted.url in self.planned:
             raise Damaged({wanted.url: came.wrong})
-        aside, path = self._aside(i), os.path.join(self.part, wanted.name)
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        os.rename(aside, path)
-        record = came.record._replace(seen=seen(os.stat(path)))
+        path = os.path.join(self.part, wanted.name)
+        self._aside.finish(wanted, path)
+        return self._noted(came.record, path)
+
+    def _noted(self, record: Record, path: str) -> Record:
+        record = record._replace(seen=seen(os.stat(path)))
         added(self.part, record)
         return record
 
-    def _aside(self, i: int) -> str:
-        return os.path.join(self.part, _ASIDE, str(i))
-
-    def _try(self, i: int, wanted: Wanted, request: Request) -> Came:
-        fd = os.open(self._aside(i), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            copy = Copy(wanted.object, fd, self._arrived)
+    def _try(self, wanted: Wanted, request: Request) -> Came:
+        with self._aside.opened(wanted) as (fd, ledger):
+            copy = Copy(wanted.object, fd, self._arrived, ledger)
             if self._stopped:
                 raise OSError(errno.ECANCELED, "another file could not be brought")
             self._copies[wanted.object.key] = copy
-            report = self._read(copy, wanted, request)
+            try:
+                report = self._read(copy, wanted, request)
+            finally:
+                self._copies.pop(wanted.object.key, None)
             os.utime(fd, ns=(wanted.object.mtime_ns, wanted.object.mtime_ns))
-        finally:
-            self._copies.pop(wanted.object.key, None)
-            os.close(fd)
         of, level = wanted.object, report.level.name.lower() if report.format else ""
         record = Record(
             wanted.name,
@@ -170,7 +185,7 @@ class Fetch:
             if f.code == "unreadable":
                 raise CannotLook(f"{wanted.url}: {f.message}", _AGAIN)
         try:
-            fetch_rest(wanted.url, copy, AHEAD)
+            fetch_rest(wanted.url, copy, REQUESTS)
             self._require_same(wanted)
         except Replaced:
             raise _replaced(wanted.url) from None

@@ -29,18 +29,49 @@ class Cell(NamedTuple):
     length: int
 
 
+class Ledger:
+    """Digests of cells that lie in a file, by number, as an earlier attempt has left them."""
+
+    def __init__(self, cells: dict[int, bytes] | None = None) -> None:
+        self.cells = cells or {}
+
+    def arrived(self, number: int, digest: bytes) -> None:
+        """One more lies there. Raises OSError."""
+
+
 class Copy:
-    """An object, and the file that it is brought into: ``fd`` is open for writing and empty. Where that fails
-    ``error`` says why, and nothing more is written. ``arrived`` is called with each number of bytes that
-    was. Safe for several threads.
+    """An object, and the file that it is brought into: ``fd`` is open for reading and writing, and ``ledger``
+    says what it has already. Where that fails ``error`` says why, and nothing more is written. ``arrived`` is
+    called with each number of bytes that was. Safe for several threads.
     """
 
-    def __init__(self, of: Object, fd: int, arrived: Callable[[int], object]) -> None:
-        self.object, self.fd, self.arrived = of, fd, arrived
+    CELL = CHUNK
+    """Bytes of a cell."""
+
+    def __init__(
+        self, of: Object, fd: int, arrived: Callable[[int], object], ledger: Ledger | None = None
+    ) -> None:
+        self.object, self.fd, self.arrived, self.ledger = of, fd, arrived, ledger or Ledger()
         self.error: OSError | None = None
         self.version = of.version
         self._digests: dict[int, bytes] = {}
         self._lock = Lock()
+
+    def kept(self, start: int, length: int) -> memoryview | None:
+        """A whole cell that an earlier attempt has brought, where it still is what arrived then."""
+        number, inside = divmod(start, CHUNK)
+        digest = self.ledger.cells.get(number)
+        if inside or digest is None or length != min(CHUNK, self.object.size - start):
+            return None
+        data = memoryview(os.pread(self.fd, length, start))
+        with self._lock:
+            if self.ledger.cells.pop(number, None) is None or number in self._digests:
+                return None
+            if digest_of(data) != digest:
+                return None
+            self._digests[number] = digest
+        self.arrived(length)
+        return data
 
     def took(self, start: int, data: memoryview, now: Object) -> None:
         """Bytes of the object arrived."""
@@ -51,12 +82,14 @@ class Copy:
                     continue
                 self._digests[cell.number] = b""  # nobody else writes it
             part = data[cell.start - start : cell.start - start + cell.length]
+            digest = digest_of(part)
             try:
                 _write(self.fd, part, cell.start)
+                self.ledger.arrived(cell.number, digest)
             except OSError as e:
                 self.error = e
                 return
-            self._digests[cell.number] = digest_of(part)
+            self._digests[cell.number] = digest
             self.arrived(cell.length)
 
     def _within(self, start: int, length: int) -> Iterator[Cell]:
@@ -119,8 +152,11 @@ class _Copying:
         return getattr(self.store, name)
 
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        copy = self.copies.get(of.key)
+        if copy is not None and (known := copy.kept(start, length)) is not None:
+            return known, of
         data, now = self.store.read(of, start, length)
-        if (copy := self.copies.get(of.key)) is not None:
+        if copy is not None:
             copy.took(start, data, now)
             if copy.error is not None:
                 raise copy.error
@@ -128,17 +164,17 @@ class _Copying:
 
 
 @contextmanager
-def copying(url: str) -> Iterator[dict[str, Copy]]:
+def copying(url: str, requests: int) -> Iterator[dict[str, Copy]]:
     """Within, the answers about the keys in a mapping (which is empty at first) of the store of ``url`` are
-    written down. Raises OSError.
+    written down, and each file has so many ``requests`` under way at a time. Raises OSError.
     """
     tree, _ = mounts.tree_of(url)
     before, copies = tree.store, dict[str, Copy]()
-    tree.store = cast("Store", _Copying(before, copies))
+    tree.store, tree.at_a_time = cast("Store", _Copying(before, copies)), requests
     try:
         yield copies
     finally:
-        tree.store = before
+        tree.store, tree.at_a_time = before, 0
 
 
 def fetch_rest(url: str, copy: Copy, requests: int) -> None:

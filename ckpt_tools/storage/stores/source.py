@@ -202,10 +202,11 @@ class StoreSource:
 
     def share(self, jobs: int) -> int:
         """Take ``jobs`` for the requests that may be under way at a time (0: as many as are of use), and tell
-        how many threads should work on what they bring.
+        how many threads should work on what they bring. A file that is one of several has a number of
+        requests of its own (``Tree.at_a_time``).
         """
-        self._ahead = jobs or AHEAD
-        return max(1, min(READERS, usable(), self._ahead))
+        self._ahead = self._tree.at_a_time or jobs or AHEAD
+        return max(1, min(READERS, usable(), jobs or AHEAD))
 
     def views(self, offset: int, length: int) -> Iterator[memoryview]:
         """The bytes in order, without a copy; each is valid until the next is asked for."""
@@ -259,7 +260,7 @@ class StoreSource:
             return
         if (future := self._chunks.pop(before, None)) is not None:
             self._kept_chunks[before] = future
-            if len(self._kept_chunks) > READERS:
+            if len(self._kept_chunks) > len(self._current):
                 self._kept_chunks.popitem(last=False)
 
     def _ask(self, k: int) -> Future[memoryview]:

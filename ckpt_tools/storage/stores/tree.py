@@ -79,6 +79,7 @@ class Tree:
         self._whole: set[str] = set()  # keys below which everything was listed
         self._directories: dict[str, _Directory] = {}
         self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), as answers have told them
+        self.at_a_time = 0  # requests for one file, where whoever reads several has shared them out
         self.versioned: bool | None = None  # whether the store keeps versions, as far as it was heard
 
     # ---- what was listed
