@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import obstore
 import pytest
 from stores.bucket import Bucket
 from stores.faults import denied, expired_token
@@ -21,6 +22,7 @@ from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME
 from ckpt_tools.checksum.store_sums import to_work_out, work_out
 from ckpt_tools.model.store_checksum import StoreChecksum, StoreChecksums
 from ckpt_tools.storage import BytesSource
+from ckpt_tools.storage.stores import signed_checksums
 from ckpt_tools.storage.stores.checksums import stored_checksums
 from ckpt_tools.storage.stores.object_store import ObjectStore
 from ckpt_tools.storage.stores.store import Object, Replaced
@@ -199,6 +201,34 @@ def test_google_of_another_generation(gcs: Bucket) -> None:
         stored_checksums(store, first)
     with pytest.raises(FileNotFoundError):
         stored_checksums(store, first._replace(key="not there"))
+
+
+def test_a_token_in_the_environment_needs_no_signature(gcs: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To sign without a key Google's services are asked, many times where they do not answer."""
+    monkeypatch.setattr(obstore, "sign", lambda *_: pytest.fail("it was signed"))
+    gcs.put("k", DATA)
+    for name, value in gcs.options.items():
+        monkeypatch.setenv(f"GOOGLE_{name.upper()}", value)
+    store = store_of(replace(gcs, options={}))
+    assert {s.algorithm for s in stored_checksums(store, store.head("k")).sums} == {"crc32c", "md5"}
+
+
+def test_who_may_not_sign_is_asked_once(gcs: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def sign(_: object, __: str, key: str, ___: object) -> str:
+        asked.append(key)
+        raise obstore.exceptions.GenericError("nobody answers")
+
+    monkeypatch.setattr(obstore, "sign", sign)
+    for key in ("a", "b"):
+        gcs.put(key, DATA)
+    store = store_of(gcs)
+    monkeypatch.setattr(signed_checksums, "_options", lambda _: {})
+    for key in ("a", "b"):
+        with pytest.raises(PermissionError, match="could be signed"):
+            stored_checksums(store, store.head(key))
+    assert asked == ["a"]
 
 
 def test_azure_keeps_what_the_uploader_said(azurite: Bucket) -> None:

@@ -43,6 +43,7 @@ class ObjectStore:
         self.url, self.client, self._single = url, client, single
         self.requests: Counter[str] = Counter()
         self._singles: dict[str, Any] = {}
+        self.cannot_sign = ""
 
     def objects(self, prefix: str) -> Iterator[Object]:
         self._must_list(prefix)

@@ -10,6 +10,7 @@ CRC-64/NVME, with the lowest byte first.
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -36,14 +37,18 @@ _LENGTHS = {"crc32c": 4, "md5": 16}
 def ask_signed(store: ObjectStore, of: Object, scheme: str) -> tuple[StoreChecksum, ...]:
     """What the store says of an object. Raises as ``checksums.stored_checksums`` does."""
     url = joined(store.url, of.key)
+    if store.cannot_sign:  # who may not sign is told so after many attempts: once is enough
+        raise OSError(errno.EACCES, store.cannot_sign, url)
     store.requests["head"] += 1
     try:
         headers = watched(_head, _question(store, of.key))
     except (Stalled, OSError) as e:
         raise _refused(e, url) from None
     except Exception as e:  # obstore's own errors have Exception in common
-        text = f"its checksums could not be asked for: no address could be signed ({type(e).__name__})"
-        raise OSError(errno.EACCES, text, url) from None
+        store.cannot_sign = (
+            f"its checksums could not be asked for: no address could be signed ({type(e).__name__})"
+        )
+        raise OSError(errno.EACCES, store.cannot_sign, url) from None
     if _is_other(headers, of):
         raise Replaced(url)
     return tuple((google if scheme == "gs" else azure)({k.lower(): v for k, v in _joined(headers).items()}))
@@ -90,8 +95,7 @@ class _Asked(NamedTuple):
 
 def _question(store: ObjectStore, key: str) -> _Asked:
     """Signed, unless the store was given a token, or told to sign nothing."""
-    own = {str(k).lower(): str(v) for k, v in dict(store.client.config).items()}
-    own = {k.removeprefix("google_").removeprefix("azure_"): v for k, v in own.items()}
+    own = _options(store)
     token = own.get("bearer_token", "") if store.url.startswith("gs://") else ""
     if token:
         return _Asked(_public(own, store, key), {"Authorization": f"Bearer {token}"})
@@ -104,12 +108,21 @@ def _question(store: ObjectStore, key: str) -> _Asked:
     return _Asked(str(sign(store.client, method, key, _VALID)), {})  # type: ignore[call-overload]
 
 
+def _options(store: ObjectStore) -> dict[str, str]:
+    """What a store was given, and what obstore reads in the environment, which its ``config`` leaves out."""
+    prefix = "GOOGLE_" if store.url.startswith("gs://") else "AZURE_"
+    said = {name: value for name, value in os.environ.items() if value and name.startswith(prefix)}
+    said |= {str(name): str(value) for name, value in dict(store.client.config).items()}
+    short = ((name.lower().removeprefix(prefix.lower()), value) for name, value in said.items())
+    return {name.removeprefix("storage_"): value for name, value in short}
+
+
 def _public(own: Mapping[str, str], store: ObjectStore, key: str) -> str:
     scheme, _, bucket = store.url.partition("://")
     if scheme == "gs":
         top = own.get("base_url") or "https://storage.googleapis.com"
         return f"{top.rstrip('/')}/{quote(bucket)}/{quote(key)}"
-    account = own.get("account_name", own.get("storage_account_name", ""))
+    account = own.get("account_name", "")
     top = own.get("endpoint") or f"https://{quote(account)}.blob.core.windows.net"
     container = own.get("container_name", bucket)
     return f"{top.rstrip('/')}/{quote(container)}/{quote(key)}"
