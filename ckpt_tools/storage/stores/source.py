@@ -260,7 +260,7 @@ class StoreSource:
             return
         if (future := self._chunks.pop(before, None)) is not None:
             self._kept_chunks[before] = future
-            if len(self._kept_chunks) > len(self._current):
+            if len(self._kept_chunks) >= len(self._current):
                 self._kept_chunks.popitem(last=False)
 
     def _ask(self, k: int) -> Future[memoryview]:
