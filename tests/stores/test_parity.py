@@ -12,12 +12,13 @@ import random
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from fixture_trees import CASES, a_quarter
+from fixture_trees import CASES
 from places import FIXTURES
 from stores.asking import as_user, ask
 from stores.azurite import Azurite
@@ -177,23 +178,32 @@ def test_a_tree_is_judged_alike(case: Path, rclone_bucket: Bucket, tmp_path: Pat
 
 
 def damages(case: Path) -> Iterator[dict[str, Any]]:
-    """A flipped bit and a cut in two files each, and losses."""
+    """A loss, a flipped bit in one file and a cut in another; then both once more."""
     tree = case.parent / "tree"
     names = sorted(
         p.relative_to(tree).as_posix() for p in tree.rglob("*") if p.is_file() and p.stat().st_size
     )
     chosen = random.Random(subject_of(case))
-    for name in chosen.sample(names, min(2, len(names))):
-        size = (tree / name).stat().st_size
-        yield {"flip": {name: chosen.randrange(size)}}
-        yield {"truncate": {name: chosen.randrange(size)}}
     yield {"remove": [chosen.choice(names)]}
+    one, other = chosen.sample(names, 2) if len(names) > 1 else names * 2
+    for flipped, cut in ((one, other), (other, one)):
+        yield {"flip": {flipped: chosen.randrange((tree / flipped).stat().st_size)}}
+        yield {"truncate": {cut: chosen.randrange((tree / cut).stat().st_size)}}
 
 
-@pytest.mark.parametrize("case", a_quarter(TREES))
-def test_damage_is_found_alike(case: Path, rclone_bucket: Bucket, tmp_path: Path, asker: Path) -> None:
-    """The whole set every night."""
-    for number, edits in enumerate(damages(case)):
+def some_damage() -> Iterator[Any]:
+    """A quarter of the trees, three times; all of them with all their damage every night."""
+    yield from (pytest.param(*row.values, 3, id=row.id) for row in TREES[::4])
+    yield from (
+        pytest.param(*row.values, 5, id=f"{row.id}-all", marks=pytest.mark.exhaustive) for row in TREES
+    )
+
+
+@pytest.mark.parametrize(("case", "times"), list(some_damage()))
+def test_damage_is_found_alike(
+    case: Path, times: int, rclone_bucket: Bucket, tmp_path: Path, asker: Path
+) -> None:
+    for number, edits in enumerate(islice(damages(case), times)):
         place = tmp_path / str(number)
         question = make.Question(subject_of(case), (), json.dumps(edits))
         two = twins(rclone_bucket, question, place, asker)

@@ -21,24 +21,25 @@ from run_helpers import CLEAN
 
 @dataclass(frozen=True)
 class Stop:
-    """How a command is stopped at one of its calls: killed (0), or the call fails with an errno. A third of
-    the calls fail in each of the three ways, unless it is ``every`` one.
+    """How a command is stopped at one of its calls: killed (0), or the call fails with an errno. Each call is
+    stopped in one way, every second one by a kill, unless it is ``every`` one.
     """
 
     errno: int
     every: bool = False
 
     def at(self, nth: int) -> bool:
-        return not self.errno or self.every or ERRORS[nth % len(ERRORS)] == self.errno
+        ways = [0, ERRORS[nth // 2 % len(ERRORS)]]
+        return self.every or ways[nth % 2] == self.errno
 
 
+_NAMES = {0: "kill", **errno.errorcode}
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
 STOPS = [
-    pytest.param(Stop(0), id="kill"),
-    *(pytest.param(Stop(e), id=errno.errorcode[e]) for e in ERRORS),
+    *(pytest.param(Stop(e), id=_NAMES[e]) for e in (0, *ERRORS)),
     *(
-        pytest.param(Stop(e, True), id=f"{errno.errorcode[e]} every time", marks=pytest.mark.exhaustive)
-        for e in ERRORS
+        pytest.param(Stop(e, True), id=f"{_NAMES[e]} every time", marks=pytest.mark.exhaustive)
+        for e in (0, *ERRORS)
     ),
 ]
 
