@@ -142,6 +142,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[HOME], ignore_errors=True)
 
 
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """What a test sets is gone afterwards, or a later one would be about something else: also where two
+    things that set the same variable are undone in the wrong order.
+    """
+    before = dict(os.environ)
+    yield
+    after = dict(os.environ)
+    left = {n for n in before.keys() | after.keys() if before.get(n) != after.get(n)} - {
+        "PYTEST_CURRENT_TEST"
+    }
+    for name in left:
+        os.environ.pop(name, None)
+        os.environ.update({name: before[name]} if name in before else {})
+    assert not left, f"these variables were left behind: {sorted(left)}"
+
+
 @pytest.fixture
 def owners(monkeypatch: pytest.MonkeyPatch) -> Owners:
     """Files of other users."""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from threading import Event, Thread
 
+import pytest
+from examples import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpt_tools.storage.stores import again, mounts
 from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.stores.tree import Tree
 
@@ -15,14 +22,26 @@ class Keys:
     url = "s3://bucket"
 
     def __init__(self, *keys: str) -> None:
-        self.keys, self.requests = list(keys), Counter[str]()
+        self.keys, self.requests, self.etags = list(keys), Counter[str](), dict[str, str]()
 
     def objects(self, prefix: str) -> Iterator[Object]:
         self.requests["list"] += 1
-        yield from (Object(k, 1, 0, f"{k}{len(self.keys)}") for k in self.keys if k.startswith(f"{prefix}/"))
+        yield from (self.object(k) for k in self.keys if k.startswith(f"{prefix}/"))
+
+    def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
+        self.requests["list"] += 1
+        below = {k[len(prefix) + 1 :]: k for k in self.keys if k.startswith(f"{prefix}/")}
+        found = [self.object(k) for name, k in below.items() if "/" not in name]
+        return found, sorted({name.partition("/")[0] for name in below if "/" in name})
+
+    def object(self, key: str) -> Object:
+        return Object(key, 1, 0, self.etags.get(key, key))
 
     def head(self, key: str) -> Object:
-        raise FileNotFoundError(key)
+        self.requests["head"] += 1
+        if key not in self.keys:
+            raise FileNotFoundError(key)
+        return self.object(key)
 
     def confirm_nothing(self, prefix: str) -> None:
         """It is sure."""
@@ -50,3 +69,64 @@ def test_what_is_gone_is_no_directory_any_more() -> None:
     store.keys.append("run/a/2")
     tree.refresh("run/a")
     assert tree.names("run") == ["a", "b"] and tree.names("run/a") == ["2"]
+
+
+def test_while_one_list_hangs_nobody_else_waits() -> None:
+    store, asked, go = Keys("run/a/1", "other/1"), Event(), Event()
+    tree = Tree(store)  # type: ignore[arg-type]
+    tree.list_below("other")
+    real = store.objects
+
+    def hangs(prefix: str) -> Iterator[Object]:
+        asked.set()
+        go.wait()
+        return real(prefix)
+
+    store.objects = hangs  # type: ignore[method-assign]
+    thread = Thread(target=tree.list_below, args=("run",))
+    thread.start()
+    asked.wait()
+    assert tree.names("other") == ["1"] and not tree.is_directory("run/a")
+    go.set()
+    thread.join()
+    assert tree.names("run") == ["a"]
+
+
+KEYS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(lambda names: "/".join((*names, "x")))
+
+
+@examples(200)
+@given(
+    before=st.sets(KEYS, min_size=1, max_size=20),
+    gone=st.sets(st.integers(0, 19)),
+    changed=st.sets(st.integers(0, 19)),
+    asked=st.sets(st.integers(0, 19), min_size=1),
+    page=st.integers(1, 30),
+)
+def test_what_is_asked_about_again_is_as_it_is_now(
+    before: set[str], gone: set[int], changed: set[int], asked: set[int], page: int
+) -> None:
+    """Whatever lists are put together: by no more requests than there are directories to ask about."""
+    keys = sorted(before)
+    store = Keys(*(f"run/{key}" for key in keys))
+    tree = Tree(store)  # type: ignore[arg-type]
+    tree.list_below("run")
+    wanted = [f"run/{keys[i]}" for i in asked if i < len(keys)]
+    store.etags.update({f"run/{keys[i]}": "another" for i in changed if i < len(keys)})
+    store.keys = [k for i, k in enumerate(store.keys) if i not in gone]
+    store.requests.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(mounts._trees, (store.url, ()), tree)
+        patch.setattr(again, "PAGE", page)
+        patch.setattr(again, "FEW", 0)
+        assert again.look_again(f"{store.url}/{key}" for key in wanted) == {}
+    for key in wanted:
+        if key in store.keys:
+            assert tree.object(key).etag == store.etags.get(key, key)
+        else:
+            with pytest.raises(FileNotFoundError):
+                tree.object(key)
+    homes = {key.rpartition("/")[0] for key in wanted}
+    assert store.requests["list"] + store.requests["head"] <= max(len(homes), len(wanted))
+    if page == 30:
+        assert store.requests["list"] <= 1

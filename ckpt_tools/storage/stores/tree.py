@@ -15,6 +15,7 @@ from threading import RLock
 from typing import NamedTuple
 
 from ckpt_tools.storage import signed
+from ckpt_tools.storage.stalls import watched
 from ckpt_tools.storage.stores.store import CLOUDS, WEAK, Object, Store
 from ckpt_tools.storage.urls import joined
 
@@ -75,7 +76,8 @@ class Tree:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.lists: bool = getattr(store, "lists", True)
-        self._lock = RLock()
+        self._lock = RLock()  # held for no request: one that hangs is left behind, with all that it holds
+        self._listing = RLock()
         self._whole: set[str] = set()  # keys below which everything was listed
         self._directories: dict[str, _Directory] = {}
         self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), as answers have told them
@@ -101,23 +103,33 @@ class Tree:
 
     def list_below(self, key: str) -> None:
         """List all that lies below a key, unless that is known."""
-        with self._lock:
-            if not (self._known(key) or key in self._whole):
+        if self._has(key):
+            return
+        watched(self._listing.acquire)  # by one thread, which may hang
+        try:
+            if not self._has(key):
                 self._list(key)
+        finally:
+            self._listing.release()
+
+    def _has(self, key: str) -> bool:
+        """Whether all that lies below a key is known."""
+        with self._lock:
+            return self._known(key) or key in self._whole
 
     def _list(self, key: str) -> None:
+        found: dict[str, _Directory] = {}
+        start = len(key) + 1 if key else 0
+        for of in self.store.objects(key):
+            if of.key != key:
+                self._add(found, key, of, start)
+            elif key:  # somebody has made the directory, as consoles do
+                found.setdefault(key, _Directory({}, {}))
+        if not found and (not key or self._file(key) is None):
+            self.store.confirm_nothing(key)
+        for here in found.values():
+            here.whole = True
         with self._lock:
-            found: dict[str, _Directory] = {}
-            start = len(key) + 1 if key else 0
-            for of in self.store.objects(key):
-                if of.key != key:
-                    self._add(found, key, of, start)
-                elif key:  # somebody has made the directory, as consoles do
-                    found.setdefault(key, _Directory({}, {}))
-            if not found and (not key or self._file(key) is None):
-                self.store.confirm_nothing(key)
-            for here in found.values():
-                here.whole = True
             self._directories.update(found)
             self._whole.add(key)
             home, _, name = key.rpartition("/")
