@@ -18,6 +18,7 @@ import pytest
 from kill_points import Commands
 from run_helpers import CKPT, CLEAN, SAY, broken_body, ckpt, megatron, torchrun_env
 from small_files import deepspeed_model, deepspeed_zero
+from stores.asking import variables
 from stores.bucket import Bucket
 from stores.faults import Corrupt, Cut, Hook, Short
 from stores.proxy import Proxy, Rule
@@ -121,6 +122,21 @@ def test_a_job_starts_by_copies(uploaded: Bucket, run: Path, tmp_path: Path) -> 
     assert decision["view"]["ranks"]["1"] == [f"{staged}/{NEWEST}/mp_rank_01/{BODY}.pt"]
     again = ckpt("latest", "--rank", "1", env={**environment(uploaded), "CKPT_PLAN": seen["CKPT_PLAN"]})
     assert again.stdout == f"{staged}/{NEWEST}/mp_rank_01/{BODY}.pt\n"
+
+
+@pytest.mark.parametrize("server", ["rclone_s3", "azurite", "gcs"])
+def test_every_store_is_brought_whole(
+    server: str, request: pytest.FixtureRequest, run: Path, tmp_path: Path
+) -> None:
+    bucket: Bucket = request.getfixturevalue(server)
+    bucket.upload(run, "run")
+    line, home = ("stage", f"{bucket.url}/run", tmp_path / "ssd", *ORDER, "--json"), tmp_path / "ssd"
+    first = answer(ckpt(*line, env=variables(bucket)))
+    assert {row["level"] for row in first["files"]} == {"content"}
+    assert files_of(only(home)) == newest_of(run)
+    shutil.rmtree(only(home) / NEWEST / "mp_rank_01")
+    assert answer(ckpt(*line, env=variables(bucket)))["fetched"]["files"] == 1
+    assert files_of(only(home)) == newest_of(run)
 
 
 def test_the_words_of_a_command_name_the_copies(uploaded: Bucket, tmp_path: Path) -> None:
