@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust
-from ckpt_tools.storage.writes import write_all
+from ckpt_tools.storage.writes import write_and_rename
 
 
 def replaced(directory: str, name: str, data: bytes, trusted: Trust) -> None:
@@ -15,14 +14,4 @@ def replaced(directory: str, name: str, data: bytes, trusted: Trust) -> None:
     aside = f".{name}.{os.getpid()}"
     with trust.directory(directory, trusted) as at:
         fd = trust.create(aside, os.O_WRONLY | os.O_TRUNC, at, trusted)
-        try:
-            try:
-                write_all(fd, data)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.rename(aside, name, src_dir_fd=at, dst_dir_fd=at)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(aside, dir_fd=at)
-            raise
+        write_and_rename(fd, data, aside, name, at)

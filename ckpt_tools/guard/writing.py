@@ -13,7 +13,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals import names
 from ckpt_tools.formats.seals.names import FRAGMENTS
 from ckpt_tools.storage.urls import is_url
-from ckpt_tools.storage.writes import write_all
+from ckpt_tools.storage.writes import write_and_rename
 
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.store import Object
@@ -119,14 +119,4 @@ def tidy(home: str) -> None:
 def _put(at: int, name: str, data: bytes) -> None:
     aside = names.aside(name)
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at)
-    try:
-        try:
-            write_all(fd, data)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(aside, name, src_dir_fd=at, dst_dir_fd=at)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(aside, dir_fd=at)
-        raise
+    write_and_rename(fd, data, aside, name, at)

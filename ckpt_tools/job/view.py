@@ -44,16 +44,7 @@ def build(
         "step": plan.resume_step,
     }
     put(directory, tree.links, tree.texts, about, trusted)
-    resume = tree.resume
-    return {
-        "resume": {"path": resume.path, "args": list(resume.args), "env": dict(resume.env)},
-        "view": {
-            "root": directory,
-            "checkpoint": tree.rebased.path,
-            "ranks": {str(rank): links for rank, links in tree.ranks.items()},
-            "shared": tree.shared,
-        },
-    }
+    return tree.described
 
 
 def _outside(root: str, directory: str) -> None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from ckpt_tools.discovery.directory import TEMPORARY
 from ckpt_tools.discovery.walk import discover
@@ -278,6 +279,20 @@ class Tree:
         """What the layout tells its framework about the checkpoint in the view."""
         paths = {part.path for part in self.moved.values()}
         return self.layout.resume(self.rebased, paths.pop() if len(paths) == 1 else None)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What a decision says of it: "resume" for the files in it, "view" with those of the file entries."""
+        resume = self.resume
+        return {
+            "resume": {"path": resume.path, "args": list(resume.args), "env": dict(resume.env)},
+            "view": {
+                "root": self.directory,
+                "checkpoint": self.rebased.path,
+                "ranks": {str(rank): links for rank, links in self.ranks.items()},
+                "shared": self.shared,
+            },
+        }
 
 
 def _holds_checkpoints(directory: str) -> bool:

@@ -5,7 +5,7 @@ say.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import itertools
 import json
 import math
@@ -26,6 +26,7 @@ from helpers import Fixture, bad, look
 from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
+from scripts import loaded
 
 from ckpt_tools import checksum
 from ckpt_tools.api import plan, verify
@@ -46,16 +47,7 @@ from ckpt_tools.storage import BytesSource
 GOOD = FORMAT_FILES / "dcp" / "good"
 
 
-def _script() -> Any:
-    spec = importlib.util.spec_from_file_location("make_dcp", FORMAT_FILES.parent / "make_dcp.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-make = _script()
+make = loaded(FORMAT_FILES.parent / "make_dcp.py")
 # an object, and a float32 tensor of shape (4, 3)
 STEP, CHUNK, _ = make.entries(GOOD / "no_collectives" / "__0_0.distcp")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from places import BENCHMARKS
+from scripts import loaded
 
 from ckpt_tools import Level, verify
 from ckpt_tools.model.finding import Verdict
@@ -17,19 +16,10 @@ from ckpt_tools.model.finding import Verdict
 TOLD = {"unsafe-pickle", "unread-pickle", "suspect-call", "unknown-global", "bad-header", "bad-pickle"}
 
 
-def _payloads() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("_payloads", BENCHMARKS / "_payloads.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.slow
 @pytest.mark.torch
 def test_no_payload_is_ok(tmp_path: Path) -> None:
-    made = [p for p in _payloads().build(tmp_path) if "behind" not in p.name]
+    made = [p for p in loaded(BENCHMARKS / "_payloads.py").build(tmp_path) if "behind" not in p.name]
     assert len(made) >= 60
     for payload in made:
         result = verify(str(payload.path), Level.STRUCTURE)

@@ -4,18 +4,17 @@ reads pickles.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from places import BENCHMARKS
 from run_helpers import megatron
+from scripts import loaded
 
 from ckpt_tools import Level, Selection, plan, verify
 from ckpt_tools.cli import execute
@@ -23,17 +22,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.pickles import machine
 from ckpt_tools.model.finding import Verdict
 
-
-def _payloads() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("_payloads", BENCHMARKS / "_payloads.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-P = _payloads()
+P = loaded(BENCHMARKS / "_payloads.py")
 BAD = b"cos\nmkdir\n(X\1\0\0\0xtR."
 OPS, LONG = 2000, 100_000
 P2 = b"\x80\2"

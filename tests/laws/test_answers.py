@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from types import ModuleType
 
 import pytest
 from places import FIXTURES
+from scripts import loaded
 
 SHOWN = 5
 """Differences of one group that are shown in full."""
@@ -19,16 +18,7 @@ only added, and the wording of messages may change, not what they tell. Then
 """
 
 
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_answers", FIXTURES / "make_answers.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-make = _script()
+make = loaded(FIXTURES / "make_answers.py")
 GROUPS = make.groups()
 
 

@@ -4,18 +4,17 @@ are holds for every fixture.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 from places import ROOT
+from scripts import loaded
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import FORMATS, Anatomy, Format
@@ -26,16 +25,7 @@ from ckpt_tools.storage import Source
 sys.path.append(str(ROOT / "benchmarks"))  # last: its small_files is another than that of the tests
 
 
-def _script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TARGET, FUZZ = _script("_target"), _script("fuzz")
+TARGET, FUZZ = loaded(ROOT / "benchmarks" / "_target.py"), loaded(ROOT / "benchmarks" / "fuzz.py")
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)

@@ -5,7 +5,6 @@ but for the place.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -14,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from fixture_trees import CASES
 from places import FIXTURES
+from scripts import loaded
 from stores.asking import as_user, ask
 from stores.azurite import Azurite
 from stores.bucket import Bucket
@@ -48,16 +47,7 @@ HAS_MORE = {
 """Fields in which an answer about a store says more, or something else."""
 
 
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_answers", FIXTURES / "make_answers.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-make = _script()
+make = loaded(FIXTURES / "make_answers.py")
 
 
 @dataclass(frozen=True)

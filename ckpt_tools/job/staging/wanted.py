@@ -112,17 +112,7 @@ def described(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
         raise CannotLook(
             f"{e.filename} cannot be looked at: {e.strerror}", "start again: a new start decides anew"
         ) from e
-    resume = tree.resume
-    return {
-        "resume": {"path": resume.path, "args": list(resume.args), "env": dict(resume.env)},
-        "view": {
-            "root": directory,
-            "checkpoint": tree.rebased.path,
-            "ranks": {str(rank): links for rank, links in tree.ranks.items()},
-            "shared": tree.shared,
-        },
-        "stage": Staging(directory, files, tree.texts).row,
-    }
+    return {**tree.described, "stage": Staging(directory, files, tree.texts).row}
 
 
 def _filled(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
