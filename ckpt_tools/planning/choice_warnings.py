@@ -21,8 +21,10 @@ from ckpt_tools.planning import newest
 from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.newest import Saved, Times, Witnesses
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.urls import is_url
 
 _SKEW_NS = 5_000_000_000
+_TIMES_OF_UPLOADS = "a store has the times of the uploads; say --order step if the highest step is meant"
 _CLOCKS = 3
 _SAVES = 5
 """Unfinished saves that have a line of their own, the newest ones; a job that dies in every save leaves
@@ -116,10 +118,12 @@ def disagreement(session: Session, by_mtime: Checkpoint, by_step: Checkpoint) ->
 def mute(times: Times, candidates: Sequence[Checkpoint]) -> Iterator[Finding]:
     """That the times of all checkpoints tell nothing."""
     if times.mute:
+        base = candidates[0].parts[0].base
         yield finding(
             "mtime-not-kept",
             f"{times.value}: the step decides which is the newest",
-            path=candidates[0].parts[0].base,
+            path=base,
+            hint=_TIMES_OF_UPLOADS if is_url(base) else "",
         )
 
 

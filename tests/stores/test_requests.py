@@ -130,3 +130,16 @@ def test_what_was_verified_is_known_by_its_tag(store: Counted, tmp_path: Path) -
     again.replace(one)
     os.utime(one, long_ago)
     assert f"run/{one.relative_to(run)}" in read()
+
+
+def test_a_store_is_not_told_to_copy_with_times(store: Counted, tmp_path: Path) -> None:
+    """Every upload has a time of its own, so nobody can keep that of the save."""
+    megatron(tmp_path / "objects/run", 2, range(10, 31, 10))
+    for path in (tmp_path / "objects").rglob("*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    hints = [
+        {f.code: f.hint for f in api.plan(root, Selection(level=Level.PRESENCE, world_size=2)).warnings}
+        for root in (f"{URL}/run", str(tmp_path / "objects/run"))
+    ]
+    assert "--order step" in hints[0]["mtime-not-kept"] and "cp -a" not in hints[0]["mtime-not-kept"]
+    assert "cp -a" in hints[1]["mtime-not-kept"]
