@@ -142,21 +142,27 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[HOME], ignore_errors=True)
 
 
+# fmt: off
+READ = (
+    "AWS_", "AZURE_", "CKPT_", "GOOGLE_", "HOME", "MS_", "OMPI_", "PATH", "PMI", "SLURM_", "TORCHELASTIC_", "XDG_",
+)
+# fmt: on
+"""How variables begin that ckpt or a library of a store reads. Others set some of their own, such as torch."""
+
+
 @pytest.fixture(autouse=True)
 def _same_environment() -> Iterator[None]:
     """What a test sets is gone afterwards, or a later one would be about something else: also where two
     things that set the same variable are undone in the wrong order.
     """
-    before = dict(os.environ)
+    before = {name: value for name, value in os.environ.items() if name.startswith(READ)}
     yield
-    after = dict(os.environ)
-    left = {n for n in before.keys() | after.keys() if before.get(n) != after.get(n)} - {
-        "PYTEST_CURRENT_TEST"
-    }
+    after = {name: value for name, value in os.environ.items() if name.startswith(READ)}
+    left = sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n))
     for name in left:
         os.environ.pop(name, None)
         os.environ.update({name: before[name]} if name in before else {})
-    assert not left, f"these variables were left behind: {sorted(left)}"
+    assert not left, f"these variables were left behind: {left}"
 
 
 @pytest.fixture
