@@ -162,3 +162,54 @@ def test_what_is_not_what_the_store_has_is_not_sworn_to(
     proxy.clear()
     assert ckpt("seal", f"{s3.url}/run", env=env(s3, tmp_path)).returncode == 0
     assert "seal" in " ".join(s3.keys())
+
+
+# ---- fragments, one of each rank
+
+
+FRAGMENTS = "run/iter_0000020/.ckpt-seal.d/rank-0000"
+
+
+@pytest.fixture
+def by_ranks(s3: Bucket, tmp_path: Path) -> Bucket:
+    """A checkpoint that its two ranks have sealed on a disk, uploaded."""
+    home = megatron(tmp_path / "run", steps=(20,)) / "iter_0000020"
+    for rank in range(2):
+        file = home / f"mp_rank_0{rank}/model_optim_rng.pt"
+        guard.seal(home, rank=rank, world_size=2, files=[str(file)])
+    s3.upload(tmp_path / "run", "run")
+    assert {f"{FRAGMENTS}{rank}.json" for rank in range(2)} <= set(s3.keys())
+    return s3
+
+
+def test_fragments_become_one_seal(by_ranks: Bucket, tmp_path: Path) -> None:
+    before = set(by_ranks.keys())
+    sealed(by_ranks, tmp_path, "--merge", "--dry-run")
+    assert set(by_ranks.keys()) == before
+    assert verified(by_ranks, tmp_path) == (0, set())
+    assert set(states(sealed(by_ranks, tmp_path, "--merge")).values()) == {"merged"}
+    assert set(by_ranks.keys()) == {k for k in before if not k.startswith(FRAGMENTS)} | {SEAL}
+    assert verified(by_ranks, tmp_path) == (0, set())
+
+
+def test_while_a_rank_is_missing_nothing_is_merged(by_ranks: Bucket, tmp_path: Path) -> None:
+    by_ranks.delete(f"{FRAGMENTS}1.json")
+    before = by_ranks.keys()
+    assert set(states(sealed(by_ranks, tmp_path, "--merge")).values()) == {"unfinished"}
+    assert by_ranks.keys() == before
+
+
+@pytest.mark.parametrize(("method", "code"), [("PUT", 5), ("POST", 0)])
+def test_without_the_right_to_merge_no_seal_is_lost(
+    by_ranks: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy], method: str, code: int
+) -> None:
+    """Neither where nothing may be written, nor where nothing may be deleted: fragments then lie beside what
+    replaces them, and say the same.
+    """
+    before, proxy = set(by_ranks.keys()), proxy_of(by_ranks)
+    proxy.add(Rule(Status(403), method=method))
+    done = ckpt("seal", f"{by_ranks.url}/run", "--merge", env=env(by_ranks.through(proxy.endpoint), tmp_path))
+    assert done.returncode == code, done.stderr
+    assert proxy.count(method) > 0
+    assert set(by_ranks.keys()) == before | ({SEAL} if code == 0 else set())
+    assert verified(by_ranks, tmp_path) == (0, set())
