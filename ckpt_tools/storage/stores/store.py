@@ -14,6 +14,8 @@ CLOUDS = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"})
 """Schemes of the object stores of clouds."""
 WEAK = "W/"
 """What the ETag begins with of which HTTP says that it may stay the same when some bytes change."""
+_FOLDER = "_$folder$"
+"""How the name ends of the empty object that Hadoop's S3 file systems (s3n, EMRFS) write for a directory."""
 
 pause: Callable[[float], None] = time.sleep
 
@@ -28,6 +30,11 @@ class Object(NamedTuple):
     mtime_ns: int
     etag: str
     version: str = ""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is no file, but stands for a directory."""
+        return self.size == 0 and self.key.endswith(_FOLDER)
 
 
 class Replaced(OSError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat as modes
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from typing import NamedTuple
@@ -121,10 +121,10 @@ class Tree:
         found: dict[str, _Directory] = {}
         start = len(key) + 1 if key else 0
         for of in self.store.objects(key):
-            if of.key != key:
-                self._add(found, key, of, start)
-            elif key:  # somebody has made the directory, as consoles do
+            if of.key == key or of.is_folder:  # somebody has made the directory, as consoles do
                 found.setdefault(key, _Directory({}, {}))
+            else:
+                self._add(found, key, of, start)
         if not found and (not key or self._file(key) is None):
             self.store.confirm_nothing(key)
         for here in found.values():
@@ -155,9 +155,7 @@ class Tree:
     def look_again(self, key: str) -> None:
         """List one directory anew, and nothing below it. What is not there is none any more, and no error."""
         objects, names = self.store.directory(key)
-        here = _Directory({}, dict.fromkeys(names), whole=True)
-        for of in objects:
-            here.objects[of.key.rpartition("/")[2]] = _facts(of)
+        here = _directory(objects, names)
         with self._lock:
             if objects or names or not key:
                 self._directories[key] = here
@@ -232,9 +230,7 @@ class Tree:
             raise
         if not objects and not names and key:
             return None
-        here = _Directory({}, dict.fromkeys(names), whole=True)
-        for of in objects:
-            here.objects[of.key.rpartition("/")[2]] = _facts(of)
+        here = _directory(objects, names)
         with self._lock:
             self._directories[key] = here
         return here
@@ -334,6 +330,11 @@ class Tree:
             below = (self._newest(f"{key}/{name}" if key else name) for name in here.below)
             here.mtime_ns = max((*times, *below), default=-1)
         return here.mtime_ns
+
+
+def _directory(objects: Sequence[Object], names: Sequence[str]) -> _Directory:
+    files = {of.key.rpartition("/")[2]: _facts(of) for of in objects if not of.is_folder}
+    return _Directory(files, dict.fromkeys(names), whole=True)
 
 
 def _facts(of: Object) -> _Facts:

@@ -1,0 +1,46 @@
+"""Tools that want directories in a store write empty objects in their place: consoles one whose key ends in a
+slash, Hadoop's file systems one whose name ends in ``_$folder$``. They are no files of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+
+import pytest
+from fixture_trees import CASES
+from stores.asking import as_user, ask
+from stores.bucket import Bucket
+
+SOME = {"megatron/tp", "torchsnapshot/steps", "hf-trainer/sharded"}
+ASKED = (("ls",), ("verify",), ("plan", "--order", "step"))
+TREES = [c.parent / "tree" for c in CASES if f"{c.parent.parent.name}/{c.parent.name}" in SOME]
+
+
+def answers(bucket: Bucket, home: Path) -> list[str]:
+    """What each command says, but for what it has cost and what changes from one run to the next."""
+    with as_user(home, bucket):
+        said = [ask(*words, f"{bucket.url}/run", "--json") for words in ASKED]
+    changing = r'"(seconds|age_seconds|created|fingerprint)": [^\n]*'
+    return [re.sub(changing, "", f"{one.code} {one.printed}") for one in said]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: f"{tree.parent.parent.name}-{tree.parent.name}")
+@pytest.mark.parametrize("bucket", ["s3", "gcs", "azurite"], indirect=True)
+def test_they_change_no_answer(tree: Path, bucket: Bucket, tmp_path: Path) -> None:
+    bucket.upload(tree, "run")
+    before = answers(bucket, tmp_path)
+    assert [one.partition(" ")[0] for one in before] == ["0", "0", "0"]
+    keys = bucket.keys()
+    directories = {str(PurePosixPath(key).parent) for key in keys}
+    for name in (*(f"{d}/" for d in directories), *(f"{d}_$folder$" for d in directories), "run/9_$folder$"):
+        bucket.put(name, b"")
+    assert answers(bucket, tmp_path) == before
+
+
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_a_run_of_markers_alone_has_no_checkpoint(bucket: Bucket, tmp_path: Path) -> None:
+    for name in ("run_$folder$", "run/iter_0000010_$folder$", "run/iter_0000010/1_$folder$"):
+        bucket.put(name, b"")
+    with as_user(tmp_path, bucket):
+        assert ask("plan", f"{bucket.url}/run", "--json").code == 3
