@@ -1,10 +1,10 @@
 """What a helper process does: digests of ranges of a mapped file. It may die at any time: a file that shrinks
 takes pages away from whoever has them mapped.
 
-Also run as a script, so it imports nothing of ckpt_tools. A request is four 64-bit numbers (offset, length,
-kind, how many pieces), an answer the offset and 16 bytes. For a chunk the request goes on with the length of
-each piece, and the answer with a CRC-32C, whether a page is zero, and the CRC-32 of each piece: four bytes
-each.
+Also run as a script, so it imports nothing of ckpt_tools. A request is five 64-bit numbers (offset, length,
+kind, how many pieces, whether a page of zeros matters), an answer the offset and 16 bytes. For a chunk the
+request goes on with the length of each piece, and the answer with a CRC-32C, whether a page is zero, and the
+CRC-32 of each piece: four bytes each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         def digest(self) -> bytes: ...
 
 
-REQUEST, ANSWER = struct.Struct("=qqqq"), struct.Struct("=q16s")
+REQUEST, ANSWER = struct.Struct("=qqqqq"), struct.Struct("=q16s")
 CRC32, CRC32C, XXH3, CHUNK, SEALED = range(5)
 """What there is a digest for; a CRC is the last four of the 16 bytes, big-endian, XXH3-128 all of them. That
 is what a chunk begins with; its CRC-32C is worked out for SEALED, and 0 for CHUNK.
@@ -75,10 +75,13 @@ def begun(kind: int) -> Running:
 
 
 class Chunk:
-    """XXH3-128 and CRC-32C of a chunk, the CRC-32 of each of its pieces, and whether a page is zero."""
+    """XXH3-128 and CRC-32C of a chunk, the CRC-32 of each of its pieces, and, if it is ``watched``, whether a
+    page is zero.
+    """
 
-    def __init__(self, lengths: tuple[int, ...], sealed: bool) -> None:
+    def __init__(self, lengths: tuple[int, ...], sealed: bool, watched: bool) -> None:
         self.left, self.crcs, self.first, self.zero = list(lengths), [0] * len(lengths), 0, False
+        self.watched = watched
         self.sealed = begun(CRC32C) if sealed else None
         self.xxh3, self.crc32 = begun(XXH3), crc32_of()
 
@@ -90,7 +93,8 @@ class Chunk:
             if self.sealed is not None:
                 self.sealed.update(part)
             self.cut(part)
-            self.zero = self.zero or has_zero_page(part)
+            if self.watched and not self.zero:
+                self.zero = has_zero_page(part)
 
     def cut(self, data: memoryview) -> None:
         """The CRC-32 of the pieces that ``data`` belongs to."""
@@ -131,10 +135,10 @@ def crc32_of() -> Callable[[memoryview, int], int]:
 def serve(requests: int, answers: int, file: int) -> None:
     """Answer until there are no more requests. Ends early, without an answer, when a range is not there."""
     while len(request := os.read(requests, REQUEST.size)) == REQUEST.size:
-        offset, length, kind, pieces = REQUEST.unpack(request)
+        offset, length, kind, pieces, watched = REQUEST.unpack(request)
         lengths = struct.unpack(f"={pieces}q", os.read(requests, 8 * pieces) if pieces else b"")
         at, end, chunked = offset, offset + length, kind in (CHUNK, SEALED)
-        running = Chunk(lengths, kind == SEALED) if chunked else begun(kind)
+        running = Chunk(lengths, kind == SEALED, bool(watched)) if chunked else begun(kind)
         while at < end:
             start = at // WINDOW * WINDOW
             stop = min(end, start + WINDOW)

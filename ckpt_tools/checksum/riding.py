@@ -61,7 +61,8 @@ def _may_ride(sums: Sequence[Sum], u: Unit) -> bool:
 def _cut(u: Unit, hosts: Sequence[Unit], first: int, riders: dict[Unit, list[Unit]]) -> Iterator[Unit]:
     """A unit in pieces, each inside a host, to which it is added, or outside all of them."""
     at, end = u.offset, u.offset + u.length
-    for host in hosts[first:]:
+    for k in range(first, len(hosts)):
+        host = hosts[k]
         if host.offset >= end or at >= end:
             break
         if at < host.offset:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.crc import InflateError, Progress, buffer, crc_of_deflated, crc_of_extent, step
 from ckpt_tools.checksum.riding import seated
+from ckpt_tools.checksum.segments import segments
 from ckpt_tools.checksum.sums import MAPPED, Deflated, Extent, Hash, Piece, Riders, Sum, Unit
 from ckpt_tools.storage import LocalSource, Source, Stopped
 
@@ -209,21 +210,38 @@ def ridden(
     progress: Progress | None,
     watch: Watch | None,
 ) -> list[tuple[Unit, Outcome]]:
-    """What a unit gives, and those that ride on it; each byte is read once."""
+    """What a unit gives, and those that ride on it; each byte is read once, and its CRC-32 worked out once
+    however many ask for it.
+    """
     make = sums[host.sum].hash
     if isinstance(make, Crc):
         raise TypeError("a CRC needs nobody to ride on")
-    running, seats = make(), _Seats(sums, riders, watch)
+    if (joined := segments(sums, host, riders)) is None:
+        running, seats = make(), _Seats(sums, riders, watch)
+        _feed_both(source, host, running.update, seats, progress)
+        return [(host, _digest(running)), *seats.outcomes()]
+    chunk, seats = joined.begun(), _Seats(sums, [u for u in riders if u.sum < 0], watch)
+    _feed_both(source, host, chunk.update, seats, progress)
+    return [*joined.of(chunk), *seats.outcomes()]
+
+
+def _feed_both(
+    source: Source,
+    host: Unit,
+    update: Callable[[memoryview], object],
+    seats: _Seats,
+    progress: Progress | None,
+) -> None:
+    """The bytes of a unit to its digest, and to what rides on it."""
     view, at, end = buffer(), host.offset, host.offset + host.length
     while at < end:
         part = view[: min(STEP - at % STEP, end - at)]
         source.readinto(at, part)
-        running.update(part)
+        update(part)
         seats.update(at, part)
         at += len(part)
         if progress:
             progress(len(part))
-    return [(host, _digest(running)), *seats.outcomes()]
 
 
 def _digest(running: Hash) -> int | bytes:

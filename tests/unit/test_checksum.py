@@ -5,10 +5,14 @@ memory flat.
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 import threading
 import tracemalloc
 import zlib
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,6 +208,28 @@ def test_memory_is_flat_and_large_ranges_are_split_over_threads(crc: Crc) -> Non
     assert source.bytes_read == size
     assert peak < 8 << 20
     assert len(source.threads) > 1
+
+
+@pytest.mark.parametrize("first", ["crc32c", "ckpt_tools"])
+def test_the_extension_of_crc32c_is_taken_without_its_package(first: str) -> None:
+    """The package looks through everything that is installed when it is imported."""
+    code = """
+import sys
+if sys.argv[1] == "crc32c":
+    import crc32c
+from ckpt_tools.checksum import CRC32C
+assert CRC32C.update(b"123456789", 0) == 0xE3069283
+assert ("crc32c" in sys.modules) == (sys.argv[1] == "crc32c")
+import crc32c
+assert crc32c.crc32c(b"6789", CRC32C.update(b"12345", 0)) == 0xE3069283
+"""
+    subprocess.run([sys.executable, "-c", code, first], check=True)
+
+
+def test_a_crc32c_without_that_extension_does(tmp_path: Path) -> None:
+    (tmp_path / "crc32c.py").write_text("def crc32c(data, value): return value + len(data)")
+    code = "from ckpt_tools.checksum import CRC32C; assert CRC32C.update(b'ab', 40) == 42"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
 
 
 def test_what_is_covered() -> None:

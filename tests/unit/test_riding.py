@@ -4,6 +4,8 @@ would be by itself.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.checksum import CRC32, CRC32C, Extent, Sum, mismatches
+from ckpt_tools.checksum import CRC32, CRC32C, Extent, Sum, mapped_child, mismatches
+from ckpt_tools.checksum import chunks as chunks_module
 from ckpt_tools.checksum import mapped as mapped_module
 from ckpt_tools.checksum.chunks import ChunkDigests
 from ckpt_tools.checksum.sums import ASKED, xxh3
@@ -58,6 +61,30 @@ def test_each_sum_is_what_it_would_be_by_itself(file, io, ranges, jobs, castagno
         part = data[e.offset : e.offset + e.length]
         crcs = zlib.crc32(part).to_bytes(4, "big") + crc32c(part).to_bytes(4, "big")
         assert got[s] == xxhash.xxh3_128_digest(part) + crcs
+
+
+@pytest.mark.parametrize("io", ["pread", "mmap"])
+@pytest.mark.parametrize("record", [4 << 10, 300_000], ids=["more pieces than a helper takes", "few"])
+def test_the_crc_of_a_chunk_is_joined_from_those_of_its_records(monkeypatch, file, io, record) -> None:
+    data, counted = file.read_bytes(), 0
+    extents = [Extent(at, min(record, SIZE - at)) for at in range(0, SIZE, record)]
+    records = [Sum("r", zlib.crc32(data[e.offset : e.offset + e.length]), (e,), 0) for e in extents]
+
+    def crc32(part: memoryview, value: int) -> int:
+        nonlocal counted
+        counted += len(part)
+        return zlib.crc32(part, value)
+
+    monkeypatch.setattr(mapped_child, "crc32_of", lambda: crc32)
+    monkeypatch.setattr(chunks_module, "crc32", None)  # that of chunks by themselves
+    with opened(str(file), io) as source:
+        asked = [*records, *tiles(ChunkDigests, lambda e: ASKED)]
+        found = {s.offset: got for s, got in mismatches(source, asked)}
+    assert list(found) == list(range(0, SIZE, TILE)), "no record differs"
+    crcs = {at: zlib.crc32(data[at : at + TILE]).to_bytes(4, "big") for at in found}
+    assert {at: got[16:20] for at, got in found.items()} == crcs
+    few = record > TILE // mapped_child.PIECES
+    assert counted == (0 if few and io == "mmap" else SIZE), "once here, or all by helpers"
 
 
 @pytest.mark.parametrize("io", ["pread", "mmap"])
@@ -107,3 +134,21 @@ def test_a_helper_that_dies_leaves_its_chunks_to_us(monkeypatch, file) -> None:
     with opened(str(file), "mmap") as source:
         got = list(mismatches(source, tiles(ChunkDigests, lambda e: ASKED), jobs=2))
     assert len(got) == 3
+
+
+@pytest.mark.parametrize("io", ["pread", "mmap"])
+def test_crc32c_is_not_imported_to_seal(file, io) -> None:
+    """The package looks through everything that is installed when it is imported; its extension does not."""
+    code = f"""
+import sys
+from ckpt_tools.checksum import CRC32, Extent, Sum, mismatches
+from ckpt_tools.checksum.chunks import ChunkDigests
+from ckpt_tools.storage import opened
+with opened({str(file)!r}, {io!r}) as source:
+    chunk = Sum("chunk", b"", (Extent(0, {SIZE - 1}),), 0, hash=ChunkDigests)
+    (record, _), (_, digest) = mismatches(source, [Sum("record", 1, (Extent(5, 99),), 0), chunk], jobs=1)
+assert "crc32c" not in sys.modules
+print(digest[-4:].hex())
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == f"{crc32c(file.read_bytes()[:-1]):08x}"
