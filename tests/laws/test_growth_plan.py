@@ -17,6 +17,7 @@ from counted import calls
 from ckpt_tools import api
 from ckpt_tools.crosscheck.neighbours import Neighbours
 from ckpt_tools.errors import CkptError
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
@@ -149,3 +150,15 @@ def test_a_file_more_takes_little_memory(tmp_path: Path) -> None:
     peak(tmp_path / "imports", 2)
     few, many = peak(tmp_path / "few", 5), peak(tmp_path / "many", 25)
     assert (many - few) / 2000 < 520, (many - few) / 2000
+
+
+def test_a_directory_more_takes_little_memory() -> None:
+    """Many templates fit the directory of a rank: what they tell of it is not kept."""
+    templates = BUILT_IN.templates()
+    templates.places("/run/iter_0000020/mp_rank_00000")
+    tracemalloc.start()
+    try:
+        kept = [templates.places(f"/run/iter_0000020/mp_rank_{i:05d}") for i in range(1000)]
+        assert tracemalloc.get_traced_memory()[1] / len(kept) < 700
+    finally:
+        tracemalloc.stop()

@@ -138,19 +138,20 @@ class _Directory:
 
 
 class _AtHome(NamedTuple):
-    """A piece that is at home in a directory; ``match`` is the index of the match that says so, -1 for a
-    piece that is at home anywhere.
+    """A piece that is at home in a directory, and the template that says so; None for a piece that is at home
+    anywhere.
     """
 
-    match: int
+    by: _Directory | None
     piece: PieceName
 
 
-class _Match(NamedTuple):
-    """What the last ``depth`` names of a directory's path tell."""
+class _Arranged(NamedTuple):
+    """The pieces in the order in which names are tried, in directories that the same templates fit."""
 
-    depth: int
-    fields: Fields
+    matched: tuple[int, ...]
+    at_home: list[_AtHome]
+    pieces: list[PieceName]
 
 
 def _found(layout_of: Callable[[str], Layout], piece: PieceName) -> tuple[Layout, Piece]:
@@ -166,14 +167,14 @@ class Templates:
     def __init__(self, pieces: Iterable[PieceName], layout_of: Callable[[str], Layout]) -> None:
         self._found = cache(partial(_found, layout_of))
         self._anywhere: list[_AtHome] = []
-        self._arranged: dict[tuple[int, ...], tuple[list[_AtHome], list[PieceName]]] = {}
+        self._arranged: dict[tuple[int, ...], _Arranged] = {}
         directories: dict[tuple[int, str], _Directory] = {}
         for order, piece in enumerate(pieces):
             if piece.depth:
                 key = piece.depth, piece.template.rpartition("/")[0]
                 directories.setdefault(key, _Directory(*key)).pieces.append(_Ordered(order, piece))
             else:
-                self._anywhere.append(_AtHome(-1, piece))
+                self._anywhere.append(_AtHome(None, piece))
         self._directories = sorted(directories.values(), key=lambda directory: directory.depth)
         self._by_start = [(one.depth, one.start, one) for one in self._directories]
 
@@ -183,32 +184,26 @@ class Templates:
         """
         names, end, end_depth = path.split("/"), "", 0
         deepest = len(names) - 1
-        matched, matches = list[int](), list[_Match]()
+        matched = list[int]()
         for i, (depth, start, directory) in enumerate(self._by_start):
             if depth > deepest:
                 break
             if depth != end_depth:
                 end, end_depth = "/".join(names[-depth:]), depth
-            if end.startswith(start) and (m := directory.pattern.fullmatch(end)):
+            if end.startswith(start) and directory.pattern.fullmatch(end):
                 matched.append(i)
-                matches.append(_Match(depth, m.groupdict()))
-        return Places(
-            path, tuple(matched), *self._in_order(tuple(matched)), matches=matches, found=self._found
-        )
+        return Places(path, self._in_order(tuple(matched)), self._found)
 
-    def _in_order(self, matched: tuple[int, ...]) -> tuple[list[_AtHome], list[PieceName]]:
+    def _in_order(self, matched: tuple[int, ...]) -> _Arranged:
         """The pieces in the order in which names are tried where these directories match."""
         known = self._arranged.get(matched)
         if known is None:
-            deep = sorted(
-                (one.order, at, one.piece)
-                for at, i in enumerate(matched)
-                for one in self._directories[i].pieces
-            )
-            at_home = [*(_AtHome(at, piece) for _, at, piece in deep), *self._anywhere]
+            deep = sorted((one.order, i, one.piece) for i in matched for one in self._directories[i].pieces)
+            at_home = [*(_AtHome(self._directories[i], piece) for _, i, piece in deep), *self._anywhere]
             # a name that says little is what is left when no other fits
             at_home.sort(key=lambda one: (one.piece.described, one.piece.weak))
-            known = self._arranged.setdefault(matched, (at_home, [one.piece for one in at_home]))
+            arranged = _Arranged(matched, at_home, [one.piece for one in at_home])
+            known = self._arranged.setdefault(matched, arranged)
         return known
 
 
@@ -220,22 +215,22 @@ class Places(Sequence[Place]):
     path: where it is the same, so are ``pieces``.
     """
 
-    __slots__ = ("_at_home", "_found", "_made", "_matches", "directory", "matched", "path", "pieces")
+    __slots__ = ("_arranged", "_found", "_made", "directory", "path")
 
     def __init__(
-        self,
-        path: str,
-        matched: tuple[int, ...],
-        at_home: list[_AtHome],
-        pieces: list[PieceName],
-        *,
-        matches: list[_Match],
-        found: Callable[[PieceName], tuple[Layout, Piece]],
+        self, path: str, arranged: _Arranged, found: Callable[[PieceName], tuple[Layout, Piece]]
     ) -> None:
-        self.path, self.matched, self.pieces = path, matched, pieces
+        self.path, self._arranged, self._found = path, arranged, found
         self.directory = f"{path.rstrip('/')}/"
-        self._at_home, self._matches, self._found = at_home, matches, found
         self._made: dict[int, Place] = {}
+
+    @property
+    def matched(self) -> tuple[int, ...]:
+        return self._arranged.matched
+
+    @property
+    def pieces(self) -> list[PieceName]:
+        return self._arranged.pieces
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -243,15 +238,16 @@ class Places(Sequence[Place]):
     def __getitem__(self, i: int) -> Place:  # type: ignore[override]  # nobody asks for slices
         made = self._made.get(i)
         if made is None:
-            made = self._made[i] = self._place(self._at_home[i])
+            made = self._made[i] = self._place(self._arranged.at_home[i])
         return made
 
     def _place(self, one: _AtHome) -> Place:
         layout, piece = self._found(one.piece)
         here = self.path if piece.here else ""
-        if one.match < 0:
+        if one.by is None:
             return Place(layout, piece, {}, self.path, here)
-        depth, fields = self._matches[one.match]
-        names = self.path.split("/")
+        names, depth = self.path.split("/"), one.by.depth
         home = "/".join(names[: len(names) - depth + piece.home]) if piece.home else here
-        return Place(layout, piece, fields, "/".join(names[:-depth]), home)
+        # matched again rather than kept: many directories of a tree fit many templates
+        m = one.by.pattern.fullmatch("/".join(names[-depth:]))
+        return Place(layout, piece, m.groupdict() if m else {}, "/".join(names[:-depth]), home)
