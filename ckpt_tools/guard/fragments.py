@@ -98,8 +98,7 @@ def merged(root: str, options: SealOptions) -> Iterator[SealedOne]:
     """One seal for each directory in which all ranks have sealed their files; the fragments go, once it is
     written. No file is read.
     """
-    s = open_session(root, options.read)
-    seals = s.indexes.seals
+    seals = open_session(root, options.read).indexes.seals  # the files of 100,000 ranks are not kept
     if seals is None:
         return
     seals.read_all()

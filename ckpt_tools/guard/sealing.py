@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools import __version__
 from ckpt_tools.crosscheck.crosscheck import crosscheck
+from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals import document, names
 from ckpt_tools.formats.seals.names import NAME
 from ckpt_tools.guard.digest_pass import Seen, digest_pass
@@ -119,6 +120,10 @@ class Sealer:
             return replace(done, state=state_of(wrong), findings=tuple(wrong))
         if not self.options.again and self._is_sealed(target):
             return replace(done, state="already")
+        if (n := len(target.files)) > document.MOST_FILES:
+            why = f"it has {n:,} files, and a seal names {document.MOST_FILES:,} at most"
+            many = finding("too-complex", why, path=target.path, hint=document.SHARED)
+            return replace(done, state="unreadable", findings=(many,))
         read = sealed_files(target.files, partial(self._file, target))
         if read.wrong:
             return replace(done, state=read.state, findings=read.wrong)

@@ -8,6 +8,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from ckpt_tools.formats.seals.seal import compare, read, whole_of
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level, Scalar
-from ckpt_tools.model.seal import Seal, SealedFile
+from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.retry import is_file
 
@@ -48,6 +49,18 @@ class Known(NamedTuple):
     mtime_ns: int
 
 
+class _Said(NamedTuple):
+    """What a seal says of a file."""
+
+    known: Known
+    file: SealedFile
+
+    @property
+    def says(self) -> tuple[int, str, str]:
+        """What is compared with the file."""
+        return self.file.size, self.file.chunks, self.file.digest
+
+
 Same = Callable[[str, SealedFile, str], bool]
 """(path, what was sealed, the seal's algorithm) -> whether a file is certainly the one that was sealed, as
 somebody knows without reading it.
@@ -70,9 +83,8 @@ class Seals:
         for path, base in bases.items():
             self._waiting[base].append(path)
         self._climbed = set[str]()  # directories whose seals, and those above them, are read
-        self._claims: dict[str, dict[tuple[int, str, str], Claim]] = defaultdict(dict)
-        self._behind: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        self._sealed: dict[str, list[tuple[Known, SealedFile]]] = defaultdict(list)
+        self._said: dict[str, tuple[_Said, ...]] = {}
+        self._last: SealedCheckpoint | None = None  # fragments are of one: it is kept once
         self.known: list[Known] = []
         self.absent = set[str]()
         self._by_path: dict[str, Known] = {}
@@ -91,18 +103,18 @@ class Seals:
                 if above == directory:
                     break
                 directory = above
-        return tuple(self._claims.get(path, {}).values())
+        return tuple(_claim(*said) for said in _different(self._said.get(path, ())).values())
 
     def behind(self, path: str) -> Sequence[tuple[str, str]]:
         """The seals that the ``claims`` of a file rest on, with their identities."""
-        return self._behind.get(path, ())
+        return [(known.path, known.identity) for known, _ in self._first(path)]
 
     def unchanged(self, path: str, size: int, mtime_ns: int) -> SealedFile | None:
         """What was sealed of a file that is as long as then and was not written since, by its times; None
         where no seal says, or two differ.
         """
         self.claims(path)
-        found = self._sealed.get(path, ())
+        found = self._first(path)
         same = {f.chunks for _, f in found}
         current = all(f.size == size and mtime_ns <= known.mtime_ns for known, f in found)
         if len(same) != 1 or not current:
@@ -112,12 +124,12 @@ class Seals:
     def sealed_by(self, path: str) -> list[tuple[SealedFile, str]]:
         """What each seal that counts says of a file, and the algorithm of that seal."""
         self.claims(path)
-        return [(file, known.seal.algorithm) for known, file in self._sealed.get(path, ())]
+        return [(file, known.seal.algorithm) for known, file in self._first(path)]
 
     def sealed(self, path: str) -> list[SealedFile]:
         """What the seals that count say of a file."""
         self.claims(path)
-        return [file for _, file in self._sealed.get(path, ())]
+        return [file for _, file in self._first(path)]
 
     def at(self, path: str) -> list[Known]:
         """The seal that lies at ``path``, where it counts."""
@@ -128,7 +140,7 @@ class Seals:
     def members(self) -> Iterator[str]:
         """Every existing file that a seal names; reads the seals that nobody asked for yet."""
         self.read_all()
-        yield from self._claims
+        yield from self._said
 
     def read_all(self, besides: Container[str] = ()) -> None:
         """Read those that nobody asked for yet, but for those of the directories ``besides``."""
@@ -164,6 +176,9 @@ class Seals:
             self.findings[path].append(wrong)
             self._say_of_home(path, base, wrong)
             return None
+        if self._last is not None and self._last == seal.checkpoint:
+            seal = replace(seal, checkpoint=self._last)
+        self._last = seal.checkpoint
         settled = identity is not None and identity.settled(opened_ns)
         return Known(path, base, seal, " ".join(map(str, identity or ())) if settled else "", mtime_ns)
 
@@ -201,7 +216,7 @@ class Seals:
                 absent.append(file.path)
             else:
                 present.append(path)
-                self._claim(path, file, known)
+                self._note(path, _Said(known, file))
         self.findings[known.path] += _escapes(outside)
         beside = [p for name in known.seal.beside if (p := inside(known.base, name)) and self._there(p)]
         if absent:
@@ -212,13 +227,15 @@ class Seals:
             else:  # what lies in its directory now is not what was sealed there
                 self._say_of_home(known.path, known.base, f)
 
-    def _claim(self, path: str, file: SealedFile, known: Known) -> None:
-        claims, key = self._claims[path], (file.size, file.chunks, file.digest)
-        if key not in claims and len(claims) < _CLAIMS:
-            claims[key] = _claim(file, known.seal.algorithm)
-        if len(self._behind[path]) < _CLAIMS:
-            self._behind[path].append((known.path, known.identity))
-            self._sealed[path].append((known, file))
+    def _note(self, path: str, said: _Said) -> None:
+        """Keep what a seal says of a file, where it is one of the first or says something else than these."""
+        have = self._said.get(path, ())
+        different = _different(have)
+        if len(have) < _CLAIMS or (len(different) < _CLAIMS and said.says not in different):
+            self._said[path] = (*have, said)
+
+    def _first(self, path: str) -> Sequence[_Said]:
+        return self._said.get(path, ())[:_CLAIMS]
 
     def _say(self, known: Known, f: Finding, present: Iterable[str]) -> None:
         self.findings[known.path].append(f)
@@ -255,12 +272,20 @@ def _in(path: str, f: Finding) -> Finding:
     return Finding(f.code, f.severity, f.message, f.offset, f.hint, path, f.ranks, f.follows)
 
 
-def _claim(file: SealedFile, algorithm: str) -> Claim:
+def _different(rows: Sequence[_Said]) -> dict[tuple[int, str, str], _Said]:
+    """Those of which each says something else, by what they say."""
+    out: dict[tuple[int, str, str], _Said] = {}
+    for said in rows:
+        out.setdefault(said.says, said)
+    return out
+
+
+def _claim(known: Known, file: SealedFile) -> Claim:
     check = partial(
         compare,
         size=file.size,
         chunked=file.chunks,
-        whole=whole_of(file, algorithm),
+        whole=whole_of(file, known.seal.algorithm),
         tensors=tuple(file.tensors.items()),
     )
     return Claim("seal", check, whole=not file.size)

@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import tracemalloc
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import crc32c
 import pytest
 import xxhash
+from counted import calls
 from places import FORMAT_FILES
 
+from ckpt_tools import guard
 from ckpt_tools.api import verify
 from ckpt_tools.checksum import chunks
+from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals import document
-from ckpt_tools.formats.seals.names import FRAGMENTS, fragment_name
+from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, fragment_name
 from ckpt_tools.inspection import seals as reading
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.model.report import Level
@@ -24,8 +28,8 @@ from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import Source
 
 RANKS = 1000
-EACH = 16 << 10
-"""Bytes of memory that a fragment may take while all are read, at most."""
+EACH, LINE = 2000, 1000
+"""Bytes of memory that a fragment, and a file in one seal, may take once all are known, at most."""
 DATA = (FORMAT_FILES / "torch_zip/good/only-tensor.pth").read_bytes()
 
 
@@ -33,10 +37,10 @@ def name(rank: int) -> str:
     return f"mp_rank_{rank:05d}/model_optim_rng.pt"
 
 
-def fragment(rank: int) -> bytes:
+def sealed(rank: int) -> SealedFile:
     digest = xxhash.xxh3_128(DATA).hexdigest()
     crc, crcc = f"{zlib.crc32(DATA):08x}", f"{crc32c.crc32c(DATA):08x}"
-    file = SealedFile(
+    return SealedFile(
         path=name(rank),
         size=len(DATA),
         digest=chunks.whole(len(DATA), [digest]),
@@ -46,20 +50,31 @@ def fragment(rank: int) -> bytes:
         chunk_crc32=crc,
         chunk_crc32c=crcc,
     )
-    of = SealedCheckpoint(layout="megatron", step=20)
-    return document.text(Seal("1", of, "xxh3", (file,), fragment=Fragment(rank, RANKS)))
+
+
+OF = SealedCheckpoint(layout="megatron", step=20)
+
+
+def fragment(rank: int, ranks: int) -> bytes:
+    return document.text(Seal("1", OF, "xxh3", (sealed(rank),), fragment=Fragment(rank, ranks)))
+
+
+def saved(home: Path, ranks: int, *, merged: bool = False) -> Path:
+    """A checkpoint of which every rank has sealed its own file, or one seal names all."""
+    (home / FRAGMENTS).mkdir(parents=True)
+    for rank in range(ranks):
+        (home / name(rank)).parent.mkdir()
+        (home / name(rank)).write_bytes(DATA)
+        if not merged:
+            (home / FRAGMENTS / fragment_name(rank)).write_bytes(fragment(rank, ranks))
+    if merged:
+        (home / NAME).write_bytes(document.text(Seal("1", OF, "xxh3", tuple(map(sealed, range(ranks))))))
+    return home
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of which every rank has sealed its own file."""
-    home = tmp_path_factory.mktemp("run") / "iter_0000020"
-    (home / FRAGMENTS).mkdir(parents=True)
-    for rank in range(RANKS):
-        (home / name(rank)).parent.mkdir()
-        (home / name(rank)).write_bytes(DATA)
-        (home / FRAGMENTS / fragment_name(rank)).write_bytes(fragment(rank))
-    return home
+    return saved(tmp_path_factory.mktemp("run") / "iter_0000020", RANKS)
 
 
 def indexes(home: Path) -> Indexes:
@@ -82,15 +97,62 @@ def test_each_is_read_once_and_counts(home: Path, monkeypatch: pytest.MonkeyPatc
     assert not [f for one in found.files for f in one.report.findings if f.code.startswith("seal-")]
 
 
-def test_memory_grows_with_them_and_no_faster(home: Path) -> None:
+def taken(known: Callable[[], Indexes], home: Path) -> float:
+    """Bytes of memory for each file once all are known."""
     tracemalloc.start()
     try:
-        known = indexes(home)
-        assert all(known.claims(f"{home}/{name(rank)}") for rank in range(RANKS))
-        _, peak = tracemalloc.get_traced_memory()
+        indexes = known()
+        assert all(indexes.claims(f"{home}/{name(rank)}") for rank in range(RANKS))
+        return tracemalloc.get_traced_memory()[0] / RANKS
     finally:
         tracemalloc.stop()
-    assert peak < RANKS * EACH, f"{peak / RANKS:.0f} bytes for each"
+
+
+def test_a_hundred_thousand_take_little_memory(home: Path, tmp_path: Path) -> None:
+    assert taken(lambda: indexes(home), home) < EACH
+    merged = saved(tmp_path, RANKS, merged=True)
+    assert taken(lambda: Indexes((), {f"{merged}/{NAME}": str(merged)}), merged) < LINE
+
+
+def merge(home: Path) -> None:
+    (one,) = guard.seal(home, merge=True, dry_run=True).checkpoints
+    assert one.state == "merged"
+
+
+def look_up(home: Path) -> None:
+    seals = Indexes((), {f"{home}/{NAME}": str(home)}).seals
+    assert seals is not None and all(seals.claims(path) for path in seals.members())
+
+
+@pytest.mark.parametrize("work", [merge, look_up])
+def test_work_grows_as_they_do(work: Callable[[Path], None], tmp_path: Path) -> None:
+    counted = []
+    for ranks in (1, 100, 800):  # the first one imports what is imported once
+        home = saved(tmp_path / str(ranks) / "iter_0000020", ranks, merged=work is look_up)
+        counted.append(calls(lambda home=home: work(home)))
+    assert counted[2] < 9 * counted[1], counted
+
+
+def test_fragments_stay_where_their_seal_would_be_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = saved(tmp_path / "iter_0000020", 4)
+    monkeypatch.setattr(document, "MAX_SIZE", 1000)
+    with pytest.raises(CannotLook, match="too large to be read"):
+        guard.seal(home, merge=True)
+    assert len(list((home / FRAGMENTS).iterdir())) == 4 and not (home / NAME).exists()
+    assert [f.report.coverage for f in verify(home, settle=0).files if f.part is not None] == [1.0] * 4
+
+
+def test_more_files_than_a_seal_names_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = saved(tmp_path / "iter_0000020", 4)
+    monkeypatch.setattr(document, "MOST_FILES", 3)
+    (one,) = guard.seal(home, again=True).checkpoints
+    assert (one.state, [f.code for f in one.findings]) == ("unreadable", ["too-complex"])
+    assert not (home / NAME).exists()
+    monkeypatch.setattr(document, "MOST_FILES", 4)
+    (one,) = guard.seal(home, again=True).checkpoints
+    assert one.state == "sealed"
 
 
 def test_the_one_that_is_missing_is_named(home: Path) -> None:

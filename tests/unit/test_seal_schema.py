@@ -9,6 +9,9 @@ import jsonschema
 import pytest
 from places import FIXTURES, ROOT
 
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.formats.common import json_text
+from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.seals import document
 from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile
 
@@ -59,3 +62,40 @@ def test_the_schema_has_every_field_that_a_seal_can_have() -> None:
 def test_what_no_reader_takes_is_not_valid(field: str, wrong: object) -> None:
     value = json.loads(GOOD[0].read_text()) | {field: wrong}
     assert not VALIDATOR.is_valid(value)
+
+
+def many(n: int) -> Seal:
+    files = (
+        SealedFile(f"c/{i}", 5, "0" * 32, "1" * 8, "2" * 8, "3" * 32, "4" * 8, "5" * 8) for i in range(n)
+    )
+    return Seal("0.1.0", SealedCheckpoint(), "xxh3", tuple(files))
+
+
+def test_a_seal_of_many_files_is_read_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsed as one value it would take more memory than JSON may."""
+    seal = many(6000)
+    data = document.text(seal)
+    monkeypatch.setattr(json_text, "MAX_MEMORY", 9 << 20)
+    assert document.parsed(data) == seal
+    with pytest.raises(Damage, match="more than 9 MiB of memory"):
+        document.parsed(data.replace(b"[\n", b"[", 1))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_a_seal_of_few_files_is_read_as_well(n: int) -> None:
+    assert document.parsed(document.text(many(n))) == many(n)
+
+
+def test_lines_that_are_no_files_are_refused() -> None:
+    data = document.text(many(2))
+    for wrong in (data.replace(b"},\n", b"}\n"), data.replace(b"},\n", b"],\n"), data.replace(b"{", b"[", 2)):
+        with pytest.raises((Damage, document.NotASeal)):
+            document.parsed(wrong)
+
+
+def test_a_seal_that_could_not_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = len(document.text(many(3)))
+    monkeypatch.setattr(document, "MAX_SIZE", most)
+    assert document.text(many(3))
+    with pytest.raises(CannotLook, match="one seal of 4 files would be too large to be read"):
+        document.text(many(4))

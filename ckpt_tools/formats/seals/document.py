@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ckpt_tools.checksum import chunks
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.formats.common.json_text import MAX_SIZE, parse
 from ckpt_tools.formats.seals.names import fragment_name, is_fragment, of_one_file
 from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile
 
@@ -19,6 +23,18 @@ _END = re.compile(rb'"self":"([0-9a-f]{32})"}\n')
 _ZEROS = b"0" * chunks.DIGITS
 _BLANK = b'"self":"' + _ZEROS + b'"}\n'
 _TAIL = len(_BLANK)
+_OPEN, _CLOSE = b'"files":[', b"\n],\n"
+"""How the line before those of the files ends, and what comes between them and the last one."""
+_BATCH = 1 << 20
+"""Bytes of lines that are parsed at once: the text of a seal takes eight times its size when it is."""
+_MEMORY = 240_000_000
+"""Bytes of memory that what a seal says may take, estimated: that of 200,000 files, or of 600,000 tensors."""
+_OF_FILE, _OF_DIGEST = 1200, 400
+"""Bytes of memory for a file and for a further digest of it, where each is read for two purposes."""
+MOST_FILES = _MEMORY // _OF_FILE
+"""Files of one seal."""
+SHARED = "let ranks each seal some of its files: ckpt_tools.seal(path, rank=…, world_size=…, files=…)"
+"""What to do with more of them."""
 _MOST = 1 << 63
 _LONGEST = 4096
 """Characters of a path, or another text."""
@@ -42,7 +58,7 @@ def misplaced(name: str, seal: Seal) -> str:
 
 
 def text(seal: Seal) -> bytes:
-    """The seal as bytes."""
+    """The seal as bytes. Raises CannotLook for one that would be too large to be read."""
     import json
 
     def line(value: object) -> str:
@@ -58,7 +74,16 @@ def text(seal: Seal) -> bytes:
         "beside": list(seal.beside),
     }
     body = line(head)[:-1] + ',"files":[\n' + ",\n".join(line(_row(f)) for f in seal.files) + "\n],\n"
-    return closed(body.encode())
+    data = closed(body.encode())
+    if len(data) > MAX_SIZE or sum(map(_weight, seal.files)) > _MEMORY:
+        why = f"one seal of {len(seal.files):,} files would be too large to be read ({len(data):,} bytes)"
+        raise CannotLook(why, SHARED)
+    return data
+
+
+def _weight(file: SealedFile) -> int:
+    """About how much memory a file takes."""
+    return _OF_FILE + _OF_DIGEST * (len(file.counters) + len(file.also) + len(file.tensors))
 
 
 def closed(body: bytes) -> bytes:
@@ -152,6 +177,28 @@ _FILE = (
 )
 
 
+def parsed(data: bytes) -> Seal:
+    """The seal that a text is. One with a line for each file is never in memory twice. Raises NotASeal and
+    Damage.
+    """
+    start, end = data.find(b"\n"), len(data) - _TAIL - len(_CLOSE)
+    if not (0 < start <= end and data.endswith(_OPEN, 0, start) and data.startswith(_CLOSE, end)):
+        return seal_of(parse(data, []))
+    seal = seal_of(parse(data[:start] + b"]}", []))
+    return replace(seal, files=tuple(_files(_lines(data, start + 1, end), ALGORITHMS[seal.algorithm])))
+
+
+def _lines(data: bytes, at: int, end: int) -> Iterator[Any]:
+    """The values of the lines from ``at`` to ``end``, each but the last with a comma at its end."""
+    while at < end:
+        stop = end if at + _BATCH >= end else data.rfind(b",\n", at, at + _BATCH)
+        if stop < 0 and (stop := data.find(b",\n", at, end)) < 0:
+            stop = end
+        rows = parse(b"[" + data[at:stop] + b"]", [])
+        yield from rows if isinstance(rows, list) else ()
+        at = stop + 2
+
+
 def seal_of(value: object) -> Seal:
     """The seal that a JSON value is. Raises NotASeal."""
     if not isinstance(value, dict) or not isinstance(value.get("schema"), str):
@@ -167,10 +214,10 @@ def seal_of(value: object) -> Seal:
         raise NotASeal("it has no list of files")
     fragment = value.get("fragment")
     return Seal(
-        tool_version=str(value.get("tool_version"))[:_LONGEST],
+        tool_version=sys.intern(str(value.get("tool_version"))[:_LONGEST]),
         checkpoint=SealedCheckpoint(**_fields(value.get("checkpoint"), _CHECKPOINT, "checkpoint")),
-        algorithm=algorithm,
-        files=tuple(_files(files, ALGORITHMS[algorithm])),
+        algorithm=sys.intern(algorithm),
+        files=tuple(_files(_once(files), ALGORITHMS[algorithm])),
         fragment=None if fragment is None else _fragment(fragment),
         beside=tuple(beside),
     )
@@ -183,7 +230,7 @@ def _fragment(value: object) -> Fragment:
     return found
 
 
-def _fields(value: object, fields: tuple[Field, ...], what: str) -> Mapping[str, Any]:
+def _fields(value: object, fields: tuple[Field, ...], what: str) -> dict[str, Any]:
     """The members of an object, each of its kind."""
     if not isinstance(value, dict):
         raise NotASeal(f"{what} is no object")
@@ -194,11 +241,28 @@ def _fields(value: object, fields: tuple[Field, ...], what: str) -> Mapping[str,
     return found
 
 
-def _files(rows: list[Any], digits: int) -> Iterator[SealedFile]:
-    seen = set[str]()
+def _lean(fields: dict[str, Any]) -> Mapping[str, Any]:
+    """The fields of a file, with one text where that of its only chunk is that of the whole."""
+    for whole, chunk in (("crc32", "chunk_crc32"), ("crc32c", "chunk_crc32c")):
+        if fields[chunk] == fields[whole]:
+            fields[chunk] = fields[whole]
+    return fields
+
+
+def _once(rows: list[Any]) -> Iterator[Any]:
+    """Each, which the list then has no more: a seal may name 100,000 files, and none is held twice."""
     for i, row in enumerate(rows):
-        rows[i] = None  # a seal may name 100,000 files: none is held twice
-        file = SealedFile(**_fields(row, _FILE, f"file {i}"))
+        rows[i] = None
+        yield row
+
+
+def _files(rows: Iterable[Any], digits: int) -> Iterator[SealedFile]:
+    seen, memory = set[str](), 0
+    for i, row in enumerate(rows):
+        file = SealedFile(**_lean(_fields(row, _FILE, f"file {i}")))
+        memory += _weight(file)
+        if memory > _MEMORY:
+            raise NotASeal(f"what it says takes more than {_MEMORY:,} bytes of memory")
         n = chunks.count(file.size)
         lengths = (len(file.digest), len(file.chunks), len(file.chunk_crc32), len(file.chunk_crc32c))
         if lengths != (digits, n * chunks.DIGITS, n * _CRC, n * _CRC):

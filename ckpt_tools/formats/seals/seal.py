@@ -9,7 +9,7 @@ from ckpt_tools.checksum import Extent, Sum, chunks
 from ckpt_tools.checksum.sums import xxh3
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
-from ckpt_tools.formats.common.json_text import parse, read_text
+from ckpt_tools.formats.common.json_text import read_text
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.seals import document, names
 from ckpt_tools.formats.seals.whole_digests import hash_of
@@ -58,14 +58,11 @@ def read(source: Source) -> Seal:
         if not document.is_whole(data):
             why = "the digest at its end is not that of its text: it was cut, edited, or a bit flipped"
             raise Damage("seal-broken", why, 0)
-        value = parse(data, [])
+        return document.parsed(data)
     except Damage as e:
         if e.finding.code == "seal-broken":
             raise
         raise Damage("seal-broken", f"the seal cannot be read: {e.finding.message}", 0) from None
-    del data
-    try:
-        return document.seal_of(value)
     except document.NotASeal as e:
         raise Damage("seal-broken", f"it is not a seal that this version can use: {e}", 0) from None
 
