@@ -58,6 +58,10 @@ _NAMES = {
 """The names of files, and the formats that each may have, by the name of its piece."""
 
 
+_MORE = 1.5
+"""A state of training has this many times the bytes of its weights, and more: optimizers keep a value or two
+for each, all but SGD without momentum.
+"""
 _RANK = re.compile(r"(?<![a-z])rank[-_]?(\d{1,6})(?!\d)")
 
 
@@ -142,6 +146,7 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     yield from _of_ranks(c, others)
     mine = holds_of(c)
     if mine is None:
+        yield from _lost_beside_weights(c, others)
         return
     siblings = list(_same_run(c, others))
     if not mine.weights:
@@ -181,6 +186,27 @@ def _lacks_optimizer(
         text = f"{_name(c)} holds no optimizer's state, and what {_name(unread)} held cannot be read"
         hint = f"--kind {c.kind} resumes from the model alone"
         yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
+    elif not mine.optimizer:
+        yield from _lost_beside_weights(c, others)
+
+
+def _lost_beside_weights(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """A file without a number that cannot be read and is too large for the weights alone that would stand in
+    for it: a job would start with an empty optimizer, and nothing said.
+    """
+    read = [(p, held) for p in c.parts if (held := _PIECES.get(p.piece.removeprefix(_ROLLING)))]
+    if not any(held.weights for _, held in read) or any(held.optimizer for _, held in read):
+        return
+    size = sum(p.size for p, _ in read)
+    run = [p for o in (c, *others) if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind) for p in o.parts]
+    begun = min(p.mtime_ns for p in run if p.piece not in _NAMES)  # what is older was there before the run
+    for p in run:
+        unread = p.piece in _NAMES and not read_bare_name(p.path.rpartition("/")[2]).numbered
+        if unread and p.size > _MORE * size and p.mtime_ns >= begun:
+            name = p.path.rpartition("/")[2]
+            text = f"it holds no optimizer's state, and {name}, which cannot be read, may: it is larger"
+            hint = f"to start from the weights alone, move {name} away"
+            yield finding("missing-part", text, path=read[0][0].path, hint=hint)
 
 
 def _unread_save(
@@ -333,8 +359,8 @@ def _pieces() -> Iterator[Piece]:
             weak=True,
             required=False,
         )
-    for mark in ("", _ROLLING):
-        for name in _PIECES:
+    for name in _PIECES:  # the first good one of several is loaded: what holds most goes first
+        for mark in ("", _ROLLING):
             yield Piece(
                 f"{mark}{name}",
                 "model",

@@ -1405,14 +1405,14 @@ files files
   .
     ~torch:{name}.<pt|pth|pth.tar|bin> ~ckpt:{name}.ckpt ~safetensors:{name}.safetensors
     ~numpy:{name}.<npz|npy> ~equinox:{name}.eqx ~paddle:{name}.<pdparams|pdopt|pdema|pdstates|states>
-    ~joblib:{name}.joblib ~state:{name}.<pt|pth|pth.tar|bin> ~uncounted:{name}.<pt|pth|pth.tar|bin>
-    ~counted:{name}.<pt|pth|pth.tar|bin> ~weights:{name}.<pt|pth|pth.tar|bin>
-    ~optimizer:{name}.<pt|pth|pth.tar|bin> ~optimizer_counted:{name}.<pt|pth|pth.tar|bin>
-    ~progress:{name}.<pt|pth|pth.tar|bin> ~other:{name}.<pt|pth|pth.tar|bin>
-    ~rolling_state:{name}.<pt|pth|pth.tar|bin> ~rolling_uncounted:{name}.<pt|pth|pth.tar|bin>
-    ~rolling_counted:{name}.<pt|pth|pth.tar|bin> ~rolling_weights:{name}.<pt|pth|pth.tar|bin>
-    ~rolling_optimizer:{name}.<pt|pth|pth.tar|bin> ~rolling_optimizer_counted:{name}.<pt|pth|pth.tar|bin>
-    ~rolling_progress:{name}.<pt|pth|pth.tar|bin> ~rolling_other:{name}.<pt|pth|pth.tar|bin>
+    ~joblib:{name}.joblib ~state:{name}.<pt|pth|pth.tar|bin> ~rolling_state:{name}.<pt|pth|pth.tar|bin>
+    ~uncounted:{name}.<pt|pth|pth.tar|bin> ~rolling_uncounted:{name}.<pt|pth|pth.tar|bin>
+    ~counted:{name}.<pt|pth|pth.tar|bin> ~rolling_counted:{name}.<pt|pth|pth.tar|bin>
+    ~weights:{name}.<pt|pth|pth.tar|bin> ~rolling_weights:{name}.<pt|pth|pth.tar|bin>
+    ~optimizer:{name}.<pt|pth|pth.tar|bin> ~rolling_optimizer:{name}.<pt|pth|pth.tar|bin>
+    ~optimizer_counted:{name}.<pt|pth|pth.tar|bin> ~rolling_optimizer_counted:{name}.<pt|pth|pth.tar|bin>
+    ~progress:{name}.<pt|pth|pth.tar|bin> ~rolling_progress:{name}.<pt|pth|pth.tar|bin>
+    ~other:{name}.<pt|pth|pth.tar|bin> ~rolling_other:{name}.<pt|pth|pth.tar|bin>
 """
 """Module, name and notes of each layout; below it its directories, and in each its pieces, in their order."""
 WEAK, DESCRIBED = "~", "?"

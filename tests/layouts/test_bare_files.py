@@ -75,6 +75,17 @@ def plain(step: int) -> bytes:
     return safetensors_save({"w": tensor(step)}, {"format": "pt"})
 
 
+@cache
+def wide(tensors: int) -> bytes:
+    """Of 1 a model's weights, of 3 as long as these with the state of their optimizer."""
+    return saved({f"w{i}": torch.arange(4096.0) + i for i in range(tensors)})
+
+
+def no_end(data: bytes) -> bytes:
+    """A file that is as long as it was, and cannot be read."""
+    return data[:-30] + bytes(30)
+
+
 def put(root: Path, files: Mapping[str, bytes]) -> str:
     """Write the files one after the other, ten minutes between two saves: files of one number, and pairs that
     are written over, are of one save.
@@ -139,6 +150,15 @@ CASES = {
     "written over": Case({"last.pt": full(300), "best.pt": weights(100)}, ["last.pt"]),
     "last is ahead": Case({"step_100.pt": full(100), "step_200.pt": full(200), "last.pt": full(250)}, ["last.pt"]),
     "last is a copy": Case({"step_100.pt": full(100), "step_200.pt": full(200), "last.pt": full(200)}, ["step_200.pt"]),
+    "weights of each epoch, and all of the last": Case({"epoch_1.pth": weights(1), "epoch_2.pth": weights(2), "latest.pth": epochs(2)}, ["latest.pth"]),
+    "weights of each step, and all of the last": Case(
+        {"model_100.pt": weights(100), "model_200.pt": weights(200), "training_state.pt": full(200)}, ["training_state.pt"]
+    ),
+    "all of the last is damaged": Case({"model_100.pt": wide(1), "model_200.pt": wide(1), "latest.pt": no_end(wide(3))}, 4),
+    "a larger one from before the run is damaged": Case(
+        {"base.pt": no_end(wide(3)), "model_100.pt": wide(1), "model_200.pt": wide(1)}, ["model_200.pt"]
+    ),
+    "last of weights alone is damaged": Case({"model_100.pt": weights(100), "model_200.pt": weights(200), "last.pt": no_end(weights(200))}, ["model_200.pt"]),
     "last tells nothing": Case({"step_100.pt": uncounted(100), "step_200.pt": uncounted(200), "last.pt": uncounted(250)}, 2),
     "an optimizer tells it": Case(
         {n: saved({"model": {"w": tensor(k)}, "optimizer": adam(k)}) for n, k in (("step_100.pt", 100), ("step_200.pt", 200), ("last.pt", 250))}, ["last.pt"]
