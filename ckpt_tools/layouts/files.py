@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import read_bare_name
+from ckpt_tools.layouts.common.bare_names import bare_name_of
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -201,7 +201,7 @@ def _lost_beside_weights(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterato
     run = [p for o in (c, *others) if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind) for p in o.parts]
     begun = min(p.mtime_ns for p in run if p.piece not in _NAMES)  # what is older was there before the run
     for p in run:
-        unread = p.piece in _NAMES and not read_bare_name(p.path.rpartition("/")[2]).numbered
+        unread = p.piece in _NAMES and not bare_name_of(p).numbered
         if unread and p.size > _MORE * size and p.mtime_ns >= begun:
             name = p.path.rpartition("/")[2]
             text = f"it holds no optimizer's state, and {name}, which cannot be read, may: it is larger"
@@ -253,6 +253,8 @@ def _lacking(c: Checkpoint, what: str, who: Checkpoint | None) -> Finding:
 
 
 def _name(c: Checkpoint) -> str:
+    if c.parts[0].home:
+        return c.path.rpartition("/")[2]
     names = [p.path.rpartition("/")[2] for p in c.parts]
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more of its step"
 
@@ -290,7 +292,7 @@ def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
 
 def _named(p: Part) -> Steps:
     """The step or epoch that a part's own name tells, where it is what the part is taken for."""
-    told = read_bare_name(p.path.rpartition("/")[2])
+    told = bare_name_of(p)
     step, epoch = told.step, told.epoch
     if step is None and told.number == p.step:
         step = told.number
@@ -395,6 +397,10 @@ LAYOUT = Layout(
         (
             "a number in a name is a step unless the content makes it an epoch; other words in it name a run "
             "of its own"
+        ),
+        (
+            "a directory is one save where its name counts steps, epochs or saves (step_100, ckpt-100), and"
+            " its files count nothing else"
         ),
         "a .npz or .npy is a checkpoint where its name says so: of others nobody knows whether they are data",
         "what joblib keeps is taken for a model, whatever its classes are",

@@ -1302,82 +1302,114 @@ rank_files rank-files
     model:[<model|weights|state_dict|model_state|model_states|pytorch_model>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><model|weights|state_dict|model_state|model_states|pytorch_model>].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_model:<model|weights|state_dict|model_state|model_states|pytorch_model>.<pt|pth|bin|ckpt|safetensors>
+  [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/<model|weights|state_dict|model_state|model_states|pytorch_model>/
+    below_model:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
     shared_model:<model|weights|state_dict|model_state|model_states|pytorch_model>.<pt|pth|bin|ckpt|safetensors>
     optimizer:[<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_optimizer:<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>.<pt|pth|bin|ckpt|safetensors>
+  [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>/
+    below_optimizer:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
     shared_optimizer:<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>.<pt|pth|bin|ckpt|safetensors>
     scheduler:[<scheduler|lr_scheduler|sched>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><scheduler|lr_scheduler|sched>].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_scheduler:<scheduler|lr_scheduler|sched>.<pt|pth|bin|ckpt|safetensors>
+  [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/<scheduler|lr_scheduler|sched>/
+    below_scheduler:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
     shared_scheduler:<scheduler|lr_scheduler|sched>.<pt|pth|bin|ckpt|safetensors>
     rng:[<rng|rng_state|rng_states|random_state|random_states>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><rng|rng_state|rng_states|random_state|random_states>].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_rng:<rng|rng_state|rng_states|random_state|random_states>.<pt|pth|bin|ckpt|safetensors>
+  [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/<rng|rng_state|rng_states|random_state|random_states>/
+    below_rng:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
     shared_rng:<rng|rng_state|rng_states|random_state|random_states>.<pt|pth|bin|ckpt|safetensors>
-    state:[<state|states|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><state|states|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>].<pt|pth|bin|ckpt|safetensors>
+    state:[<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
-    inner_state:<state|states|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>.<pt|pth|bin|ckpt|safetensors>
+    inner_state:<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>.<pt|pth|bin|ckpt|safetensors>
+  [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>/
+    below_state:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
-    shared_state:<state|states|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>.<pt|pth|bin|ckpt|safetensors>
+    shared_state:<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>.<pt|pth|bin|ckpt|safetensors>
     data:[<data|dataloader|loader|sampler|dataset>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><data|dataloader|loader|sampler|dataset>].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_data:<data|dataloader|loader|sampler|dataset>.<pt|pth|bin|ckpt|safetensors>
+  [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/<data|dataloader|loader|sampler|dataset>/
+    below_data:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
     shared_data:<data|dataloader|loader|sampler|dataset>.<pt|pth|bin|ckpt|safetensors>
     ema:[<ema|ema_model|model_ema>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><ema|ema_model|model_ema>].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_ema:<ema|ema_model|model_ema>.<pt|pth|bin|ckpt|safetensors>
+  [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/<ema|ema_model|model_ema>/
+    below_ema:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
     shared_ema:<ema|ema_model|model_ema>.<pt|pth|bin|ckpt|safetensors>
     scaler:[<scaler|grad_scaler>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><scaler|grad_scaler>].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_scaler:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors>
+  [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/<scaler|grad_scaler>/
+    below_scaler:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
     shared_scaler:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors> other:{name}.<pt|pth|bin>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
     model_epoch:[<model|weights|state_dict|model_state|model_states|pytorch_model>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><model|weights|state_dict|model_state|model_states|pytorch_model>].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_model_epoch:<model|weights|state_dict|model_state|model_states|pytorch_model>.<pt|pth|bin|ckpt|safetensors>
+  <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/<model|weights|state_dict|model_state|model_states|pytorch_model>/
+    below_model_epoch:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
     shared_model_epoch:<model|weights|state_dict|model_state|model_states|pytorch_model>.<pt|pth|bin|ckpt|safetensors>
     optimizer_epoch:[<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_optimizer_epoch:<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>.<pt|pth|bin|ckpt|safetensors>
+  <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>/
+    below_optimizer_epoch:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
     shared_optimizer_epoch:<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>.<pt|pth|bin|ckpt|safetensors>
     scheduler_epoch:[<scheduler|lr_scheduler|sched>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><scheduler|lr_scheduler|sched>].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_scheduler_epoch:<scheduler|lr_scheduler|sched>.<pt|pth|bin|ckpt|safetensors>
+  <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/<scheduler|lr_scheduler|sched>/
+    below_scheduler_epoch:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
     shared_scheduler_epoch:<scheduler|lr_scheduler|sched>.<pt|pth|bin|ckpt|safetensors>
     rng_epoch:[<rng|rng_state|rng_states|random_state|random_states>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><rng|rng_state|rng_states|random_state|random_states>].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_rng_epoch:<rng|rng_state|rng_states|random_state|random_states>.<pt|pth|bin|ckpt|safetensors>
+  <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/<rng|rng_state|rng_states|random_state|random_states>/
+    below_rng_epoch:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
     shared_rng_epoch:<rng|rng_state|rng_states|random_state|random_states>.<pt|pth|bin|ckpt|safetensors>
-    state_epoch:[<state|states|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><state|states|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>].<pt|pth|bin|ckpt|safetensors>
+    state_epoch:[<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
-    inner_state_epoch:<state|states|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>.<pt|pth|bin|ckpt|safetensors>
+    inner_state_epoch:<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>.<pt|pth|bin|ckpt|safetensors>
+  <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>/
+    below_state_epoch:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
-    shared_state_epoch:<state|states|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>.<pt|pth|bin|ckpt|safetensors>
+    shared_state_epoch:<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>.<pt|pth|bin|ckpt|safetensors>
     data_epoch:[<data|dataloader|loader|sampler|dataset>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><data|dataloader|loader|sampler|dataset>].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_data_epoch:<data|dataloader|loader|sampler|dataset>.<pt|pth|bin|ckpt|safetensors>
+  <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/<data|dataloader|loader|sampler|dataset>/
+    below_data_epoch:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
     shared_data_epoch:<data|dataloader|loader|sampler|dataset>.<pt|pth|bin|ckpt|safetensors>
     ema_epoch:[<ema|ema_model|model_ema>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><ema|ema_model|model_ema>].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_ema_epoch:<ema|ema_model|model_ema>.<pt|pth|bin|ckpt|safetensors>
+  <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/<ema|ema_model|model_ema>/
+    below_ema_epoch:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
     shared_ema_epoch:<ema|ema_model|model_ema>.<pt|pth|bin|ckpt|safetensors>
     scaler_epoch:[<scaler|grad_scaler>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><scaler|grad_scaler>].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
     inner_scaler_epoch:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors>
+  <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/<scaler|grad_scaler>/
+    below_scaler_epoch:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
     shared_scaler_epoch:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors> other_epoch:{name}.<pt|pth|bin>
 

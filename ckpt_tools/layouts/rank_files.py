@@ -1,5 +1,5 @@
 """A training loop of one's own, where each rank saves its file: ``step_N/rank_R.pt``, or one for each kind of
-state (``optim_rank_R.pt``). Only in directories in which no framework has a file.
+state (``optim_rank_R.pt``, ``optim/rank_R.pt``). Only in directories in which no framework has a file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _WORDS = (
     ("optimizer", "optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states"),
     ("scheduler", "scheduler|lr_scheduler|sched"),
     ("rng", "rng|rng_state|rng_states|random_state|random_states"),
-    ("state", "state|states|train_state|trainer_state|training_state|extra_state|extra|meta|metadata"),
+    (
+        "state",
+        "state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata",
+    ),
     ("data", "data|dataloader|loader|sampler|dataset"),
     ("ema", "ema|ema_model|model_ema"),
     ("scaler", "scaler|grad_scaler"),
@@ -63,6 +66,9 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         yield replace(saved, sharded=role == "rng")
         yield replace(
             saved, sharded=role == "rng", name=f"inner_{role}{mark}", template=f"{home}/{_RANK}/{word}{_END}"
+        )
+        yield replace(
+            saved, sharded=role == "rng", name=f"below_{role}{mark}", template=f"{home}/{word}/{_RANK}{_END}"
         )
         once = Piece(f"shared_{role}{mark}", role, f"{home}/{word}{_END}", FORMATS, shared=True)
         yield replace(once, companion=True, inside=True)

@@ -13,13 +13,14 @@ from typing import NamedTuple
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
-from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name, stem_of
+from ckpt_tools.layouts.common.bare_names import BareName, bare_name_of, is_under_way, stem_of
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.step_folders import in_step_folders
 
 _MOST = 512
 """Files of a directory that are inspected, the newest ones: who keeps thousands beside each other keeps data
@@ -84,7 +85,7 @@ def settle_bare_files(s: Session) -> None:
     of them.
     """
     by_home: dict[str, list[Part]] = defaultdict(list)
-    for p in s.found.parts:
+    for p in in_step_folders(s.found.parts):
         by_home[p.base].append(p)
     kept: list[Part] = []
     for parts in by_home.values():
@@ -100,7 +101,7 @@ def settle_bare_files(s: Session) -> None:
 
 def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
     """The file by its name and content; None where neither is that of a checkpoint."""
-    name = read_bare_name(p.path.rpartition("/")[2])
+    name = bare_name_of(p)
     if p.path.endswith(_MAY_BE_DATA) and not name.calls_it_a_state:
         s.make_bare(p)
         return None
@@ -319,6 +320,7 @@ def _parts_of(save: Sequence[_Bare]) -> Iterator[Part]:
             prefix=stem_of(first.part.path.rpartition("/")[2]) if b.rolling else words,
             step=step,
             epoch=epoch,
+            unfinished=is_under_way(b.part.home),
         )
 
 

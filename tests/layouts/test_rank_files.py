@@ -32,7 +32,7 @@ HOMES = (
     "epoch_{}",
 )
 RANKS = ("rank_{}", "rank{}", "rank-{:05d}", "rank_{}_of_{}")
-FORMS = ("{role}_{rank}", "{rank}_{role}", "{role}.{rank}", "{rank}/{role}")
+FORMS = ("{role}_{rank}", "{rank}_{role}", "{role}.{rank}", "{rank}/{role}", "{role}/{rank}")
 ROLES = ("model", "optim", "rng", "trainer_state")
 
 

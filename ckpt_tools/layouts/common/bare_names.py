@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from ckpt_tools.model.part import Kind
+from ckpt_tools.model.part import Kind, Part
 
 
 class BareName(NamedTuple):
@@ -192,6 +192,8 @@ _GLUED = frozenset(
 )
 """Words whose number is part of a name, and no measure of progress."""
 _KNOWN = frozenset({*_UNITS, *_ROLES, *_KINDS, *_ALIASES, *_PLAIN, *_METRICS, *_GLUED})
+_UNDER_WAY = frozenset({"tmp", "temp", "incomplete", "partial"})
+"""Words in the name of a directory into which a save is still being written."""
 _TOKEN = re.compile(r"[a-z]+\d*|\d+[a-z]*")
 _SPLIT = re.compile(r"([a-z]+)(\d+)$|(\d+)([a-z]+)$")
 _DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])$")
@@ -232,6 +234,28 @@ def read_bare_name(name: str) -> BareName:
         shard=bool(re.search(r"\d-of-\d", stem)),
         noun=not _NOUNS.isdisjoint(tokens),
     )
+
+
+def bare_name_of(p: Part) -> BareName:
+    """What the name of a bare file says, and that of the directory that is its save."""
+    own = read_bare_name(p.name)
+    if not p.home:
+        return own
+    folder = read_bare_name(p.home.rpartition("/")[2])
+    return own._replace(
+        kind=folder.kind if own.kind is Kind.PERIODIC else own.kind,
+        step=folder.step,
+        epoch=folder.epoch,
+        number=folder.number,
+        alias=own.alias or folder.alias,
+        words=(*(word for word in folder.words if word not in _UNDER_WAY), *own.words),
+        noun=own.noun or folder.noun,
+    )
+
+
+def is_under_way(home: str) -> bool:
+    """Whether the name of a save's directory says that it is still being written."""
+    return bool(home) and not _UNDER_WAY.isdisjoint(read_bare_name(home.rpartition("/")[2]).words)
 
 
 class _Reader:

@@ -1,0 +1,74 @@
+"""Directories of which each is one save of a training loop of one's own: ``step_100/model.pt`` and
+``step_100/optimizer.pt`` are of one run with ``step_200/``, as ``model_100.pt`` is with ``model_200.pt``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from os.path import basename, dirname
+
+from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name
+from ckpt_tools.model.part import Kind, Part
+
+_SAVES = frozenset({"ckpt", "checkpoint", "chkpt", "chkpnt", "cp", "save", "snapshot"})
+"""Words before a number of which nobody can say what it counts, only that it counts saves."""
+_WORD = re.compile("[a-z]+")
+
+
+def in_step_folders(parts: Iterable[Part]) -> list[Part]:
+    """The parts, each below such a directory as one of the run above it, with that directory as its home."""
+    by_base: dict[str, list[Part]] = defaultdict(list)
+    for p in parts:
+        by_base[p.base].append(p)
+    above = {at for base in by_base for at in _above(base)}
+    lone = {base: read_bare_name(basename(base)) for base in by_base if base not in above}
+    counted = {base for base, name in lone.items() if _counts(name) and _is_save(by_base[base], name)}
+    counting = {dirname(base) for base in counted}
+    rolling = {
+        base
+        for base, name in lone.items()
+        if dirname(base) in counting and _is_rolling(name) and _is_save(by_base[base], name)
+    }
+    folders = counted | rolling
+    return [p for base, same in by_base.items() for p in (map(_at_home, same) if base in folders else same)]
+
+
+def _above(path: str) -> Iterable[str]:
+    while (up := dirname(path)) != path:
+        yield up
+        path = up
+
+
+def _counts(name: BareName) -> bool:
+    """Whether a directory is called after a step or an epoch; ``model_2`` and ``run_2`` may be anything."""
+    return (name.step, name.epoch) != (None, None) or (
+        name.number is not None and not _SAVES.isdisjoint(_WORD.findall(name.pattern.lower()))
+    )
+
+
+def _is_rolling(name: BareName) -> bool:
+    """Whether a directory beside those is called as the last or the best of them."""
+    said = bool(name.alias) or name.kind is not Kind.PERIODIC
+    return said and not name.numbered and not name.words
+
+
+def _is_save(parts: Iterable[Part], folder: BareName) -> bool:
+    """Whether the files in a directory may be of one save: they count nothing of their own, and lie below the
+    root.
+    """
+    numbers = {folder.step, folder.epoch, folder.number}
+    models = 0
+    for p in parts:
+        own = read_bare_name(p.name)
+        if own.shard or p.run == "." or basename(p.run) != basename(p.base):
+            return False
+        if not {n for n in (own.step, own.epoch, own.number) if n is not None} <= numbers:
+            return False
+        models += not own.role
+    return folder.numbered or models == 1
+
+
+def _at_home(p: Part) -> Part:
+    return p._replace(base=dirname(p.base), home=p.base, run=dirname(p.run) or ".")
