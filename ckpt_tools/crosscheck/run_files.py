@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.crosscheck.pages import Pages, prints
+from ckpt_tools.formats import names
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind, Part
@@ -76,9 +77,11 @@ def place(p: Part) -> object:
 
 
 def judged(p: Part, s: Session) -> bool:
-    """Whether a copy in this place would be loaded, and is no damaged file anyway."""
+    """Whether a copy in this place would be loaded, and is no damaged file anyway. Texts of a few digits are
+    equal by chance.
+    """
     piece, report = s.layouts.piece_of(p), s.reports.get(p.path)
-    if report is None or p.size <= 0 or piece.constant:
+    if report is None or p.size <= 0 or piece.constant or names.is_text(report.format):
         return False
     return piece.loaded and report.verdict is not Verdict.BROKEN
 

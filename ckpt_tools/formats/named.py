@@ -64,6 +64,8 @@ CHECKSUM_NAMES = (
 )
 """Names of files with a digest for each of several files, or with the one of the file beside them."""
 MANIFESTS = "manifests"
+TEXTS = "texts"
+"""The family of formats that are plain text, as what else is not: only a name or a place says that it is."""
 LISTS = frozenset({MANIFESTS, "seals"})
 """Families that know digests of files, and not what these are."""
 """The family of formats that only say what others held: none is a checkpoint, or a part of one."""
@@ -118,6 +120,7 @@ NAMED = (
     Named("wandb_manifest", MANIFESTS, (), r"(?:wandb_)?manifest\.json", True, state=False),
     Named("dvc", MANIFESTS, (), r".+\.dvc", True, state=False),
     Named("model_signing", MANIFESTS, (), r"(?:.+\.)?model\.sig|.+\.sig", True, state=False),
+    Named("text_member", TEXTS, (), r"CKPT\.yaml"),
 )
 """In the order in which magics are tried, most specific first."""
 
@@ -179,7 +182,7 @@ class Names:
 
     @cached_property
     def told_by_magic(self) -> tuple[str, ...]:
-        return tuple(row.name for row in self.named if row.family != MANIFESTS)
+        return tuple(row.name for row in self.named if row.family not in (MANIFESTS, TEXTS))
 
     @cached_property
     def _stateless(self) -> frozenset[str]:
@@ -236,6 +239,10 @@ class Names:
     def holds_state(self, format_name: str) -> bool:
         """Whether only a training run writes files of a format."""
         return format_name not in self._stateless
+
+    def is_text(self, format_name: str | None) -> bool:
+        """Whether files of a format are plain text that nothing tells from other text."""
+        return format_name is not None and self.family.get(format_name) == TEXTS
 
     def is_manifest(self, name: str) -> bool:
         """Whether a file of this name only says what others held, and is a part of none of their layouts."""

@@ -58,6 +58,7 @@ ORDER = (
     "onnx",
     "saved_model",
     "torchtune",
+    "speechbrain",
     "safetensors_set",
     "numpy_steps",
     "rank_files",  # names that training loops of one's own give

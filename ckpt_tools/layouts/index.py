@@ -1271,6 +1271,12 @@ torchtune torchtune
     adapter:adapter_model.safetensors adapter_pt:adapter_model.<pt|bin>
     config:<config|generation_config|adapter_config|tokenizer|tokenizer_config>.json
 
+speechbrain speechbrain
+  CKPT+{name}/
+    meta:CKPT.yaml brain:brain.ckpt counter:<counter|epoch_counter|epoch|epochs>.ckpt
+    data:dataloader-{name}.ckpt model:<model|modules>.ckpt optimizer:<optimizer|opt>.ckpt
+    state:{name}.ckpt
+
 safetensors_set sharded-safetensors
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
     index_step:{prefix}.safetensors.index.json shard_step:{prefix}-{shard:05d}-of-{of:05d}.safetensors

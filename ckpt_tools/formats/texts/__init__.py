@@ -1,0 +1,1 @@
+"""Plain text that belongs to checkpoints."""

@@ -1,0 +1,107 @@
+"""Plain text that checkpoints consist of: a number, labels, or YAML of one value a line, as SpeechBrain keeps
+its counters and ``CKPT.yaml``.
+
+Facts: speechbrain 1.1.2 (utils/checkpoints.py _save_checkpoint_metafile, core.py Brain._save,
+utils/epoch_loop.py EpochCounter, dataio/dataloader.py, dataio/encoder.py); PyYAML writes a line end after the
+last value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.tensors import remember
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level, Scalar
+from ckpt_tools.storage import Source
+
+NAMES = r"CKPT\.yaml"
+_MAX_SIZE = 64 << 20
+_MAX_LINES = 10_000
+"""Lines of which the values are kept; labels may be many more."""
+_CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")
+_BINARY = re.compile(_CONTROL.pattern.encode())
+_VALUE = re.compile(r"([A-Za-z_][\w.-]{0,99}): ([^\s#'\"\[{&*!|>][^\n]{0,200})")
+_WHOLE = re.compile(r"-?\d{1,18}")
+_REAL = re.compile(r"-?\d{1,30}(?:\.\d{0,30})?(?:e[+-]?\d{1,3})?")
+_META = "# yamllint disable\n"
+"""How each CKPT.yaml begins."""
+_NEEDED = {"CKPT.yaml": ("end-of-epoch", "unixtime"), "brain.ckpt": ("step",)}
+"""Without these SpeechBrain finds no checkpoint, or does not load it; by the name of the file."""
+
+
+_LABEL = re.compile(r"[^\n]{1,200} => ")
+"""How the labels of an encoder begin."""
+
+
+def _magic(head: bytes) -> bool:
+    """No page of HTML, and nothing that a pickle or an archive of torch begins with, however short."""
+    return bool(head) and not head.startswith((b"<", b"PK", b"\x80")) and _BINARY.search(head) is None
+
+
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Text from the first byte to the last, and the values that tell progress. Reads the whole file."""
+    text = _text(source)
+    top = dict[str, Scalar]()
+    for line in text.split("\n", _MAX_LINES)[:_MAX_LINES]:
+        if m := _VALUE.fullmatch(line.rstrip()):
+            top[m[1]] = _scalar(m[2])
+    if _WHOLE.fullmatch(text.strip()):
+        top["value"] = int(text)
+    anatomy.keys |= top.keys()
+    for key, value in top.items():
+        remember(anatomy.metadata, key, value)
+    name = "CKPT.yaml" if text.startswith(_META) else source.path.rpartition("/")[2]
+    needed = _NEEDED.get(name, ())
+    if gone := [key for key in needed if key not in top]:
+        why = f"there is no {' and no '.join(gone)}, which SpeechBrain writes"
+        yield finding("bad-header" if text.endswith("\n") else "truncated", why, offset=source.size)
+    elif (needed or _LABEL.match(text)) and not text.endswith("\n"):
+        why = "the text does not end with the line end that SpeechBrain always writes"
+        yield finding("truncated", why, offset=source.size)
+    what = "text: only that it is text is checked, not what it says"
+    anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
+
+
+def _text(source: Source) -> str:
+    """The whole file, of which every byte must be text."""
+    if source.size > _MAX_SIZE:
+        raise Damage("too-complex", f"a text of {source.size} bytes: none that is kept so is so long", 0)
+    data = source.read(0, source.size)
+    if m := _BINARY.search(data):
+        rest = data[m.start() :].count(0) == len(data) - m.start()
+        why = f"{'zeros' if rest else f'a byte 0x{data[m.start()]:02x}'} in what is text before"
+        raise Damage("zero-filled" if rest else "bad-header", why, m.start())
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise Damage("bad-header", f"the text is no UTF-8: {e.reason}", e.start) from None
+
+
+def _scalar(text: str) -> Scalar:
+    """A value as YAML has it, where it is a number or a truth; else the text."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _REAL.fullmatch(text):
+        return float(text)
+    return {"true": True, "false": False}.get(text, text)
+
+
+FORMAT = Format(
+    name="text_member",
+    suffixes=(),
+    names=NAMES,
+    magic=_magic,
+    distinct=False,
+    checks={Level.STRUCTURE: _structure},
+    protects="nothing; every byte must be text",
+    limits=(
+        "a change that leaves text is not seen, nor a cut in a lone number, or at the end of a line",
+        "files of more than 64 MiB are not read",
+    ),
+    loader=None,
+    reference="speechbrain 1.1.2: utils/checkpoints.py, core.py, utils/epoch_loop.py, dataio/encoder.py",
+)

@@ -1,0 +1,73 @@
+"""SpeechBrain's Checkpointer: a directory ``CKPT+<time>+NN`` for each save, with ``CKPT.yaml`` and a file
+``<name>.ckpt`` for each object that is recovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.arrays import lost
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+
+TORCH = ("torch_zip", "torch_legacy")
+TEXT = ("text_member",)
+HOME = "CKPT+{name}"
+COUNTERS = "<counter|epoch_counter|epoch|epochs>"
+"""What recipes call their EpochCounter."""
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    """The Brain counts the steps of its optimizer, the counter of a recipe its epochs."""
+    epoch = whole(metadata.get("value")) if part.role == "counter" else None
+    return whole(metadata.get("optimizer_step")) if part.role == "progress" else None, epoch, None
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    for name in lost(c, beside, lambda o: frozenset(p.name for p in o.parts)):
+        text = f"there is no {name}, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)  # what Checkpointer.find_checkpoint() is to find
+
+
+def _pieces() -> Iterator[Piece]:
+    yield Piece("meta", "metadata", f"{HOME}/CKPT.yaml", TEXT, shared=True)
+    text = Piece("", "", "", (*TEXT, *TORCH), shared=True, required=False)  # or by a hook of the user's own
+    yield replace(text, name="brain", role="progress", template=f"{HOME}/brain.ckpt", step_from="content")
+    yield replace(text, name="counter", role="counter", template=f"{HOME}/{COUNTERS}.ckpt")
+    yield replace(text, name="data", role="data", template=f"{HOME}/dataloader-{{name}}.ckpt")
+    state = replace(text, formats=TORCH)
+    for role, names in (("model", "<model|modules>"), ("optimizer", "<optimizer|opt>")):
+        yield replace(state, name=role, role=role, template=f"{HOME}/{names}.ckpt")
+    yield replace(text, name="state", role="state", template=f"{HOME}/{{name}}.ckpt")
+
+
+LAYOUT = Layout(
+    name="speechbrain",
+    title="SpeechBrain Checkpointer",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    steps=_steps,
+    lost=_lost,
+    needs=("metadata",),
+    epoch_base=1,  # of EpochCounter; between two epochs it is the one under way
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "speechbrain 1.1.2: utils/checkpoints.py Checkpointer; core.py Brain._save(), "
+        "_save_intra_epoch_ckpt(); utils/epoch_loop.py EpochCounter"
+    ),
+    limits=(
+        "recover_if_possible() takes the newest unixtime there is: move a damaged one away, or give a view",
+        "CKPT.yaml is written first: of a lone save that died nothing tells that files are missing",
+        "what a recoverable's own hook writes must be a file of torch or a text",
+    ),
+)
