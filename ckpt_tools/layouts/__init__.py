@@ -59,6 +59,7 @@ ORDER = (
     "saved_model",
     "torchtune",
     "speechbrain",
+    "espnet",
     "safetensors_set",
     "numpy_steps",
     "rank_files",  # names that training loops of one's own give

@@ -45,7 +45,10 @@ STEPS = (
     "state.timestamp.Timestamp.batch",
     "state.timestamp.batch",
 )
-EPOCHS = ("epoch", "epoch_num", "current_epoch", "last_finished_epoch", "meta.epoch", "train_state.epoch")
+EPOCHS = (
+    *("epoch", "epoch_num", "current_epoch", "last_finished_epoch", "meta.epoch", "train_state.epoch"),
+    "reporter.epoch",  # ESPnet
+)
 _NAMES = {
     "torch": ("{name}.<pt|pth|pth.tar|bin>", TORCH),
     "ckpt": ("{name}.ckpt", (*TORCH, "mindspore_ckpt")),

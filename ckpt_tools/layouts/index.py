@@ -1277,6 +1277,11 @@ speechbrain speechbrain
     data:dataloader-{name}.ckpt model:<model|modules>.ckpt optimizer:<optimizer|opt>.ckpt
     state:{name}.ckpt
 
+espnet espnet
+  .
+    weights:{epoch}epoch.pth checkpoint:checkpoint.pth latest:latest.pth best:{name}.best.pth
+    average:{name}.ave.pth averaged:{name}.ave_{shard}best[.{name}].pth
+
 safetensors_set sharded-safetensors
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
     index_step:{prefix}.safetensors.index.json shard_step:{prefix}-{shard:05d}-of-{of:05d}.safetensors

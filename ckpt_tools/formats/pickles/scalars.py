@@ -34,6 +34,7 @@ _COUNTING = (
     "train_state",
     "optimizer_history",  # fairseq
     "extra_state.train_iterator",
+    "reporter",  # ESPnet
     "state.timestamp",  # Composer
     "state.timestamp.Timestamp",
 )

@@ -1,0 +1,70 @@
+"""ESPnet 2: ``checkpoint.pth``, all that training goes on from, written over after each epoch; beside it
+``Nepoch.pth``, the weights alone, and links and averages of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
+
+TORCH = ("torch_zip", "torch_legacy")
+STATE = "checkpoint"
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    epoch = whole(metadata.get("reporter.epoch"))
+    return None, part.epoch if epoch is None else epoch, None
+
+
+def _lacks(c: Checkpoint, _others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Weights are no state of training, and never stand in for it."""
+    for part in c.parts:
+        if part.piece != STATE:
+            text = f"{part.name} holds the weights alone: ESPnet resumes from checkpoint.pth and nothing else"
+            hint = "restore checkpoint.pth; a job that shall start from weights takes them by --init_param"
+            yield finding("missing-part", text, path=part.path, hint=hint)
+
+
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    return Resume(path or checkpoint.path, ("--resume", "true"))
+
+
+def _pieces() -> Iterator[Piece]:
+    weights = Piece("weights", "model", "{epoch}epoch.pth", TORCH, Kind.RELEASE, shared=True, required=False)
+    beside = replace(weights, companion=True, inside=True)
+    yield weights
+    yield replace(
+        beside, name=STATE, template="checkpoint.pth", kind=Kind.PERIODIC, required=True, step_from="content"
+    )
+    yield replace(beside, name="latest", template="latest.pth")
+    yield replace(beside, name="best", template="{name}.best.pth", kind=Kind.BEST)
+    yield replace(beside, name="average", template="{name}.ave.pth")
+    yield replace(beside, name="averaged", template="{name}.ave_{shard}best[.{name}].pth")
+
+
+LAYOUT = Layout(
+    name="espnet",
+    title="ESPnet 2",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    steps=_steps,
+    lacks=_lacks,
+    epoch_base=1,  # Nepoch.pth is written after epoch N
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "espnet2/train/trainer.py Trainer.run(), resume(); train/reporter.py Reporter.state_dict(); "
+        "main_funcs/average_nbest_models.py"
+    ),
+    limits=(
+        "ESPnet has one checkpoint.pth, so that there is no older one: where it is damaged a person must say",
+        "a directory without any Nepoch.pth is one of bare files",
+    ),
+)
