@@ -16,6 +16,9 @@ from ckpt_tools.model.plan import Resume
 
 TORCH = ("torch_zip", "torch_legacy")
 STATE = "checkpoint"
+TRAINING = frozenset({STATE, "weights", "latest"})
+CRITERION = "<train|valid>.{name}"
+"""A phase and what it measured: each run has a link to its best weights by one, and no other loop does so."""
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
@@ -23,10 +26,13 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return None, part.epoch if epoch is None else epoch, None
 
 
-def _lacks(c: Checkpoint, _others: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Weights are no state of training, and never stand in for it."""
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Weights are no state of training, and never stand in for it; without a trace of training they are an
+    export.
+    """
+    run = {p.piece for o in (c, *others) if (o.layout, o.run) == (c.layout, c.run) for p in o.parts}
     for part in c.parts:
-        if part.piece != STATE:
+        if part.piece != STATE and run & TRAINING:
             text = f"{part.name} holds the weights alone: ESPnet resumes from checkpoint.pth and nothing else"
             hint = "restore checkpoint.pth; a job that shall start from weights takes them by --init_param"
             yield finding("missing-part", text, path=part.path, hint=hint)
@@ -37,16 +43,17 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
-    weights = Piece("weights", "model", "{epoch}epoch.pth", TORCH, Kind.RELEASE, shared=True, required=False)
-    beside = replace(weights, companion=True, inside=True)
-    yield weights
+    chosen = Piece("best", "model", f"{CRITERION}.best.pth", TORCH, Kind.BEST, shared=True, required=False)
+    mean = replace(chosen, name="average", template=f"{CRITERION}.ave.pth", kind=Kind.RELEASE)
+    beside = replace(mean, companion=True, inside=True)
+    yield chosen
+    yield mean
+    yield replace(mean, name="averaged", template=f"{CRITERION}.ave_{{shard}}best[.{{name}}].pth")
+    yield replace(beside, name="weights", template="{epoch}epoch.pth")
+    yield replace(beside, name="latest", template="latest.pth")
     yield replace(
         beside, name=STATE, template="checkpoint.pth", kind=Kind.PERIODIC, required=True, step_from="content"
     )
-    yield replace(beside, name="latest", template="latest.pth")
-    yield replace(beside, name="best", template="{name}.best.pth", kind=Kind.BEST)
-    yield replace(beside, name="average", template="{name}.ave.pth")
-    yield replace(beside, name="averaged", template="{name}.ave_{shard}best[.{name}].pth")
 
 
 LAYOUT = Layout(
@@ -65,6 +72,6 @@ LAYOUT = Layout(
     ),
     limits=(
         "ESPnet has one checkpoint.pth, so that there is no older one: where it is damaged a person must say",
-        "a directory without any Nepoch.pth is one of bare files",
+        "a directory without a link to the best weights (valid.acc.best.pth) is one of bare files",
     ),
 )

@@ -1279,8 +1279,9 @@ speechbrain speechbrain
 
 espnet espnet
   .
-    weights:{epoch}epoch.pth checkpoint:checkpoint.pth latest:latest.pth best:{name}.best.pth
-    average:{name}.ave.pth averaged:{name}.ave_{shard}best[.{name}].pth
+    best:<train|valid>.{name}.best.pth average:<train|valid>.{name}.ave.pth
+    averaged:<train|valid>.{name}.ave_{shard}best[.{name}].pth weights:{epoch}epoch.pth latest:latest.pth
+    checkpoint:checkpoint.pth
 
 safetensors_set sharded-safetensors
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/

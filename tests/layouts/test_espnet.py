@@ -38,9 +38,24 @@ def test_a_state_of_its_own_beside_no_weights_is_a_bare_file(out: Path, tmp_path
     assert (made.checkpoint.layout, made.checkpoint.epoch) == ("files", 4)
 
 
-def test_weights_named_as_the_root_are_asked_for_in_full(out: Path) -> None:
-    with pytest.raises(errors.NoneUsable) as caught:
-        plan(str(out / "3epoch.pth"))
-    assert caught.value.plan is not None
-    hints = {f.hint for r in caught.value.plan.rejected for f in r.findings}
-    assert any("--init_param" in (hint or "") for hint in hints)
+def test_weights_that_are_named_are_asked_for(out: Path) -> None:
+    made = plan(str(out / "3epoch.pth"))
+    assert [Path(f.path).name for f in made.shared] == ["3epoch.pth"]
+
+
+def test_an_average_without_a_trace_of_training_is_an_export(out: Path, tmp_path: Path) -> None:
+    home = tmp_path / "zoo"
+    home.mkdir()
+    shutil.copy2(out / "valid.loss.ave_2best.pth", home)
+    made = plan(str(home))
+    assert made.checkpoint is not None
+    assert (made.checkpoint.layout, made.checkpoint.kind) == ("espnet", "release")
+
+
+def test_a_loop_that_saves_all_of_its_state_under_such_names_goes_on(out: Path, tmp_path: Path) -> None:
+    home = tmp_path / "own"
+    home.mkdir()
+    shutil.copy2(out / "checkpoint.pth", home / "4epoch.pth")
+    made = plan(str(home))
+    assert made.checkpoint is not None
+    assert (made.checkpoint.layout, made.checkpoint.kind, made.checkpoint.epoch) == ("files", "periodic", 4)
