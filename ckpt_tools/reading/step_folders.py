@@ -42,7 +42,11 @@ def _above(path: str) -> Iterable[str]:
 
 
 def _counts(name: BareName) -> bool:
-    """Whether a directory is called after a step or an epoch; ``model_2`` and ``run_2`` may be anything."""
+    """Whether a directory is called after a step or an epoch; ``model_2`` and ``run_2`` may be anything, and
+    ``step_2_ema`` is a part of a save.
+    """
+    if name.role:
+        return False
     return (name.step, name.epoch) != (None, None) or (
         name.number is not None and not _SAVES.isdisjoint(_WORD.findall(name.pattern.lower()))
     )
@@ -51,7 +55,7 @@ def _counts(name: BareName) -> bool:
 def _is_rolling(name: BareName) -> bool:
     """Whether a directory beside those is called as the last or the best of them."""
     said = bool(name.alias) or name.kind is not Kind.PERIODIC
-    return said and not name.numbered and not name.words
+    return said and not (name.numbered or name.words or name.role)
 
 
 def _is_save(parts: Iterable[Part], folder: BareName) -> bool:

@@ -93,6 +93,10 @@ CASES = {
     "two prefixes": Case({"bert_step_1/state.pt": full(1), "gpt_step_2/state.pt": full(2)}, 2),
     "steps of a recipe": Case({"step1_sft/state.pt": full(90), "step2_reward/state.pt": full(30)}, 2),
     "members of an ensemble": Case({"model_1/state.pt": full(90), "model_2/state.pt": full(30)}, 2),
+    "an average of each": Case(
+        {f"step_{n}{of}/model.pt": weights(n + len(of)) for n in (1, 2) for of in ("", "_ema")}, 2
+    ),
+    "two programs": Case({f"{word}_{n}/state.pt": full(n) for n in (1, 2) for word in ("step", "iter")}, 2),
     "numbers alone": Case({"100/state.pt": full(100), "200/state.pt": full(200)}, 2),
     "files count something else": Case(
         {f"epoch_{n}/ckpt_{m}.pt": full(10 * n + m) for n in (1, 2) for m in (7, 8)}, 2

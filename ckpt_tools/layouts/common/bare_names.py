@@ -249,6 +249,7 @@ def bare_name_of(p: Part) -> BareName:
         number=folder.number,
         alias=own.alias or folder.alias,
         words=(*(word for word in folder.words if word not in _UNDER_WAY), *own.words),
+        pattern=f"{folder.pattern}_{own.pattern}",
         noun=own.noun or folder.noun,
     )
 
