@@ -163,9 +163,12 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """The same where a training loop saves all of it each time, as far as the saves on both sides tell."""
-    if c.kind is Kind.PERIODIC and len(beside) > 1:
-        yield from (replace(f, severity=Severity.WARNING) for f in _lacks(c, beside))
+    """The same where a training loop saves all of it each time, as far as the saves on both sides tell: a
+    file that is written over may hold more than those that are kept.
+    """
+    kept = [o for o in beside if not any(p.piece.startswith(_ROLLING) for p in o.parts)]
+    if c.kind is Kind.PERIODIC and len(kept) > 1:
+        yield from (replace(f, severity=Severity.WARNING) for f in _lacks(c, kept))
 
 
 def _of_ranks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:

@@ -150,6 +150,9 @@ CASES = {
     "written over": Case({"last.pt": full(300), "best.pt": weights(100)}, ["last.pt"]),
     "last is ahead": Case({"step_100.pt": full(100), "step_200.pt": full(200), "last.pt": full(250)}, ["last.pt"]),
     "last is a copy": Case({"step_100.pt": full(100), "step_200.pt": full(200), "last.pt": full(200)}, ["step_200.pt"]),
+    "weights of many epochs, and all of the last": Case(
+        {**{f"epoch_{n}.pth": weights(n) for n in (1, 2, 3, 4)}, "latest.pth": epochs(4)}, ["latest.pth"]
+    ),
     "weights of each epoch, and all of the last": Case({"epoch_1.pth": weights(1), "epoch_2.pth": weights(2), "latest.pth": epochs(2)}, ["latest.pth"]),
     "weights of each step, and all of the last": Case(
         {"model_100.pt": weights(100), "model_200.pt": weights(200), "training_state.pt": full(200)}, ["training_state.pt"]
@@ -205,6 +208,7 @@ def test_which_files_are_loaded(case: Case, tmp_path: Path) -> None:
         "best is newer and has weights alone",
         "halves",
         "everything apart",
+        "weights of many epochs, and all of the last",
         "weights alone",
         "one run of a name",
         "last is a copy",
