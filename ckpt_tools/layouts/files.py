@@ -164,11 +164,17 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """The same where a training loop saves all of it each time, as far as the saves on both sides tell: a
-    file that is written over may hold more than those that are kept.
+    file that is written over may hold an optimizer's state although those that are kept never do.
     """
-    kept = [o for o in beside if not any(p.piece.startswith(_ROLLING) for p in o.parts)]
-    if c.kind is Kind.PERIODIC and len(kept) > 1:
-        yield from (replace(f, severity=Severity.WARNING) for f in _lacks(c, kept))
+    like = [o for o in beside if not _holds_more(o, c)]
+    if c.kind is Kind.PERIODIC and len(like) > 1:
+        yield from (replace(f, severity=Severity.WARNING) for f in _lacks(c, like))
+
+
+def _holds_more(rolling: Checkpoint, c: Checkpoint) -> bool:
+    mine, its = holds_of(c), holds_of(rolling)
+    over = any(p.piece.startswith(_ROLLING) for p in rolling.parts)
+    return over and mine is not None and its is not None and its.optimizer and not mine.optimizer
 
 
 def _of_ranks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:

@@ -57,7 +57,7 @@ LIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "a variable": lambda resume: resume["env"].update(LD_PRELOAD="evil"),
     "another tag": lambda resume: resume["env"].update(CKPT_TAG="../evil"),
     "arguments elsewhere": lambda resume: resume.update(
-        args=[a.replace("/", "/evil/", 1) for a in resume["args"]] or ["evil"]
+        args=[a.replace("/", "/evil/", 1) if "/" in a else f"{a}/evil" for a in resume["args"]] or ["evil"]
     ),
 }
 
@@ -70,9 +70,9 @@ def test_what_a_layout_does_not_say_is_refused(layout: str, tmp_path: Path) -> N
     for name, lie in LIES.items():
         changed = json.loads(json.dumps(told))
         lie(changed["resume"])
+        assert changed != told, name
         with pytest.raises(Invalid):
             derived.check(changed, root)
-        assert changed != told, name
 
 
 def test_every_layout_is_tried() -> None:

@@ -29,10 +29,10 @@ from ckpt_tools.model.selection import Selection
 
 FIRST = Selection(allow_none=True, level=Level.STRUCTURE)
 TRACKERS = {layout.tracker for layout in LAYOUTS} - {None}
-VAGUE = {"json_member", "mcore_integrity", "mindspore_strategy", "npy", "npz", "eqx"} | {
+VAGUE = {"json_member", "mcore_integrity", "mindspore_strategy", "npy", "npz", "eqx", "text_member"} | {
     row.name for row in NAMED if row.family == MANIFESTS
 }
-"""Their magics are those of any JSON or protobuf, or of data; no save writes one of them alone, under a name
+"""Their magics are those of any text, JSON or protobuf, or of data; no save writes one of them alone, under a name
 that says nothing.
 """
 

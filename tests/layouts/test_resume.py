@@ -28,6 +28,7 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import FileLoad, LoadPlan
 
 OURS_ALONE = {
+    "text_member",
     "tf_bundle",
     "ocdbt",
     "orbax_tree",
@@ -53,6 +54,7 @@ FLAGS = {
     "colossalai": ("--load_checkpoint",),
     "deepspeed": ("--load_dir", "--tag"),
     "deepspeed-universal": ("--load_dir", "--tag", "--universal-checkpoint"),
+    "espnet": ("--resume",),
     "fairseq": ("--restore-file",),
     "hf-trainer": ("--resume_from_checkpoint",),
     "lightning": ("--ckpt_path",),

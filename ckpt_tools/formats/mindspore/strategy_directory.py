@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.formats import FORMATS, HEAD, Damage, format_of
+from ckpt_tools.formats import HEAD, Damage, format_of, names
 from ckpt_tools.formats.common.format import RankGroups
 from ckpt_tools.formats.mindspore.strategy_groups import Strategy, from_json, stage_groups
 from ckpt_tools.formats.mindspore.strategy_proto import MAX_SIZE, read
@@ -179,7 +179,7 @@ def _may_be_binary(path: str, source: OpenFile) -> bool:
         return True
     name = os.path.basename(path)
     called_so = "strategy" in name.lower() and name.endswith(own.suffixes)
-    return called_so and not any(f.magic(head) for f in FORMATS)
+    return called_so and not any(format_of(other).magic(head) for other in names.told_by_magic)
 
 
 def _parsed(name: str, data: bytes) -> Strategy:
