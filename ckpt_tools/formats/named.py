@@ -34,7 +34,7 @@ JOBLIB_SUFFIXES = (".pkl", *(f".joblib{end}" for end in ("", ".z", ".gz", ".bz2"
 """Names of joblib's compressed pickles; .pkl.gz is a data set as often."""
 _STATES = (
     "trainer_state|train_state|running_states|checkpoint_metadata|sampler_state|scheduler_state|"
-    "dataloader_state|data_state|optimizer_state|rng_state"
+    "dataloader_state|data_state|optimizer_state|rng_state|optimizer_param_groups|training_step"
 )
 _MODELS = (
     "training_info|training_metadata|config|generation_config|adapter_config|adapter_model_config|quantize_config|"

@@ -28,6 +28,8 @@ ORDER = (
     "verl",
     "colossalai",
     "nanotron",
+    "lerobot",
+    "olmo_core",
     "hf_trainer",  # before the layouts of what may lie inside it
     "deepspeed_universal",
     "deepspeed",

@@ -247,6 +247,35 @@ nanotron nanotron note:latest.txt
   {step}/
     model_config:model_config.json config:config.yaml
 
+lerobot lerobot
+  {step:06d}/pretrained_model/
+    model:model.safetensors adapter:adapter_model.safetensors config:train_config.json
+    policy:<config|adapter_config>.json processor:policy_<preprocessor|postprocessor>.json
+    statistics:policy_<preprocessor|postprocessor>_step_{layer}_{name}.safetensors
+  {step:06d}/training_state/
+    progress:training_step.json rng:rng_state.safetensors optimizer:optimizer_state.safetensors
+    groups:optimizer_param_groups.json
+  {step:06d}/training_state/{name}/
+    optimizer_each:optimizer_state.safetensors groups_each:optimizer_param_groups.json
+  {step:06d}/training_state/
+    scheduler:scheduler_state.json
+
+olmo_core olmo-core
+  step{step}/model_and_optim/
+    metadata:.metadata rank_metadata:__{rank}.metadata data:__{rank}_{shard}.distcp
+    prefixed:{name}__{rank}_{shard}.distcp
+  step{step}/train/
+    trainer:rank{rank}.pt
+  step{step}/
+    done:.metadata.json config:config.json
+  step{step}-tmp/model_and_optim/
+    metadata_tmp:.metadata rank_metadata_tmp:__{rank}.metadata data_tmp:__{rank}_{shard}.distcp
+    prefixed_tmp:{name}__{rank}_{shard}.distcp
+  step{step}-tmp/train/
+    trainer_tmp:rank{rank}.pt
+  step{step}-tmp/
+    done_tmp:.metadata.json config_tmp:config.json
+
 hf_trainer hf-trainer note:dlrover_latest.txt
   checkpoint-{step}/
     state:trainer_state.json model:model.safetensors model_shard:model-{shard:05d}-of-{of:05d}.safetensors

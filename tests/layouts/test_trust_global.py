@@ -156,6 +156,7 @@ def test_the_layouts_whose_frameworks_do_not_ask() -> None:
         "stable-baselines3",
         "colossalai",
         "nanotron",
+        "olmo-core",
     }
     assert unasked == {*UNASKED, *others, "nemo", "nemo-rl", "openrlhf"}
 

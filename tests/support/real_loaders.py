@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -66,6 +68,17 @@ def dcp_home(path: str) -> str:
     """The directory of a file's checkpoint: the one that has .metadata, else its own."""
     homes = [str(above) for above in Path(path).parents if (above / ".metadata").exists()]
     return homes[0] if homes else os.path.dirname(path)
+
+
+def stand_in_for_olmo_core() -> None:
+    """Its .metadata names a class of its own, with the fields of torch's; the package itself is not there."""
+    name = "olmo_core.distributed.checkpoint.filesystem"
+    for package in ("olmo_core", "olmo_core.distributed", "olmo_core.distributed.checkpoint", name):
+        sys.modules.setdefault(package, ModuleType(package))
+    vars(sys.modules[name])["_StorageInfo"] = saver.filesystem._StorageInfo
+
+
+stand_in_for_olmo_core()
 
 
 def load_dcp(directory: str) -> dict[str, Any]:

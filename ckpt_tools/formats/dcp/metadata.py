@@ -1,7 +1,8 @@
 """The value of DCP's ``.metadata``, taken out of the stubs of its pickle: entries of the state_dict, and
 where the data files hold them.
 
-Facts: torch/distributed/checkpoint/metadata.py and filesystem.py (_StorageInfo) of torch 2.0 to 2.13.
+Facts: torch/distributed/checkpoint/metadata.py and filesystem.py (_StorageInfo) of torch 2.0 to 2.13;
+olmo_core/distributed/checkpoint/filesystem.py, whose writer has a _StorageInfo of its own.
 Attributes that this module does not know are left alone: Megatron-core 0.8 to 0.14 adds ``mcore_data``, and
 0.15 has classes of its own with that. One that differs from a known one in a single bit is damage.
 """
@@ -41,7 +42,7 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "TensorProperties": _META + _OLD,
     "_MEM_FORMAT_ENCODING": _META,
     "MEM_FORMAT_ENCODING": _OLD,
-    "_StorageInfo": tuple(p + "filesystem" for p in _PACKAGES),
+    "_StorageInfo": (*(p + "filesystem" for p in _PACKAGES), "olmo_core.distributed.checkpoint.filesystem"),
     **dict.fromkeys(
         ("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData"), tuple(p + "planner" for p in _PACKAGES)
     ),  # Megatron keeps its plans

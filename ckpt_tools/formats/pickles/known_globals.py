@@ -270,6 +270,7 @@ EXACT: frozenset[str] = (
     | _BASELINES
     | words("tokenizers.", "AddedToken Tokenizer")
     | words("nanotron.random.", "RandomState RandomStates")
+    | words("olmo_core.distributed.checkpoint.filesystem.", "_StorageInfo")
 )
 _ENUMERATIONS: frozenset[str] = (
     frozenset(
