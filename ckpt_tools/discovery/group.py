@@ -316,4 +316,4 @@ def _common_path(parts: Sequence[Part], layout: Layout) -> str:
         return min(parts, key=lambda p: (p.role != "model", in_order(layout.piece(p.piece)))).path
     first, last = min(p.path for p in parts), max(p.path for p in parts)
     same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-    return first[:same].rstrip(".-_")
+    return first[:same].rstrip(".-_/")

@@ -39,6 +39,7 @@ ORDER = (
     "pytorch_sample",
     "lightning",
     "composer",
+    "basicsr",
     "timm",
     "fairseq",
     "mmengine",

@@ -8,10 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import bare_name_of
+from ckpt_tools.layouts.common.bare_names import SECOND_NETWORKS, bare_name_of
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -48,6 +49,7 @@ STEPS = (
 EPOCHS = (
     *("epoch", "epoch_num", "current_epoch", "last_finished_epoch", "meta.epoch", "train_state.epoch"),
     "reporter.epoch",  # ESPnet
+    "start_epoch",  # YOLOX: how many are done
 )
 _NAMES = {
     "torch": ("{name}.<pt|pth|pth.tar|bin>", TORCH),
@@ -158,8 +160,9 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     yield from _lacks_optimizer(c, mine, others, siblings)
     if not mine.counters and (o := next(_counting_peers(c, mine, siblings), None)):
         yield _lacking(c, "count of steps or epochs", o)
-    if len(c.parts) > 1 or not mine.optimizer:
-        yield from _unwritten(c, [o for o, _ in siblings if o.kind is c.kind])
+    yield from _unwritten(
+        c, [o for o, _ in siblings if o.kind is c.kind], alone=len(c.parts) == 1 and mine.optimizer
+    )
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -245,13 +248,16 @@ def _counting_peers(
             yield o
 
 
-def _unwritten(c: Checkpoint, siblings: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _unwritten(c: Checkpoint, siblings: Sequence[Checkpoint], *, alone: bool) -> Iterator[Finding]:
     """Files that most saves of the run have: a job that died in the middle of one did not come to them.
-    An average is no model where others have both.
+    An average is no model where others have both. ``alone``: one file with an optimizer in it, which may be
+    all of a state but for the other one of two networks.
     """
-    having = Counter(role for o in siblings for role in _roles(o))
+    mine = _roles(c)
+    of_two = {*SECOND_NETWORKS, "model"} if mine & SECOND_NETWORKS else SECOND_NETWORKS
+    having = Counter(role for o in siblings for role in _roles(o) if not alone or role in of_two)
     for role, n in having.items():
-        if role not in _roles(c) and (role == "model" or 2 * n > len(siblings)) and (role != "optimizer"):
+        if role not in mine and (role == "model" or 2 * n > len(siblings)) and (role != "optimizer"):
             yield _lacking(c, f"{role} file", next(o for o in siblings if role in _roles(o)))
 
 
@@ -333,11 +339,28 @@ def told_otherwise(
     for code, at, keys in (("step-mismatch", 0, STEPS), ("epoch-mismatch", 1, EPOCHS)):
         rows = [(p, named_by(p)[at], numbers(r.metadata, keys)) for p, r in parts]
         names = {named for _, named, _ in rows}
+        if _counts_something_else([(named, told) for _, named, told in rows if named is not None and told]):
+            continue
         for p, named, told in rows:
             if named is not None and told and all(abs(named - n) > 1 for n in told):
                 severity = Severity.WARNING if names.isdisjoint(told) else Severity.ERROR
                 text = f"the name says {code[:-9]} {named}, the file {told[0]}"
                 yield p.path, finding(code, text, severity=severity)
+
+
+def _counts_something_else(rows: Sequence[tuple[int, tuple[int, ...]]]) -> bool:
+    """Whether what the files of several saves tell grows with their names, and far more slowly: VITS calls
+    the epoch ``iteration``, and its files after the steps.
+    """
+    by_name: dict[int, set[int]] = {}
+    for named, told in rows:
+        by_name.setdefault(named, set()).add(told[0])
+    counted = [by_name[named] for named in sorted(by_name)]
+    if len(counted) < 2 or any(len(told) > 1 for told in counted):
+        return False
+    numbers_ = [min(told) for told in counted]
+    grows = all(a < b for a, b in pairwise(numbers_))
+    return grows and all(2 * told < named for told, named in zip(numbers_, sorted(by_name), strict=True))
 
 
 def _placed_part(p: Part) -> bool:
@@ -417,8 +440,8 @@ LAYOUT = Layout(
         "a .npz or .npy is a checkpoint where its name says so: of others nobody knows whether they are data",
         "what joblib keeps is taken for a model, whatever its classes are",
         (
-            "files of one step that hold different models (a generator and a discriminator) are two runs: say"
-            " how they belong together with [[layout]]"
+            "files of one step that hold different models are two runs: say how they belong together with"
+            " [[layout]]; generator and discriminator, actor and critic, encoder and decoder are one"
         ),
     ),
 )

@@ -653,6 +653,12 @@ composer composer
     metadata_sharded:.metadata rank_metadata_sharded:__{rank}.metadata
     data_sharded:__{rank}_{shard}.distcp prefixed_sharded:{name}__{rank}_{shard}.distcp
 
+basicsr basicsr
+  training_states/
+    state:{step}.state
+  models/
+    network:net_{name}_{step}.pth latest:net_{name}_latest.pth
+
 timm timm
   .
     ~epoch:checkpoint-{epoch}.pth.tar ~last:last.pth.tar

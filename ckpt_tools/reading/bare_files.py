@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
-from ckpt_tools.layouts.common.bare_names import BareName, bare_name_of, is_under_way, stem_of
+from ckpt_tools.layouts.common.bare_names import BareName, bare_name_of, is_under_way, stem_of, together
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind, Part
@@ -91,7 +91,7 @@ def settle_bare_files(s: Session) -> None:
     for parts in by_home.values():
         newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
         bare = [b for p in parts if (b := _read(p, s, p.path in newest)) is not None]
-        for save in _saves(_with_units(_with_runs(bare))).values():
+        for save in _saves(_with_units(_with_runs(_in_pairs(bare)))).values():
             kept += _parts_of(save)
     s.found.parts = kept
 
@@ -176,6 +176,17 @@ def _is_weight(t: Tensor) -> bool:
 
 
 # --- which run
+
+
+def _in_pairs(bare: Sequence[_Bare]) -> list[_Bare]:
+    """Two networks that are trained together (``G_200.pth``, ``D_200.pth``) are of one run."""
+    told = together(b.name for b in bare)
+    return [_one_of_two(b, *told[b.name.words]) if b.name.words in told else b for b in bare]
+
+
+def _one_of_two(b: _Bare, words: tuple[str, ...], network: str) -> _Bare:
+    role = b.role if not network else network if b.role == "model" else f"{network}_{b.role}"
+    return replace(b, name=b.name._replace(words=words), role=role)
 
 
 def _with_runs(bare: Sequence[_Bare]) -> list[_Bare]:
@@ -269,7 +280,10 @@ def _counts_epochs(run: Sequence[_Bare]) -> bool:
     rows = [(b, b.name.number) for b in run if b.name.number is not None]
     if any(number in (*b.steps, b.count) for b, number in rows):
         return False
-    return any(b.step is not None or (b.epoch is not None and abs(b.epoch - n) <= 1) for b, n in rows)
+    return any(
+        (b.step is not None and b.step >= n) or (b.epoch is not None and abs(b.epoch - n) <= 1)
+        for b, n in rows
+    )
 
 
 def _numbered(name: BareName, epochs: bool) -> BareName:

@@ -61,6 +61,30 @@ def sgd(step: int) -> bytes:
 
 
 @cache
+def vits(epoch: int, net: str) -> bytes:
+    """Its ``iteration`` is the epoch, and its names tell the step."""
+    return saved(
+        {
+            "model": {"w": tensor(epoch, ord(net))},
+            "iteration": epoch,
+            "optimizer": {"state": {}, "param_groups": [{}]},
+            "learning_rate": 0.1,
+        }
+    )
+
+
+@cache
+def yolox(epoch: int) -> bytes:
+    return saved(
+        {
+            "start_epoch": epoch,
+            "model": {"w": tensor(epoch)},
+            "optimizer": {"state": {}, "param_groups": [{}]},
+        }
+    )
+
+
+@cache
 def scheduler(step: int) -> bytes:
     return saved({"base_lrs": [0.1], "last_epoch": step, "_step_count": step + 1})
 
@@ -147,6 +171,32 @@ CASES = {
         {f"{name}_{n}.pt": make(n) for n in (100, 200) for name, make in (("model", weights), ("optimizer", optimizer), ("scheduler", scheduler), ("rng", rng), ("ema", weights))},
         ["ema_200.pt", "model_200.pt", "optimizer_200.pt", "rng_200.pt", "scheduler_200.pt"],
     ),
+    "two networks": Case({f"{net}_{n}.pth": vits(n // 100, net) for n in (1000, 2000) for net in "DG"}, ["D_2000.pth", "G_2000.pth"]),
+    "two networks of a name": Case(
+        {f"net{net}_epoch_{n}.pth": weights(10 * n + (net == "D")) for n in (1, 2) for net in "DG"}, ["netD_epoch_2.pth", "netG_epoch_2.pth"]
+    ),
+    "two networks, written over": Case({f"{net}.pt": full(300) for net in ("generator", "discriminator")}, ["discriminator.pt", "generator.pt"]),
+    "two networks of which one was not written": Case(
+        {**{f"{net}_{n}.pth": full(n) for n in (1000, 2000) for net in "DG"}, "G_3000.pth": full(3000)}, ["D_2000.pth", "G_2000.pth"]
+    ),
+    "the other network was not written": Case(
+        {**{f"{net}_{n}.pth": full(n) for n in (1000, 2000) for net in "DG"}, "D_3000.pth": full(3000)}, ["D_2000.pth", "G_2000.pth"]
+    ),
+    "two networks of which one is cut": Case(
+        {**{f"{net}_{n}.pth": full(n) for n in (1000, 2000) for net in "DG"}, "D_3000.pth": no_end(full(3000)), "G_3000.pth": full(3000)},
+        ["D_2000.pth", "G_2000.pth"],
+    ),
+    "two networks, never of one step": Case({"G_1000.pth": full(1000), "D_2000.pth": full(2000)}, 4),
+    "two networks with an optimizer each": Case(
+        {f"{word}{net}_{n}.pth": make(n + (net == "d")) for n in (100, 200) for net in ("actor", "critic") for word, make in (("", weights), ("optim_", optimizer))},
+        ["actor_200.pth", "critic_200.pth", "optim_actor_200.pth", "optim_critic_200.pth"],
+    ),
+    "one network": Case({"G_1000.pth": full(1000), "G_2000.pth": full(2000)}, ["G_2000.pth"]),
+    "two pairs": Case({f"{net}_{way}_{n}.pth": weights(n) for n in (10, 20) for net in "DG" for way in ("AB", "BA")}, 2),
+    "epochs that are done": Case(
+        {**{f"epoch_{n}_ckpt.pth": yolox(n) for n in (10, 20)}, "best_ckpt.pth": yolox(15), "latest_ckpt.pth": yolox(20)}, ["epoch_20_ckpt.pth"]
+    ),
+    "further than the last epoch": Case({**{f"epoch_{n}_ckpt.pth": yolox(n) for n in (10, 20)}, "latest_ckpt.pth": yolox(25)}, ["latest_ckpt.pth"]),
     "written over": Case({"last.pt": full(300), "best.pt": weights(100)}, ["last.pt"]),
     "last is ahead": Case({"step_100.pt": full(100), "step_200.pt": full(200), "last.pt": full(250)}, ["last.pt"]),
     "last is a copy": Case({"step_100.pt": full(100), "step_200.pt": full(200), "last.pt": full(200)}, ["step_200.pt"]),
@@ -207,6 +257,11 @@ def test_which_files_are_loaded(case: Case, tmp_path: Path) -> None:
     [
         "best is newer and has weights alone",
         "halves",
+        "two networks",
+        "two networks of a name",
+        "two networks, written over",
+        "two networks with an optimizer each",
+        "epochs that are done",
         "everything apart",
         "weights of many epochs, and all of the last",
         "weights alone",

@@ -62,6 +62,7 @@ class Case(NamedTuple):
     wanted: Sequence[str] | int
 
 
+PAIR = (("model", weights), ("optim", optimizer))
 BOTH = {**halves("step_100", 100), **halves("step_200", 200)}
 ALONE = {"ckpt-100/state.pt": full(100), "ckpt-200/state.pt": full(200)}
 HALVES = ["step_200/model.pt", "step_200/optimizer.pt"]
@@ -102,7 +103,15 @@ CASES = {
         {f"epoch_{n}/ckpt_{m}.pt": full(10 * n + m) for n in (1, 2) for m in (7, 8)}, 2
     ),
     "two models": Case(
-        {f"step_{n}/{name}.pt": full(n) for n in (1, 2) for name in ("generator", "discriminator")}, 2
+        {f"step_{n}/{name}.pt": full(n) for n in (1, 2) for name in ("teacher", "student")}, 2
+    ),
+    "two networks": Case(
+        {f"step_{n}/{name}.pt": full(n) for n in (1, 2) for name in ("generator", "discriminator")},
+        ["step_2/discriminator.pt", "step_2/generator.pt"],
+    ),
+    "three numbers": Case(
+        {f"epoch1epochstep{n}globalstep{n}/{name}.pt": make(n) for n in (10, 20) for name, make in PAIR},
+        ["epoch1epochstep20globalstep20/model.pt", "epoch1epochstep20globalstep20/optim.pt"],
     ),
     "more below": Case(
         {f"step_{n}/{name}": weights(n) for n in (1, 2) for name in ("model.pt", "optim/state.pt")}, 2

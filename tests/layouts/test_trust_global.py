@@ -157,6 +157,7 @@ def test_the_layouts_whose_frameworks_do_not_ask() -> None:
         "colossalai",
         "nanotron",
         "olmo-core",
+        "basicsr",
     }
     assert unasked == {*UNASKED, *others, "nemo", "nemo-rl", "openrlhf"}
 

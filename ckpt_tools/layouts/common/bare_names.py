@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -72,6 +72,7 @@ _UNITS = {
         "step",
     ),
     **dict.fromkeys(("epoch", "epochs", "ep"), "epoch"),
+    "epochstep": "step in the epoch",  # AReaL's epoch1epochstep10globalstep10
 }
 _ROLES = {
     **dict.fromkeys(
@@ -83,6 +84,13 @@ _ROLES = {
     "ema": "ema",
     "trainer": "trainer",
 }
+_PAIRS = (
+    (("g", "netg", "gen", "generator"), ("d", "netd", "disc", "discriminator"), "discriminator"),
+    (("actor",), ("critic",), "critic"),
+    (("encoder",), ("decoder",), "decoder"),
+)
+"""Words for two networks that are trained together, and the role of the second where both are there."""
+SECOND_NETWORKS = frozenset(role for _, _, role in _PAIRS)
 _KINDS = {
     "best": Kind.BEST,
     **dict.fromkeys(
@@ -257,6 +265,28 @@ def bare_name_of(p: Part) -> BareName:
 def is_under_way(home: str) -> bool:
     """Whether the name of a save's directory says that it is still being written."""
     return bool(home) and not _UNDER_WAY.isdisjoint(read_bare_name(home.rpartition("/")[2]).words)
+
+
+def together(names: Iterable[BareName]) -> dict[tuple[str, ...], tuple[tuple[str, ...], str]]:
+    """Words of names that only tell which of two networks a file holds, where files of both are there: the
+    words that are left, and the role ("" for that of a model).
+    """
+    there = {name.words for name in names}
+    out: dict[tuple[str, ...], tuple[tuple[str, ...], str]] = {}
+    for first, second, role in _PAIRS:
+        left = {_without(words, second) for words in there} & {_without(words, first) for words in there}
+        for words in there:
+            for of, told in ((first, ""), (second, role)):
+                rest = _without(words, of)
+                if rest is not None and rest in left:
+                    out[words] = (rest, told)
+    return out
+
+
+def _without(words: tuple[str, ...], some: Collection[str]) -> tuple[str, ...] | None:
+    """The words without the one of ``some`` that is among them; None unless one is."""
+    rest = tuple(word for word in words if word not in some)
+    return rest if len(rest) == len(words) - 1 else None
 
 
 class _Reader:

@@ -1,0 +1,84 @@
+"""BasicSR: ``training_states/N.state`` with the optimizers, and each network as ``models/net_x_N.pth``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.arrays import lost
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+TORCH = ("torch_zip", "torch_legacy")
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """``iter`` in the state against its name; a network tells no step."""
+    yield from named_steps(parts, lambda m: whole(m.get("iter")), "iter")
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    for name in lost(c, beside, _networks):
+        text = f"there is no {name}_{c.step}.pth, and the run's other saves have that network"
+        yield finding("missing-part", text, path=c.path)
+
+
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """The networks once more, as they are at the end of a run: nothing to go on training from."""
+    if c.kind is Kind.RELEASE and any((o.layout, o.run) == (c.layout, c.run) for o in others if o is not c):
+        text = f"{c.parts[0].name} holds a network alone: the optimizers are in training_states"
+        yield finding("missing-part", text, path=c.path, hint="--kind release starts from the networks alone")
+
+
+def _later(c: Checkpoint, _others: Sequence[Checkpoint]) -> bool:
+    return c.kind is Kind.RELEASE
+
+
+def _networks(c: Checkpoint) -> frozenset[str]:
+    return frozenset(p.name.rpartition("_")[0] for p in c.parts if p.piece == "network")
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)  # the directory of the experiment
+
+
+def _pieces() -> Iterator[Piece]:
+    state = Piece("state", "state", "training_states/{step}.state", TORCH, shared=True, apart=True)
+    yield replace(state, unasked=True)
+    network = replace(state, name="network", role="model", template="models/net_{name}_{step}.pth")
+    yield replace(network, unasked=True)
+    last = replace(network, name="latest", template="models/net_{name}_latest.pth", kind=Kind.RELEASE)
+    yield replace(last, companion=True, unasked=True, required=False)
+
+
+LAYOUT = Layout(
+    name="basicsr",
+    title="BasicSR",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    check=_check,
+    lacks=_lacks,
+    lost=_lost,
+    later=_later,
+    needs=("model",),
+    saved_with=(("network", "state"),),
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "basicsr 1.4.2: models/base_model.py save_network(), save_training_state(); "
+        "train.py load_resume_state(); utils/misc.py check_resume()"
+    ),
+    limits=(
+        (
+            "--auto_resume takes the highest N.state there is: where the choice is older, give it as"
+            " path.resume_state"
+        ),
+        "a network tells no step: one of another save is not seen but by its name",
+    ),
+)
