@@ -33,7 +33,8 @@ def tracker_findings(
         return
     tracker = s.tracker(layout.name, base)
     if tracker is None:
-        if layout.always_tracked and f"{base}/".startswith(f"{s.root}/"):  # above ROOT nobody looked
+        here = f"{base}/".startswith(f"{s.root}/")  # above ROOT nobody looked
+        if layout.always_tracked and here and not any(declared(s, c) for c in checkpoints):
             yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
         return
     path, target = tracker

@@ -40,6 +40,7 @@ ORDER = (
     "lightning",
     "composer",
     "basicsr",
+    "nanochat",
     "timm",
     "fairseq",
     "mmengine",

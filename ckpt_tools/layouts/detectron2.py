@@ -26,8 +26,11 @@ def read_tracker(data: bytes) -> str | None:
 
 
 def file_name(checkpoint: Checkpoint) -> str:
-    """What ``last_checkpoint`` holds: of two files of one step the later, ``model_final.pth``."""
-    return max(checkpoint.parts, key=lambda p: p.piece == "final").path.rpartition("/")[2]
+    """What ``last_checkpoint`` holds: of two files of one step the later, ``model_final.pth``; MMEngine's
+    DeepSpeed makes ``iter_N.pth`` a directory.
+    """
+    part = max(checkpoint.parts, key=lambda p: p.piece == "final")
+    return (part.home if part.home.endswith(".pth") else part.path).rpartition("/")[2]
 
 
 def _iteration(metadata: Metadata) -> int | None:

@@ -659,6 +659,10 @@ basicsr basicsr
   models/
     network:net_{name}_{step}.pth latest:net_{name}_latest.pth
 
+nanochat nanochat
+  .
+    optimizer:optim_{step:06d}_rank{rank}.pt model:model_{step:06d}.pt meta:meta_{step:06d}.json
+
 timm timm
   .
     ~epoch:checkpoint-{epoch}.pth.tar ~last:last.pth.tar

@@ -465,3 +465,25 @@ def test_a_lost_model_parallel_rank_of_the_newest_save_does_not_hide_that_there_
     made = plan(str(tmp_path))
     assert made.resume_step == 10 and made.topology["tp"] == Known(2, "mp_world_size in the files")
     assert [len(r.files) for r in made.ranks] == [2, 2]
+
+
+def test_the_tracker_of_another_layout_that_names_it_is_a_tracker(tmp_path: Path) -> None:
+    """MMEngine gives DeepSpeed's directories the names of its files, and notes them in last_checkpoint."""
+    root = tree("zero2", tmp_path)
+    (root / "latest").unlink()
+    assert codes(verify([str(root)])) == {"missing-tracker"}
+    for step in (4, 8):
+        (root / f"global_step{step}").rename(root / f"iter_{step}.pth")
+    (root / "last_checkpoint").write_text("/elsewhere/iter_8.pth")
+    assert not codes(verify([str(root)]))
+    (root / "last_checkpoint").write_text("/elsewhere/iter_99.pth")
+    assert codes(verify([str(root)])) == {"missing-tracker"}
+
+
+def test_a_file_of_torch_by_the_name_of_a_file_of_flax(tmp_path: Path) -> None:
+    """Tacotron 2 called its files so: that is no damage, but of a file that cannot be read it is."""
+    good = next((FORMAT_FILES / "torch_zip" / "good").glob("*.pt")).read_bytes()
+    (tmp_path / "checkpoint_2000").write_bytes(good)
+    assert "wrong-format" not in codes(verify([str(tmp_path)]))
+    (tmp_path / "checkpoint_2000").write_bytes(bytes(len(good)))
+    assert "zero-filled" in codes(verify([str(tmp_path)]))

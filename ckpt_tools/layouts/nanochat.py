@@ -1,0 +1,56 @@
+"""Files of nanochat: ``model_NNNNNN.pt`` and ``meta_NNNNNN.json`` of rank 0, and ``optim_NNNNNN_rankR.pt`` of
+each rank, whose optimizer is sharded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.layouts.common.counters import borrowed, named_steps
+from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+TORCH = ("torch_zip", "torch_legacy")
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    meta = [row for row in parts if row[0].piece == "meta"]
+    yield from named_steps(meta, lambda m: whole(m.get("step")), "step")
+    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)  # base_train's --resume-from-step takes the step below it
+
+
+def _pieces() -> Iterator[Piece]:
+    optimizer = Piece("optimizer", "optimizer", "optim_{step:06d}_rank{rank}.pt", TORCH, sharded=True)
+    yield optimizer
+    model = Piece("model", "model", "model_{step:06d}.pt", TORCH, shared=True, companion=True, inside=True)
+    yield model
+    meta = replace(model, name="meta", role="metadata", template="meta_{step:06d}.json")
+    yield replace(meta, formats=("json_member",))
+
+
+LAYOUT = Layout(
+    name="nanochat",
+    title="nanochat",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    check=_check,
+    traces=(re.compile(r"(?:^|/)(?:base|mid|chatsft|chatrl)_checkpoints/[^/]+/meta_\d{6}\.json$"),),
+    needs=("model", "metadata", "optimizer"),
+    compare_steps=False,
+    own_files=True,
+    reference="nanochat/checkpoint_manager.py save_checkpoint(), load_checkpoint(), find_last_step()",
+    limits=(
+        "find_last_step() takes the highest model_N.pt there is: say --resume-from-step with the plan's step",
+        "models without an optimizer (of fine-tuning) are files of no known arrangement",
+    ),
+)
