@@ -275,6 +275,13 @@ olmo_core olmo-core
     trainer_tmp:rank{rank}.pt
   step{step}-tmp/
     done_tmp:.metadata.json config_tmp:config.json
+  {name}/model_and_optim/
+    metadata_any:.metadata rank_metadata_any:__{rank}.metadata data_any:__{rank}_{shard}.distcp
+    prefixed_any:{name}__{rank}_{shard}.distcp
+  {name}/train/
+    trainer_any:rank{rank}.pt
+  {name}/
+    done_any:.metadata.json
 
 hf_trainer hf-trainer note:dlrover_latest.txt
   checkpoint-{step}/

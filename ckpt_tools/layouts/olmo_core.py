@@ -10,7 +10,7 @@ from dataclasses import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
@@ -18,6 +18,11 @@ from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 TORCH, JSON = ("torch_zip", "torch_legacy"), ("json_member",)
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    """By the directory's name; of one that was renamed each rank tells it."""
+    return whole(metadata.get("global_step")) if part.step is None else part.step, None, None
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -38,14 +43,21 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 def _pieces(home: str, mark: str) -> Iterator[Piece]:
-    """A rank without a file loads that of rank 0."""
+    """A rank without a file loads that of rank 0. Where nothing else is there, the ranks' files are those of
+    some other loop: OLMo's own, before OLMo-core, had them beside ``model/rank0.pt``.
+    """
     for piece in dcp.pieces(f"{home}/model_and_optim", mark):
         yield replace(piece, role="index" if piece.role == "metadata" else "model")
     each = Piece(f"trainer{mark}", "trainer", f"{home}/train/rank{{rank}}.pt", TORCH, shared=True)
-    yield replace(each, sharded=True, survivable=True, unasked=True)
+    each = replace(each, sharded=True, survivable=True, unasked=True, companion=mark != "_tmp")
+    yield replace(each, step_from="content") if mark == "_any" else each
     yield Piece(f"done{mark}", "done", f"{home}/.metadata.json", JSON, shared=True)
+
+
+def _config(home: str, mark: str) -> Piece:
+    """What a callback adds; of a directory of any name it would be anybody's."""
     config = Piece(f"config{mark}", "config", f"{home}/config.json", JSON, shared=True, companion=True)
-    yield replace(config, inside=True, required=False, loaded=False)
+    return replace(config, inside=True, required=False, loaded=False)
 
 
 LAYOUT = Layout(
@@ -53,9 +65,13 @@ LAYOUT = Layout(
     title="OLMo-core",
     pieces=(
         *_pieces("step{step}", ""),
+        _config("step{step}", ""),
         *(replace(piece, unfinished=True) for piece in _pieces("step{step}-tmp", "_tmp")),
+        replace(_config("step{step}-tmp", "_tmp"), unfinished=True),
+        *_pieces("{name}", "_any"),  # one that was renamed
     ),
     resume=_resume,
+    steps=_steps,
     check=_check,
     lost=_lost,
     commit="done",
