@@ -9,7 +9,7 @@ import pytest
 from fixture_trees import materialise
 from places import LAYOUT_TREES
 
-from ckpt_tools import NoneUsable, Selection, Severity, plan, verify
+from ckpt_tools import NoneUsable, Selection, plan
 from ckpt_tools.model.part import Kind
 
 AT = "experiments/small"
@@ -19,24 +19,12 @@ def saved(case: str, tmp_path: Path) -> Path:
     return materialise(LAYOUT_TREES / "basicsr" / case / "expected.json", tmp_path)
 
 
-def damage(run: Path) -> set[tuple[str, str]]:
-    """(path below the run, code) of each error and warning."""
-    reports = [f.report for f in verify([str(run)]).files]
-    bad = [(r.path, x.code) for r in reports for x in r.findings if x.severity is not Severity.NOTE]
-    return {(path.removeprefix(f"{run}/"), code) for path, code in bad}
-
-
-@pytest.mark.parametrize("case", ["gan", "finished"])
-def test_nothing_is_wrong_with_what_was_saved(case: str, tmp_path: Path) -> None:
-    assert not damage(saved(case, tmp_path))
-
-
 def test_a_state_of_another_step_is_not_resumed_from(tmp_path: Path) -> None:
     run = saved("gan", tmp_path)
     shutil.copy2(run / AT / "training_states/10.state", run / AT / "training_states/30.state")
-    assert (f"{AT}/training_states/30.state", "step-mismatch") in damage(run)
     made = plan(str(run))
     assert made.checkpoint is not None and made.checkpoint.step == 20
+    assert "step-mismatch" in {f.code for r in made.rejected for f in r.findings}
 
 
 def test_the_networks_of_the_end_never_stand_in_for_a_state(tmp_path: Path) -> None:

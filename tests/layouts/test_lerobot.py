@@ -10,7 +10,7 @@ import pytest
 from fixture_trees import materialise
 from places import LAYOUT_TREES
 
-from ckpt_tools import Severity, plan, verify
+from ckpt_tools import plan
 
 CASE = LAYOUT_TREES / "lerobot/steps/expected.json"
 SAVES = "outputs/checkpoints"
@@ -21,31 +21,20 @@ def run(tmp_path: Path) -> Path:
     return materialise(CASE, tmp_path)
 
 
-def damage(run: Path) -> set[tuple[str, str]]:
-    """(path, code) of each error and warning."""
-    reports = [f.report for f in verify([str(run)]).files]
-    return {(r.path, x.code) for r in reports for x in r.findings if x.severity is not Severity.NOTE}
-
-
-def borrow(run: Path, name: str, frm: str, to: str) -> Path:
+def borrow(run: Path, name: str, frm: str, to: str) -> None:
     """The file of one save over that of another, at the time of the latter."""
     there = run / SAVES / to / "training_state" / name
     at = there.stat().st_mtime_ns
     shutil.copy(run / SAVES / frm / "training_state" / name, there)
     os.utime(there, ns=(at, at))
-    return there
 
 
 @pytest.mark.parametrize("name", ["training_step.json", "scheduler_state.json"])
 def test_a_file_of_another_step_is_not_resumed_from(run: Path, name: str) -> None:
-    there = borrow(run, name, "000100", "000300")
-    assert damage(run) == {(str(there), "step-mismatch")}
+    borrow(run, name, "000100", "000300")
     made = plan(str(run))
     assert made.checkpoint is not None and made.checkpoint.step == 200
-
-
-def test_nothing_is_wrong_with_what_was_saved(run: Path) -> None:
-    assert not damage(run)
+    assert "step-mismatch" in {f.code for r in made.rejected for f in r.findings}
 
 
 def test_the_link_to_the_last_is_no_checkpoint_of_its_own(run: Path) -> None:
