@@ -1,8 +1,8 @@
 """Frozen values: the classes that ``dataclass(frozen=True, slots=True)`` makes, made in a fifth of the time.
 
 ``ckpt latest`` needs some sixty of them before it can look at anything, and for each the standard library
-compiles six functions: a quarter of the time of a start. Here only the constructor is compiled; the other
-methods are the same for all.
+compiles six functions: a quarter of the time of a start. Here only the constructor is compiled, when
+the first value is made; the other methods are the same for all.
 To ``dataclasses.fields``, ``replace`` and ``asdict`` such a class is a dataclass.
 """
 
@@ -42,7 +42,7 @@ def frozen(cls: type[T]) -> type[T]:
     remembers = any(isinstance(value, cached_property) for value in attributes.values())
     attributes.update(
         __slots__=(*names, "__dict__") if remembers else names,
-        __init__=_constructor(cls, made_of),
+        __init__=_later(made_of),
         __eq__=_equal,
         __hash__=_hash,
         __setattr__=_no_assignment,
@@ -55,6 +55,17 @@ def frozen(cls: type[T]) -> type[T]:
     made: type[T] = kind(cls.__name__, cls.__bases__, attributes)
     made.__qualname__ = cls.__qualname__
     return made
+
+
+def _later(made_of: tuple[Field[Any], ...]) -> Callable[..., None]:
+    """``__init__`` until the first value is made: half of the classes that a start imports make none."""
+
+    def first(self: Any, *values: Any, **named: Any) -> None:
+        made_by = next(kind for kind in type(self).__mro__ if vars(kind).get("__init__") is first)
+        made_by.__init__ = made = _constructor(made_by, made_of)
+        made(self, *values, **named)
+
+    return first
 
 
 def _constructor(cls: type[object], made_of: tuple[Field[Any], ...]) -> Callable[..., None]:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import LAYOUT_TREES
 
-from ckpt_tools.layouts import BUILT_IN, LAYOUTS, ORDER, Layout
-from ckpt_tools.layouts.common.layout import compile_template
+from ckpt_tools.layouts import BUILT_IN, LAYOUTS, ORDER, Layout, Layouts, Piece
+from ckpt_tools.layouts.common.layout import compile_template, edges
 from ckpt_tools.layouts.index import names_of, read_index
 
 PIECES = [(layout, piece) for layout in LAYOUTS for piece in layout.pieces]
@@ -44,6 +44,29 @@ def test_every_path_of_a_template_finds_its_layout(
     directory = f"/data/run/{path}".rpartition("/")[0]
     places = BUILT_IN.templates(listing=True).places(directory)
     assert any(place.layout is layout and place.piece is piece for place in places)
+
+
+@given(st.sampled_from(PIECES), st.booleans(), st.data())
+def test_what_a_template_fits_is_within_its_edges(
+    chosen: tuple[Layout, Piece], ascii_only: bool, data: st.DataObject
+) -> None:
+    """Whatever the digits are written in: a template is never passed over that fits."""
+    flags = re.ASCII if ascii_only else 0
+    directory, _, file = chosen[1].template.rpartition("/")
+    for template in filter(None, (directory, file)):
+        pattern = re.compile(compile_template(template), flags)
+        assert edges(template).fit(data.draw(st.from_regex(pattern, fullmatch=True)))
+
+
+def test_few_templates_are_compiled_for_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expressions were a third of a start while each that might fit the beginning of a path was compiled."""
+    compiled: list[object] = []
+    compile_one = re.compile
+    monkeypatch.setattr(re, "compile", lambda *given: [compiled.append(given), compile_one(*given)][1])
+    templates = Layouts().templates()
+    for path in ("/r/demo", "/r/demo/iter_0000010", "/r/demo/iter_0000010/mp_rank_00"):
+        templates.places(path)
+    assert 3 <= len(compiled) <= 25
 
 
 def test_only_the_layouts_are_imported_that_have_files() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 
 NAME = ".ckpt-seal.json"
 FRAGMENTS = ".ckpt-seal.d"
@@ -52,7 +51,7 @@ def is_aside(name: str) -> bool:
 
 def aside(name: str) -> str:
     """A name of its own for a seal that is being written."""
-    return f"{name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    return f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
 
 
 def is_seal(path: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property, partial
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common.layout import NUMBERS, Layout, Piece, Template, compile_template
+from ckpt_tools.layouts.common.layout import NUMBERS, Layout, Piece, Template, compile_template, edges
 
 _PART = frozenset({"rank", "step", "epoch", "step_in_epoch", "generation"})
 _COORDS = frozenset(NUMBERS) - _PART
@@ -92,7 +92,7 @@ def read_name(name: str, pieces: Sequence[Piece | PieceName], after: int = -1) -
     directories repeat names, so callers keep the answers.
     """
     for i, piece in enumerate(pieces[after + 1 :], after + 1):
-        if name.endswith(piece.suffix) and (m := piece.file.fullmatch(name)):
+        if piece.edges.fit(name) and (m := piece.file.fullmatch(name)):
             return _fields_of(m.groupdict(), i, piece, name)
     return None
 
@@ -123,13 +123,10 @@ class _Ordered(NamedTuple):
 
 
 class _Directory:
-    """Pieces that share the template of a directory: it fits the last ``depth`` names of a path, and only
-    such as begin with ``start``.
-    """
+    """Pieces that share the template of a directory: it fits the last ``depth`` names of a path."""
 
     def __init__(self, depth: int, template: str) -> None:
         self.depth, self.template = depth, template
-        self.start = re.split(r"[{\[<]", template, maxsplit=1)[0]
         self.pieces: list[_Ordered] = []
 
     @cached_property
@@ -176,7 +173,7 @@ class Templates:
             else:
                 self._anywhere.append(_AtHome(None, piece))
         self._directories = sorted(directories.values(), key=lambda directory: directory.depth)
-        self._by_start = [(one.depth, one.start, one) for one in self._directories]
+        self._by_edges = [(one.depth, edges(one.template), one) for one in self._directories]
 
     def places(self, path: str) -> Places:
         """The pieces whose directory template matches the end of ``path``, in the order of the layouts; those
@@ -185,12 +182,12 @@ class Templates:
         names, end, end_depth = path.split("/"), "", 0
         deepest = len(names) - 1
         matched = list[int]()
-        for i, (depth, start, directory) in enumerate(self._by_start):
+        for i, (depth, edges_of_path, directory) in enumerate(self._by_edges):
             if depth > deepest:
                 break
             if depth != end_depth:
                 end, end_depth = "/".join(names[-depth:]), depth
-            if end.startswith(start) and directory.pattern.fullmatch(end):
+            if edges_of_path.fit(end) and directory.pattern.fullmatch(end):
                 matched.append(i)
         return Places(path, self._in_order(tuple(matched)), self._found)
 
