@@ -62,7 +62,7 @@ def _later(made_of: tuple[Field[Any], ...]) -> Callable[..., None]:
 
     def first(self: Any, *values: Any, **named: Any) -> None:
         made_by = next(kind for kind in type(self).__mro__ if vars(kind).get("__init__") is first)
-        made_by.__init__ = made = _constructor(made_by, made_of)
+        made_by.__init__ = made = _constructor(made_by, made_of)  # type: ignore[misc]
         made(self, *values, **named)
 
     return first
