@@ -178,7 +178,7 @@ def template_seeds() -> list[bytes]:
 
 
 def template() -> Target:
-    from ckpt_tools.layouts import read_name, use, user
+    from ckpt_tools.layouts import use, user
 
     def run(data: bytes) -> None:
         text = data.decode("utf-8", "surrogateescape")
@@ -196,7 +196,7 @@ def template() -> Target:
                 )
                 directory, _, name = path.rpartition("/")
                 found = theirs.templates().places(f"/{directory}")
-                if told := read_name(name[:255], found.pieces):
+                if told := found.read_name(name[:255]):
                     assert found[told.piece].layout.name
         finally:
             use(())

@@ -14,7 +14,7 @@ from ckpt_tools.discovery.file_stat import holds_something, is_link, stat_of, su
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_aside, is_fragment
 from ckpt_tools.formats.seals.names import NAME as SEAL
-from ckpt_tools.layouts import Layouts, NameFields, Places, read_name
+from ckpt_tools.layouts import Layouts, NameFields, Places
 from ckpt_tools.layouts.common.places import PieceName
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.storage.retry import ABSENT, patiently, status
@@ -98,7 +98,7 @@ class NameReader:
         for e in entries:
             if unneeded and e.path in unneeded:
                 continue
-            fields, describes, doubtful = known.get(e.name) or self._read(e.name, places.pieces, known)
+            fields, describes, doubtful = known.get(e.name) or self._read(e.name, places, known)
             if (describes and not is_directory_alike(e)) or (is_placed and formats.names.placed(e.path)):
                 here.indexes.append(e.path)
             if fields is None or (doubtful and self._is_no_file(e, places.pieces[fields.piece])):
@@ -107,10 +107,10 @@ class NameReader:
                 here.mine.append((e, fields))
         return here
 
-    def _read(self, name: str, pieces: list[PieceName], known: dict[str, _Reading]) -> _Reading:
+    def _read(self, name: str, places: Places, known: dict[str, _Reading]) -> _Reading:
         describes = formats.names.may_be_index(name)
-        fields = None if describes and formats.names.is_manifest(name) else read_name(name, pieces)
-        piece = None if fields is None else pieces[fields.piece]
+        fields = None if describes and formats.names.is_manifest(name) else places.read_name(name)
+        piece = None if fields is None else places.pieces[fields.piece]
         doubtful = piece is not None and (piece.weak or piece.described)
         doubtful = doubtful or name.endswith(self.layouts.unneeded_endings)
         reading = _Reading(fields, describes, doubtful)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.found import NamedFile
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import NameFields, Place, read_name
+from ckpt_tools.layouts import NameFields, Place
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Folder, Moment, Part
 
@@ -41,7 +41,7 @@ def _explained(file: NamedFile) -> tuple[str, ...]:
 
 def next_reading(file: NamedFile) -> NamedFile | None:
     """The file as the next piece that its name fits."""
-    name = read_name(file.name.whole, file.places.pieces, file.name.piece)
+    name = file.places.read_name(file.name.whole, after=file.name.piece)
     return name and file._replace(place=file.places[name.piece], name=name)
 
 

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from importlib import import_module
 
 from ckpt_tools.layouts.common.layout import COORDS, Layout, Piece, compile_template, whole
-from ckpt_tools.layouts.common.places import NameFields, Place, Places, Templates, read_name
+from ckpt_tools.layouts.common.places import NameFields, Place, Places, Templates
 from ckpt_tools.layouts.index import LayoutNames, names_of, read_index
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen
@@ -278,7 +278,6 @@ __all__ = [
     "active",
     "layouts_of",
     "package_of",
-    "read_name",
     "use",
     "whole",
 ]

@@ -23,7 +23,7 @@ from ckpt_tools import cli
 from ckpt_tools.api import latest, plan, scan, verify
 from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
-from ckpt_tools.layouts import BY_NAME, LAYOUTS, active, read_name, use, user
+from ckpt_tools.layouts import BY_NAME, LAYOUTS, active, use, user
 from ckpt_tools.layouts.common.layout import NUMBERS, RANKS, TEXTS, Piece
 from ckpt_tools.layouts.common.near_miss import near_miss
 from ckpt_tools.model.finding import Verdict
@@ -754,10 +754,12 @@ def test_a_template_matches_every_path_that_it_describes(made: tuple[str, str], 
     (one,) = user.load([layout({"template": "{run}/" + template})]).own
     (piece,) = one.pieces
     directory, _, name = f"/data/{above}{path}".rpartition("/")
-    mine = [place for place in active().templates().places(directory) if place.layout is one]
+    places = active().templates().places(directory)
+    mine = [place for place in places if place.layout is one]
     assert len(mine) == 1
     assert mine[0].base == f"/data/{above}{path}".removesuffix(f"/{path}")
-    assert read_name(name, [place.piece for place in mine]) is not None
+    told = places.read_name(name)
+    assert told is not None and places[told.piece].layout is one
     assert near_miss(piece, above + path) is None
 
 

@@ -101,6 +101,10 @@ class Edges:
         fits = name.startswith(self.starts) and name.endswith(self.ends) and self.contained in name
         return fits or not name.isascii()
 
+    def may_begin_with(self, letter: str) -> bool:
+        """Whether the template may fit a name that begins so."""
+        return not letter.isascii() or any(start[:1] in ("", letter) for start in self.starts)
+
 
 @cache
 def edges(template: str) -> Edges:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property, partial
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common.layout import NUMBERS, Layout, Piece, Template, compile_template, edges
+from ckpt_tools.layouts.common.layout import NUMBERS, Edges, Layout, Piece, Template, compile_template, edges
 
 _PART = frozenset({"rank", "step", "epoch", "step_in_epoch", "generation"})
 _COORDS = frozenset(NUMBERS) - _PART
@@ -87,17 +87,7 @@ def _coords(fields: Fields) -> tuple[tuple[str, int], ...]:
     return tuple((axis, int(digits)) for axis, digits in fields.items() if axis in _COORDS and digits)
 
 
-def read_name(name: str, pieces: Sequence[Piece | PieceName], after: int = -1) -> NameFields | None:
-    """The first of the pieces behind ``after`` that a file's name fits, and what the name alone tells. Rank
-    directories repeat names, so callers keep the answers.
-    """
-    for i, piece in enumerate(pieces[after + 1 :], after + 1):
-        if piece.edges.fit(name) and (m := piece.file.fullmatch(name)):
-            return _fields_of(m.groupdict(), i, piece, name)
-    return None
-
-
-def _fields_of(fields: Fields, index: int, piece: Piece | PieceName, whole: str) -> NameFields:
+def _fields_of(fields: Fields, index: int, piece: PieceName, whole: str) -> NameFields:
     generation = _number(fields, "generation")
     if generation is None and "generation" in fields:
         generation = 0
@@ -130,6 +120,10 @@ class _Directory:
         self.pieces: list[_Ordered] = []
 
     @cached_property
+    def edges(self) -> Edges:
+        return edges(self.template)
+
+    @cached_property
     def pattern(self) -> re.Pattern[str]:
         return re.compile(compile_template(self.template))
 
@@ -143,12 +137,17 @@ class _AtHome(NamedTuple):
     piece: PieceName
 
 
-class _Arranged(NamedTuple):
+class _Arranged:
     """The pieces in the order in which names are tried, in directories that the same templates fit."""
 
-    matched: tuple[int, ...]
-    at_home: list[_AtHome]
-    pieces: list[PieceName]
+    def __init__(self, matched: tuple[int, ...], at_home: list[_AtHome]) -> None:
+        self.matched, self.at_home = matched, at_home
+        self.pieces = [one.piece for one in at_home]
+        self.beginning = cache(self._beginning_with)
+
+    def _beginning_with(self, letter: str) -> list[tuple[int, PieceName]]:
+        """The pieces that may fit a name which begins so."""
+        return [(i, piece) for i, piece in enumerate(self.pieces) if piece.edges.may_begin_with(letter)]
 
 
 def _found(layout_of: Callable[[str], Layout], piece: PieceName) -> tuple[Layout, Piece]:
@@ -173,7 +172,7 @@ class Templates:
             else:
                 self._anywhere.append(_AtHome(None, piece))
         self._directories = sorted(directories.values(), key=lambda directory: directory.depth)
-        self._by_edges = [(one.depth, edges(one.template), one) for one in self._directories]
+        self._beginning = cache(self._beginning_with)
 
     def places(self, path: str) -> Places:
         """The pieces whose directory template matches the end of ``path``, in the order of the layouts; those
@@ -182,14 +181,23 @@ class Templates:
         names, end, end_depth = path.split("/"), "", 0
         deepest = len(names) - 1
         matched = list[int]()
-        for i, (depth, edges_of_path, directory) in enumerate(self._by_edges):
+        for i, depth in self._beginning(names[-1][:1]):
             if depth > deepest:
                 break
             if depth != end_depth:
                 end, end_depth = "/".join(names[-depth:]), depth
-            if edges_of_path.fit(end) and directory.pattern.fullmatch(end):
+            directory = self._directories[i]
+            if directory.edges.fit(end) and directory.pattern.fullmatch(end):
                 matched.append(i)
         return Places(path, self._in_order(tuple(matched)), self._found)
+
+    def _beginning_with(self, letter: str) -> list[tuple[int, int]]:
+        """Which templates may fit a directory whose own name begins so, each with its depth."""
+        return [
+            (i, one.depth)
+            for i, one in enumerate(self._directories)
+            if edges(one.template.rpartition("/")[2]).may_begin_with(letter)
+        ]
 
     def _in_order(self, matched: tuple[int, ...]) -> _Arranged:
         """The pieces in the order in which names are tried where these directories match."""
@@ -199,8 +207,7 @@ class Templates:
             at_home = [*(_AtHome(self._directories[i], piece) for _, i, piece in deep), *self._anywhere]
             # a name that says little is what is left when no other fits
             at_home.sort(key=lambda one: (one.piece.described, one.piece.weak))
-            arranged = _Arranged(matched, at_home, [one.piece for one in at_home])
-            known = self._arranged.setdefault(matched, arranged)
+            known = self._arranged.setdefault(matched, _Arranged(matched, at_home))
         return known
 
 
@@ -228,6 +235,15 @@ class Places(Sequence[Place]):
     @property
     def pieces(self) -> list[PieceName]:
         return self._arranged.pieces
+
+    def read_name(self, name: str, after: int = -1) -> NameFields | None:
+        """The first of the pieces behind ``after`` that a file's name fits, and what the name alone tells.
+        Rank directories repeat names, so callers keep the answers.
+        """
+        for i, piece in self._arranged.beginning(name[:1]):
+            if i > after and piece.edges.fit(name) and (m := piece.file.fullmatch(name)):
+                return _fields_of(m.groupdict(), i, piece, name)
+        return None
 
     def __len__(self) -> int:
         return len(self.pieces)
