@@ -233,30 +233,35 @@ class Cache:
             plugins.remember(self.directory)
         db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
         try:
-            # One file and no shared memory: homes often lie on a network. Not waiting for the disk can lose
-            # or tear entries when the machine
-            # itself goes down, which their digests show; a killed process leaves a journal that the next one
-            # rolls back.
-            db.execute("PRAGMA journal_mode = TRUNCATE").close()
-            db.execute("PRAGMA synchronous = OFF")
-            if self._version(db) == 0:
-                db.execute("BEGIN IMMEDIATE")
-                if self._version(db) == 0:
-                    for statement in _SCHEMA:
-                        db.execute(statement)
-                db.execute("COMMIT")
-            if self._version(db) != _VERSION:
-                raise sqlite3.DatabaseError("it is no cache of this version")
-            try:
-                db.execute(_COLUMNS).close()
-            except sqlite3.OperationalError as e:
-                if "no such" in str(e):
-                    raise sqlite3.DatabaseError(str(e)) from e
-                raise
+            self._prepare(db)
         except BaseException:
             db.close()
             raise
         return db
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        """Make the tables where there are none. Raises sqlite3.DatabaseError where they are not ours."""
+        import sqlite3
+
+        # One file and no shared memory: homes often lie on a network. Not waiting for the disk can lose or
+        # tear entries when the machine itself goes down, which their digests show; a killed process leaves a
+        # journal that the next one rolls back.
+        db.execute("PRAGMA journal_mode = TRUNCATE").close()
+        db.execute("PRAGMA synchronous = OFF")
+        if self._version(db) == 0:
+            db.execute("BEGIN IMMEDIATE")
+            if self._version(db) == 0:
+                for statement in _SCHEMA:
+                    db.execute(statement)
+            db.execute("COMMIT")
+        if self._version(db) != _VERSION:
+            raise sqlite3.DatabaseError("it is no cache of this version")
+        try:
+            db.execute(_COLUMNS).close()
+        except sqlite3.OperationalError as e:
+            if "no such" in str(e):
+                raise sqlite3.DatabaseError(str(e)) from e
+            raise
 
     def _version(self, db: sqlite3.Connection) -> int:
         version, tables = (

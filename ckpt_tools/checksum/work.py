@@ -150,6 +150,23 @@ class _Task(NamedTuple):
         return ridden(self.source, self.sums, u, self.riders[u], progress=progress, watch=self.watch)
 
 
+class _Batch(NamedTuple):
+    """What came of some units, and what ended them early."""
+
+    outcomes: list[tuple[Unit, Outcome]]
+    stopped: Stopped | None
+
+
+def _done(task: _Task, batch: Sequence[Unit], progress: Progress) -> _Batch:
+    outcomes = list[tuple[Unit, Outcome]]()
+    try:
+        for u in batch:
+            outcomes += task.do(u, progress)
+    except Stopped as e:
+        return _Batch(outcomes, e)
+    return _Batch(outcomes, None)
+
+
 def _by_threads(
     task: _Task, units: Sequence[Unit], jobs: int, most: int, progress: Progress | None
 ) -> Iterator[tuple[Unit, Outcome]]:
@@ -167,34 +184,27 @@ def _by_threads(
         if progress:
             progress(n)
 
-    def run(batch: list[Unit]) -> tuple[list[tuple[Unit, Outcome]], Stopped | None]:
-        done = list[tuple[Unit, Outcome]]()
-        try:
-            for u in batch:
-                done += task.do(u, passed)
-        except Stopped as e:
-            return done, e
-        return done, None
-
     pool, wait = Threads(jobs), True
-    waiting: deque[Future[tuple[list[tuple[Unit, Outcome]], Stopped | None]]] = deque()
+    waiting: deque[Future[_Batch]] = deque()
     batches, stopped = _batches(units, most), None
     try:
         while stopped is None:
             # bounded: the queue never holds more than a few units per thread
-            waiting.extend(pool.submit(run, batch) for batch in islice(batches, 1 if waiting else 2 * jobs))
+            waiting.extend(
+                pool.submit(_done, task, batch, passed)
+                for batch in islice(batches, 1 if waiting else 2 * jobs)
+            )
             if not waiting:
                 return
             done, stopped = waiting.popleft().result()
             yield from done
         for other in waiting:  # those under way see the end of time themselves
             if not other.cancel():
-                yield from other.result()[0]
+                yield from other.result().outcomes
         raise stopped
     except BaseException as e:
-        wait = isinstance(
-            e, (Exception, GeneratorExit)
-        )  # not on Ctrl-C: one of the reads under way may be the one that hangs
+        # not on Ctrl-C: one of the reads under way may be the one that hangs
+        wait = isinstance(e, (Exception, GeneratorExit))
         raise
     finally:
         ended = True

@@ -70,25 +70,25 @@ class _Reader:
 
     def pair(self, pair: Pair, several: bool) -> FileDifference:
         (in_a, in_b), (first, second) = pair, self.sessions
-        told = None
-        if in_a is not None and in_b is not None and (is_url(in_a.path) or is_url(in_b.path)):
-            told = self.by_store(in_a, in_b)
-            if told is not None and told.same:
-                return self.same(in_a, in_b, told)
-        a = None if in_a is None else self.inspect(first, in_a)
-        b = None if in_b is None else self.inspect(second, in_b)
-        name = next(f.name for f in pair if f is not None)
-        if a is not None and b is not None:
-            described = several and is_index(a) and is_index(b)
-            if told is not None:
-                a.whole, b.whole, a.by_store = "one", "other", told.checksum.algorithm
-            if self.level >= Level.CONTENT:
-                self.digest(a, b)
-            return compare(name, a, b, self.level, described=described)
-        if a is not None:
-            return lone(name, Change.REMOVED, a)
-        assert b is not None  # noqa: S101 - a pair has at least one file; for the type checker
-        return lone(name, Change.ADDED, b)
+        if in_a is not None and in_b is not None:
+            return self.both(in_a, in_b, several)
+        if in_a is not None:
+            return lone(in_a.name, Change.REMOVED, self.inspect(first, in_a))
+        assert in_b is not None  # noqa: S101 - a pair has at least one file; for the type checker
+        return lone(in_b.name, Change.ADDED, self.inspect(second, in_b))
+
+    def both(self, in_a: File, in_b: File, several: bool) -> FileDifference:
+        """What differs between two files."""
+        told = self.by_store(in_a, in_b) if is_url(in_a.path) or is_url(in_b.path) else None
+        if told is not None and told.same:
+            return self.same(in_a, in_b, told)
+        first, second = self.sessions
+        a, b = self.inspect(first, in_a), self.inspect(second, in_b)
+        if told is not None:
+            a.whole, b.whole, a.by_store = "one", "other", told.checksum.algorithm
+        if self.level >= Level.CONTENT:
+            self.digest(a, b)
+        return compare(in_a.name, a, b, self.level, described=several and is_index(a) and is_index(b))
 
     def by_store(self, a: File, b: File) -> Agreement | None:
         """Whether a store's checksum says that they are the same."""

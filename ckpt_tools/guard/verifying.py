@@ -5,7 +5,7 @@ comparison.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, blind, worst
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Level
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
@@ -55,12 +55,8 @@ def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked
     found = [replace(f, path=f.path or report.path) for report in own for f in report.findings]
     serious = [f for f in dict.fromkeys([*found, *across]) if f.severity is not Severity.NOTE]
     hidden = {part.path for part in parts if s.indexes.hidden(part.path)}  # by damage, and so damaged
-    causes = [f for f in serious if f.path not in hidden]
-    verdicts = {report.verdict for report in own if report.path not in hidden} | {worst(causes)}
-    verdicts |= {Verdict.UNKNOWN} if blind(causes) else {Verdict.BROKEN} if hidden else set()
-    order = (Verdict.UNKNOWN, Verdict.BROKEN, Verdict.SUSPECT)
     return Checked(
-        verdict=next((v for v in order if v in verdicts), Verdict.OK),
+        verdict=_verdict(own, serious, hidden),
         written=any(f.code in _WRITTEN for f in serious),
         findings=tuple(serious),
         files=len(parts),
@@ -70,6 +66,15 @@ def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked
         level=min((report.level for report in own), default=Level.PRESENCE),
         hidden=frozenset(hidden),
     )
+
+
+def _verdict(own: Sequence[Report], serious: Sequence[Finding], hidden: Collection[str]) -> Verdict:
+    """What follows from the reports and the findings; of files that are ``hidden`` nothing is known."""
+    causes = [f for f in serious if f.path not in hidden]
+    verdicts = {report.verdict for report in own if report.path not in hidden} | {worst(causes)}
+    verdicts |= {Verdict.UNKNOWN} if blind(causes) else {Verdict.BROKEN} if hidden else set()
+    order = (Verdict.UNKNOWN, Verdict.BROKEN, Verdict.SUSPECT)
+    return next((v for v in order if v in verdicts), Verdict.OK)
 
 
 def _across(s: Session, c: Checkpoint, window: Sequence[Checkpoint], parts: Sequence[Part]) -> list[Finding]:

@@ -39,25 +39,35 @@ def _recognise(
     head = source.read(0, min(HEAD, source.size))
     # One after the other: most files are what the first ones say, and the others need not be imported.
     wanted = tuple(expect) or formats.names.allowed(name)
-    for f in map(format_of, wanted):
-        if f.magic(head):
-            return f, []
-    actual = next((f for f in map(format_of, formats.names.told_by_magic) if f.magic(head)), None)
-    allowed = tuple(map(format_of, expect)) if expect else _ours(source, wanted)
+    if found := _like(head, wanted):
+        return found, []
+    actual = _like(head, formats.names.told_by_magic)
+    allowed = _ours(source, wanted, sure=bool(expect))
     if not allowed:
         return actual, []
     told = " or ".join(f.name for f in allowed)
+    if zeros := _zeros(source, head, told):
+        return None, [zeros]
+    if actual is None:
+        damaged = finding("bad-header", f"the file does not begin like {told}", offset=0)
+        return allowed[0] if len(allowed) == 1 else None, [damaged]
+    if expect:
+        return None, [_other(actual, told, error=True)]
+    free = not described and _NUMBERED.fullmatch(name)
+    return actual, [] if free else [_other(actual, told, error=described)]
+
+
+def _like(head: bytes, names: Sequence[str]) -> Format | None:
+    """The first of these formats whose files begin so."""
+    return next((f for f in map(format_of, names) if f.magic(head)), None)
+
+
+def _zeros(source: OpenFile, head: bytes, told: str) -> Finding | None:
+    """That a file begins with nothing but zeros."""
     first = min(_FIRST, source.size)
-    if _is_zero(head) and _is_zero(source.read(0, first)):
-        why = f"the file begins with {first} zero bytes instead of {told}"
-        return None, [finding("zero-filled", why, offset=0)]
-    if actual is not None and not (expect or described) and _NUMBERED.fullmatch(name):
-        return actual, []
-    if actual is not None:
-        wrong = _other(actual, told, error=bool(expect) or described)
-        return None if expect else actual, [wrong]
-    damaged = finding("bad-header", f"the file does not begin like {told}", offset=0)
-    return allowed[0] if len(allowed) == 1 else None, [damaged]
+    if not (_is_zero(head) and _is_zero(source.read(0, first))):
+        return None
+    return finding("zero-filled", f"the file begins with {first} zero bytes instead of {told}", offset=0)
 
 
 def _no_format() -> Finding:
@@ -65,9 +75,9 @@ def _no_format() -> Finding:
     return finding("unreadable", "its layout says that it has a format which nothing installed knows")
 
 
-def _ours(source: OpenFile, names: Sequence[str]) -> tuple[Format, ...]:
-    """The formats of these names that a damaged file of this name may have had."""
-    return tuple(f for f in map(format_of, names) if f.ours(source))
+def _ours(source: OpenFile, names: Sequence[str], *, sure: bool) -> tuple[Format, ...]:
+    """The formats of these names that a damaged file of this name may have had; ``sure``: it had one."""
+    return tuple(f for f in map(format_of, names) if sure or f.ours(source))
 
 
 def _is_zero(data: bytes) -> bool:

@@ -87,21 +87,7 @@ class Decision:
         in_stores = [path for path in files if is_url(path)]
         failed = _asked_again(in_stores) if in_stores else {}
         for path, f in files.items():
-            try:
-                if path in failed:
-                    raise failed[path]
-                st = status(path)
-            except OSError as e:
-                raise CannotLook(
-                    f"{path}, which was chosen, cannot be looked at any more: {e.strerror}",
-                    "start again: a new start decides anew",
-                ) from e
-            now = st.st_size, st.st_mtime_ns, etag_of(path)
-            if now != (f["size"], f["mtime_ns"], f.get("etag", "")):
-                raise CannotLook(
-                    f"{path} has changed since it was chosen and verified",
-                    "start again: a new start decides anew",
-                )
+            _check_unchanged(path, f, failed.get(path))
         if view := self.body.get("view"):
             self._check_owner(view["root"])
             numbers = [r["rank"] for r in self.body.get("ranks") or ()] if ranks is None else list(ranks)
@@ -147,6 +133,21 @@ class Decision:
             if said != f["path"]:
                 hint = "start again, and give each job a --view of its own"
                 raise CannotLook(f"the view has been replaced by another start: {link} leads to {said}", hint)
+
+
+def _check_unchanged(path: str, planned: Mapping[str, Any], failed: OSError | None) -> None:
+    """Whether a planned file is still what was verified; ``failed`` is why it could not be looked at."""
+    again = "start again: a new start decides anew"
+    try:
+        if failed is not None:
+            raise failed
+        st = status(path)
+    except OSError as e:
+        gone = f"{path}, which was chosen, cannot be looked at any more: {e.strerror}"
+        raise CannotLook(gone, again) from e
+    now = st.st_size, st.st_mtime_ns, etag_of(path)
+    if now != (planned["size"], planned["mtime_ns"], planned.get("etag", "")):
+        raise CannotLook(f"{path} has changed since it was chosen and verified", again)
 
 
 def _asked_again(urls: list[str]) -> Mapping[str, OSError]:

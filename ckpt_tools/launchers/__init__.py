@@ -46,8 +46,8 @@ then counts.
 
 def detect(env: Mapping[str, str]) -> Started | None:
     """What the launcher's variables say, or None when no launcher is recognised. Never raises."""
-    asked = (name for name, variables in ORDER.items() if any(variable in env for variable in variables))
-    known = (one for one in _of_plugins() if any(variable in env for variable in one.variables))
+    asked = (name for name, variables in ORDER.items() if not env.keys().isdisjoint(variables))
+    known = (one for one in _of_plugins() if not env.keys().isdisjoint(one.variables))
     answers = [s for one in (*known, *_imported(asked)) if (s := one.detect(env)) is not None]
     if not answers:
         return None

@@ -209,19 +209,34 @@ def _lost_beside_weights(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterato
     """A file without a number that cannot be read and is too large for the weights alone that would stand in
     for it: a job would start with an empty optimizer, and nothing said.
     """
-    read = [(p, held) for p in c.parts if (held := _PIECES.get(p.piece.removeprefix(_ROLLING)))]
-    if not any(held.weights for _, held in read) or any(held.optimizer for _, held in read):
+    weights = _weights_alone(c)
+    if not weights:
         return
-    size = sum(p.size for p, _ in read)
-    run = [p for o in (c, *others) if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind) for p in o.parts]
+    size = sum(p.size for p in weights)
+    run = [p for o in (c, *others) if _is_of_run(o, c) for p in o.parts]
     begun = min(p.mtime_ns for p in run if p.piece not in _NAMES)  # what is older was there before the run
-    for p in run:
-        unread = p.piece in _NAMES and not bare_name_of(p).numbered
-        if unread and p.size > _MORE * size and p.mtime_ns >= begun:
+    for p in filter(_is_unread, run):
+        if p.size > _MORE * size and p.mtime_ns >= begun:
             name = p.path.rpartition("/")[2]
             text = f"it holds no optimizer's state, and {name}, which cannot be read, may: it is larger"
             hint = f"to start from the weights alone, move {name} away"
-            yield finding("missing-part", text, path=read[0][0].path, hint=hint)
+            yield finding("missing-part", text, path=weights[0].path, hint=hint)
+
+
+def _weights_alone(c: Checkpoint) -> list[Part]:
+    """The files of a checkpoint that were read, where they hold weights and no optimizer's state."""
+    read = [(p, held) for p in c.parts if (held := _PIECES.get(p.piece.removeprefix(_ROLLING)))]
+    has_optimizer = any(held.optimizer for _, held in read)
+    return [p for p, _ in read] if any(held.weights for _, held in read) and not has_optimizer else []
+
+
+def _is_of_run(o: Checkpoint, c: Checkpoint) -> bool:
+    return (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)
+
+
+def _is_unread(p: Part) -> bool:
+    """Whether nothing is known of what a file without a number holds."""
+    return p.piece in _NAMES and not bare_name_of(p).numbered
 
 
 def _unread_save(

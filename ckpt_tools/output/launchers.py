@@ -36,6 +36,15 @@ def catalogue(known: Sequence[tuple[Launcher, Started | None]], here: Started | 
     return emit.catalogue("launchers", entries, detected=asdict(here) if here else None)
 
 
+def _row(launcher: Launcher, started: Started | None, env: Mapping[str, str]) -> Sequence[str]:
+    """One launcher, and those of its variables that are set."""
+    numbers = ["–" if (n := _value(started, name)) is None else str(n) for name in ("rank", "world_size")]
+    held = [name for name in launcher.variables if name in env]
+    package = package_of(launcher.name)
+    name = f"{launcher.name} ({package})" if package else launcher.name
+    return name, *numbers, ", ".join(held) or "none is set"
+
+
 def table(
     known: Sequence[tuple[Launcher, Started | None]],
     here: Started | None,
@@ -46,13 +55,7 @@ def table(
     here, and what is unclear.
     """
     page = Page(view)
-    rows = []
-    for launcher, started in known:
-        numbers = ["–" if (n := _value(started, name)) is None else str(n) for name in ("rank", "world_size")]
-        held = [name for name in launcher.variables if name in env]
-        package = package_of(launcher.name)
-        name = f"{launcher.name} ({package})" if package else launcher.name
-        rows.append((name, *numbers, ", ".join(held) or "none is set"))
+    rows = [_row(launcher, started, env) for launcher, started in known]
     page.table(("name", "rank", "world size", "of its variables"), rows)
     page.text("")
     if here is None:

@@ -81,7 +81,7 @@ class Page:
         first. A column that is empty, or has in each row what is ``dull`` there, is left out.
         """
         cells = [[printable(cell) for cell in row] for row in rows]
-        shown = [i for i, h in enumerate(headers) if any(row[i] not in ("", dull.get(h)) for row in cells)]
+        shown = _worth_showing(headers, cells, dull)
         widths = {i: max(len(headers[i]), *(len(row[i]) for row in cells)) for i in shown}
         order = [headers.index(header) for header in below]
         apart = _too_wide(widths, order, self.view.width)
@@ -89,9 +89,13 @@ class Page:
         self._line([field.laid_out(headers, "bold") for field in fields])
         for row in cells:
             self._line([field.laid_out(row) for field in fields])
-            for text in (row[i] for i in shown if i in apart and row[i]):
-                for line in _wrapped(f"    {text}", self.view.width):
-                    self._line([(line, "")])
+            self._below(row[i] for i in shown if i in apart)
+
+    def _below(self, cells: Iterable[str]) -> None:
+        """The cells that stand below their row."""
+        for cell in filter(None, cells):
+            for line in _wrapped(f"    {cell}", self.view.width):
+                self._line([(line, "")])
 
     def _line(self, parts: Sequence[tuple[str, str]]) -> None:
         """One line of pieces, each with its style."""
@@ -161,6 +165,15 @@ class _Field:
         cell = cells[self.index]
         text = cell.rjust(self.width) if self.right else cell.ljust(self.width)
         return f"{text}  ", STYLE.get(cell, "") if style is None else style
+
+
+def _worth_showing(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], dull: Mapping[str, str]
+) -> list[int]:
+    """The columns that have something to say in some row."""
+    return [
+        i for i, header in enumerate(headers) if any(row[i] not in ("", dull.get(header)) for row in rows)
+    ]
 
 
 def _too_wide(widths: Mapping[int, int], order: Sequence[int], width: int | None) -> set[int]:

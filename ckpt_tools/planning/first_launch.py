@@ -56,18 +56,17 @@ def first_launch(
     asked for.
     """
     one_run = selection.run is not None or selection.prefix is not None
-    scope = _scope(session.root, selection) if one_run else _anywhere
     saves = [c for c in everything if c.unfinished]
-    if objection := (
-        _of_a_broken_plugin()
-        or _of_another_layout(session, selection, everything)
-        or (_several_interrupted(session, unfinished) if selection.allow_none else None)
-        or _objection(session, saves, scope)
-    ):
+    objections = (
+        _of_a_broken_plugin,
+        lambda: _of_another_layout(session, selection, everything),
+        lambda: _several_interrupted(session, unfinished) if selection.allow_none else None,
+        lambda: _objection(session, saves, _scope(session.root, selection) if one_run else _anywhere),
+    )
+    if objection := next(filter(None, (asked() for asked in objections)), None):
         return objection
-    run = Outcome(None)
-    if one_run and not unfinished and (everything or _objection(session, saves, _anywhere)):
-        run = _no_such_run(session, selection, everything)
+    is_gone = one_run and not unfinished and (everything or _objection(session, saves, _anywhere))
+    run = _no_such_run(session, selection, everything) if is_gone else Outcome(None)
     if run.error is not None or selection.allow_none:
         return run
     return Outcome(_no_checkpoint(session, unfinished), run.findings)

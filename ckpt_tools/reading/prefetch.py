@@ -125,6 +125,11 @@ def _by_engine(
 # ---- by processes of this host
 
 
+def _is_shared(s: Session, level: Level) -> bool:
+    """Whether processes of this host may read at this level what was asked."""
+    return s.reader.rate is None and not s.options.explain and level in (Level.STRUCTURE, Level.CONTENT)
+
+
 def _by_processes(
     s: Session, parts: Sequence[Part], level: Level, bare: bool
 ) -> Iterator[tuple[Request, Seen]]:
@@ -132,8 +137,7 @@ def _by_processes(
         yield from _by_requests(s, parts, level, bare)
         return
     jobs, count = s.options.jobs or default_jobs(), len(parts) + bare * len(s.found.bare)
-    one_by_one = jobs < 2 or s.reader.rate is not None or s.options.explain
-    if one_by_one or count < LEAST or level not in (Level.STRUCTURE, Level.CONTENT):
+    if count < LEAST or jobs < 2 or not _is_shared(s, level):
         return
     small = [r for r in requests(s, parts, level, bare=bare) if _is_for_processes(r)]
     sample = small[:: -(-len(small) // _SAMPLE)] if small else []

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from os.path import basename, dirname
 
 from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name
@@ -22,17 +22,24 @@ def in_step_folders(parts: Iterable[Part]) -> list[Part]:
     by_base: dict[str, list[Part]] = defaultdict(list)
     for p in parts:
         by_base[p.base].append(p)
-    above = {at for base in by_base for at in _above(base)}
-    lone = {base: read_bare_name(basename(base)) for base in by_base if base not in above}
-    counted = {base for base, name in lone.items() if _counts(name) and _is_save(by_base[base], name)}
-    counting = {dirname(base) for base in counted}
-    rolling = {
-        base
-        for base, name in lone.items()
-        if dirname(base) in counting and _is_rolling(name) and _is_save(by_base[base], name)
-    }
-    folders = counted | rolling
+    folders = _folders(by_base)
     return [p for base, same in by_base.items() for p in (map(_at_home, same) if base in folders else same)]
+
+
+def _folders(by_base: Mapping[str, Sequence[Part]]) -> set[str]:
+    """Those of the directories that are called after a step, and those beside them called as the last or the
+    best.
+    """
+    above = {at for base in by_base for at in _above(base)}
+    names = {base: read_bare_name(basename(base)) for base in by_base if base not in above}
+    saves = {base for base, name in names.items() if _is_one(name) and _is_save(by_base[base], name)}
+    counted = {base for base in saves if _counts(names[base])}
+    counting = {dirname(base) for base in counted}
+    return counted | {base for base in saves if dirname(base) in counting}
+
+
+def _is_one(name: BareName) -> bool:
+    return _counts(name) or _is_rolling(name)
 
 
 def _above(path: str) -> Iterable[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from places import DOCS, PACKAGE
+from radon.complexity import cc_visit
 
 DESIGN = DOCS / "design.md"
 DOORS = 26
@@ -53,6 +54,32 @@ def test_no_import_leads_back() -> None:
     with pytest.raises(CycleError):  # the test can fail
         TopologicalSorter({**graph, "ckpt_tools.errors": {"ckpt_tools.api"}}).prepare()
     TopologicalSorter(graph).prepare()
+
+
+LONGEST, MOST_COMPLEX = 40, 15
+EXEMPT = {"ckpt_tools.formats.pickles.machine.run"}
+"""Its loop is kept whole: a call for each opcode takes three times as long."""
+
+
+def too_much(name: str, text: str) -> Iterator[str]:
+    """The functions of a module with more lines behind their signature and docstring, or a higher complexity as
+    radon counts it, than one reads in one breath.
+    """
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            if body and (body[-1].end_lineno or 0) - body[0].lineno >= LONGEST:
+                yield f"{name}.{node.name}"
+    for block in cc_visit(text):
+        if block.letter != "C" and block.complexity > MOST_COMPLEX:
+            yield f"{name}.{block.name}"
+
+
+def test_a_function_is_read_in_one_breath() -> None:
+    found = {one for name, path in MODULES.items() for one in too_much(name, path.read_text())}
+    assert found == EXEMPT
+    assert set(too_much("m", "def f(a):\n" + "    a += 1\n" * 41)) == {"m.f"}
+    assert set(too_much("m", "def f(a):\n    return " + " or ".join("a" * 17) + "\n")) == {"m.f"}
 
 
 @pytest.mark.parametrize("path", MODULES.values(), ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -14,7 +14,7 @@ import sys
 
 TYPE_CHECKING = False  # importing typing takes longer than all of this
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 VARIABLE = "_CKPT_COMPLETE"
 SHELLS = {"bash": "ckpt.bash", "zsh": "_ckpt", "fish": "ckpt.fish"}
@@ -53,6 +53,27 @@ def _begun(current: str, environ: Mapping[str, str]) -> int:
     return len(current) - len(replaced) if current.endswith(replaced) else 0
 
 
+def _sorted_out(words: Sequence[str], takes: Mapping[str, str]) -> tuple[list[str], str]:
+    """The arguments that are no flags or values of flags, and the value that the last flag waits for;
+    ``takes`` says what each flag takes, "" where it is nothing.
+    """
+    roots, pending = list[str](), ""
+    for word in words:
+        if pending:
+            pending = ""
+        elif word.startswith("-"):
+            pending = takes.get(word, "")
+        else:
+            roots.append(word)
+    return roots, pending
+
+
+def _end_of_flags(words: Sequence[str], takes: Mapping[str, str]) -> int | None:
+    """Where ``--`` stands that is no flag's value."""
+    at = (i for i, word in enumerate(words) if word == "--" and not _sorted_out(words[:i], takes)[1])
+    return next(at, None)
+
+
 class Line:
     """The words after ``ckpt`` up to the cursor; the last one is not whole. ``kind`` says what is offered
     beside the words.
@@ -82,17 +103,11 @@ class Line:
         rows = self._rows(name)
         takes = {flag: value for flag, value, _ in rows if flag.startswith("-")}
         places = [value for flag, value, _ in rows if not flag.startswith("-")]
-        roots, pending = list[str](), ""
-        for i, word in enumerate(self.before[start:], start):
-            if pending:
-                pending = ""
-            elif word == "--" and name == "run":
-                self.kind = f"command {i + 1}"
-                return []
-            elif word.startswith("-"):
-                pending = takes.get(word, "")
-            else:
-                roots.append(word)
+        words = self.before[start:]
+        if name == "run" and (end := _end_of_flags(words, takes)) is not None:
+            self.kind = f"command {start + end + 1}"
+            return []
+        roots, pending = _sorted_out(words, takes)
         flag, equals, _ = self.current.partition("=")
         if pending:
             return self._fitting(self._values(pending, roots))

@@ -223,23 +223,23 @@ def _transformed(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding
             offset=p.start,
         )
     elif not p.dtype:
-        data = (
-            unpacked(source.read(p.start, p.length))
-            if p.transforms == (_ZSTD_NAME,) and p.length <= PACKED
-            else None
-        )
-        if data is None:
-            yield finding(
-                "unread-pickle",
-                f"the object {p.fqn[:200]!r} is transformed by {names}, and its pickle was not read",
-                offset=p.start,
-            )
-            return
-        inner = p._replace(start=0, length=len(data), transforms=())
-        yield from told_of(
-            structure(BytesSource(data), box := Anatomy(), partial(check_object, p=inner)), p.start
-        )
-        anatomy.named(box)
+        yield from _transformed_object(source, anatomy, p)
+
+
+def _transformed_object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
+    """What is wrong with a pickle that was compressed."""
+    is_read = p.transforms == (_ZSTD_NAME,) and p.length <= PACKED
+    data = unpacked(source.read(p.start, p.length)) if is_read else None
+    if data is None:
+        names = ", ".join(t[:40] for t in p.transforms[:4])
+        text = f"the object {p.fqn[:200]!r} is transformed by {names}, and its pickle was not read"
+        yield finding("unread-pickle", text, offset=p.start)
+        return
+    inner = p._replace(start=0, length=len(data), transforms=())
+    yield from told_of(
+        structure(BytesSource(data), box := Anatomy(), partial(check_object, p=inner)), p.start
+    )
+    anatomy.named(box)
 
 
 def _blob(source: Source, anatomy: Anatomy, at: int, pieces: Sequence[Piece]) -> Iterator[Finding]:

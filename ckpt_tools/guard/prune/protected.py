@@ -64,10 +64,8 @@ def _newest(entries: Sequence[Entry], run: tuple[str, str]) -> Iterator[Entry]:
 
 def _reasons(s: Session, e: Entry, claims: Claims, settle: float) -> Iterator[str]:
     c = e.checkpoint
-    for made in claims.plans:
-        files = {f.path for rank in made.ranks for f in rank.files} | {f.path for f in made.shared}
-        if (made.checkpoint and made.checkpoint.key == c.key) or files & e.members:
-            yield "'ckpt plan' chooses it"
+    if any(_chooses(made, e) for made in claims.plans):
+        yield "'ckpt plan' chooses it"
     if naming(s, [c]):
         yield "a tracker names it"
     if any(_within(e, path) or _around(e, path) for path in claims.pins):
@@ -79,6 +77,13 @@ def _reasons(s: Session, e: Entry, claims: Claims, settle: float) -> Iterator[st
             yield f"{os.path.relpath(link, claims.root)} leads to it"
     if age(e, s.now_ns) < settle:
         yield "written a moment ago, so it may be in use: wait, or say --settle 0s"
+
+
+def _chooses(made: LoadPlan, e: Entry) -> bool:
+    """Whether a plan names the checkpoint, or one of its files."""
+    files = {f.path for rank in made.ranks for f in rank.files} | {f.path for f in made.shared}
+    is_chosen = made.checkpoint is not None and made.checkpoint.key == e.checkpoint.key
+    return is_chosen or not files.isdisjoint(e.members)
 
 
 def _within(e: Entry, real: str) -> bool:

@@ -11,7 +11,7 @@ from ckpt_tools import __version__
 from ckpt_tools.findings import CODES
 from ckpt_tools.model.answers import FileReport, Tracker
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.plan import Rollback
+from ckpt_tools.model.plan import LoadPlan, Rejected, Rollback
 from ckpt_tools.model.report import Level, Region, Report
 from ckpt_tools.model.tensor import Stats
 from ckpt_tools.output.json import COUNTS, Object, fields, finding, line, scalar
@@ -100,32 +100,56 @@ def _summary(given: Gathered) -> Object | None:
 
 
 def _start(start: Start, of: Table) -> Object:
-    plan, error = start.plan, start.error
-    lost = plan.rejected if plan else ()
+    error = start.error
     return {
         "root": start.root,
         "run": start.run,
         **of_start(start).shown,
-        "checkpoint": of.of(plan.checkpoint) if plan else None,
-        "resume_step": plan.resume_step if plan else None,
-        "path": plan.resume.path if plan else None,
-        "arguments": list(plan.resume.args) if plan else [],
-        "world_size": plan.world_size if plan else None,
-        "ranks": len(plan.ranks) if plan else 0,
-        "rollback": _rollback(plan.rollback) if plan and plan.rollback else None,
-        "rejected": [
-            {
-                "checkpoint": of.of(r.checkpoint),
-                "findings": [finding(f, across=True) for f in r.findings[: rows_of.REASONS]],
-                "findings_omitted": max(0, len(r.findings) - rows_of.REASONS),
-            }
-            for r in lost[:LOST]
-        ],
-        "rejected_omitted": max(0, len(lost) - LOST),
-        "ahead": [i for c in (plan.ahead if plan else ()) if (i := of.of(c)) is not None][:LOST],
-        "warnings": [finding(f, across=True) for f in (plan.warnings if plan else ())[:LOST]],
-        "substituted": sum(f.substituted for r in (plan.ranks if plan else ()) for f in r.files),
+        **(_NO_PLAN if start.plan is None else _planned(start.plan, of)),
         "error": None if error is None else {"message": str(error), "exit_code": error.exit_code},
+    }
+
+
+_NO_PLAN: Object = {
+    "checkpoint": None,
+    "resume_step": None,
+    "path": None,
+    "arguments": [],
+    "world_size": None,
+    "ranks": 0,
+    "rollback": None,
+    "rejected": [],
+    "rejected_omitted": 0,
+    "ahead": [],
+    "warnings": [],
+    "substituted": 0,
+}
+
+
+def _planned(plan: LoadPlan, of: Table) -> Object:
+    """What a plan says of the start, in the order of _NO_PLAN."""
+    return {
+        "checkpoint": of.of(plan.checkpoint),
+        "resume_step": plan.resume_step,
+        "path": plan.resume.path,
+        "arguments": list(plan.resume.args),
+        "world_size": plan.world_size,
+        "ranks": len(plan.ranks),
+        "rollback": _rollback(plan.rollback) if plan.rollback else None,
+        "rejected": [_rejected(lost, of) for lost in plan.rejected[:LOST]],
+        "rejected_omitted": max(0, len(plan.rejected) - LOST),
+        "ahead": [i for c in plan.ahead if (i := of.of(c)) is not None][:LOST],
+        "warnings": [finding(f, across=True) for f in plan.warnings[:LOST]],
+        "substituted": sum(f.substituted for r in plan.ranks for f in r.files),
+    }
+
+
+def _rejected(lost: Rejected, of: Table) -> Object:
+    """A checkpoint that was passed over, and why."""
+    return {
+        "checkpoint": of.of(lost.checkpoint),
+        "findings": [finding(f, across=True) for f in lost.findings[: rows_of.REASONS]],
+        "findings_omitted": max(0, len(lost.findings) - rows_of.REASONS),
     }
 
 
@@ -149,14 +173,24 @@ def _tracker(t: Tracker, given: Gathered, of: Table) -> Object:
 
 
 def _files(entries: Sequence[FileReport], of: Table) -> Columns:
-    reports = [entry.report for entry in entries]
-    parts = [entry.part for entry in entries]
+    return {**_names(entries, of), **_verdicts([entry.report for entry in entries])}
+
+
+def _names(entries: Sequence[FileReport], of: Table) -> Columns:
+    """What is known of files before they are read."""
+    reports, parts = [entry.report for entry in entries], [entry.part for entry in entries]
     return {
         "path": [r.path for r in reports],
         "checkpoint": [of.by_file.get(r.path) for r in reports],
         "rank": [p.rank if p else None for p in parts],
         "place": [" ".join(f"{axis} {n}" for axis, n in p.coords) if p else "" for p in parts],
         "role": [p.role if p else "" for p in parts],
+    }
+
+
+def _verdicts(reports: Sequence[Report]) -> Columns:
+    """What reading them said."""
+    return {
         "format": [r.format or "" for r in reports],
         "size": [r.size for r in reports],
         "mtime": [r.mtime_ns // 10**9 for r in reports],

@@ -81,20 +81,19 @@ def _words(kind: str, text: str, code: str, status: str) -> str:
     """The cause, as far as it is known without quoting what was sent, and what to do."""
     if any(sign in text for sign in _NO_CREDENTIALS):
         return _NOBODY
+    answer = "the store answers " + " ".join(filter(None, (status, code)))
     if code in _CODES:
-        return f"the store answers {status} {code}: {_CODES[code]}".replace("  ", " ")
+        return f"{answer}: {_CODES[code]}"
     if status in ("401", "403"):
-        return f"the store answers {' '.join(x for x in (status, code) if x)}: {_right(text)}"
+        return f"{answer}: {_right(text)}"
     if status in ("301", "307") or "without LOCATION" in text:
         return f"the store sends us elsewhere: {_REGION}"
     if code or status:
-        return "the store answers " + " ".join(x for x in (status, code) if x)
+        return answer
     if kind == "InvalidPathError":
         return _no_path(text)
-    for sign, words in _SIGNS.items():
-        if sign in text or sign == kind:
-            return words
-    return f"the store did not answer as it should ({kind})"
+    known = (words for sign, words in _SIGNS.items() if sign in text or sign == kind)
+    return next(known, f"the store did not answer as it should ({kind})")
 
 
 def _no_path(text: str) -> str:

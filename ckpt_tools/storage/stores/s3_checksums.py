@@ -183,12 +183,11 @@ def _made(store: ObjectStore) -> Any:
     except ImportError:
         text = "boto3, which asks S3 for checksums, is not installed: pip install 'ckpt-tools[cloud]'"
         raise OSError(errno.ENOPKG, text, store.url) from None
-    found = {k: v for k, v in os.environ.items() if k in _ENVIRONMENT} | dict(store.client.config)
-    own = {str(k).lower().removeprefix("aws_"): str(v) for k, v in found.items()}
+    own = _options(store)
     provider = getattr(store.client, "credential_provider", None)
     given = {_CREDENTIALS[k]: v for k, v in _credentials(own, provider).items() if k in _CREDENTIALS and v}
-    virtual = own.get("virtual_hosted_style_request", "").lower() in _TRUE
-    endpoint = own.get("endpoint") or own.get("endpoint_url") or None
+    virtual = _is_on(own, "virtual_hosted_style_request")
+    endpoint = own.get("endpoint") or own.get("endpoint_url")
     if virtual and endpoint:  # obstore wants the bucket in it
         endpoint = endpoint.replace(f"://{store.url.partition('://')[2]}.", "://", 1)
     options: dict[str, Any] = {
@@ -196,14 +195,14 @@ def _made(store: ObjectStore) -> Any:
         "retries": {"mode": "standard", "max_attempts": 3},
         "max_pool_connections": 32,
     }
-    if own.get("skip_signature", "").lower() in _TRUE:
+    if _is_on(own, "skip_signature"):
         from botocore import UNSIGNED
 
         options["signature_version"] = UNSIGNED
+    region = own.get("region") or own.get("default_region") or None
     try:
-        region = own.get("region") or own.get("default_region") or None
         return Session().client(
-            "s3", endpoint_url=endpoint, region_name=region, config=Config(**options), **given
+            "s3", endpoint_url=endpoint or None, region_name=region, config=Config(**options), **given
         )
     except Exception as e:
         text = f"no client for its checksums could be made ({type(e).__name__})"
@@ -211,6 +210,16 @@ def _made(store: ObjectStore) -> Any:
 
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
+
+
+def _options(store: ObjectStore) -> dict[str, str]:
+    """What the environment and the store's own client say, by names without aws_."""
+    found = {k: v for k, v in os.environ.items() if k in _ENVIRONMENT} | dict(store.client.config)
+    return {str(k).lower().removeprefix("aws_"): str(v) for k, v in found.items()}
+
+
+def _is_on(options: Mapping[str, str], name: str) -> bool:
+    return options.get(name, "").lower() in _TRUE
 
 
 def _credentials(own: Mapping[str, str], provider: Any) -> Mapping[str, Any]:

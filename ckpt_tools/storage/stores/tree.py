@@ -91,9 +91,9 @@ class Tree:
         web server, which cannot list, one file may be asked for.
         """
         with self._lock:
-            self._whole = {k for k in self._whole if not (k == key or _below(k, key))}
-            covered = {k for k in self._directories if any(k == top or _below(k, top) for top in self._whole)}
-            own = {k for k in covered if k == key or _below(k, key)}  # also where more was listed than this
+            self._whole = {k for k in self._whole if not _within(k, key)}
+            covered = {k for k in self._directories if any(_within(k, top) for top in self._whole)}
+            own = {k for k in covered if _within(k, key)}  # also where more was listed than this
             self._directories = {k: here for k, here in self._directories.items() if k in covered - own}
         try:
             self._list(key)
@@ -339,6 +339,11 @@ def _directory(objects: Sequence[Object], names: Sequence[str]) -> _Directory:
 
 def _facts(of: Object) -> _Facts:
     return _Facts(of.size, of.mtime_ns, of.etag, of.version)
+
+
+def _within(key: str, top: str) -> bool:
+    """Whether a key is another one, or below it."""
+    return key == top or _below(key, top)
 
 
 def _below(key: str, top: str) -> bool:
