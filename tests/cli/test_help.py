@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import run_helpers
 import typer
+import warm
 from small_files import saved
 
 from ckpt_tools.cli import pages
@@ -75,8 +76,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(home: Path) -> Path:
-    """A directory as the examples assume: ``run``, ``mine``, ``kept``, ``pinned``, ``empty``, a ``train.py``, and ckpt on
-    PATH.
+    """A directory as the examples assume: ``run``, ``mine``, ``kept``, ``pinned``, ``empty``, a ``train.py``, and python
+    for PATH.
     """
     run_helpers.megatron(home / "run")
     quarantine(str(run_helpers.megatron(home / "kept")), [str(home / "kept/iter_0000020")], apply=True)
@@ -90,9 +91,7 @@ def made(home: Path) -> Path:
         "import sys\nassert sys.argv[1] == '--load' and sys.argv[2].endswith('run')\n"
     )
     (home / "bin").mkdir()
-    (home / "bin/ckpt").write_text(f'#!/bin/sh\nexec {sys.executable} -m ckpt_tools "$@"\n')
     (home / "bin/python").symlink_to(sys.executable)
-    (home / "bin/ckpt").chmod(0o755)
     return home
 
 
@@ -100,7 +99,7 @@ def made(home: Path) -> Path:
 def test_an_example_runs(home: Path, line: str, tmp_path: Path) -> None:
     if "--apply" in line:  # it changes what the others are about
         home = made(tmp_path)
-    path = f"{home / 'bin'}:{os.environ['PATH']}"
+    path = f"{warm.commands()}:{home / 'bin'}:{os.environ['PATH']}"
     env = {**run_helpers.CLEAN, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     env["CKPT_CACHE_DIR"], env["XDG_STATE_HOME"] = os.environ["CKPT_CACHE_DIR"], os.environ["XDG_STATE_HOME"]
     line = line.replace("s3://bucket/", "local://")  # a store that needs no server
