@@ -43,6 +43,7 @@ ORDER = (
     "nanochat",
     "timm",
     "fairseq",
+    "fairseq2",
     "mmengine",
     "detectron2",
     "stable_baselines3",

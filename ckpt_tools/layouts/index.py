@@ -680,6 +680,24 @@ fairseq fairseq
     ~update:checkpoint_{epoch}_{step}.pt ~epoch:checkpoint{epoch}.pt ~last:checkpoint_last.pt
     ~best:checkpoint_best.pt ~best_of:checkpoint.best_{name}.pt
 
+fairseq2 fairseq2
+  step_{step}/model/pp_{name}/tp_{name}/
+    model:sdp_{shard:02d}.pt
+  step_{step}/optimizer/pp_{name}/tp_{name}/
+    optimizer:sdp_{shard:02d}.pt
+  step_{step}/data_reader/
+    data_reader:dp_{shard:02d}.pt
+  step_{step}/trainer/
+    trainer:rank_{shard:02d}.pt
+  step_{step}.tmp/model/pp_{name}/tp_{name}/
+    model_tmp:sdp_{shard:02d}.pt
+  step_{step}.tmp/optimizer/pp_{name}/tp_{name}/
+    optimizer_tmp:sdp_{shard:02d}.pt
+  step_{step}.tmp/data_reader/
+    data_reader_tmp:dp_{shard:02d}.pt
+  step_{step}.tmp/trainer/
+    trainer_tmp:rank_{shard:02d}.pt
+
 mmengine mmengine note:last_checkpoint
   .
     ~iter:iter_{step}.pth ~epoch:epoch_{epoch}.pth ~best_iter:best_{name}_iter_{step}.pth
@@ -1473,7 +1491,53 @@ rank_files rank-files
 
 ray ray
   checkpoint_{generation:06d}/
-    torch:{name}.<pt|pth|pth.tar|ckpt|bin> pickle:{name}.pkl tensors:{name}.safetensors numpy:{name}.npz
+    torch:{name}.<pt|pth|pth.tar|ckpt|bin>
+  checkpoint_{generation:06d}/{name}/
+    torch_1:{name}.<pt|pth|pth.tar|ckpt|bin>
+  checkpoint_{generation:06d}/{name}/{name}/
+    torch_2:{name}.<pt|pth|pth.tar|ckpt|bin>
+  checkpoint_{generation:06d}/{name}/{name}/{name}/
+    torch_3:{name}.<pt|pth|pth.tar|ckpt|bin>
+  checkpoint_{generation:06d}/{name}/{name}/{name}/{name}/
+    torch_4:{name}.<pt|pth|pth.tar|ckpt|bin>
+  checkpoint_{generation:06d}/{name}/{name}/{name}/{name}/{name}/
+    torch_5:{name}.<pt|pth|pth.tar|ckpt|bin>
+  checkpoint_{generation:06d}/
+    pickle_maker:class_and_ctor_args.pkl pickle:{name}.pkl
+  checkpoint_{generation:06d}/{name}/
+    pickle_1_maker:class_and_ctor_args.pkl pickle_1:{name}.pkl
+  checkpoint_{generation:06d}/{name}/{name}/
+    pickle_2_maker:class_and_ctor_args.pkl pickle_2:{name}.pkl
+  checkpoint_{generation:06d}/{name}/{name}/{name}/
+    pickle_3_maker:class_and_ctor_args.pkl pickle_3:{name}.pkl
+  checkpoint_{generation:06d}/{name}/{name}/{name}/{name}/
+    pickle_4_maker:class_and_ctor_args.pkl pickle_4:{name}.pkl
+  checkpoint_{generation:06d}/{name}/{name}/{name}/{name}/{name}/
+    pickle_5_maker:class_and_ctor_args.pkl pickle_5:{name}.pkl
+  checkpoint_{generation:06d}/
+    tensors:{name}.safetensors
+  checkpoint_{generation:06d}/{name}/
+    tensors_1:{name}.safetensors
+  checkpoint_{generation:06d}/{name}/{name}/
+    tensors_2:{name}.safetensors
+  checkpoint_{generation:06d}/{name}/{name}/{name}/
+    tensors_3:{name}.safetensors
+  checkpoint_{generation:06d}/{name}/{name}/{name}/{name}/
+    tensors_4:{name}.safetensors
+  checkpoint_{generation:06d}/{name}/{name}/{name}/{name}/{name}/
+    tensors_5:{name}.safetensors
+  checkpoint_{generation:06d}/
+    numpy:{name}.npz
+  checkpoint_{generation:06d}/{name}/
+    numpy_1:{name}.npz
+  checkpoint_{generation:06d}/{name}/{name}/
+    numpy_2:{name}.npz
+  checkpoint_{generation:06d}/{name}/{name}/{name}/
+    numpy_3:{name}.npz
+  checkpoint_{generation:06d}/{name}/{name}/{name}/{name}/
+    numpy_4:{name}.npz
+  checkpoint_{generation:06d}/{name}/{name}/{name}/{name}/{name}/
+    numpy_5:{name}.npz
 
 mindspore mindspore note:meta.json stateless:-graph.meta
   rank_{rank}/

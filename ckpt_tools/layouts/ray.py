@@ -17,6 +17,8 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 
 _HOME = "checkpoint_{generation:06d}"
+_DEEP = 5
+"""Directories below it in which RLlib keeps the states of its components."""
 
 
 def _steps(_part: Part, metadata: Metadata) -> Steps:
@@ -24,7 +26,7 @@ def _steps(_part: Part, metadata: Metadata) -> Steps:
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    for name in lost(c, beside, lambda o: frozenset(p.name for p in o.parts)):
+    for name in lost(c, beside, lambda o: frozenset(p.path.removeprefix(f"{o.path}/") for p in o.parts)):
         text = f"there is no {name}, which the trial's other checkpoints have"
         yield finding("missing-part", text, path=c.path)
 
@@ -43,7 +45,14 @@ def _pieces() -> Iterator[Piece]:
         ("tensors", "safetensors", ("safetensors",)),
         ("numpy", "npz", ("npz",)),
     ):
-        yield replace(file, name=name, template=f"{_HOME}/{{name}}.{suffixes}", formats=formats)
+        for depth in range(_DEEP + 1):
+            where = "/".join((_HOME, *["{name}"] * depth, f"{{name}}.{suffixes}"))
+            below = f"{name}_{depth}" if depth else name
+            if name == "pickle":
+                constant = replace(file, role="maker", formats=formats, constant=True)
+                maker = where.replace("{name}.pkl", "class_and_ctor_args.pkl")
+                yield replace(constant, name=f"{below}_maker", template=maker)
+            yield replace(file, name=below, template=where, formats=formats)
 
 
 LAYOUT = Layout(
@@ -57,7 +66,7 @@ LAYOUT = Layout(
     compare_steps=False,
     reference=(
         "ray 2.60: train/_internal/storage.py StorageContext._make_checkpoint_dir_name(), "
-        "train/_internal/checkpoint_manager.py"
+        "train/_internal/checkpoint_manager.py; rllib/utils/checkpoints.py Checkpointable.save_to_path()"
     ),
     limits=(
         "the number counts saves of a trial, each of which is a run of its own",

@@ -71,27 +71,41 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
 
 
 def _state_left_out(s: Session, c: Checkpoint) -> str | None:
-    """A file beside those of the choice that holds an optimizer's state, and that its layout does not load:
-    of a checkpoint of another framework, whose directory was renamed.
+    """A file in the directory of the choice, or below it, that its layout does not load: with an optimizer's
+    state in it, of a checkpoint of another framework whose directory was renamed; or, where nothing but names
+    tells the layout, any file of a checkpoint that it does not expect there, in this save or in its siblings.
     """
-    directories = {os.path.dirname(p.path) for p in c.parts if p.home}
-    beside = [f for f in s.found.bare if f.size > 0 and os.path.dirname(f.path) in directories]
+    guessed = any(s.layouts.piece_of(p).generic for p in c.parts)
+    ours = [p for p in s.parts if (p.layout, p.run) == (c.layout, c.run)] if guessed else c.parts
+    homes = tuple({f"{p.home}/" for p in ours if p.home})
+    beside = [f for f in s.found.bare if f.size > 0 and f.path.startswith(homes)]
     explained = set(s.indexes.members({p.path for p in s.parts})) if beside else set[str]()
     for file in beside[:_MOST]:
-        if file.path not in explained and _is_training_state(*s.inspect(file.path, Level.STRUCTURE)):
+        if file.path in explained:
+            continue
+        report, anatomy = s.inspect(file.path, Level.STRUCTURE)
+        if _is_training_state(report, anatomy) or (guessed and _of_a_save(file.path, report)):
             return file.path
     return None
+
+
+def _of_a_save(path: str, report: Report) -> bool:
+    """Whether a save wrote such a file, whole or not: no arrays of data."""
+    if report.format in files.MAY_BE_DATA:
+        return False
+    damaged = report.verdict is Verdict.BROKEN and formats.names.state(os.path.basename(path))
+    return damaged or report.format in files.FORMATS
 
 
 def _less_than_is_there(s: Session, c: Checkpoint, path: str) -> UsageError:
     name = os.path.relpath(path, s.root)
     text = (
-        f"{c.path} is taken for a checkpoint of the layout {c.layout}, which does not load {name}, although"
-        " that holds an optimizer's state"
+        f"{c.path} is taken for a checkpoint of the layout {c.layout}, which does not load {name}: that is a"
+        " file of a checkpoint, too"
     )
     hint = (
-        "give the directory the name that its framework gave it, if it was renamed; say --exclude"
-        f" {quote(escape(name))} to resume without that file"
+        "give the directory the name that its framework gave it, if it was renamed; describe it in ckpt.toml"
+        f" ('ckpt layouts --guess'); or say --exclude {quote(escape(name))} to resume without that file"
     )
     return UsageError(text, hint)
 

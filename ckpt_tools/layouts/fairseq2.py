@@ -1,0 +1,81 @@
+"""Checkpoints of fairseq2: ``step_N/trainer/rank_R.pt``, ``model/pp_P/tp_T/sdp_S.pt`` and the like.
+
+It is ``step_N.tmp`` until the save is done; a directory with the model alone is an export.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.arrays import lost
+from ckpt_tools.layouts.common.counters import borrowed, named_steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece
+from ckpt_tools.layouts.files import number
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+TORCH = ("torch_zip", "torch_legacy")
+_GRID = "pp_{name}/tp_{name}/sdp_{shard:02d}.pt"
+
+
+def _step(metadata: Metadata) -> int | None:
+    return number(metadata, ("step_nr", "_step_nr"))
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from named_steps([row for row in parts if row[0].role == "trainer"], _step, "step_nr")
+    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
+
+
+def _files(c: Checkpoint) -> frozenset[str]:
+    return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts)
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    for name in lost(c, beside, _files):
+        text = f"there is no {name}, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)
+
+
+def _pieces(home: str, mark: str) -> Iterator[Piece]:
+    model = Piece(f"model{mark}", "model", f"{home}/model/{_GRID}", TORCH, shared=True)
+    yield model
+    yield replace(model, name=f"optimizer{mark}", role="optimizer", template=f"{home}/optimizer/{_GRID}")
+    reader = f"{home}/data_reader/dp_{{shard:02d}}.pt"
+    yield replace(model, name=f"data_reader{mark}", role="data_reader", template=reader, unasked=True)
+    ranks = f"{home}/trainer/rank_{{shard:02d}}.pt"
+    trainer = replace(model, name=f"trainer{mark}", role="trainer", template=ranks, unasked=True)
+    yield replace(trainer, companion=True, inside=True)
+
+
+LAYOUT = Layout(
+    name="fairseq2",
+    title="fairseq2",
+    pieces=(
+        *_pieces("step_{step}", ""),
+        *(replace(piece, unfinished=True) for piece in _pieces("step_{step}.tmp", "_tmp")),
+    ),
+    resume=_resume,
+    check=_check,
+    lost=_lost,
+    needs=("model", "optimizer", "trainer"),
+    compare_steps=False,
+    reference=(
+        "fairseq2 src/fairseq2/checkpoint/manager.py StandardCheckpointManager (0.5 and later): "
+        "save_checkpoint(), _commit_checkpoint(), maybe_get_last_step_number(exclude_model_only=True)"
+    ),
+    limits=(
+        "the framework takes the highest step_N with a trainer/: move a damaged one away, or give a view",
+        "how many files a save has is known from the saves beside it",
+        "of 0.4 and before, trainer/ and data_reader/ have other names: such a step is asked about",
+    ),
+)

@@ -1,0 +1,59 @@
+"""Files below a checkpoint's own directory that its layout does not load, where nothing but names tells the layout:
+a job that is told to resume without them would start with a part of a state, and damage in them would go unseen.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from fixture_trees import materialise
+from places import LAYOUT_TREES
+from small_files import adam, saved, tensor
+
+from ckpt_tools import CkptError, plan
+
+STATES = {
+    "weights": {"w": tensor(1)},
+    "optimizer": {"optimizer": adam(20)},
+    "states of both": {"model": {"w": tensor(2)}, "optimizer": adam(20)},
+}
+BELOW = ("model/tp_00/shard_00.pt", "policy/weights.bin", "a/b/c/d/e/f.pth")
+CASES = ("rank-files/one", "rank-files/two", "rank-files/directories")
+
+
+def newest(root: Path) -> Path:
+    chosen = plan(str(root)).checkpoint
+    assert chosen is not None
+    return Path(chosen.path)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("below", "what"), tuple(zip(BELOW, STATES, strict=True)))
+@pytest.mark.parametrize("harm", ["none", "cut", "in an older save alone"])
+def test_a_state_below_the_directory_is_asked_about(
+    tmp_path: Path, case: str, below: str, what: str, harm: str
+) -> None:
+    root = materialise(LAYOUT_TREES / case / "expected.json", tmp_path)
+    home = newest(root)
+    if harm == "in an older save alone":
+        home = min((p for p in home.parent.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime_ns)
+    path = home / below
+    path.parent.mkdir(parents=True)
+    data = saved(STATES[what])
+    path.write_bytes(data[: len(data) // 2] if harm == "cut" else data)
+    with pytest.raises(CkptError) as asked:
+        plan(str(root))
+    assert asked.value.exit_code in (2, 4)
+    assert os.path.relpath(path, root) in str(asked.value)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ["samples/step_10.npy", "logs/train.json", "samples/a.npz"])
+def test_data_below_it_are_no_question(tmp_path: Path, case: str, name: str) -> None:
+    root = materialise(LAYOUT_TREES / case / "expected.json", tmp_path)
+    home = newest(root)
+    (home / name).parent.mkdir()
+    (home / name).write_bytes(b"{}" if name.endswith("json") else b"\x93NUMPY")
+    assert newest(root) == home
