@@ -168,9 +168,13 @@ def fuzz(name: str, corpus: Path, out: Path, seconds: int) -> None:
     except ImportError:
         blind(name, corpus, out, seconds)
         return
+    known = seeds(name)
+    for module in [m for m in sys.modules if m.partition(".")[0] == "ckpt_tools"]:
+        del sys.modules[module]  # imported to list the targets, and instrumented only when imported anew
     with atheris.instrument_imports(include=["ckpt_tools"]):
         watch = Watch(target(name), out, "fuzzed")
-    known = seeds(name)
+        for data in known:  # what is imported only for such a file is instrumented, too
+            watch(data)
     seconds = max(1, seconds - int(time.monotonic() - began))  # instrumenting took some of them
     flags = [
         f"-max_total_time={seconds}",

@@ -323,7 +323,7 @@ def _parts_of(save: Sequence[_Bare]) -> Iterator[Part]:
     first = in_order[0]
     step = _known([*(b.name.step for b in in_order), *(b.step for b in in_order)])
     epoch = _known([*(b.name.epoch for b in in_order), *(b.epoch for b in in_order)])
-    kind = Kind.RELEASE if _exported(save) else first.kind
+    kind = _kind_of(save)
     for b in save:
         words = "_".join(b.run)
         yield b.part._replace(
@@ -346,6 +346,17 @@ def _run_name(directory: str, words: str) -> str:
     if not words:
         return directory
     return words if directory == "." else f"{directory}/{words}"
+
+
+def _kind_of(save: Sequence[_Bare]) -> Kind:
+    """What the name says, but for an export that is none: a state that training can go on from, and that
+    tells how far it was, is the last save of a job that came to its end (nnU-Net's checkpoint_final.pth).
+    """
+    kind, held = save[0].kind, [b.holds for b in save if b.holds]
+    whole = all(any(which) for which in zip(*held, strict=True))
+    if kind is Kind.RELEASE and held and whole:
+        return Kind.PERIODIC
+    return Kind.RELEASE if _exported(save) else kind
 
 
 def _exported(save: Sequence[_Bare]) -> bool:

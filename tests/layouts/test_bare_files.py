@@ -155,6 +155,9 @@ CASES = {
     "best is whole, and ahead": Case({"step_100.pt": full(100), "step_200.pt": full(200), "best.pt": full(250)}, ["best.pt"]),
     "best is a copy": Case({"step_100.pt": full(100), "step_200.pt": full(200), "best.pt": full(200)}, ["step_200.pt"]),
     "final export": Case({"step_100.pt": full(100), "step_200.pt": full(200), "final.pt": weights(200)}, ["step_200.pt"]),
+    "final is whole, and ahead": Case({"step_100.pt": full(100), "step_200.pt": full(200), "final.pt": full(250)}, ["final.pt"]),
+    "final is whole, and a copy": Case({"step_100.pt": full(100), "step_200.pt": full(200), "final.pt": full(200)}, ["step_200.pt"]),
+    "final is whole, beside the best": Case({"checkpoint_best.pth": full(100), "checkpoint_final.pth": full(200)}, ["checkpoint_final.pth"]),
     "model export": Case({"step_100.pt": full(100), "step_200.pt": full(200), "model.safetensors": plain(200)}, ["step_200.pt"]),
     "a half": Case({"step_100.pt": full(100), "optim_200.pt": optimizer(200)}, ["step_100.pt"]),
     "halves": Case(

@@ -109,7 +109,7 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
     records: list[Record] = []
     near, at = _Near(source), 0
     directory.sort(key=lambda e: e.header)
-    borders = (*(e.header for e in directory[1:]), end.directory)
+    borders = (*(e.header for e in directory[1:]), end.directory)[: len(directory)]  # of none there is none
     near.await_headers(directory)
     for e, border in zip(directory, borders, strict=True):
         name = name_of(e)
