@@ -29,3 +29,10 @@ def step_in_contents(
     near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_READ]
     siblings = [(o.parts[0], session.report(o.parts[0], level).metadata) for o in near]
     return next((step for p, _ in read if (step := layout.place(p, siblings)) is not None), None)
+
+
+def epoch_in_contents(session: Session, c: Checkpoint, level: Level = Level.STRUCTURE) -> int | None:
+    """The epoch that the first of its files tells that tells one."""
+    layout = session.layouts.of(c)
+    told = (layout.steps(p, session.report(p, level).metadata)[1] for p in c.parts[:_READ])
+    return next((epoch for epoch in told if epoch is not None), None)

@@ -75,11 +75,11 @@ def _columns(scan: Scan, view: View) -> list[_Column]:
         _Column("size", total_size, right=True),
         _Column("age", lambda c: span(view.now - c.mtime_ns / 1e9), right=True),
     ]
-    if any(c.counted for c in scan.checkpoints):
-        columns.append(_Column("save", lambda c: known(c.generation if c.counted else None)))
-    restarts = {c.generation for c in scan.checkpoints if c.generation is not None and not c.counted}
+    if any(map(counts_saves, scan.checkpoints)):
+        columns.append(_Column("save", lambda c: known(c.generation if counts_saves(c) else None)))
+    restarts = {c.generation for c in scan.checkpoints if c.generation is not None and not counts_saves(c)}
     if len(restarts) > 1:
-        columns.append(_Column("restart", lambda c: known(None if c.counted else c.generation)))
+        columns.append(_Column("restart", lambda c: known(None if counts_saves(c) else c.generation)))
     columns.append(_Column("path", lambda c: c.path if view.verbose else relative(c.path, scan.root)))
     return columns
 
@@ -108,6 +108,12 @@ def _newest(page: Page, runs: Mapping[tuple[str, str], Sequence[Checkpoint]], no
 
 def kind(c: Checkpoint) -> str:
     return f"{c.kind}, unfinished" if c.unfinished else str(c.kind)
+
+
+def counts_saves(c: Checkpoint) -> bool:
+    """Whether the number in its names counts saves, and not restarts: what else is known is from inside."""
+    by_name = [p for p in c.parts[:1] if p.step is None and p.epoch is None]
+    return c.counted or (c.generation is not None and bool(by_name))
 
 
 def ranks(c: Checkpoint, scan: Scan) -> str:

@@ -10,7 +10,7 @@ from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
 from ckpt_tools.output.page import FEW, PLAIN, Page, View, epoch, relative
-from ckpt_tools.output.scan import kind, ranks, total_size
+from ckpt_tools.output.scan import counts_saves, kind, ranks, total_size
 from ckpt_tools.output.words import plural, size, span
 
 T = TypeVar("T")
@@ -69,7 +69,8 @@ def _branches(items: Sequence[T]) -> Iterator[tuple[T, str, str]]:
 def _step(c: Checkpoint) -> str:
     words = [c.label]
     words += [f"epoch {epoch(c)}"] if c.step is not None and c.epoch is not None else []
-    words += [f"restart {c.generation}"] if c.generation and not c.counted else []
+    if c.generation and not c.counted:
+        words.append(f"{'save' if counts_saves(c) else 'restart'} {c.generation}")
     return ", ".join(words)
 
 

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from ckpt_tools.crosscheck.steps import step_in_contents
+from dataclasses import replace
+
+from ckpt_tools.crosscheck.steps import epoch_in_contents, step_in_contents
 from ckpt_tools.crosscheck.trackers import as_told, told
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import finding
 from ckpt_tools.model.answers import Scan
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.choose import rank
+from ckpt_tools.planning.common_steps import with_common_steps
 from ckpt_tools.planning.filters import belongs
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.reading.unseen import not_seen, unread_files
 
+_LOOKED_INTO = 32
+"""Checkpoints of a listing whose files are asked for their step, the newest ones."""
+
 
 def scan_root(
     root: str, selection: Selection, *, trackers: bool = False, progress: Progress | None = None
 ) -> Scan:
-    """From directory listings, and a structure pass where names do not tell the step; ``trackers`` are read
-    where that is asked for. Raises CannotLook.
+    """From directory listings, and a structure pass of the newest where names do not tell the step;
+    ``trackers`` are read where that is asked for. Raises CannotLook.
     """
     options = ReadOptions(
         jobs=selection.jobs,
@@ -34,7 +41,7 @@ def scan_root(
         progress=progress,
     )
     s = open_session(root, options, listing=True)
-    rows = [as_told(s, c) for c in _listed(s, selection)]
+    rows = [as_told(s, c) for c in _with_numbers_inside(s, _listed(s, selection))]
     checkpoints = [c for c, _ in rows]
     expected = {
         run: n
@@ -76,3 +83,31 @@ def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
 
     left = [c for c in everything if wanted(c)]
     return rank(left, "step") if selection.order == "step" else left
+
+
+def _with_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint]:
+    """The listing with the steps and epochs that a plan would tell of the newest: where names count in epochs
+    or saves, only contents do.
+    """
+    asked = [c for c in listed if c.parts and not c.unfinished and _untold(s, c)]
+    newest = {c.key for c in sorted(asked, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}
+
+    def step(c: Checkpoint) -> int | None:
+        return step_in_contents(s, c, listed) if c.key in newest else None
+
+    def numbered(c: Checkpoint) -> Checkpoint:
+        epoch = epoch_in_contents(s, c) if c.epoch is None else c.epoch
+        return replace(c, step=step(c) if c.step is None else c.step, epoch=epoch)
+
+    told = dict[CheckpointKey, Checkpoint]()
+    for run in s.runs(listed).values():
+        placed = any(s.layouts.of(c).last_resort for c in run)
+        if not placed and any(c.key in newest for c in run):
+            told |= {c.key: c for c in with_common_steps(s, run, step, Level.STRUCTURE)}
+    rows = (told.get(c.key, c) for c in listed)
+    return [numbered(c) if c.key in newest else c for c in rows]
+
+
+def _untold(s: Session, c: Checkpoint) -> bool:
+    """Whether its names do not tell its step, and its files may."""
+    return c.step is None or "{step" not in s.layouts.piece_of(c.parts[0]).template

@@ -96,7 +96,7 @@ def table(capfd, root):
 
 @pytest.mark.parametrize(
     ("case", "save", "label"),
-    [("tensorflow/manager", "40", "save 40"), ("accelerate/auto", "2", "save 2")],
+    [("tensorflow/manager", "40", "step 40, save 40"), ("accelerate/auto", "2", "save 2")],
     ids=["tensorflow", "accelerate"],
 )
 def test_a_count_of_saves_is_no_count_of_restarts(capfd, case, save, label):

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from recorded import PLANNED, RECORDED, TREES
+from small_files import adam, saved, tensor
+
+from ckpt_tools.api import scan
+from ckpt_tools.planning.scan import _LOOKED_INTO
 
 NUMBERS = ("step", "epoch", "generation")
 """What tells one save from another in a listing, each where the names or, failing that, the contents tell it."""
@@ -11,9 +18,20 @@ NUMBERS = ("step", "epoch", "generation")
 
 @pytest.mark.parametrize("tree", TREES)
 def test_what_the_plan_counts_the_listing_counts(tree: str) -> None:
-    """Of saves that names count in epochs or one by one, only a plan looks for the step inside."""
     chosen = RECORDED[f"{tree}{PLANNED}"]["answer"]["checkpoint"]
     listed = RECORDED[f"{tree}: ckpt ls @ --json"]["answer"]["checkpoints"]
     same = [c for c in listed if all(c[key] == chosen[key] for key in ("path", "run", "kind"))]
-    counted = [c for c in same if any(c[key] is not None for key in NUMBERS)]
-    assert counted or all(chosen[key] is None for key in NUMBERS)
+    known = {key: chosen[key] for key in NUMBERS if chosen[key] is not None}
+    assert any(all(c[key] == value for key, value in known.items()) for c in same)
+
+
+def test_of_many_saves_the_newest_are_looked_into(tmp_path: Path) -> None:
+    saves = _LOOKED_INTO + 8
+    for n in range(saves):
+        home = tmp_path / f"checkpoint_{n:06d}"
+        home.mkdir()
+        (home / "state.pt").write_bytes(saved({"model": {"w": tensor(n)}, "optimizer": adam(n), "step": 10 * n}))
+        os.utime(home / "state.pt", (1_700_000_000 + 60 * n,) * 2)
+    listed = scan(str(tmp_path)).checkpoints
+    told = {c.generation: c.step for c in listed}
+    assert told == {n: 10 * n if n >= saves - _LOOKED_INTO else None for n in range(saves)}
