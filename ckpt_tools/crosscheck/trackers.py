@@ -31,31 +31,29 @@ def tracker_findings(
     layout, base = s.layouts.of(checkpoints[0]), checkpoints[0].parts[0].base
     if layout.tracker is None:
         return
-    tracker = s.tracker(layout.name, base)
-    if tracker is None:
+    trackers = list(s.trackers(layout.name, base))
+    if not trackers:
         here = f"{base}/".startswith(f"{s.root}/")  # above ROOT nobody looked
         if layout.always_tracked and here and not any(declared(s, c) for c in checkpoints):
             yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
-        return
-    path, target = tracker
-    if isinstance(target, Finding):
-        yield target
-    else:
-        yield from consistency.trackers(checkpoints, target, path, incomplete(), layout)
+    for path, target in trackers:
+        if isinstance(target, Finding):
+            yield target
+        else:
+            yield from consistency.trackers(checkpoints, target, path, incomplete(), layout)
 
 
 def told(session: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tracker]:
     """What each tracker beside these checkpoints says, and which of them that is."""
     seen = set[str]()
     for name, base in dict.fromkeys((c.layout, p.base) for c in checkpoints for p in c.parts[:1]):
-        tracker = session.tracker(name, base)
-        if tracker is None or tracker[0] in seen:
-            continue
-        path, target = tracker
-        seen.add(path)
-        says = None if isinstance(target, Finding) else target
-        here = [c for c in checkpoints if c.layout == name and c.parts and c.parts[0].base == base]
-        yield Tracker(path, says, None if says is None else _found(says, here, session.layouts[name]))
+        for path, target in session.trackers(name, base):
+            if path in seen:
+                continue
+            seen.add(path)
+            says = None if isinstance(target, Finding) else target
+            here = [c for c in checkpoints if c.layout == name and c.parts and c.parts[0].base == base]
+            yield Tracker(path, says, None if says is None else _found(says, here, session.layouts[name]))
 
 
 def declared(session: Session, c: Checkpoint) -> str | None:
@@ -67,11 +65,11 @@ def declared(session: Session, c: Checkpoint) -> str | None:
         return None
     base = c.parts[0].base
     for layout in session.layouts:
-        if not layout.tracker or (layout.tracker, base) not in session.found.trackers:
+        if not layout.tracker:
             continue
-        tracker = session.tracker(layout.name, base)
-        if tracker is not None and _names(tracker[1], layout, c):
-            return tracker[0]
+        for path, says in session.trackers(layout.name, base):
+            if _names(says, layout, c):
+                return path
     return None
 
 
@@ -94,17 +92,15 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
     ``begun`` are saves without the file that is written last.
     """
     for name, base in dict.fromkeys((c.layout, c.parts[0].base) for c in chosen):
-        tracker = session.tracker(name, base)
-        if tracker is None:
-            continue
-        path, target = tracker
-        if target is None or isinstance(target, Finding) or target == "release":
-            continue
-        here = [c for c in chosen if c.parts[0].base == base]
-        layout = session.layouts[name]
-        if _found(target, here, layout) is None:
-            torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
-            yield _rejected(here[0], path, target, _found(target, torn, layout), layout)
+        layout, here = session.layouts[name], [c for c in chosen if c.parts[0].base == base]
+        torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
+        seen = set[int | str]()
+        for path, target in session.trackers(name, base):
+            if target is None or isinstance(target, Finding) or target == "release" or target in seen:
+                continue
+            seen.add(target)
+            if _found(target, here, layout) is None:
+                yield _rejected(here[0], path, target, _found(target, torn, layout), layout)
 
 
 def _found(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:

@@ -53,7 +53,7 @@ def wanted(s: Session, chosen: Checkpoint) -> Wanted | None:
     if layout.tracker is None or then is None or layout.read_tracker is None:
         return None
     path = os.path.join(base, layout.tracker)
-    tracker = s.tracker(layout.name, base)
+    tracker = s.text_tracker(layout.name, base)
     if tracker is None:
         data = layout.write_tracker(then)
         return Wanted(path, None, then, data) if layout.always_tracked else None
@@ -87,7 +87,7 @@ def _said(s: Session, checkpoints: list[Checkpoint]) -> Iterator[tuple[str, str,
     """(path, layout, what it says) of the trackers that name one of these checkpoints."""
     seen = set[str]()
     for c in checkpoints:
-        tracker = s.tracker(c.layout, c.parts[0].base)
+        tracker = s.text_tracker(c.layout, c.parts[0].base)
         if tracker is None or tracker[0] in seen:
             continue
         path, said = tracker

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.checksum import Crc, InflateError, Outcome, Progress, Sum, covered, mismatches
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, structure
-from ckpt_tools.formats.common.counters import optimizer_step
+from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters
 from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
 from ckpt_tools.formats.named import MANIFESTS
 from ckpt_tools.inspection.recognise import recognise
@@ -191,6 +191,8 @@ class Inspection:
             found.append(finding("trailing-data", what, offset=anatomy.end, severity=Severity.WARNING))
         if (count := optimizer_step(source, anatomy.tensors)) is not None:
             anatomy.metadata.setdefault("optimizer_step", count)
+        for key, number in scalar_counters(source, anatomy.tensors, anatomy.keys).items():
+            anatomy.metadata.setdefault(key, number)
         if not self.whole and fmt.loader is not None:
             found += _missing_keys(anatomy, self.require)
         found += _other_role(name, anatomy)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
 from ckpt_tools.layouts.dcp import FORMATS, without_common
 from ckpt_tools.layouts.megatron import read_tracker, resume
 from ckpt_tools.model.finding import Finding
@@ -26,6 +26,8 @@ def _iteration(metadata: Metadata) -> int | None:
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     yield from without_common(parts)
     yield from named_steps(parts, _iteration, "iteration")
+    trained = [row for row in parts if row[0].role == "train_state"]
+    yield from named_steps(trained, lambda metadata: whole(metadata.get("step")), "step")
     yield from borrowed(parts, {"data": ("optimizer_step",), "prefixed": ("optimizer_step",)})
 
 
@@ -65,6 +67,7 @@ LAYOUT = Layout(
     check=_check,
     tracker="latest_checkpointed_iteration.txt",
     read_tracker=read_tracker,
+    state_tracker="latest_train_state.pt",
     sized_by="common",
     commit="metadata",
     needs=("index",),
@@ -76,6 +79,7 @@ LAYOUT = Layout(
         "(train_state.pt, latest_train_state.pt and run_config.yaml after it)"
     ),
     limits=(
+        "of Megatron-Bridge's trackers 'ckpt repair --tracker' writes the text alone, which Bridge asks last",
         (
             "a data file of another iteration with the same sizes is seen through integrity.json, or while "
             "that iteration is there"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.crosscheck.steps import epoch_in_contents, step_in_contents
@@ -17,7 +18,7 @@ from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.common_steps import with_common_steps
 from ckpt_tools.planning.filters import belongs
 from ckpt_tools.reading.opening import open_session
-from ckpt_tools.reading.session import Progress, Session
+from ckpt_tools.reading.session import Progress, Session, Told
 from ckpt_tools.reading.unseen import not_seen, unread_files
 
 _LOOKED_INTO = 32
@@ -61,7 +62,7 @@ def scan_root(
         checkpoints=tuple(checkpoints),
         expected=expected,
         findings=tuple(findings),
-        bare=len(s.found.bare),
+        bare=len(s.bare_paths - {path for path, _ in _trackers(s, checkpoints)}),
         unrecognised=s.found.unrecognised,
         excluded=len(s.found.excluded.paths),
         layouts=s.layouts,
@@ -83,6 +84,13 @@ def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
 
     left = [c for c in everything if wanted(c)]
     return rank(left, "step") if selection.order == "step" else left
+
+
+def _trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Told]:
+    """Those beside the checkpoints that are files of a known format."""
+    for name, base in dict.fromkeys((c.layout, p.base) for c in checkpoints for p in c.parts[:1]):
+        if s.layouts[name].state_tracker:
+            yield from s.trackers(name, base)
 
 
 def _with_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint]:

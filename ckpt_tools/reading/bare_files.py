@@ -167,6 +167,8 @@ def _is_weight(t: Tensor) -> bool:
     """Whether a tensor is a model's: no optimizer's, no counter, and no generator's state, which is a row of
     bytes.
     """
+    if not t.shape and t.dtype.startswith(("int", "uint")):
+        return False
     other = (
         _OTHER_STATE.search(t.name.partition(".")[0])
         or is_optimizer_state(t.name)

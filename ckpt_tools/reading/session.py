@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from ckpt_tools.inspection.store_evidence import Evidence
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
+Told = tuple[str, int | str | Finding | None]
+"""The path of a tracker, and what it says: a Finding when that cannot be known, None when it is garbage."""
 _NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes to read as far as known), from any thread. Where it has methods
@@ -317,10 +320,27 @@ class Session:
             out[c.layout, c.run].append(c)
         return out
 
-    def tracker(self, layout: str, base: str) -> tuple[str, int | str | Finding | None] | None:
-        """(path, what it says) of the tracker beside a run; a Finding when it cannot be read, None when there
-        is none.
-        """
+    def tracker(self, layout: str, base: str) -> Told | None:
+        """The tracker beside a run that its framework asks; None when there is none."""
+        return next(self.trackers(layout, base), None)
+
+    def trackers(self, layout: str, base: str) -> Iterator[Told]:
+        """The trackers beside a run, in the order in which its framework asks them."""
+        if self.layouts[layout].state_tracker:
+            from ckpt_tools.reading.state_trackers import told_by_state  # few layouts have one
+
+            if (by_state := told_by_state(self, self.layouts[layout].state_tracker, base)) is not None:
+                yield by_state
+        if (by_text := self.text_tracker(layout, base)) is not None:
+            yield by_text
+
+    @cached_property
+    def bare_paths(self) -> frozenset[str]:
+        """The paths of files of a known format outside any layout."""
+        return frozenset(file.path for file in self.found.bare)
+
+    def text_tracker(self, layout: str, base: str) -> Told | None:
+        """The one that is a text, which alone is ever written anew; a Finding when it cannot be read."""
         path, read = (
             self.found.trackers.get((self.layouts[layout].tracker or "", base)),
             self.layouts[layout].read_tracker,

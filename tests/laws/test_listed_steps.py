@@ -30,7 +30,9 @@ def test_of_many_saves_the_newest_are_looked_into(tmp_path: Path) -> None:
     for n in range(saves):
         home = tmp_path / f"checkpoint_{n:06d}"
         home.mkdir()
-        (home / "state.pt").write_bytes(saved({"model": {"w": tensor(n)}, "optimizer": adam(n), "step": 10 * n}))
+        (home / "state.pt").write_bytes(
+            saved({"model": {"w": tensor(n)}, "optimizer": adam(n), "step": 10 * n})
+        )
         os.utime(home / "state.pt", (1_700_000_000 + 60 * n,) * 2)
     listed = scan(str(tmp_path)).checkpoints
     told = {c.generation: c.step for c in listed}

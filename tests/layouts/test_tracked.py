@@ -26,7 +26,7 @@ from ckpt_tools.model.report import Level
 START = 1_760_000_000
 TRACKED = [
     "megatron/tp", "megatron/pp", "megatron/distopt", "megatron/ascend", "megatron-core/mcore", "deepspeed/zero1", "deepspeed/zero3", "deepspeed-universal/converted",
-    "tensorflow/manager", "tensorflow/sharded", "dlrover/flash",
+    "tensorflow/manager", "tensorflow/sharded", "dlrover/flash", "verl/grpo", "nanotron/zero", "mmengine/epochs", "detectron2/running",
 ]  # fmt: skip
 """A tree of every layout with a tracker; those that DLRover tracks as well get its tracker."""
 OTHERS = ["dcp/two", "hf-trainer/trainer"]
@@ -77,6 +77,11 @@ def subsets(c: Checkpoint, seed: int) -> Iterator[list[str]]:
     yield from (rng.sample(paths, rng.randint(1, len(paths))) for _ in range(3))
     yield commits or paths
     yield paths
+
+
+def test_every_layout_with_a_tracker_is_asked_about() -> None:
+    asked = {name.partition("/")[0] for name in (*TRACKED, *OTHERS)}
+    assert asked == {layout.name for layout in BY_NAME.values() if layout.tracker}
 
 
 @pytest.mark.slow

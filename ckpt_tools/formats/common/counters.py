@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 _LOOKED_AT = 16
 _CODES = {("float32", 4): "<f", ("float64", 8): "<d", ("int64", 8): "<q", ("int32", 4): "<i"}
+_WHOLE = (("int64", 8), ("int32", 4))
 _MOST = 1 << 53
 _WORDS = (
     r"exp_avg(_sq)?|exp_inf|max_exp_avg_sq|momentum_buffer|square_avg|sum_sq|adam_[mv]|moments?\d?|opt_state"
@@ -43,6 +44,22 @@ def optimizer_step(source: Source, tensors: Iterable[Tensor]) -> int | None:
             if len(counts) == _LOOKED_AT:
                 break
     return max(counts, default=None)
+
+
+def scalar_counters(source: Source, tensors: Iterable[Tensor], keys: Collection[str]) -> dict[str, int]:
+    """Whole numbers that a file keeps as tensors without a dimension at its top level
+    (``{"step": tensor(5)}``), by its ``keys``; none of a state_dict, of which such a tensor is a buffer.
+    """
+    top = [t for t in tensors if t.name in keys]
+    if any(t.shape for t in top) or len(top) > _LOOKED_AT:
+        return {}
+    whole = (t for t in top if t.offset is not None and not t.pieces and (t.dtype, t.nbytes) in _WHOLE)
+    return {t.name: _number(source, t) for t in whole}
+
+
+def _number(source: Source, t: Tensor) -> int:
+    (value,) = struct.unpack(_CODES[t.dtype, t.nbytes], source.read(t.offset or 0, t.nbytes))
+    return int(value)
 
 
 def is_optimizer_state(name: str) -> bool:

@@ -312,6 +312,8 @@ class Layout:
     checkpoint, and ``write_tracker`` turns that into bytes as its framework writes them. It is
     ``always_tracked`` when its framework never saves without writing it, ``tracked_early`` when one rank
     writes it before the others have finished.
+    ``state_tracker`` is a copy of a file of the latest checkpoint that lies beside the checkpoints and tells
+    its step, which the framework asks before the tracker.
     ``sized_by`` is the piece whose content tells how many ranks saved, where the model files do not.
     ``commit`` is the role of the file that is written last: without it a save is unfinished. ``needs`` are
     roles without which nothing can be resumed, ``needs_any`` those of which one must be there, unless files
@@ -357,6 +359,7 @@ class Layout:
     tracked: Callable[[Checkpoint], int | str | None] = named_step
     always_tracked: bool = True
     tracked_early: bool = False
+    state_tracker: str = ""
     sized_by: str = ""
     commit: str = ""
     needs: tuple[str, ...] = ()
