@@ -69,7 +69,9 @@ def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = N
     out = list[Checkpoint]()
     for members in runs.values():
         most_ranks = len({p.rank for p in members})
-        out += (_checkpoint(same, most_ranks, save_interval, layouts) for same in _saved_together(members))
+        commit = _commit(members, layouts.of(members[0]))
+        saves = _saved_together(members)
+        out += (_checkpoint(same, most_ranks, save_interval, layouts, commit) for same in saves)
     return sorted(out, key=lambda c: (-c.mtime_ns, c.path))
 
 
@@ -261,14 +263,21 @@ def _cuts(keys: Sequence[object], pauses: Sequence[int] | Sequence[_Pause]) -> I
 # ---- one checkpoint
 
 
+def _commit(run: Sequence[Part], layout: Layout) -> str:
+    """The role of the file that is written last in each save of a run."""
+    if not layout.commit_alone or any(p.role in (layout.commit, *layout.commit_beside) for p in run):
+        return layout.commit
+    return layout.commit_alone
+
+
 def _checkpoint(
-    parts: list[Part], most_ranks: int, save_interval: int | None, layouts: Layouts
+    parts: list[Part], most_ranks: int, save_interval: int | None, layouts: Layouts, commit: str
 ) -> Checkpoint:
     first = parts[0]
     layout = layouts.of(first)
     times = sorted(p.mtime_ns for p in essential(parts, layout))
     generations = {p.moment.generation for p in parts}
-    uncommitted = bool(layout.commit) and not any(p.role == layout.commit for p in parts)
+    uncommitted = bool(commit) and not any(p.role == commit for p in parts)
     return Checkpoint(
         layout=first.layout,
         run=first.run,

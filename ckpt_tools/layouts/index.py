@@ -24,6 +24,8 @@ nemo_rl nemo-rl
     data_mcore_policy:__{rank}_{shard}.distcp prefixed_mcore_policy:{name}__{rank}_{shard}.distcp
     integrity_mcore_policy:integrity.json train_state_mcore_policy:train_state.pt
     run_config_mcore_policy:run_config.yaml dataloader_mcore_policy:train_dataloader_dprank{dp:03d}.pt
+  step_{step}/policy/weights/iter_0000000/{name}/
+    array_mcore_policy:.zarray
   step_{step}/policy/weights/
     metadata_policy_model:.metadata rank_metadata_policy_model:__{rank}.metadata
     data_policy_model:__{rank}_{shard}.distcp prefixed_policy_model:{name}__{rank}_{shard}.distcp
@@ -45,6 +47,8 @@ nemo_rl nemo-rl
     data_mcore_value:__{rank}_{shard}.distcp prefixed_mcore_value:{name}__{rank}_{shard}.distcp
     integrity_mcore_value:integrity.json train_state_mcore_value:train_state.pt
     run_config_mcore_value:run_config.yaml dataloader_mcore_value:train_dataloader_dprank{dp:03d}.pt
+  step_{step}/value/weights/iter_0000000/{name}/
+    array_mcore_value:.zarray
   step_{step}/value/weights/
     metadata_value_model:.metadata rank_metadata_value_model:__{rank}.metadata
     data_value_model:__{rank}_{shard}.distcp prefixed_value_model:{name}__{rank}_{shard}.distcp
@@ -69,6 +73,8 @@ nemo_rl nemo-rl
     prefixed_mcore_policy_tmp:{name}__{rank}_{shard}.distcp integrity_mcore_policy_tmp:integrity.json
     train_state_mcore_policy_tmp:train_state.pt run_config_mcore_policy_tmp:run_config.yaml
     dataloader_mcore_policy_tmp:train_dataloader_dprank{dp:03d}.pt
+  tmp_step_{step}/policy/weights/iter_0000000/{name}/
+    array_mcore_policy_tmp:.zarray
   tmp_step_{step}/policy/weights/
     metadata_policy_model_tmp:.metadata rank_metadata_policy_model_tmp:__{rank}.metadata
     data_policy_model_tmp:__{rank}_{shard}.distcp prefixed_policy_model_tmp:{name}__{rank}_{shard}.distcp
@@ -93,6 +99,8 @@ nemo_rl nemo-rl
     prefixed_mcore_value_tmp:{name}__{rank}_{shard}.distcp integrity_mcore_value_tmp:integrity.json
     train_state_mcore_value_tmp:train_state.pt run_config_mcore_value_tmp:run_config.yaml
     dataloader_mcore_value_tmp:train_dataloader_dprank{dp:03d}.pt
+  tmp_step_{step}/value/weights/iter_0000000/{name}/
+    array_mcore_value_tmp:.zarray
   tmp_step_{step}/value/weights/
     metadata_value_model_tmp:.metadata rank_metadata_value_model_tmp:__{rank}.metadata
     data_value_model_tmp:__{rank}_{shard}.distcp prefixed_value_model_tmp:{name}__{rank}_{shard}.distcp
@@ -118,6 +126,8 @@ nemo nemo
     metadata_json:metadata.json index:.metadata common:common.pt data:__{rank}_{shard}.distcp
     prefixed:{name}__{rank}_{shard}.distcp integrity:integrity.json train_state:train_state.pt
     run_config:run_config.yaml dataloader:train_dataloader_dprank{dp:03d}.pt
+  [{name}-][epoch={epoch}-]step={step}[-{name}]/weights/{name}/
+    array:.zarray
   [{name}-][epoch={epoch}-]step={step}[-{name}]/context/
     context:io.json config:model.yaml
   .
@@ -174,11 +184,15 @@ megatron_core megatron-core note:latest_checkpointed_iteration.txt
     metadata_json:metadata.json index:.metadata common:common.pt data:__{rank}_{shard}.distcp
     prefixed:{name}__{rank}_{shard}.distcp integrity:integrity.json train_state:train_state.pt
     run_config:run_config.yaml dataloader:train_dataloader_dprank{dp:03d}.pt
+  iter_{step:07d}/{name}/
+    array:.zarray
   release/
     metadata_json_release:metadata.json index_release:.metadata common_release:common.pt
     data_release:__{rank}_{shard}.distcp prefixed_release:{name}__{rank}_{shard}.distcp
     integrity_release:integrity.json train_state_release:train_state.pt run_config_release:run_config.yaml
     dataloader_release:train_dataloader_dprank{dp:03d}.pt
+  release/{name}/
+    array_release:.zarray
 
 verl verl note:latest_checkpointed_iteration.txt
   global_step_{step}/actor/

@@ -1,6 +1,7 @@
 """Megatron-core's distributed checkpoints: ``iter_N/`` with ``metadata.json``, ``.metadata``,
 ``__R_K.distcp`` and, up to mid-2026, ``common.pt``: since then what it held is ``common_state`` among the
 entries of ``.metadata``, and ``metadata.json`` names no ``common_backend``.
+The formats ``torch_dcp`` and ``fsdp_dtensor`` are torch's own DCP: ``.metadata`` is written last.
 """
 
 from __future__ import annotations
@@ -8,13 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.arrays import array, lost
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
 from ckpt_tools.layouts.dcp import FORMATS, without_common
 from ckpt_tools.layouts.megatron import read_tracker, resume
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Report
+
+_ARRAY = "array"
+
+
+def _arrays(c: Checkpoint) -> frozenset[str]:
+    return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if p.piece.startswith(_ARRAY))
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Arrays of the format ``zarr``, which nothing lists."""
+    for path in lost(c, beside, _arrays):
+        text = f"there is no array {path.removesuffix('/.zarray')!r}, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
 
 
 def _iteration(metadata: Metadata) -> int | None:
@@ -25,10 +42,23 @@ def _iteration(metadata: Metadata) -> int | None:
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     yield from without_common(parts)
+    yield from _without_metadata(parts)
     yield from named_steps(parts, _iteration, "iteration")
     trained = [row for row in parts if row[0].role == "train_state"]
     yield from named_steps(trained, lambda metadata: whole(metadata.get("step")), "step")
     yield from borrowed(parts, {"data": ("optimizer_step",), "prefixed": ("optimizer_step",)})
+
+
+def _without_metadata(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Saves of ``torch_dist`` whose metadata.json is not there: only its writer keeps a ``common_state``."""
+    having = {p.home for p, _ in parts if p.role == "metadata"}
+    said = set[str]()
+    for part, report in parts:
+        lost = part.home not in having and any(key.startswith("common_state/") for key in report.metadata)
+        if lost and part.home not in said:
+            said.add(part.home)
+            text = "metadata.json, which is written last, is not there: its loader asks for it"
+            yield part.path, finding("missing-part", text)
 
 
 def pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
@@ -57,6 +87,8 @@ def pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
         (torch, "dataloader", "dataloader", "train_dataloader_dprank{dp:03d}.pt"),
     ):
         yield replace(piece, name=f"{name}{mark}", role=role, template=f"{home}/{file}")
+    of_zarr = array(f"{_ARRAY}{mark}", f"{home}/{{name}}", sure=False)
+    yield replace(of_zarr, role="index", kind=kind)
 
 
 LAYOUT = Layout(
@@ -65,11 +97,14 @@ LAYOUT = Layout(
     pieces=(*pieces("iter_{step:07d}", Kind.PERIODIC, ""), *pieces("release", Kind.RELEASE, "_release")),
     resume=resume,
     check=_check,
+    lost=_lost,
     tracker="latest_checkpointed_iteration.txt",
     read_tracker=read_tracker,
     state_tracker="latest_train_state.pt",
     sized_by="common",
     commit="metadata",
+    commit_beside=("common",),
+    commit_alone="index",
     needs=("index",),
     reshardable=True,
     compare_steps=False,

@@ -315,7 +315,9 @@ class Layout:
     ``state_tracker`` is a copy of a file of the latest checkpoint that lies beside the checkpoints and tells
     its step, which the framework asks before the tracker.
     ``sized_by`` is the piece whose content tells how many ranks saved, where the model files do not.
-    ``commit`` is the role of the file that is written last: without it a save is unfinished. ``needs`` are
+    ``commit`` is the role of the file that is written last: without it a save is unfinished. Where no save of
+    a run has that file, nor one of ``commit_beside``, another of the framework's writers made it, which
+    writes ``commit_alone`` last. ``needs`` are
     roles without which nothing can be resumed, ``needs_any`` those of which one must be there, unless files
     that no piece explains lie in the checkpoint's own directory. ``saved_with`` are (piece, role): no save
     has a file of the piece without one of the role. ``one_of`` are groups of
@@ -362,6 +364,8 @@ class Layout:
     state_tracker: str = ""
     sized_by: str = ""
     commit: str = ""
+    commit_beside: tuple[str, ...] = ()
+    commit_alone: str = ""
     needs: tuple[str, ...] = ()
     needs_any: tuple[str, ...] = ()
     saved_with: tuple[tuple[str, str], ...] = ()
