@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -134,8 +135,13 @@ def _files(layout: Layout) -> list[str]:
     return list(dict.fromkeys(f"{p.template} ({p.role})" for p in layout.pieces))
 
 
+_RUNS = 64
+"""Directories of runs that are looked into for a tracker."""
+
+
 def _guess(root: str, known: Layouts, to: output.Output) -> int:
-    from ckpt_tools.layouts.guess import guess, looks_like, toml
+    from ckpt_tools.discovery.sidecars import small_texts
+    from ckpt_tools.layouts.guess import guess, looks_like, runs_of, toml, tracker_of
     from ckpt_tools.model.selection import ReadOptions
     from ckpt_tools.reading.opening import open_session
     from ckpt_tools.reading.unplaced import unplaced
@@ -150,7 +156,10 @@ def _guess(root: str, known: Layouts, to: output.Output) -> int:
         )
         raise UsageError(text, "write its table by hand: docs/adding-a-layout.md")
     names = (name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
-    to.out(toml(guessed, next(names)))
+    tracker = tracker_of(
+        guessed, {run: small_texts(os.path.join(root, run)) for run in runs_of(guessed)[:_RUNS]}
+    )
+    to.out(toml(guessed, next(names), tracker))
     return 0
 
 

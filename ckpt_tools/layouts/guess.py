@@ -40,6 +40,7 @@ _AFTER = re.compile(r"[ _.=-]?(epochs?|steps?|iters?|iterations?|updates?)(?![A-
 _WHEN = frozenset(("step", "epoch"))
 _WHOSE = frozenset(("tp", "pp", "dp", "cp", "ep", "rank", "node"))
 _TEMPORARY = re.compile(r"(^|[/._-])te?mp([/._-]|$)", re.IGNORECASE)
+_TRACKER = re.compile(r"latest|last|newest|current|recent|tracker|checkpoint|resume", re.IGNORECASE)
 _SHOWN = 4
 _NOTES = {
     "epoch": "{epoch}: {ep} instead, where 'ep' stands for ranks of expert parallelism",
@@ -100,6 +101,41 @@ def guess(paths: Sequence[str]) -> Guess:
     kept = tuple(_with_roles(sorted(pieces, key=lambda p: ("prefix" in p.fields, "model" not in p.template))))
     taken = {path for p in kept for path in p.paths if p.matches(path)}
     return Guess(kept, tuple(path for path in paths if path not in taken))
+
+
+class GuessedTracker(NamedTuple):
+    """A file beside the checkpoints of each run that names the latest one; ``by_name``: by its directory."""
+
+    name: str
+    by_name: bool
+
+
+def runs_of(guessed: Guess) -> tuple[str, ...]:
+    """The directories of the runs, below the root."""
+    return tuple(dict.fromkeys(_run_and_below(path)[0] for p in guessed.pieces for path in p.paths))
+
+
+def tracker_of(guessed: Guess, texts: Mapping[str, Mapping[str, bytes]]) -> GuessedTracker | None:
+    """The tracker, of small files in the directory of each run: one that is called so, and that in every run
+    holds the number or the name of a checkpoint's directory or file.
+    """
+    saves = dict[str, set[str]]()
+    for p in guessed.pieces:
+        for path in p.paths:
+            run, below = _run_and_below(path)
+            saves.setdefault(run, set()).add(below.partition("/")[0])
+    names = set.intersection(*(set(texts.get(run, ())) for run in saves)) if saves else set[str]()
+    for name in sorted(filter(_TRACKER.search, names)):
+        said = [(texts[run][name].strip(), saved) for run, saved in saves.items()]
+        if all(text.decode(errors="replace").rstrip("/") in saved for text, saved in said):
+            return GuessedTracker(name, by_name=True)
+        if all(text.isdigit() and int(text) in _numbers(saved) for text, saved in said if len(text) < 19):
+            return GuessedTracker(name, by_name=False)
+    return None
+
+
+def _numbers(saved: Collection[str]) -> set[int]:
+    return {int(digits) for name in saved for digits in re.findall(r"\d{1,18}", name)}
 
 
 def looks_like(paths: Sequence[str]) -> str:
@@ -344,9 +380,12 @@ def _own_words(template: str) -> Iterator[str]:
 # --- from pieces to ckpt.toml
 
 
-def toml(guessed: Guess, name: str = "guessed") -> str:
+def toml(guessed: Guess, name: str = "guessed", tracker: GuessedTracker | None = None) -> str:
     """The tables ``[[layout]]`` and ``[[layout.piece]]`` of a guess."""
     lines = ["[[layout]]", f'name = "{name}"']
+    if tracker is not None:
+        lines.append(f"tracker = {_quoted(tracker.name)}   # it names the latest checkpoint")
+        lines += ['tracker_holds = "name"'] if tracker.by_name else []
     lines.append('# resume_args = ["--resume", "{path}"]   # what the plan tells your trainer')
     if not any(p.fields & _WHEN for p in guessed.pieces):
         lines.append('# step_keys = ["step"]   # no name tells a step: what the files call it')
