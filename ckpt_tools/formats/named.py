@@ -75,6 +75,7 @@ NAMED = (
     Named("zip_archive", "archives", (".keras",)),
     Named("torch_legacy", "torch", TORCH_SUFFIXES),
     Named("torch_tar", "torch", TORCH_SUFFIXES),
+    Named("nemo", "archives", (".nemo",)),
     Named("mindspore_encrypted", "mindspore", (".ckpt",)),
     Named("dcp", "dcp", (".metadata", ".distcp"), "", True),
     Named("paddle_tensors", "paddle", (".pdiparams", ".pdparams")),
@@ -295,5 +296,5 @@ def _expression(named: list[Named] | tuple[Named, ...]) -> re.Pattern[str]:
     )
 
 
-UNREAD = re.compile(r".*\.(nemo|ubj|xgb|lgb|cbm|bst)", re.IGNORECASE)
-"""Names of formats that hold a state, and that nothing here reads: NeMo 1, XGBoost, LightGBM, CatBoost."""
+UNREAD = re.compile(r".*\.(ubj|xgb|lgb|cbm|bst)", re.IGNORECASE)
+"""Names of formats that hold a state, and that nothing here reads: XGBoost, LightGBM, CatBoost."""

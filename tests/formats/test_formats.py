@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -131,6 +132,13 @@ def _deflate_ends(anatomy: Anatomy) -> set[int]:
     return {p.offset + p.length - 1 for s in anatomy.sums for p in s.pieces if hasattr(p, "size")}
 
 
+def _inflated(anatomy: Anatomy, data: bytes | bytearray) -> list[bytes]:
+    """What deflate streams hold, over which their checksums are: of a run of zeros it may refer to any other."""
+    pieces = [p for s in anatomy.sums for p in s.pieces if hasattr(p, "size")]
+    streams = (bytes(data[p.offset : p.offset + p.length]) for p in pieces)
+    return [zlib.decompressobj(-15).decompress(stream) for stream in streams] or [bytes(data)]
+
+
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 def test_a_format_says_what_it_is(fmt: Format) -> None:
     assert fmt.limits
@@ -185,7 +193,8 @@ def test_a_good_file_is_good(good: Fixture) -> None:
     if names.is_text(good.format.name):  # as others are: nobody asks what a file is by that
         assert good.format.magic(good.data[:HEAD])
     elif good.home is None:
-        assert next(f for f in FORMATS if f.magic(good.data[:HEAD])) is good.format
+        first = next(f for f in FORMATS if f.magic(good.data[:HEAD]))
+        assert first is good.format or (not good.format.distinct and good.format.magic(good.data[:HEAD]))
     for tensor in anatomy.tensors:
         assert tensor.offset is None or 0 <= tensor.offset <= len(good.data)
     for s in anatomy.sums:
@@ -270,7 +279,8 @@ def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture, every: b
             # a CRC sees every single bit, so one per byte shows that the byte is summed
             for bit in range(8) if every and r.guard is not Guard.CHECKSUM else (i % 8,):
                 data[i] ^= 1 << bit
-                if i not in harmless and not good.notices(bytes(data)):
+                seen = i in harmless or good.notices(bytes(data))
+                if not seen and _inflated(anatomy, data) != _inflated(anatomy, good.data):
                     missed.append((i, bit, r.what))
                 data[i] ^= 1 << bit
     assert missed == []

@@ -5,7 +5,9 @@ are holds for every fixture.
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -142,3 +144,33 @@ def test_workflows_fuzz_every_target_for_two_minutes_and_every_night_for_long() 
     assert any("--seconds 1800" in step.get("run", "") for step in steps)
     assert any(step.get("if") == "always()" and "upload-artifact" in step["uses"] for step in steps)
     assert {"run": "python benchmarks/attack.py"} in night["attacks"]["steps"]
+
+
+_ATHERIS = """
+import json, sys
+class instrument_imports:
+    def __init__(self, include): self.include = include
+    def __enter__(self): self.before = set(sys.modules)
+    def __exit__(self, *_):
+        new = [m for m in sys.modules if m not in self.before and m.startswith(tuple(self.include))]
+        print(json.dumps(new))
+def Setup(*_, **__): pass
+def Fuzz(): pass
+"""
+
+
+def test_what_checks_a_format_is_instrumented(tmp_path: Path) -> None:
+    """A fuzzer that saw none of its branches would be blind: modules that listing the targets imported are
+    imported anew, and those that only some file needs by going through the seeds.
+    """
+    (tmp_path / "atheris.py").write_text(_ATHERIS)
+    script = str(ROOT / "benchmarks/fuzz.py")
+    done = subprocess.run(
+        [sys.executable, script, "npz", "--child", str(tmp_path), "--out", str(tmp_path), "--seconds", "9"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    new = set(json.loads(done.stdout.splitlines()[0]))
+    assert new >= {f"ckpt_tools.formats.{m}" for m in ("numpy.npz", "archives.zip", "numpy.npy")}

@@ -413,6 +413,12 @@ def test_what_may_be_a_model_is_never_taken_for_nothing(tmp_path: Path, name: st
         plan(str(tmp_path), FIRST)
 
 
+def test_a_model_of_nemo_alone_is_no_first_launch(tmp_path: Path) -> None:
+    (tmp_path / "asr.nemo").write_bytes((FORMAT_FILES / "nemo/good/asr.nemo").read_bytes())
+    with pytest.raises(errors.NoneUsable):
+        plan(str(tmp_path), FIRST)
+
+
 def test_arrays_that_may_be_data_are_a_question_where_they_are_large(tmp_path: Path) -> None:
     for name in ("images.npy", "labels.npz"):
         (tmp_path / name).write_bytes(b"whatever")
@@ -422,7 +428,7 @@ def test_arrays_that_may_be_data_are_a_question_where_they_are_large(tmp_path: P
         plan(str(tmp_path), FIRST)
 
 
-@pytest.mark.parametrize("name", ["m.nemo", "booster_100.ubj", "booster.xgb", "m.bst", "model.lgb", "m.cbm"])
+@pytest.mark.parametrize("name", ["booster_100.ubj", "booster.xgb", "m.bst", "model.lgb", "m.cbm"])
 @pytest.mark.parametrize("content", [b"\x80\x04whatever\0\1", b"tree\nversion=v4\nnum_class=1\n"])
 def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(
     name: str, content: bytes, tmp_path: Path

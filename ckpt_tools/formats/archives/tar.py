@@ -8,6 +8,7 @@ create_pax_header).
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
@@ -22,39 +23,62 @@ _MANY = 64  # headers: torch writes two per member
 _PAX = 64 * 1024  # bytes of an extended header read at most
 
 
-def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[str, tuple[int, int]]]:
-    """Where the content of each regular member begins and ends. Raises Damage when the headers cannot be
-    followed.
+class Member(NamedTuple):
+    """A regular file in the archive: where its header lies, and where its content begins and ends."""
+
+    name: str
+    header: int
+    begin: int
+    end: int
+
+
+def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None, list[Member]]:
+    """The regular members of an archive of ``most`` headers at most, in its order. Raises Damage when the
+    headers cannot be followed.
     """
-    found: dict[str, tuple[int, int]] = {}
-    at, size = 0, None  # size: what an extended header says about the next member
-    for _ in range(_MANY):
+    found = list[Member]()
+    at, told = 0, _Told()
+    for _ in range(most):
         if at + _BLOCK > source.size:
             why = "the archive ends before the blocks of zeros that mark its end"
             raise Damage("truncated", why, source.size)
         head = source.read(at, _BLOCK)
         if not any(head):
             yield from _end(source, at, anatomy)
-            yield from _strangers(found)
             return found
         name, kind, length = _header(head, at)
         title, begin = f"{name[:100]!r}", at + _BLOCK
         anatomy.explain(at, _BLOCK, f"tar header of {title}")
         if kind == b"x":
-            size = _pax(source, begin, length, anatomy)
+            told = _pax(source, begin, length, anatomy)
+        elif kind == b"L":  # GNU tar's way to say a long name
+            told = _Told(name=_long_name(source, begin, length, anatomy))
         else:
-            length, size = length if size is None else size, None
+            length = length if told.size is None else told.size
             if kind in (b"0", b"\0"):
-                if name in found:
-                    why = f"two members are called {title}"
-                    yield finding("duplicate-key", why, offset=at, severity=Severity.ERROR)
-                found[name] = (begin, begin + length)
-                if name not in NAMES:
-                    what = f"member {title}, which is not looked at"
-                    anatomy.explain(begin, length, what, Guard.UNPROTECTED)
+                found.append(Member(told.name or name, at, begin, begin + length))
+            told = _Told()
         at = yield from _filled(source, title, begin + length, anatomy)
-    why = f"a tar archive of more than {_MANY} headers is none of torch's"
+    why = f"a tar archive of more than {most:,} headers is none of those that are read"
     raise Damage("wrong-format", why, 0, Severity.WARNING)
+
+
+def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[str, tuple[int, int]]]:
+    """Where the content of each regular member begins and ends in torch's own archives. Raises Damage when
+    the headers cannot be followed.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for m in (yield from walk(source, anatomy, _MANY)):
+        title = f"{m.name[:100]!r}"
+        if m.name in found:
+            why = f"two members are called {title}"
+            yield finding("duplicate-key", why, offset=m.header, severity=Severity.ERROR)
+        found[m.name] = (m.begin, m.end)
+        if m.name not in NAMES:
+            what = f"member {title}, which is not looked at"
+            anatomy.explain(m.begin, m.end - m.begin, what, Guard.UNPROTECTED)
+    yield from _strangers(found)
+    return found
 
 
 def _strangers(found: dict[str, tuple[int, int]]) -> Iterator[Finding]:
@@ -93,13 +117,28 @@ def _header(head: bytes, at: int) -> tuple[str, bytes, int]:
     return head[:100].rstrip(b"\0").decode("utf-8", "backslashreplace"), head[156:157], int(digits, 8)
 
 
-def _pax(source: Source, at: int, length: int, anatomy: Anatomy) -> int | None:
-    """The member's size if the extended header says it; it does for 8 GiB and more. Each of its records is a
-    line "length key=value".
+class _Told(NamedTuple):
+    """What a header before it says about a member."""
+
+    size: int | None = None
+    name: str = ""
+
+
+def _long_name(source: Source, at: int, length: int, anatomy: Anatomy) -> str:
+    """The name in the content of a header of GNU tar's."""
+    if length > _PAX:
+        raise Damage("bad-header", f"a name of {length:,} bytes", at)
+    anatomy.explain(at, length, "the name of the member behind it", Guard.UNPROTECTED)
+    return source.read(at, length).rstrip(b"\0").decode("utf-8", "backslashreplace")
+
+
+def _pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _Told:
+    """The member's size and name if the extended header says them; it does for 8 GiB and more, and for long
+    names. Each of its records is a line "length key=value".
     """
     if length > _PAX:
         raise Damage("bad-header", f"a pax header of {length:,} bytes", at)
-    data, size, done = source.read(at, length), None, 0
+    data, told, done = source.read(at, length), _Told(), 0
     anatomy.explain(at, length, "pax header: times of the writer", Guard.UNPROTECTED)
     while done < length:
         digits, _, rest = data[done : done + 8].partition(b" ")
@@ -111,9 +150,11 @@ def _pax(source: Source, at: int, length: int, anatomy: Anatomy) -> int | None:
         if key == b"size":
             if not value.isdigit() or len(value) > 18:
                 raise Damage("bad-header", "a pax header's size is no number", at + done)
-            size = int(value)
+            told = told._replace(size=int(value))
+        elif key == b"path":
+            told = told._replace(name=value.decode("utf-8", "backslashreplace"))
         done += n
-    return size
+    return told
 
 
 def _end(source: Source, at: int, anatomy: Anatomy) -> Generator[Finding, None, None]:

@@ -1,0 +1,137 @@
+"""NeMo 1's .nemo: a tar, of versions before 1.7 compressed by gzip, with model_config.yaml, the weights as
+torch archives or in a directory of DCP's files, and whatever the model needs beside them.
+
+Facts: NeMo nemo/core/connectors/save_restore_connector.py (_make_nemo_file_from_folder, _unpack_nemo_file),
+nemo/collections/nlp/parts/nlp_overrides.py (NLPSaveRestoreConnector); RFC 1952.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.checksum.sums import Deflated, Sum
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.archives.tar import Member, walk
+from ckpt_tools.formats.common.format import Anatomy, Damage, Format, inside
+from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.torch import torch_legacy, torch_zip
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.storage import Source
+
+_GZIP = b"\x1f\x8b\x08"
+_BEGINS = (b"././@PaxHeader", b"./", b".\0", b"././@LongLink", _GZIP)
+_HEAD = 10
+_TRAILER = 8
+_COUNTED = 3 << 30
+"""Compressed bytes up to which the length that gzip keeps, modulo 4 GiB, is that of what they hold."""
+_NAMED = 4096
+_MANY = 100_000
+"""Headers: an artifact has two, a checkpoint of DCP a few for each rank."""
+_CONFIG = "model_config.yaml"
+
+
+def magic(head: bytes) -> bool:
+    """The first header of a directory that Python's tarfile added, or gzip's."""
+    return head.startswith(_BEGINS)
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    if source.read(0, min(source.size, len(_GZIP))) == _GZIP:
+        yield from _compressed(source, anatomy)
+        return
+    members = yield from walk(source, anatomy, _MANY)
+    names = {m.name.removeprefix("./") for m in members}
+    anatomy.keys |= names
+    if _CONFIG not in names:
+        yield finding(
+            "bad-header", f"the archive has no member {_CONFIG!r}, which NeMo reads first", offset=0
+        )
+    if not any(name.endswith((".ckpt", ".pt", ".distcp")) for name in names):
+        yield finding("bad-header", "the archive holds no weights", offset=0)
+    yield from _without_index(members)
+    for m in members:
+        yield from _member(source, m, anatomy)
+
+
+def _without_index(members: Sequence[Member]) -> Iterator[Finding]:
+    """Directories with DCP's data and not what describes them."""
+    indexed = {m.name.rpartition("/")[0] for m in members if m.name.endswith("/.metadata")}
+    said = set[str]()
+    for m in members:
+        home = m.name.rpartition("/")[0]
+        if m.name.endswith(".distcp") and home not in indexed and home not in said:
+            said.add(home)
+            yield finding("bad-header", f"{home[:100]!r} has data of DCP and no .metadata", offset=m.header)
+
+
+def _member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
+    """Weights as torch.save writes them; of all else its place and length."""
+    length, title = m.end - m.begin, m.name.removeprefix("./")[:200]
+    head = source.read(m.begin, min(length, 64))
+    for fmt in (torch_zip.FORMAT, torch_legacy.FORMAT):
+        if title.endswith((".ckpt", ".pt")) and fmt.magic(head):
+            check, before = fmt.checks[Level.STRUCTURE], len(anatomy.tensors)
+            yield from inside(source, m.begin, length, check, anatomy, prefix=f"{title}: ")
+            if home := title.rpartition("/")[0]:  # of a rank: the others have tensors of the same names
+                own = anatomy.tensors[before:]
+                anatomy.tensors[before:] = [replace(t, name=f"{home}/{t.name}") for t in own]
+            return
+    if title.endswith(".ckpt"):
+        yield finding("bad-header", f"member {title!r} is no torch archive", offset=m.begin)
+    anatomy.explain(m.begin, length, f"member {title!r}, which is not looked at", Guard.UNPROTECTED)
+
+
+def _compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """One member of gzip: its CRC-32 is over all that is inside, of which nothing else is looked at."""
+    begin = _payload(source)
+    end = source.size - _TRAILER
+    if end <= begin:
+        raise Damage("truncated", "the file ends within gzip's header or trailer", source.size)
+    anatomy.explain(0, begin, "gzip header: time and system of the writer", Guard.UNPROTECTED)
+    trailer = source.read(end, _TRAILER)
+    anatomy.explain(end, _TRAILER, "gzip's CRC-32 and length")
+    if end - begin > _COUNTED:
+        what = "compressed data of more than 3 GiB"
+        yield finding("not-checksummed", f"{what}: gzip's length of it is ambiguous, so it is not read")
+        anatomy.explain(begin, end - begin, what, Guard.UNPROTECTED)
+        return
+    crc, size = (int.from_bytes(trailer[at : at + 4], "little") for at in (0, 4))
+    anatomy.sums.append(Sum("the archive", crc, (Deflated(begin, end - begin, size),), begin))
+
+
+def _payload(source: Source) -> int:
+    """Where the compressed data begin (RFC 1952, 2.3). Raises Damage."""
+    head = source.read(0, min(source.size, _NAMED))
+    if len(head) < _HEAD or head[3] & 0xE0:
+        raise Damage("bad-header", "gzip's header is damaged", 0)
+    flags, at = head[3], _HEAD
+    if flags & 4:
+        at += 2 + int.from_bytes(head[at : at + 2], "little")
+    for flag in (8, 16):  # a name, a comment
+        if flags & flag:
+            at = head.find(b"\0", at) + 1
+            if not at:
+                raise Damage("bad-header", "gzip's header has a name without an end", _HEAD)
+    return at + (2 if flags & 2 else 0)
+
+
+FORMAT = Format(
+    name="nemo",
+    suffixes=(".nemo",),
+    magic=magic,
+    distinct=False,
+    checks={Level.STRUCTURE: _structure},
+    protects=(
+        "every tar header by its sum; torch archives inside by their CRC-32s; a compressed .nemo by gzip's"
+        " CRC-32"
+    ),
+    limits=(
+        "model_config.yaml, tokenizers and other artifacts have no checksum, and are not read",
+        "of weights in DCP's files only the names are looked at",
+        "of a compressed .nemo (before NeMo 1.7) nothing but gzip's checksum tells what is inside",
+    ),
+    reference="NeMo nemo/core/connectors/save_restore_connector.py; POSIX.1-2008 pax; RFC 1952",
+)
