@@ -29,9 +29,9 @@ class ChunkDigests:
         self._xxh3, self._crc32, self._crc32c = xxh3(), 0, 0
 
     def update(self, data: memoryview | bytes, /) -> None:
-        self._xxh3.update(data)
         self._crc32 = crc32(data, self._crc32)
         self._crc32c = crc32c(data, self._crc32c)
+        self._xxh3.update(data)
 
     def digest(self) -> bytes:
         strong = self._xxh3.digest()

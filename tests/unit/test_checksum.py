@@ -210,11 +210,14 @@ def test_memory_is_flat_and_large_ranges_are_split_over_threads(crc: Crc) -> Non
     assert len(source.threads) > 1
 
 
+WITHOUT = "import sys; sys.modules['fastcrc'] = None\n"
+
+
 @pytest.mark.parametrize("first", ["crc32c", "ckpt_tools"])
 def test_the_extension_of_crc32c_is_taken_without_its_package(first: str) -> None:
     """The package looks through everything that is installed when it is imported."""
-    code = """
-import sys
+    code = f"""
+{WITHOUT}
 if sys.argv[1] == "crc32c":
     import crc32c
 from ckpt_tools.checksum import CRC32C
@@ -228,8 +231,28 @@ assert crc32c.crc32c(b"6789", CRC32C.update(b"12345", 0)) == 0xE3069283
 
 def test_a_crc32c_without_that_extension_does(tmp_path: Path) -> None:
     (tmp_path / "crc32c.py").write_text("def crc32c(data, value): return value + len(data)")
-    code = "from ckpt_tools.checksum import CRC32C; assert CRC32C.update(b'ab', 40) == 42"
+    code = f"{WITHOUT}from ckpt_tools.checksum import CRC32C; assert CRC32C.update(b'ab', 40) == 42"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("iscsi", "taken"),
+    [
+        ("def iscsi(data, initial): return 7", True),
+        ("def iscsi(data, initial): raise TypeError('memoryview')", False),  # of old, and slow as well
+        ("from fastcrc.fastcrc import nothing", False),
+    ],
+)
+def test_fastcrc_is_taken_where_it_can_be(tmp_path: Path, iscsi: str, taken: bool) -> None:
+    (tmp_path / "fastcrc").mkdir()
+    (tmp_path / "fastcrc" / "__init__.py").touch()
+    (tmp_path / "fastcrc" / "crc32.py").write_text(iscsi)
+    code = "from ckpt_tools.checksum import CRC32C; print(CRC32C.update(b'123456789', 0))"
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": paths}, capture_output=True
+    )
+    assert int(done.stdout) == (7 if taken else 0xE3069283)
 
 
 def test_what_is_covered() -> None:
