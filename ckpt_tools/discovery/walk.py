@@ -10,61 +10,16 @@ from contextlib import contextmanager, suppress
 from ckpt_tools import formats
 from ckpt_tools.discovery.directory import DirectoryNames, Listing, NameReader, is_directory_alike
 from ckpt_tools.discovery.exclude import Excluded, without_state
-from ckpt_tools.discovery.file_stat import stat_of
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.discovery.names import lone_numbers, name_parts, settled
 from ckpt_tools.discovery.roots import is_tree, roots
+from ckpt_tools.discovery.seals_about import seals_about
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, beside, is_fragment
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.storage.links import Links
 from ckpt_tools.storage.listing import Entries, EntryFilter, entries_of
-from ckpt_tools.storage.retry import ABSENT, lstat
 from ckpt_tools.storage.urls import absolute
 from ckpt_tools.storage.walk import THREADS, walk
-
-
-def seals_about(path: str) -> Iterator[BareFile]:
-    """The seals that may name one file: its own, and those of the directories that it lies in. Of a presigned
-    URL there is nothing else that may be asked for. Raises CannotLook.
-    """
-    if path.startswith(_WEB) and _presigned(path):
-        return
-    home, name = os.path.split(path)
-    at = [f"{home}/{beside(name)}"]
-    for _ in range(_ABOVE):
-        at.append(f"{home}/{NAME}")
-        with suppress(OSError):
-            at += (e.path for e in entries_of(f"{home}/{FRAGMENTS}") if is_fragment(e.name))
-        home = os.path.dirname(home)
-    for seal in at:
-        try:
-            lstat(seal)
-            yield BareFile(seal, *stat_of(seal))
-        except ABSENT:  # nearly always
-            continue
-        except PermissionError as e:
-            if not path.startswith(_WEB):  # where others may not list, S3 says so of what is not there
-                raise _hidden(seal, e) from e
-        except OSError as e:
-            raise _hidden(seal, e) from e
-
-
-def _presigned(url: str) -> bool:
-    from ckpt_tools.storage.signed import query_of  # only for web servers
-
-    return query_of(url) != ""
-
-
-def _hidden(seal: str, e: OSError) -> CannotLook:
-    return CannotLook(f"cannot look for {seal}: {e.strerror}")
-
-
-_WEB = ("https://", "http://")
-
-
-_ABOVE = 4
-"""Directories above a file that may be the checkpoint's own."""
 
 
 @contextmanager
@@ -167,6 +122,7 @@ def _looked_at(found: Discovery, top: str, keep: EntryFilter) -> EntryFilter:
 def _add_file(top: str, names: NameReader, listing: Listing) -> None:
     """One file, with the indexes that may explain it."""
     home, name = os.path.split(top)
+    seals = list(seals_about(top))
     try:
         beside = entries_of(home)
     except OSError as e:
@@ -175,7 +131,7 @@ def _add_file(top: str, names: NameReader, listing: Listing) -> None:
     indexes = listing.found.indexes
     described = (e for e in beside if formats.names.may_be_index(e.name) and not is_directory_alike(e))
     indexes += (e.path for e in described if e.path not in indexes)
-    listing.found.seals += seals_about(top)
+    listing.found.seals += seals
     if formats.names.known(name):
         return
     for _ in range(4):  # a name that says nothing: its index may lie higher, in that of the whole save

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from obstore.store import LocalStore
+from obstore.store import LocalStore, MemoryStore
 
 from ckpt_tools import api
 from ckpt_tools.model.report import Level, Verdict
@@ -107,6 +107,28 @@ def test_content_is_asked_for_once(store: Counted, tmp_path: Path) -> None:
     content = [(start, length) for _, start, length in store.gets if length > source.WINDOW]
     assert sum(length for _, length in content) <= 1.5 * size
     assert size <= store.bytes <= 1.6 * size
+
+
+@pytest.mark.parametrize(("others", "lists"), [(0, 2), (1100, 5)])
+def test_one_file_costs_two_lists_or_one_for_each_directory_above(
+    store: Counted, tmp_path: Path, others: int, lists: int
+) -> None:
+    """Seals may lie in any of these, and what a large bucket has beside them is not listed for that."""
+    store.client = memory = MemoryStore()  # which lists in the order of keys, as clouds do
+    tree = FIXTURES / "layouts/megatron/tp/tree"
+    for path in tree.rglob("*.*"):
+        memory.put(f"team/run/{path.relative_to(tree)}", path.read_bytes())
+    for directory in ("", "team/", "team/run/") if others else ():
+        for number in range(others):
+            memory.put(f"{directory}z/{number}", b"")
+    file = "team/run/iter_0000030/mp_rank_00/model_optim_rng.pt"
+    report, _ = api.show(f"{URL}/{file}")
+    assert report.verdict is Verdict.OK
+    assert store.requests["list"] <= lists
+    assert store.requests["head"] <= 1
+    memory.put("team/run/iter_0000030/.ckpt-seal.json", b"{}")
+    seen = {f.code for one in api.verify(f"{URL}/{file}").files for f in one.report.findings}
+    assert "seal-broken" in seen
 
 
 def test_what_was_verified_is_known_by_its_tag(store: Counted, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.storage.stores import again, mounts
+from ckpt_tools.storage.stores import tree as tree_module
 from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.stores.tree import Tree
 
@@ -69,6 +70,18 @@ def test_what_is_gone_is_no_directory_any_more() -> None:
     store.keys.append("run/a/2")
     tree.refresh("run/a")
     assert tree.names("run") == ["a", "b"] and tree.names("run/a") == ["2"]
+
+
+def test_an_object_that_is_asked_for_by_itself_is_the_one_that_is_there_now() -> None:
+    """Also where all that lies about it was listed before."""
+    store = Keys("run/a/1", "run/b/1")
+    tree = Tree(store)  # type: ignore[arg-type]
+    tree.list_below("run")
+    store.etags["run/a/1"] = "another"
+    store.keys.append("run/a/2")
+    for key, etag in (("run/a/1", "another"), ("run/a/2", "run/a/2")):
+        tree.refresh(key)
+        assert tree.object(key).etag == etag
 
 
 def test_while_one_list_hangs_nobody_else_waits() -> None:
@@ -130,3 +143,53 @@ def test_what_is_asked_about_again_is_as_it_is_now(
     assert store.requests["list"] + store.requests["head"] <= max(len(homes), len(wanted))
     if page == 30:
         assert store.requests["list"] <= 1
+
+
+class Flat(Keys):
+    """Lists in the order of keys, as the stores of clouds do."""
+
+    flat = True
+
+    def objects(self, prefix: str) -> Iterator[Object]:
+        self.requests["list"] += 1
+        top = f"{prefix}/" if prefix else ""
+        yield from (self.object(k) for k in self.keys if k.startswith(top))
+
+    def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
+        self.requests["list"] += 1
+        top = f"{prefix}/" if prefix else ""
+        below = [k[len(top) :] for k in self.keys if k.startswith(top)]
+        found = [self.object(top + name) for name in below if "/" not in name]
+        return found, sorted({name.partition("/")[0] for name in below if "/" in name})
+
+
+NAMES = st.sampled_from(["a", "b", ".s", ".s.d", ".s.json", ".t", "-", "z"])
+
+
+@examples(200)
+@given(
+    paths=st.sets(st.lists(NAMES, min_size=1, max_size=3).map("/".join), min_size=1),
+    page=st.integers(2, 6),
+    ordered=st.booleans(),
+    home=st.sampled_from(["", "a", "a/b", "z"]),
+)
+def test_names_that_begin_alike_are_found_by_few_lists(
+    paths: set[str], page: int, ordered: bool, home: str
+) -> None:
+    keys = sorted(p for p in paths if not any(q.startswith(f"{p}/") for q in paths))
+    store = Flat(*(keys if ordered else reversed(keys)))
+    top = f"{home}/" if home else ""
+    below = [k[len(top) :] for k in keys if k.startswith(top)]
+    expected = [top + k for k in below if k.startswith(".s") and k.count("/") < 2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree_module, "PAGE", page)
+        tree = Tree(store)  # type: ignore[arg-type]
+        try:
+            found = tree.named(home, ".s")
+        except (FileNotFoundError, NotADirectoryError):
+            assert not below
+            return
+    assert sorted(of.key for of in found if of.key.count("/") - top.count("/") < 2) == expected
+    if ordered:
+        assert store.requests["list"] == 1
+        assert tree.names(home) == sorted({k.partition("/")[0] for k in below})

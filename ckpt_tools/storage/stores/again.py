@@ -10,13 +10,11 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.storage.stores.mounts import tree_of
-from ckpt_tools.storage.stores.store import Object
+from ckpt_tools.storage.stores.store import PAGE, Object
 
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.tree import Tree
 
-PAGE = 1000
-"""Keys that one list request answers at most."""
 FEW = 8
 """Objects that are asked for one by one where nobody knows how many others lie beside them."""
 _THREADS = 16

@@ -12,7 +12,7 @@ from ckpt_tools.storage.signed import query_of
 from ckpt_tools.storage.stalls import watched
 from ckpt_tools.storage.stores import store
 from ckpt_tools.storage.stores.refused import code_of, refused
-from ckpt_tools.storage.stores.store import ANOTHER, WEAK, Object, Replaced, require_seen
+from ckpt_tools.storage.stores.store import ANOTHER, PAGE, WEAK, Object, Replaced, require_seen
 from ckpt_tools.storage.urls import joined
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PAGE = 1000
-"""Keys that one list request of S3, GCS or Azure answers at most."""
 BATCH = 1000
 """Keys that one delete request of S3 takes at most."""
 _ROUND = 100
@@ -44,6 +42,11 @@ class ObjectStore:
         self.requests: Counter[str] = Counter()
         self._singles: dict[str, Any] = {}
         self.cannot_sign = ""
+
+    @property
+    def flat(self) -> bool:
+        """Whether one list tells what lies below a key, in the order of the keys."""
+        return self._single is None
 
     def objects(self, prefix: str) -> Iterator[Object]:
         self._must_list(prefix)

@@ -12,6 +12,8 @@ from ckpt_tools.storage.urls import joined
 
 CLOUDS = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"})
 """Schemes of the object stores of clouds."""
+PAGE = 1000
+"""Keys that one list request of S3, GCS or Azure answers at most."""
 WEAK = "W/"
 """What the ETag begins with of which HTTP says that it may stay the same when some bytes change."""
 _FOLDER = "_$folder$"

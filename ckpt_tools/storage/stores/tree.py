@@ -11,12 +11,13 @@ import os
 import stat as modes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice, pairwise, takewhile
 from threading import RLock
 from typing import NamedTuple
 
 from ckpt_tools.storage import signed
 from ckpt_tools.storage.stalls import watched
-from ckpt_tools.storage.stores.store import CLOUDS, WEAK, Object, Store
+from ckpt_tools.storage.stores.store import CLOUDS, PAGE, WEAK, Object, Store
 from ckpt_tools.storage.urls import joined
 
 _FILE, _DIRECTORY = modes.S_IFREG | 0o644, modes.S_IFDIR | 0o755
@@ -88,10 +89,12 @@ class Tree:
 
     def refresh(self, key: str) -> None:
         """Forget what is known, and list all that lies below a key. What lies nowhere is no error here; of a
-        web server, which cannot list, one file may be asked for.
+        web server, which cannot list, one file may be asked for. With what was no directory so far all is
+        forgotten that was listed with it: an object may be another one now, or a new one.
         """
         with self._lock:
-            self._whole = {k for k in self._whole if not _within(k, key)}
+            only = () if key in self._directories else (k for k in self._whole if _below(key, k))
+            self._whole = {k for k in self._whole if not _within(k, key)} - set(only)
             covered = {k for k in self._directories if any(_within(k, top) for top in self._whole)}
             own = {k for k in covered if _within(k, key)}  # also where more was listed than this
             self._directories = {k: here for k, here in self._directories.items() if k in covered - own}
@@ -117,10 +120,47 @@ class Tree:
         with self._lock:
             return self._known(key) or key in self._whole
 
+    def named(self, key: str, start: str) -> list[Object]:
+        """The objects of a directory whose names begin with ``start``, and those directly in its directories
+        of such names. Of a directory that was not listed one page tells, as a rule: what it has beyond those
+        names is not asked for; a page that has all of it makes all of it known.
+        """
+        if getattr(self.store, "flat", False) and self.size_of(key) is None and not self._has(key):
+            found = self._begun(key, f"{key}/{start}" if key else start)
+            if found is not None:
+                return found
+        found = []
+        for entry in self.entries(key):
+            if entry.name.startswith(start):
+                within = self.entries(self._key(entry)) if entry.is_dir() else [entry]
+                found += [self.object(self._key(e)) for e in within if e.is_file()]
+        return found
+
+    def _key(self, entry: Entry) -> str:
+        return entry.path[len(self.store.url) :].lstrip("/")
+
+    def _begun(self, key: str, start: str) -> list[Object] | None:
+        """The objects whose keys begin with ``start``, if the first page of a directory is not the last; None
+        where all is known now, or that page is in no order.
+        """
+        objects = self.store.objects(key)
+        page = list(islice(objects, PAGE))
+        if len(page) < PAGE:
+            self._keep(key, page)
+            return None
+        if any(a.key > b.key for a, b in pairwise(page)):
+            return None
+        upto = takewhile(lambda of: of.key < start or of.key.startswith(start), chain(page, objects))
+        return [of for of in upto if of.key.startswith(start)]
+
     def _list(self, key: str) -> None:
+        self._keep(key, self.store.objects(key))
+
+    def _keep(self, key: str, objects: Iterable[Object]) -> None:
+        """All that lies below a key is known from now on."""
         found: dict[str, _Directory] = {}
         start = len(key) + 1 if key else 0
-        for of in self.store.objects(key):
+        for of in objects:
             if of.key == key or of.is_folder:  # somebody has made the directory, as consoles do
                 found.setdefault(key, _Directory({}, {}))
             else:

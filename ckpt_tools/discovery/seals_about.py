@@ -1,0 +1,116 @@
+"""The seals that may name one file: its own, and those of the directories that it lies in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ckpt_tools.discovery.file_stat import stat_of
+from ckpt_tools.discovery.found import BareFile
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, beside, is_fragment
+from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.retry import ABSENT, lstat
+from ckpt_tools.storage.urls import is_url, joined
+
+if TYPE_CHECKING:
+    from ckpt_tools.storage.stores.store import Object
+    from ckpt_tools.storage.stores.tree import Tree
+
+_ABOVE = 4
+"""Directories above a file that may be the checkpoint's own."""
+_SEALS = NAME.removesuffix("json")
+"""How all of their names there begin but that of its own."""
+_WEB = ("https://", "http://")
+
+
+def seals_about(path: str) -> Iterator[BareFile]:
+    """The seals of a file, the nearest first. Of a presigned URL there is nothing else that may be asked for.
+    Raises CannotLook.
+    """
+    if path.startswith(_WEB):
+        if not _presigned(path):
+            yield from _one_by_one(path)
+    elif is_url(path):
+        yield from _listed(path)
+    else:
+        yield from _one_by_one(path)
+
+
+def _presigned(url: str) -> bool:
+    from ckpt_tools.storage.signed import query_of  # only for web servers
+
+    return query_of(url) != ""
+
+
+def _one_by_one(path: str) -> Iterator[BareFile]:
+    home, name = os.path.split(path)
+    at = [f"{home}/{beside(name)}"]
+    for _ in range(_ABOVE):
+        at += [f"{home}/{NAME}", *_fragments(f"{home}/{FRAGMENTS}")]
+        home = os.path.dirname(home)
+    for seal in at:
+        try:
+            lstat(seal)
+            yield BareFile(seal, *stat_of(seal))
+        except ABSENT:  # nearly always
+            continue
+        except PermissionError as e:
+            if not path.startswith(_WEB):  # where others may not list, S3 says so of what is not there
+                raise _hidden(seal, e) from e
+        except OSError as e:
+            raise _hidden(seal, e) from e
+
+
+def _fragments(directory: str) -> list[str]:
+    try:
+        return [e.path for e in entries_of(directory) if is_fragment(e.name)]
+    except ABSENT:
+        return []
+    except OSError as e:
+        if directory.startswith(_WEB):  # which cannot list
+            return []
+        raise _hidden(directory, e) from e
+
+
+def _listed(url: str) -> Iterator[BareFile]:
+    """Those in a store, by a list for each directory: the highest first, which tells what lies in the others
+    where it is small. One that the caller must not list hides what lies in it, but for the file's own.
+    """
+    from ckpt_tools.storage.stores.mounts import tree_of  # only for stores
+
+    tree, key = tree_of(url)
+    home, _, name = key.rpartition("/")
+    above = [home]
+    while above[-1] and len(above) < _ABOVE:
+        above.append(above[-1].rpartition("/")[0])
+    own = joined(home, beside(name)) if home else beside(name)
+    found: list[Object] = []
+    try:
+        for directory in reversed(above[1:]):
+            with suppress(*ABSENT, PermissionError):
+                found = [*_seals_in(tree, directory), *found]
+        tree.entries(home)  # which is listed anyway: indexes lie there
+        found = [
+            *(of for of in tree.named(home, beside(name)) if of.key == own),
+            *_seals_in(tree, home),
+            *found,
+        ]
+    except OSError as e:
+        raise _hidden(f"the seals of {url}", e) from e
+    for of in found:
+        yield BareFile(joined(tree.store.url, of.key), of.size, of.mtime_ns, ())
+
+
+def _seals_in(tree: Tree, directory: str) -> Iterator[Object]:
+    """The seal of a directory, and its fragments."""
+    for of in tree.named(directory, _SEALS):
+        home, _, name = of.key.rpartition("/")
+        if name == NAME if home == directory else is_fragment(name) and home.endswith(FRAGMENTS):
+            yield of
+
+
+def _hidden(what: str, e: OSError) -> CannotLook:
+    return CannotLook(f"cannot look for {what}: {e.strerror}")
