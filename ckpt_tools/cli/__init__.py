@@ -28,6 +28,10 @@ def main() -> NoReturn:
     # The collector has nothing to find while modules load, and results are trees without cycles: 5 % of a
     # short run.
     gc.set_threshold(100_000)
+    if any("://" in word for word in (*sys.argv[1:], os.environ.get("CKPT_ROOT", ""))):
+        from ckpt_tools.storage.stores import heaps
+
+        heaps.limit()
     try:
         signals.work()
         code = dispatch(sys.argv[1:])

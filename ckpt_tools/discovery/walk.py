@@ -13,7 +13,6 @@ from ckpt_tools.discovery.exclude import Excluded, without_state
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.discovery.names import lone_numbers, name_parts, settled
 from ckpt_tools.discovery.roots import is_tree, roots
-from ckpt_tools.discovery.seals_about import seals_about
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.storage.links import Links
@@ -121,6 +120,8 @@ def _looked_at(found: Discovery, top: str, keep: EntryFilter) -> EntryFilter:
 
 def _add_file(top: str, names: NameReader, listing: Listing) -> None:
     """One file, with the indexes that may explain it."""
+    from ckpt_tools.discovery.seals_about import seals_about  # a directory has its seals in it
+
     home, name = os.path.split(top)
     seals = list(seals_about(top))
     try:
