@@ -76,15 +76,25 @@ class Planner(Candidates):
         """The plan, and what could not be looked at on the way to it."""
         try:
             made = self._plan()
+            self._require_whole_list(made)
         except CannotLook:
             raise
         except CkptError as error:
+            self._require_whole_list(error.plan)
             if hasattr(self, "session") and not (
                 self.selection.skip_unreadable and isinstance(error, UsageError)
             ):
                 self._weighed(error.plan, str(error))
             raise
         return self.weigh(made, "")
+
+    def _require_whole_list(self, made: LoadPlan | None) -> None:
+        """Raises CannotLook where the list of a store is shown to have lacked something."""
+        if is_url(self.root) and hasattr(self, "session"):
+            from ckpt_tools.planning.late_lists import require_whole
+
+            rejected, chosen = (made.rejected, made.checkpoint is not None) if made else ((), False)
+            require_whole(self.root, self.session.started_ns, rejected, chosen=chosen)
 
     def weigh(self, made: LoadPlan | None, otherwise: str) -> LoadPlan:
         """The plan with what could not be looked at on the way to it.

@@ -193,3 +193,40 @@ def test_names_that_begin_alike_are_found_by_few_lists(
     if ordered:
         assert store.requests["list"] == 1
         assert tree.names(home) == sorted({k.partition("/")[0] for k in below})
+
+
+@examples(100)
+@given(keys=st.sets(KEYS, min_size=1, max_size=12), hidden=st.sets(st.integers(0, 11)), deep=st.booleans())
+def test_what_an_earlier_list_lacked_is_noted(keys: set[str], hidden: set[int], deep: bool) -> None:
+    """By a list of all, or by one of each directory: below a new one all is new."""
+    every = sorted(f"run/{key}" for key in keys)
+    lacked = {key for i, key in enumerate(every) if i in hidden}
+    every.append("run/z")
+    store = Flat(*(key for key in every if key not in lacked))
+    tree = Tree(store)  # type: ignore[arg-type]
+    tree.list_below("run")
+    store.keys = every
+    known = [k for k in tree._directories if k.startswith("run")]
+    if deep:
+        tree.list_again("run")
+        assert set(tree.late) == lacked
+        return
+    for home in known:
+        tree.look_again(home)
+    assert lacked <= {k for k in every for late in tree.late if k == late or k.startswith(f"{late}/")}
+    assert all(any(k == late or k.startswith(f"{late}/") for k in lacked) for late in tree.late)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_what_is_late_and_old_is_said(written: bool) -> None:
+    store = Flat("run/a/1")
+    tree = Tree(store)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(mounts._trees, (store.url, ()), tree)
+        mounts.refresh(f"{store.url}/run")
+        store.keys = ["run/a/1", "run/b/1"]
+        assert again.list_again([f"{store.url}/run"]) == {}
+        found = again.late(f"{store.url}/run", [], lambda _mtime: written)
+        assert found in ({None} if written else {f"{store.url}/run/b", f"{store.url}/run/b/1"})
+        mounts.refresh(f"{store.url}/run")
+        assert again.late(f"{store.url}/run", [], lambda _mtime: False) is None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.storage.stores.mounts import tree_of
 from ckpt_tools.storage.stores.store import PAGE, Object
+from ckpt_tools.storage.urls import joined
 
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.tree import Tree
@@ -53,6 +54,23 @@ def list_again(directories: Iterable[str]) -> dict[str, OSError]:
         if tree.lists:
             asked[tree][key] = [_Asked([url], partial(tree.look_again, key))]
     return _answers(asked)
+
+
+def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:
+    """Something that lies below ``root`` and was missing in an earlier list, although nobody has ``written``
+    it meanwhile, by its time; all that lies below the directories ``below`` is listed again for that. Raises
+    OSError.
+    """
+    tree, top = tree_of(root)
+    for url in dict.fromkeys(below):
+        tree.list_again(tree_of(url)[1])
+    for key, mtime_ns in list(tree.late.items()):
+        if key != top and top and not key.startswith(f"{top}/"):
+            continue
+        times = [mtime_ns] if mtime_ns is not None else (of.mtime_ns for of in tree.store.objects(key))
+        if not all(written(at) for at in times):
+            return joined(tree.store.url, key)
+    return None
 
 
 def listing_of(url: str) -> str:
@@ -128,7 +146,7 @@ def _fewest(tree: Tree, homes: Mapping[str, Sequence[_Asked]]) -> Sequence[_Aske
         _, key = heappop(deepest)
         here = waiting.pop(key)
         if tree.lists and tree.has_fewer_below(key, (len(here) - 1) * PAGE):
-            here = [_Asked([url for one in here for url in one.urls], partial(tree.refresh, key))]
+            here = [_Asked([url for one in here for url in one.urls], partial(tree.list_again, key))]
         if not key:
             return here
         above = key.rpartition("/")[0]

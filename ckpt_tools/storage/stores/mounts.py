@@ -74,6 +74,7 @@ def list_below(url: str) -> OSError | None:
 def refresh(url: str) -> None:
     """Forget what the store of a URL has, and list what lies below it now. Raises OSError."""
     tree, key = tree_of(url)
+    tree.late.clear()
     tree.refresh(key)
 
 

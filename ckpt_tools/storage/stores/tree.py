@@ -81,6 +81,8 @@ class Tree:
         self._listing = RLock()
         self._whole: set[str] = set()  # keys below which everything was listed
         self._directories: dict[str, _Directory] = {}
+        self.late: dict[str, int | None] = {}
+        """Keys that a later list has and an earlier one had not -> LastModified; of directories None."""
         self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), as answers have told them
         self.at_a_time = 0  # requests for one file, where whoever reads several has shared them out
         self.versioned: bool | None = None  # whether the store keeps versions, as far as it was heard
@@ -103,6 +105,22 @@ class Tree:
         except OSError as e:
             if e.errno != errno.EOPNOTSUPP or not key or self._file(key) is None:
                 raise
+
+    def list_again(self, key: str) -> None:
+        """List all that lies below a key once more, and note in ``late`` what the list before had not."""
+        with self._lock:
+            before = {k: here for k, here in self._directories.items() if k == key or _below(k, key)}
+            known = self._known(key) or key in self._whole
+        self.refresh(key)
+        with self._lock:
+            now = [(k, here) for k, here in self._directories.items() if k == key or _below(k, key)]
+            for home, here in now if known else ():
+                self._compare(home, before.get(home), here)
+
+    def _compare(self, home: str, was: _Directory | None, here: _Directory) -> None:
+        top = f"{home}/" if home else ""
+        for name in here.objects.keys() - (was.objects.keys() if was is not None else ()):
+            self.late[top + name] = here.objects[name].mtime_ns
 
     def list_below(self, key: str) -> None:
         """List all that lies below a key, unless that is known."""
@@ -193,10 +211,17 @@ class Tree:
         here.objects[name] = _facts(of)
 
     def look_again(self, key: str) -> None:
-        """List one directory anew, and nothing below it. What is not there is none any more, and no error."""
+        """List one directory anew, and nothing below it; ``late`` gets what the list before had not. What is
+        not there is none any more, and no error.
+        """
         objects, names = self.store.directory(key)
         here = _directory(objects, names)
         with self._lock:
+            was = self._directories.get(key)
+            if was is not None and was.whole:
+                self._compare(key, was, here)
+                appeared = here.below.keys() - was.below.keys()
+                self.late.update((f"{key}/{name}" if key else name, None) for name in appeared)
             if objects or names or not key:
                 self._directories[key] = here
             else:

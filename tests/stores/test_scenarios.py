@@ -1,0 +1,256 @@
+"""Several things go wrong at once, or one begins in the middle of a question: the answer is the right one, or
+that nobody could look. It is never an older checkpoint in silence, and never a first launch.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from places import FIXTURES
+from stores.asking import Said, as_user, ask
+from stores.bucket import Bucket
+from stores.exchange import Answer, Exchange
+from stores.faults import Corrupt, Cut, Hook, Short, Status, denied, expired_token, too_many, unavailable
+from stores.proxy import Fault, Proxy, Rule
+
+from ckpt_tools.storage import retry
+from ckpt_tools.storage.stores import mounts, store
+
+TREE = FIXTURES / "layouts/megatron/tp/tree"
+NEWEST = "iter_0000030"
+FILES = [f"{NEWEST}/mp_rank_{rank:02}/model_optim_rng.pt" for rank in (0, 1)]
+LIST = "list-type=2"
+HOUR_AGO = time.time() - 3600
+
+
+@dataclass(frozen=True)
+class Without:
+    """A list that lacks the keys in which ``what`` is found."""
+
+    what: str
+
+    def meet(self, exchange: Exchange) -> None:
+        answer, data = exchange.ask().whole()
+        row = rb"<Contents>(?:(?!</Contents>).)*%b(?:(?!</Contents>).)*</Contents>" % self.what.encode()
+        text = re.sub(row, b"", data, flags=re.DOTALL)
+        exchange.send(replace(answer, length=len(text), body=iter([text])))
+
+
+@dataclass(frozen=True)
+class FirstPageAgain:
+    """A cache that takes all pages of a list for the first."""
+
+    first: list[tuple[Answer, bytes]] = field(default_factory=list)
+
+    def meet(self, exchange: Exchange) -> None:
+        self.first.append(exchange.ask().whole())
+        answer, data = self.first[0]
+        exchange.send(replace(answer, length=len(data), body=iter([data])))
+
+
+@dataclass(frozen=True)
+class Asker:
+    bucket: Bucket
+    proxy: Proxy
+    home: Path
+
+    def plan(self, *rules: Rule) -> Said:
+        return self.ask("plan", f"{self.bucket.url}/run", "--allow-none", "--allow-missing", rules=rules)
+
+    def stage(self, *rules: Rule) -> Said:
+        return self.ask("stage", f"{self.bucket.url}/run", str(self.home), rules=rules)
+
+    def ask(self, *words: str, rules: tuple[Rule, ...]) -> Said:
+        mounts._trees.clear()
+        self.proxy.clear()
+        for rule in rules:
+            self.proxy.add(rule)
+        return ask(*words, "--json")
+
+    def staged(self) -> dict[str, bytes]:
+        """What lies in whole copies."""
+        whole = [p for p in self.home.glob("iter_*") if not p.name.endswith(".part")]
+        return {str(f.relative_to(p)): f.read_bytes() for p in whole for f in p.rglob("*.pt")}
+
+
+def age(bucket: Bucket) -> None:
+    """All was uploaded long before anybody asked."""
+    shelf = bucket.contents
+    shelf.objects = {k: replace(v, saved=HOUR_AGO) for k, v in shelf.objects.items()}  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def asker(
+    gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Asker]:
+    gcs.upload(TREE, "run")
+    age(gcs)
+    for module in (retry, store):
+        monkeypatch.setattr(module, "pause", lambda _seconds: None)
+    proxy = proxy_of(gcs)
+    bucket = gcs.through(proxy.endpoint)
+    with as_user(tmp_path, bucket):
+        monkeypatch.setenv("CKPT_STORE_OPTION", "max_retries=1\ninit_backoff=1ms\nmax_backoff=1ms")
+        yield Asker(bucket, proxy, tmp_path / "ssd")
+
+
+def right_or_unseen(said: Said) -> bool:
+    return said.code == 5 or (said.code == 0 and said.json["resume_step"] == 30)
+
+
+# ---- lists
+
+
+@pytest.mark.parametrize("lists", [1, 2, 3])
+@pytest.mark.parametrize("what", [NEWEST, FILES[1], "iter_", "run/"])
+def test_a_list_that_lacks_something_is_noticed_by_the_next(asker: Asker, what: str, lists: int) -> None:
+    said = asker.plan(Rule(Without(what), path=LIST, times=lists))
+    assert right_or_unseen(said), said.text
+    if lists == 1:
+        assert said.code == 5, said.text
+
+
+def test_a_save_that_is_uploaded_meanwhile_is_no_list_that_lacked_it(asker: Asker) -> None:
+    """Its time tells: the answer is as before, with the warning that somebody writes."""
+    new = [(f"run/{f.replace('30', '40')}", (TREE / f).read_bytes()) for f in FILES]
+    upload = Hook(lambda: [asker.bucket.put(key, data) for key, data in new])
+    said = asker.plan(Rule(upload, method="GET", path=FILES[0], times=1))
+    assert (said.code, said.json["resume_step"]) == (0, 30), said.text
+
+
+def test_pages_that_come_twice_are_no_list(gcs: Bucket, asker: Asker) -> None:
+    """Nor does it take for ever."""
+    for number in range(1000):
+        gcs.put(f"run/a/{number:04}", b"")
+    said = asker.plan(Rule(FirstPageAgain(), path=LIST))
+    assert said.code == 5
+    assert "begins again in the middle" in said.text
+
+
+def test_a_deleted_save_of_a_bucket_with_versions_is_judged_as_on_a_disk(
+    versioned_s3: Bucket, tmp_path: Path
+) -> None:
+    """A delete marker hides it, and what is left tells that it is gone."""
+    versioned_s3.upload(TREE, "run")
+    versioned_s3.upload(TREE, "other")
+    shutil.copytree(TREE, tmp_path / "run")
+    versioned_s3.delete(f"run/{FILES[1]}")
+    (tmp_path / "run" / FILES[1]).unlink()
+    with as_user(tmp_path, versioned_s3):
+        said = [ask("plan", root, "--json") for root in (f"{versioned_s3.url}/run", str(tmp_path / "run"))]
+        assert {(s.code, s.json["resume_step"]) for s in said} == {(0, 20)}
+        assert said[0].codes == said[1].codes
+        assert "missing-rank" in said[0].codes
+        for file in FILES:
+            versioned_s3.delete(f"other/{file}")
+        gone = ask("plan", f"{versioned_s3.url}/other", "--json")
+    assert (gone.code, gone.json["resume_step"]) == (0, 20)
+    assert {"dangling-tracker", "missing-part"} <= gone.codes
+
+
+# ---- one fault that begins in the middle, and two at once
+
+FAULTS: dict[str, Fault] = {
+    "cut": Cut(),
+    "short": Short(100),
+    "503": unavailable("0"),
+    "expired": expired_token(),
+    "429": too_many(),
+    "no such key": Status(404, body=b"<Error><Code>NoSuchKey</Code></Error>"),
+    "empty": Status(200),
+    "empty list": Status(200, body=b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"),
+    "portal": Status(200, body=b"<html>welcome</html>"),
+    "other": Status(412),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_begins_in_the_middle_of_a_plan(asker: Asker, fault: str) -> None:
+    assert asker.plan().code == 0
+    last = len(asker.proxy.seen)
+    step = 1 + last // 4
+    for first in range(1 + list(FAULTS).index(fault) % step, last + 1, step):
+        said = asker.plan(Rule(FAULTS[fault], first=first))
+        assert right_or_unseen(said), (first, said.text)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("times", [1, None])
+def test_a_fault_anywhere(asker: Asker, fault: str, times: int | None) -> None:
+    for question in (asker.plan, asker.stage):
+        assert question().code == 0
+        last = len(asker.proxy.seen)
+        for first in range(1, last + 1):
+            shutil.rmtree(asker.home, ignore_errors=True)
+            said = question(Rule(FAULTS[fault], first=first, times=times))
+            assert right_or_unseen(said), (first, said.text)
+
+
+@pytest.mark.parametrize("fault", ["cut", "expired", "empty", "other"])
+def test_a_fault_that_begins_while_files_are_brought(asker: Asker, fault: str) -> None:
+    """What was brought so far is no checkpoint, and the next start brings the rest."""
+    assert asker.stage().code == 0
+    last = len(asker.proxy.seen)
+    whole = asker.staged()
+    for first in range(last // 2, last + 1, 1 + last // 6):
+        shutil.rmtree(asker.home)
+        said = asker.stage(Rule(FAULTS[fault], first=first))
+        assert right_or_unseen(said), (first, said.text)
+        assert asker.staged() in ({}, whole)
+        assert asker.stage().code == 0
+        assert asker.staged() == whole
+
+
+TWO = {
+    "503, then a cut": (Rule(unavailable("0"), path=LIST, times=1), Rule(Cut(100), path=FILES[0], times=1)),
+    "cut, and another is denied": (Rule(Cut(100), path=FILES[0], times=1), Rule(denied(), path=FILES[1])),
+    "a list that lacks a rank, and 503": (
+        Rule(Without(FILES[1]), path=LIST, times=1),
+        Rule(unavailable("0"), path=LIST, first=2),
+    ),
+    "429, and a token that expires": (Rule(too_many(), times=1), Rule(expired_token(), path=FILES[1])),
+    "a bit, and another file is denied": (
+        Rule(Corrupt(70_000), path=FILES[0], times=1),
+        Rule(denied(), path=FILES[1]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_two_faults_at_once(asker: Asker, name: str) -> None:
+    for question in (asker.plan, asker.stage):
+        said = question(*(replace(rule) for rule in TWO[name]))
+        assert right_or_unseen(said), said.text
+        assert set(asker.staged()) in (set(), set(FILES))
+
+
+def test_an_object_replaced_while_another_is_tried_again(asker: Asker) -> None:
+    """The pause after a refusal is long enough for that."""
+    other = (TREE / FILES[0].replace("30", "20")).read_bytes()
+    swapped = Hook(lambda: asker.bucket.put(f"run/{FILES[1]}", other))
+    said = asker.plan(Rule(unavailable("0"), path=FILES[0], times=1), Rule(swapped, path=FILES[0], times=1))
+    assert said.code == 5, said.text
+
+
+def test_an_object_of_the_same_size_and_second_between_plan_and_copy(asker: Asker) -> None:
+    """Its ETag tells."""
+    data = bytearray((TREE / FILES[1]).read_bytes())
+    data[70_000] ^= 1
+
+    def swap() -> None:
+        asker.bucket.put(f"run/{FILES[1]}", bytes(data))
+        age(asker.bucket)
+
+    assert asker.stage().code == 0
+    reads = [s for s in asker.proxy.seen if s.method == "GET" and FILES[1] in s.path]
+    shutil.rmtree(asker.home)
+    said = asker.stage(Rule(Hook(swap), method="GET", path=FILES[1], first=len(reads) - 1, times=1))
+    assert said.code == 5, said.text
+    assert asker.staged() == {}
