@@ -212,12 +212,14 @@ def _bug(argv: Sequence[str], error: Exception) -> int:
     """A traceback would end in exit 1, which means damage: a bug of ours must never look like a broken
     checkpoint.
     """
-    what = f"{type(error).__name__}: {error}"
+    from ckpt_tools.storage.signed import redacted
+
+    what = redacted(f"{type(error).__name__}: {error}", os.environ)
     hint = "run the same command with CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
     if os.environ.get("CKPT_DEBUG"):
         import traceback
 
-        console.err("".join(traceback.format_exception(error)))
+        console.err(redacted("".join(traceback.format_exception(error)), os.environ))
     console.problem(
         "internal error", f"{what}\nckpt: this is a bug in ckpt; it says nothing about your checkpoints", hint
     )

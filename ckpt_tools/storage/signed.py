@@ -9,9 +9,9 @@ from the environment, from profiles and from files.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.storage.urls import absolute
@@ -29,6 +29,13 @@ signatures of Azure (learn.microsoft.com, "Create a service SAS" and "Create a u
 Whatever else is in a query says what is asked for.
 """
 _SURE = re.compile(r"[?&](?:x-amz-signature|x-amz-credential|x-goog-signature|signature|sig)=", re.IGNORECASE)
+
+_QUERY = re.compile(r"""(https?://[^\s?"'<>]*)\?[^\s"'<>]+""", re.IGNORECASE)
+_SECRET = re.compile(
+    r"SECRET|TOKEN|PASSW|CREDENTIAL|(ACCESS|ACCOUNT|API|SAS|_)_?KEY|CONNECTION_STRING", re.IGNORECASE
+)
+_SHORT = 8
+"""Characters of a value that may stand in a text for something else."""
 
 _lock = Lock()
 _queries: dict[str, str] = {}
@@ -103,6 +110,19 @@ def asked_of(name: str) -> str:
 def query_of(name: str) -> str:
     """The query to send with the name of an object; "" for none. Secret: not for messages, nor for files."""
     return _queries.get(name, "")
+
+
+def redacted(text: str, env: Mapping[str, str]) -> str:
+    """A text that nobody has looked at, such as that of an error nobody expected, without the queries of URLs
+    and what the variables hold that libraries read secrets from.
+    """
+    text = _QUERY.sub(r"\1?…", text)
+    queries = [value for query in _queries.values() for _, value in parse_qsl(query)]
+    secret = [value for name, value in env.items() if _SECRET.search(name)]
+    for value in sorted((v for v in (*queries, *secret) if len(v) >= _SHORT), key=len, reverse=True):
+        for spelled in {value, quote(value, safe=""), quote(value)}:
+            text = text.replace(spelled, "…")
+    return text
 
 
 def words(argv: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from places import FIXTURES
 from stores.bucket import Bucket
 from stores.serving import Handler, serving
 
-from ckpt_tools import cli
+from ckpt_tools import api, cli
 from ckpt_tools.cli.command import COMMANDS
 from ckpt_tools.job import command as job_command
 from ckpt_tools.storage import retry, signed
@@ -50,9 +50,9 @@ def lines(at: Where, out: Path) -> dict[str, list[str]]:
     return {
         "": [at.root],
         "ls": [at.root],
-        "verify": [at.root, "--json"],
+        "verify": [at.root, "--json", "--progress", "json"],
         "report": [at.root, "-o", f"{out}/report.html"],
-        "seal": [at.root, "--dry-run"],
+        "seal": [at.root, "--seal-dir", f"{out}/seals"],
         "latest": [at.root, "--rank", "0"],
         "plan": [at.root, "--json", "--plan-dir", f"{out}/plans"],
         "run": [at.root, "--plan-dir", f"{out}/plans", "--explain", "-v", "--", "train"],
@@ -298,6 +298,24 @@ def test_no_library_is_quoted(
         monkeypatch.setattr(Leaky, "_strip_protocol", classmethod(lambda cls, _: cls().ls()))
     desk.who, at = "environment", Bucket("leaky://host", "", {}, None)  # type: ignore[arg-type]
     assert 70 not in desk.run("http://127.0.0.1:1", at).values()
+
+
+@pytest.mark.parametrize("who", ["environment", "presigned"])
+def test_an_error_of_ours_shows_nothing_secret(
+    who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], s3: Bucket
+) -> None:
+    """Nobody knows what is in its text; the traceback that CKPT_DEBUG asks for has it, too."""
+    desk = Desk(tmp_path, monkeypatch, capfd, who)
+
+    known = {"environment": (KEY, SESSION), "presigned": (SESSION, SIGNATURE)}[who]
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError(f"GET http://host/a?{QUERY} with {' and '.join(known)}")
+
+    for name in ("scan", "verify", "plan", "latest", "show"):
+        monkeypatch.setattr(api, name, fails)
+    codes = desk.run("http://127.0.0.1:1", s3)
+    assert {codes[name] for name in ("verify", "plan", "latest")} == {70}
 
 
 def _quoting(e: Exception, url: str, *_: object) -> OSError:
