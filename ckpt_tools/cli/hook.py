@@ -26,7 +26,14 @@ Read = Annotated[
 
 
 @options.choosing(
-    "shell", "json", "slurm", worker=Worker, read=Read, output_file=options.OutputFile, **options.JOB
+    "shell",
+    "json",
+    "slurm",
+    worker=Worker,
+    read=Read,
+    output_file=options.OutputFile,
+    **options.JOB,
+    **options.STAGE,
 )
 def hook(request: options.Request) -> int:
     """Choose and verify a checkpoint once per job, and print what the job has to know: decision="$(ckpt hook

@@ -172,6 +172,24 @@ def test_a_script_is_told(uploaded: Bucket, tmp_path: Path) -> None:
     assert f"CKPT_PATH={only(tmp_path / 'ssd')} CKPT_STEP=20 " in done.stdout
 
 
+def test_the_hook_tells_a_script_the_same(uploaded: Bucket, tmp_path: Path) -> None:
+    """The job that it starts reads its copies; what is gone from them stops it."""
+    home, line = tmp_path / "ssd", ("hook", f"{uploaded.url}/run", *ORDER, "--stage", tmp_path / "ssd")
+    env = environment(uploaded)
+    hooked = answer(ckpt(*line, "--format", "json", env=env))["env"]
+    seen = told(start(uploaded, home))
+    assert {k: hooked[k] for k in ("CKPT_PATH", "CKPT_ARGS", "CKPT_STEP")} == {
+        k: seen[k] for k in ("CKPT_PATH", "CKPT_ARGS", "CKPT_STEP")
+    }
+    assert hooked["CKPT_PATH"] == str(only(home))
+    env["CKPT_PLAN"] = hooked["CKPT_PLAN"]
+    asked = ("latest", "--rank", "1")
+    assert ckpt(*asked, env=env).stdout == f"{only(home)}/{NEWEST}/mp_rank_01/{BODY}.pt\n"
+    shutil.rmtree(only(home))
+    assert ckpt(*asked, env=env).returncode == 5
+    assert ckpt("hook", "--read", "--rank", "1", env=env).returncode == 5
+
+
 def test_a_relative_directory_is_below_the_current_one(uploaded: Bucket, tmp_path: Path) -> None:
     line = ("run", f"{uploaded.url}/run", *ORDER, "--stage", "ssd", "--", *SAY)
     seen = told(ckpt(*line, env=environment(uploaded), cwd=tmp_path))
