@@ -18,7 +18,7 @@ def completion(
     the runs and steps that are there.
 
     Its first lines say where it belongs. What is there is read from names alone, for a quarter of a second at
-    most.
+    most, of a store for two.
     """
     if shell not in SHELLS:
         raise UsageError(f"there is no completion for {shell!r}", f"there is one for {', '.join(SHELLS)}")

@@ -88,6 +88,8 @@ class Line:
     def offered(self) -> list[tuple[str, str]]:
         """The words that fit, each with what it means."""
         at = next((i for i, word in enumerate(self.before) if not word.startswith("-")), None)
+        if at is None and "://" in self.current:
+            return self._fitting(self._urls())
         if at is None:
             table = "ckpt" if self.current.startswith("-") else "commands"
             return self._fitting(row[::2] for row in self._rows(table))
@@ -122,6 +124,8 @@ class Line:
 
     def _values(self, metavar: str, roots: list[str]) -> Iterable[tuple[str, str]]:
         """What a flag or an argument takes whose value is called ``metavar``; ``kind`` when it is a file."""
+        if metavar in (*_FILES, "DIR") and "://" in self.current:
+            return self._urls()
         if metavar in _FILES:
             self.kind = "files"
         elif metavar == "DIR":
@@ -130,7 +134,7 @@ class Line:
             from ckpt_tools.cli.candidates.live import names
 
             root = roots[0] if roots else self.environ.get("CKPT_ROOT") or os.curdir
-            found = names(os.path.expandvars(os.path.expanduser(root)))
+            found = names(os.path.expandvars(os.path.expanduser(root)), far=self._store_options())
             return [(name, "") for name in (found.runs if metavar == "RUN" else found.steps)]
         elif f"={metavar}" in self._tables:
             known = [row[::2] for row in self._rows(f"={metavar}")]
@@ -138,6 +142,19 @@ class Line:
         elif metavar and metavar == metavar.lower():
             return [(choice, "") for choice in metavar.split("|")]
         return []
+
+    def _urls(self) -> list[tuple[str, str]]:
+        """What lies beside the URL at the cursor."""
+        from ckpt_tools.cli.candidates.far import urls
+
+        begun = self.current.partition("=")[2] if self.current.startswith("-") else self.current
+        return [(url, "") for url in urls(begun, self._store_options())]
+
+    def _store_options(self) -> list[str]:
+        """What the words so far say of how stores are opened."""
+        pairs = zip(self.before, self.before[1:])  # noqa: B905 - one less
+        own = [word.partition("=")[2] for word in self.before if word.startswith("--store-option=")]
+        return [*own, *(value for flag, value in pairs if flag == "--store-option")]
 
     def _own_layouts(self) -> list[tuple[str, str]]:
         from ckpt_tools.cli.candidates.own import layouts

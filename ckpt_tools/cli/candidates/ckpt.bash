@@ -26,6 +26,7 @@ _ckpt() {
         compopt +o default +o bashdefault
         COMPREPLY=("${lines[@]:1}")
         COMPREPLY=("${COMPREPLY[@]%%$'\t'*}")
+        [[ ${COMPREPLY[0]-} != */ ]] || compopt -o nospace
         ;;
     esac
 }

@@ -12,6 +12,10 @@ import re
 from _thread import allocate_lock, start_new_thread  # threading takes longer to import than all of this
 from typing import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
 SECONDS = 0.25
 """How long to wait for a file system."""
 ENTRIES = 20_000
@@ -32,22 +36,39 @@ class Names(NamedTuple):
     steps: list[str]
 
 
-def names(root: str, seconds: float = SECONDS) -> Names:
-    """The runs and steps below ``root``, as many as could be seen in time."""
+def names(root: str, seconds: float = SECONDS, far: Sequence[str] = ()) -> Names:
+    """The runs and steps below ``root``, as many as could be seen in time. Of a store, which ``far`` says how
+    to open, those directly below it.
+    """
     runs, steps = set[str](), set[int]()
+    if "://" in root:
+        from ckpt_tools.cli.candidates.far import listed
+
+        for name in listed(root.rstrip("/"), far):
+            if m := (_SAVE if name.endswith("/") else _FILE).fullmatch(name.rstrip("/")):
+                steps.add(int(m[1]))
+            elif name.endswith("/") and not name.startswith("."):
+                runs.add(name.rstrip("/"))
+    else:
+        in_time(lambda: _walk(root, runs, steps), seconds)
+    return Names(sorted(runs.copy()), [str(step) for step in sorted(steps.copy(), reverse=True)])
+
+
+def in_time(work: Callable[[], object], seconds: float) -> None:
+    """Let ``work`` go on for so long: a call that hangs in the kernel cannot be ended, so whoever asked goes
+    on without it.
+    """
     done = allocate_lock()
     done.acquire()
 
-    def work() -> None:
+    def working() -> None:
         try:
-            _walk(root, runs, steps)
+            work()
         finally:
             done.release()
 
-    # a call that hangs in the kernel cannot be ended: whoever asked goes on without it
-    start_new_thread(work, ())
+    start_new_thread(working, ())
     done.acquire(timeout=seconds)
-    return Names(sorted(runs.copy()), [str(step) for step in sorted(steps.copy(), reverse=True)])
 
 
 def _walk(root: str, runs: set[str], steps: set[int]) -> None:
