@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -181,15 +182,17 @@ def _read_bare(s: Session, level: Level) -> tuple[list[FileReport], int]:
 
 def _beside_the_files(s: Session) -> list[Finding]:
     """What could not be looked at, and what is there although it is no part of a checkpoint."""
-    unfinished, graph = (
+    unfinished, graph, mac = (
         "a temporary file of a save that never finished",
         "TensorFlow's graph: it holds no state",
+        "what macOS keeps of the file beside it: it holds no state",
     )
+    unneeded = [(p, mac if os.path.basename(p).startswith("._") else graph) for p in s.found.unneeded]
     return [
         *not_seen(s),
         *s.notes,
         *(finding("unfinished-save", unfinished, path=p) for p in s.found.unfinished),
-        *(finding("not-needed", graph, path=p) for p in s.found.unneeded),
+        *(finding("not-needed", why, path=p) for p, why in unneeded),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -10,17 +11,20 @@ from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.file_stat import holds_something, is_link, stat_of, surely_directory
+from ckpt_tools.discovery.file_stat import holds_something, stat_of, surely_directory
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_aside, is_fragment
 from ckpt_tools.formats.seals.names import NAME as SEAL
 from ckpt_tools.layouts import Layouts, NameFields, Places
+from ckpt_tools.layouts.common.bare_names import calls_a_save
 from ckpt_tools.layouts.common.places import PieceName
 from ckpt_tools.model.part import Unseen
-from ckpt_tools.storage.retry import ABSENT, patiently, status
+from ckpt_tools.storage.retry import ABSENT, is_link, patiently, status
 
 TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
 """Names of files that a save has not finished yet."""
+_OF_MACS = "._"
+"""Before the name of a file: what macOS keeps of that one on other file systems and in archives."""
 _NAMES = 100_000
 """Names remembered at most: a bound on memory, not on what is found."""
 _VANISHED = "it vanished while its directory was listed"
@@ -41,6 +45,21 @@ class _Reading(NamedTuple):
 def is_directory_alike(e: os.DirEntry[str]) -> bool:
     """Whether it is a directory under a name that others give their files."""
     return formats.names.of_directories(e.name) and surely_directory(e)
+
+
+def is_lost(e: os.DirEntry[str]) -> bool:
+    """Whether it is a link that leads nowhere, called as checkpoints are (``step-300``), or as what points to
+    the newest (``latest``): a mount may be lost.
+    """
+    if not (e.is_symlink() and calls_a_save(e.name)):
+        return False
+    try:
+        patiently(e.stat)
+    except ABSENT:
+        return True
+    except OSError as why:
+        return why.errno == errno.ELOOP
+    return False
 
 
 Entries = list["os.DirEntry[str]"]
@@ -119,14 +138,17 @@ class NameReader:
         return reading
 
     def _unneeded(self, entries: list[os.DirEntry[str]]) -> list[str]:
-        """The files without state that their framework writes beside another of the same name."""
-        suspects = [e for e in entries if e.name.endswith(self.layouts.unneeded_endings)]
+        """The files without state that their framework, or a Mac, writes beside another of the same name."""
+        endings = self.layouts.unneeded_endings
+        suspects = [e for e in entries if e.name.endswith(endings) or e.name.startswith(_OF_MACS)]
         if not suspects:
             return []
         beside = {e.name for e in entries}
         return [e.path for e in suspects if self._is_unneeded(e.name, beside)]
 
     def _is_unneeded(self, name: str, beside: set[str]) -> bool:
+        if name.startswith(_OF_MACS):
+            return name.removeprefix(_OF_MACS) in beside
         return any(
             name.endswith(ending) and name.removesuffix(ending) + of in beside
             for ending, of in self.layouts.unneeded
@@ -193,6 +215,8 @@ class Listing:
         ours.
         """
         name, found = e.name, self.found
+        if is_lost(e):
+            found.gone.append(e.path)
         if name in here.layouts.note_names:
             found.trackers[name, here.path] = e.path
         elif formats.names.known(name) or alone or self._is_addressed(e):

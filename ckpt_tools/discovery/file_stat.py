@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import ABSENT, is_directory, lstat, patiently, status
+from ckpt_tools.storage.retry import ABSENT, is_directory, is_link, lstat, patiently, status
 
 
 class FileStat(NamedTuple):
@@ -26,12 +26,14 @@ def stat_of(path: str | os.DirEntry[str]) -> FileStat:
     try:
         st = status(path) if isinstance(path, str) else patiently(path.stat)
     except OSError as e:
-        return FileStat(-1, 0, (finding(_code(path, e), f"{os.path.basename(path)}: {e.strerror}"),))
+        code = _code(path, e)
+        since = 0 if code == "unreadable" else _made_ns(path)
+        return FileStat(-1, since, (finding(code, f"{os.path.basename(path)}: {e.strerror}"),))
     if stat.S_ISREG(st.st_mode):
         return FileStat(st.st_size, st.st_mtime_ns, ())
     kind = "a directory" if stat.S_ISDIR(st.st_mode) else "a special file"
     text = f"there is {kind} where a checkpoint file belongs"
-    return FileStat(-1, st.st_mtime_ns, (finding("not-a-file", text),))
+    return FileStat(-1, _made_ns(path), (finding("not-a-file", text),))
 
 
 def _code(path: str | os.DirEntry[str], why: OSError) -> str:
@@ -40,12 +42,12 @@ def _code(path: str | os.DirEntry[str], why: OSError) -> str:
     return "dangling-link" if isinstance(why, ABSENT) and is_link(path) else "unreadable"
 
 
-def is_link(path: str | os.DirEntry[str]) -> bool:
-    """Whether it surely is a symbolic link."""
+def _made_ns(path: str | os.DirEntry[str]) -> int:
+    """When what has the name of a file was made, or the link: what it led to was saved by then."""
     try:
-        return stat.S_ISLNK(lstat(os.fspath(path)).st_mode)
+        return lstat(os.fspath(path)).st_mtime_ns
     except OSError:
-        return False
+        return 0
 
 
 def surely_directory(e: os.DirEntry[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,6 +12,13 @@ from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.storage.links import Links
+
+_TELLING = re.compile(
+    r"\.(?:pth?|ckpt|safetensors|pkl|npz|eqx|h5|keras|msgpack|bin)\W|checkpoint|ckpt|epoch|step|iter|last|latest",
+    re.IGNORECASE,
+)
+"""In the name of a file that nothing recognises: it may be a checkpoint under another name."""
+_RENAMED = 10_000
 
 
 class NamedFile(NamedTuple):
@@ -45,10 +53,12 @@ class Discovery:
     maps (name, directory) to the path of a file that some layout calls its tracker or one of its records;
     ``unfinished`` are paths of temporary files of interrupted saves, ``indexes`` those of files that may
     describe others, ``unneeded`` those of files that hold no state, ``copies`` those of unrecognised files
-    whose names call them copies. ``links`` is what leads to directories, ``lone`` says which numbered
-    directories lack their first, ``strange`` are the directories of files that nothing recognises, ``unseen``
-    is what could not be listed, and what vanished meanwhile; ``states`` are the directories
-    ``.ckpt``. ``tree``: ROOT is a directory; ``alone``: it is one file.
+    whose names call them copies, ``gone`` those of links that lead nowhere under a name that only a
+    checkpoint or a pointer to one has, ``renamed`` those of files whose names have a checkpoint's in them.
+    ``links`` is what leads to directories, ``lone`` says which numbered directories lack their first,
+    ``strange`` are the directories of files that nothing recognises, ``unseen`` is what could not be
+    listed, and what vanished meanwhile; ``states`` are the directories ``.ckpt``. ``tree``: ROOT is a
+    directory; ``alone``: it is one file.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -60,6 +70,8 @@ class Discovery:
     seals: list[BareFile] = field(default_factory=list)
     unneeded: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    renamed: list[str] = field(default_factory=list)
     links: list[Links] = field(default_factory=list)
     lone: list[Finding] = field(default_factory=list)
     unrecognised: int = 0
@@ -75,6 +87,8 @@ class Discovery:
         self.strange[directory] = None
         if copy(name):
             self.copies.append(f"{directory}/{name}")
+        elif _TELLING.search(name) and len(self.renamed) < _RENAMED:
+            self.renamed.append(f"{directory}/{name}")
 
     def resolved(self, path: str) -> str:
         """The path without a link to a directory below ROOT."""

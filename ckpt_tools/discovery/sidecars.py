@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from ckpt_tools.discovery.file_stat import is_link
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
@@ -13,7 +12,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.storage import ShortRead, opened, trust
 from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import is_file, there
+from ckpt_tools.storage.retry import is_file, is_link, there
 from ckpt_tools.storage.trust import OURS, Trust
 
 TRACKER_LIMIT = 4096

@@ -7,18 +7,19 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.found import Discovery
+from ckpt_tools.discovery.found import BareFile, Discovery
 from ckpt_tools.formats import HEAD, format_of
 from ckpt_tools.formats.named import UNREAD
 from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import patiently
+from ckpt_tools.storage.retry import ABSENT, patiently, status
 
 LARGE = 64 << 20
 """Bytes from which on a file is too large to be passed over without a word."""
@@ -42,6 +43,10 @@ _OTHERS = re.compile(
 """Names of logs, core dumps, data sets, programs and archives."""
 _ARCHIVES = re.compile(r".*\.(?:tar|zip)", re.IGNORECASE)
 """Containers that checkpoints come in as well: their beginning tells."""
+_WRAPPED = re.compile(
+    r"(.+?)(?:\.tar)?\.(?:tar|tgz|gz|bz2|xz|zst|lz4|lzma|z|zip|7z|gpg|pgp|age|aes|enc|crypt)", re.IGNORECASE
+)
+"""Files that were compressed, packed or encrypted: what they were called is left."""
 _BEGINNING = 4096
 _OPENED = 10_000
 """Small files whose beginning is read, at most: a tree of as many that are no checkpoints is a data set."""
@@ -82,15 +87,18 @@ def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Su
             if writer := layouts.trace(os.path.relpath(e.path, root)):
                 yield Suspect(e.path, max(_size(e), 0), "", writer.title)
                 continue
-            if _is_other(e.name):
+            wrapped, other = wrapped_state(e.name), _is_other(e.name)
+            if other and not wrapped:
                 continue
             size = _size(e)
             left -= size > 0
             passed_over = size <= 0 or (left < 0 and size < LARGE)
             if passed_over or _is_corpus(indexes.get(f"{e.name.removesuffix('.bin')}.idx")):
                 continue
-            if s := _suspect(e, size):
+            if s := (None if other else _suspect(e.path, size)):
                 yield s
+            elif wrapped:
+                yield Suspect(e.path, size, "")
 
 
 def _may_be_data(name: str) -> bool:
@@ -102,6 +110,57 @@ def _is_other(name: str) -> bool:
     """Whether a name says what the file is: it has a format, or is of something else."""
     other = _OTHERS.fullmatch(name) and not _ARCHIVES.fullmatch(name)
     return formats.names.known(name) or bool(other and not UNREAD.fullmatch(name))
+
+
+def states_since(found: Discovery, directories: Collection[str], since_ns: int) -> Iterator[BareFile]:
+    """Files in the directories that no name explains, saved no earlier, whose name tells of a checkpoint and
+    whose content is one's; and those that are called one that was packed.
+
+    Raises OSError where one cannot be looked at.
+    """
+    for path in found.renamed:
+        directory, _, name = path.rpartition("/")
+        wrapped = wrapped_state(name)
+        if directory not in directories or not (wrapped or (not _is_other(name) and _tells_of_a_state(name))):
+            continue
+        try:
+            seen = status(path)
+        except ABSENT:  # a dangling link, or gone since: nothing to resume from
+            continue
+        if not stat.S_ISREG(seen.st_mode) or not seen.st_size or seen.st_mtime_ns < since_ns:
+            continue
+        if wrapped or ((s := _suspect(path, seen.st_size)) and s.format):
+            yield BareFile(path, seen.st_size, seen.st_mtime_ns, ())
+
+
+_OF_THE_SYSTEM = re.compile(r"\.nfs[0-9a-f]+|.+\.swp")
+
+
+def _tells_of_a_state(name: str) -> bool:
+    """Whether a name without a known ending is that of a checkpoint with something behind it
+    (``step_300.pt.1``), or before it, or counts as one does.
+    """
+    if _OF_THE_SYSTEM.fullmatch(name):
+        return False
+    inner = name.strip("#~._")
+    while inner:
+        if formats.names.only_state(inner) or calls_a_save(inner):
+            return True
+        inner = inner.rpartition(".")[0]
+    return False
+
+
+def wrapped_state(name: str) -> str:
+    """What a checkpoint was called that somebody has compressed or encrypted (``step_300.pt.gz``,
+    ``ckpt-300.tar.zst``); "" for another name.
+    """
+    m = _WRAPPED.fullmatch(name)
+    if m is None or formats.names.known(name):
+        return ""
+    said = read_bare_name(m[1])
+    one_save = calls_a_save(m[1]) and (said.numbered or bool(said.alias))
+    data = m[1].lower().endswith(".pkl")  # data sets are called x.pkl.gz
+    return m[1] if one_save or (formats.names.only_state(m[1]) and not data) else ""
 
 
 def _is_corpus(index: str | None) -> bool:
@@ -122,24 +181,25 @@ def _size(e: os.DirEntry[str]) -> int:
     return st.st_size if stat.S_ISREG(st.st_mode) else -1
 
 
-def _suspect(e: os.DirEntry[str], size: int) -> Suspect | None:
+def _suspect(path: str, size: int) -> Suspect | None:
+    name = path.rpartition("/")[2]
     try:
-        with opened(e.path) as source:
+        with opened(path) as source:
             begins = source.read(0, min(_BEGINNING, source.size))
     except OSError as why:
-        why.filename = e.path
+        why.filename = path
         raise
     head = begins[:HEAD]
-    if _ARCHIVES.fullmatch(e.name):
+    if _ARCHIVES.fullmatch(name):
         fmt = _archived(begins)
-        return Suspect(e.path, size, fmt) if fmt else None
-    if UNREAD.fullmatch(e.name):  # LightGBM's are text
-        return Suspect(e.path, size, "")
+        return Suspect(path, size, fmt) if fmt else None
+    if UNREAD.fullmatch(name):  # LightGBM's are text
+        return Suspect(path, size, "")
     if head.startswith(b"\x7fELF") or _is_text(begins):
         return None
     known = (f.name for f in map(format_of, formats.names.told_by_magic) if f.distinct and f.magic(head))
     fmt = next(known, "")
-    return Suspect(e.path, size, fmt) if fmt or size >= LARGE else None
+    return Suspect(path, size, fmt) if fmt or size >= LARGE else None
 
 
 def _archived(begins: bytes) -> str:

@@ -199,26 +199,29 @@ class Names:
         return sorted(suffixes.items(), key=lambda row: -len(row[0]))
 
     @cached_property
+    def _endings(self) -> tuple[str, ...]:
+        return tuple(s.lower() for s, _ in self._suffixes)
+
+    @cached_property
     def index_suffixes(self) -> tuple[str, ...]:
         return tuple(s for row in self.named if row.describes for s in row.suffixes)
 
     def allowed(self, name: str) -> tuple[str, ...]:
         """The formats whose whole names match ``name``, then those whose suffixes it ends with, the longest
-        suffix first.
+        suffix first. Some file systems lose the case of names, so that of suffixes tells nothing.
         """
         return self._allowed(name)
 
     def _look_up(self, name: str) -> tuple[str, ...]:
         whole = [of for pattern, of in self._whole if pattern.fullmatch(name)]
-        return tuple(
-            dict.fromkeys(
-                [*whole, *(of for s, formats in self._suffixes if name.endswith(s) for of in formats)]
-            )
-        )
+        low = name.lower()
+        by_suffix = (of for s, formats in self._suffixes if low.endswith(s.lower()) for of in formats)
+        return tuple(dict.fromkeys([*whole, *by_suffix]))
 
     def known(self, name: str) -> bool:
         """Whether a name says that a file has one of the formats."""
-        return self._any.fullmatch(name) is not None
+        known = self._any.fullmatch(name) is not None
+        return known or (not name.islower() and name.lower().endswith(self._endings))
 
     def state(self, name: str) -> bool:
         """Whether a name says that a file was written by a save: one of the formats, and not a configuration

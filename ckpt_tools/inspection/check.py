@@ -19,13 +19,15 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.report import Level, Region, Report
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import OpenFile, ShortRead, Stopped, opened
+from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.inspection.kept_checksum import KeptChecksum
 
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})
-_LINKS = {errno.ELOOP: "symlink-loop"}
+_NO_FILE = {errno.ELOOP: "symlink-loop", errno.EISDIR: "not-a-file"}
+"""Errors that say what a path is, and not that it could not be looked at."""
 _ROLE = re.compile(
     r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model"
 )
@@ -47,12 +49,15 @@ def signature(tensors: Iterable[Tensor]) -> str:
 
 
 def _os_finding(e: OSError) -> Finding:
-    return finding(_LINKS.get(e.errno or 0, "unreadable"), e.strerror or str(e))
+    return finding(_NO_FILE.get(e.errno or 0, "unreadable"), e.strerror or str(e))
 
 
 def unreadable(path: str, error: OSError) -> Report:
     """The report on a file of which nothing could be seen."""
-    return _report(Inspection(path, Level.PRESENCE), -1, [_os_finding(error)], None)
+    found = _os_finding(error)
+    if isinstance(error, FileNotFoundError) and is_link(path):
+        found = finding("dangling-link", found.message)
+    return _report(Inspection(path, Level.PRESENCE), -1, [found], None)
 
 
 Ask = tuple[OpenFile, "list[Sum]", "list[tuple[int, int]]"]

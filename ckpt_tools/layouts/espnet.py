@@ -10,9 +10,10 @@ from dataclasses import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy")
 STATE = "checkpoint"
@@ -24,6 +25,14 @@ CRITERION = "<train|valid>.{name}"
 def _steps(part: Part, metadata: Metadata) -> Steps:
     epoch = whole(metadata.get("reporter.epoch"))
     return None, part.epoch if epoch is None else epoch, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Whether what ESPnet resumes from is a state of training: weights copied over it are none."""
+    for part, report in parts:
+        if part.piece == STATE and report.verdict is Verdict.OK and "reporter.epoch" not in report.metadata:
+            text = f"{part.name} holds no reporter that tells its epoch, which ESPnet needs to resume"
+            yield part.path, finding("missing-key", text)
 
 
 def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -62,6 +71,7 @@ LAYOUT = Layout(
     pieces=tuple(_pieces()),
     resume=_resume,
     steps=_steps,
+    check=_check,
     lacks=_lacks,
     epoch_base=1,  # Nepoch.pth is written after epoch N
     reshardable=True,

@@ -51,14 +51,21 @@ EPOCHS = (
     "reporter.epoch",  # ESPnet
     "start_epoch",  # YOLOX: how many are done
 )
+
+
+def _ending(*endings: str) -> str:
+    """The template of any name with one of these endings, which some file systems keep in capitals."""
+    return f"{{name}}.<{'|'.join(e for ending in endings for e in (ending, ending.upper()))}>"
+
+
 _NAMES = {
-    "torch": ("{name}.<pt|pth|pth.tar|bin>", TORCH),
-    "ckpt": ("{name}.ckpt", (*TORCH, "mindspore_ckpt")),
-    "safetensors": ("{name}.safetensors", ("safetensors",)),
-    "numpy": ("{name}.<npz|npy>", MAY_BE_DATA),
-    "equinox": ("{name}.eqx", ("eqx",)),
-    "paddle": ("{name}.<pdparams|pdopt|pdema|pdstates|states>", PADDLE),
-    "joblib": ("{name}.joblib", OBJECTS),
+    "torch": (_ending("pt", "pth", "pth.tar", "bin"), TORCH),
+    "ckpt": (_ending("ckpt"), (*TORCH, "mindspore_ckpt")),
+    "safetensors": (_ending("safetensors"), ("safetensors",)),
+    "numpy": (_ending("npz", "npy"), MAY_BE_DATA),
+    "equinox": (_ending("eqx"), ("eqx",)),
+    "paddle": (_ending("pdparams", "pdopt", "pdema", "pdstates", "states"), PADDLE),
+    "joblib": (_ending("joblib"), OBJECTS),
 }
 """The names of files, and the formats that each may have, by the name of its piece."""
 

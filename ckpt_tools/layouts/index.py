@@ -1571,16 +1571,26 @@ mindspore mindspore note:meta.json stateless:-graph.meta
 
 files files
   .
-    ~torch:{name}.<pt|pth|pth.tar|bin> ~ckpt:{name}.ckpt ~safetensors:{name}.safetensors
-    ~numpy:{name}.<npz|npy> ~equinox:{name}.eqx ~paddle:{name}.<pdparams|pdopt|pdema|pdstates|states>
-    ~joblib:{name}.joblib ~state:{name}.<pt|pth|pth.tar|bin> ~rolling_state:{name}.<pt|pth|pth.tar|bin>
-    ~uncounted:{name}.<pt|pth|pth.tar|bin> ~rolling_uncounted:{name}.<pt|pth|pth.tar|bin>
-    ~counted:{name}.<pt|pth|pth.tar|bin> ~rolling_counted:{name}.<pt|pth|pth.tar|bin>
-    ~weights:{name}.<pt|pth|pth.tar|bin> ~rolling_weights:{name}.<pt|pth|pth.tar|bin>
-    ~optimizer:{name}.<pt|pth|pth.tar|bin> ~rolling_optimizer:{name}.<pt|pth|pth.tar|bin>
-    ~optimizer_counted:{name}.<pt|pth|pth.tar|bin> ~rolling_optimizer_counted:{name}.<pt|pth|pth.tar|bin>
-    ~progress:{name}.<pt|pth|pth.tar|bin> ~rolling_progress:{name}.<pt|pth|pth.tar|bin>
-    ~other:{name}.<pt|pth|pth.tar|bin> ~rolling_other:{name}.<pt|pth|pth.tar|bin>
+    ~torch:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN> ~ckpt:{name}.<ckpt|CKPT>
+    ~safetensors:{name}.<safetensors|SAFETENSORS> ~numpy:{name}.<npz|NPZ|npy|NPY>
+    ~equinox:{name}.<eqx|EQX>
+    ~paddle:{name}.<pdparams|PDPARAMS|pdopt|PDOPT|pdema|PDEMA|pdstates|PDSTATES|states|STATES>
+    ~joblib:{name}.<joblib|JOBLIB> ~state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~rolling_state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~uncounted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~rolling_uncounted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~rolling_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~weights:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~rolling_weights:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~optimizer:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~rolling_optimizer:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~optimizer_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~rolling_optimizer_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~progress:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~rolling_progress:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~other:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
+    ~rolling_other:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN>
 """
 """Module, name and notes of each layout; below it its directories, and in each its pieces, in their order."""
 WEAK, DESCRIBED = "~", "?"

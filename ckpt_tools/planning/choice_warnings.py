@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
+from itertools import chain
 
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.group import essential
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
+from ckpt_tools.layouts.common.bare_names import may_be_later
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Choice
 from ckpt_tools.planning import newest
@@ -30,6 +32,19 @@ _SAVES = 5
 """Unfinished saves that have a line of their own, the newest ones; a job that dies in every save leaves
 hundreds.
 """
+
+
+def lost_links(
+    paths: Sequence[str], c: Checkpoint, step: int | None, tracker: str | None
+) -> Iterator[Finding]:
+    """Links that lead nowhere and may have led to a later checkpoint than the choice; of its own ``tracker``
+    more is said elsewhere.
+    """
+    for path in paths:
+        name = path.rpartition("/")[2]
+        if name != tracker and may_be_later(name, step, c.epoch):
+            text = "it leads to what is not there, and what was saved there may be newer than the choice"
+            yield finding("dangling-link", text, path=path, severity=Severity.WARNING)
 
 
 def heads(
@@ -149,6 +164,22 @@ def passed_over(
         if c.kind is Kind.RELEASE is not chosen.kind and c.mtime_ns >= chosen.mtime_ns and not known:
             text = f"it was written no earlier than {chosen.label}, but is called an export"
             yield finding("passed-over", text, path=c.path)
+
+
+def damaged_and_unplaced(
+    choice: Choice, chosen: Checkpoint, ranked: Sequence[Checkpoint], s: Session
+) -> Iterator[Finding]:
+    """Those saved no earlier than the choice whose damage hides their step, so that they rank behind it."""
+    lost = {chosen.key, *(r.checkpoint.key for r in choice.rejected)}
+    for c in ranked:
+        if c.key in lost or max(c.order) >= 0 or c.mtime_ns < chosen.mtime_ns:
+            continue
+        read = (s.reports[p.path].findings if p.path in s.reports else p.findings for p in c.parts)
+        if bad := next((f for f in chain(*read) if f.severity is Severity.ERROR), None):
+            text = (
+                f"it is damaged ({bad.code}), and nothing tells its step: it may be later than {chosen.label}"
+            )
+            yield finding("passed-over", text, path=c.path, severity=Severity.WARNING)
 
 
 def newest_in_doubt(

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.completeness import listed, why_unfinished
-from ckpt_tools.discovery.file_stat import is_link
 from ckpt_tools.discovery.sidecars import DVC, read_tracker, stands_for_nothing_here
 from ckpt_tools.discovery.unrecognised import LARGE, Suspect, suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
@@ -28,7 +27,7 @@ from ckpt_tools.planning.filters import belongs
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings.resolve import nearest
-from ckpt_tools.storage.retry import is_directory, status
+from ckpt_tools.storage.retry import is_directory, is_link, status
 from ckpt_tools.storage.urls import common, is_url
 
 _LISTED = 16
@@ -148,6 +147,7 @@ def _objection(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> 
     outside = _outside(session, saves, inside)
     return (
         _tracked(session, inside)
+        or _lost(session, outside)
         or _sealed(session, inside)
         or _put_aside(session, inside)
         or _in_no_layout(session, outside)
@@ -189,6 +189,16 @@ def _tracked(session: Session, inside: Scope) -> Outcome | None:
         return Outcome(NoneUsable(text, f"bring that checkpoint back; {_FRESH}"), findings)
     error = NotRecognised(f"{text}: whether there was a checkpoint is yours to say", _FRESH)
     return Outcome(error, findings)
+
+
+def _lost(session: Session, outside: Scope) -> Outcome | None:
+    """Links called as checkpoints are that lead nowhere: what they led to may lie on a mount that is lost."""
+    links = [path for path in session.found.gone if outside(path)]
+    if not links:
+        return None
+    found = list(_each("dangling-link", "it leads to what is not there", links))
+    text = f"{session.root} holds links to what is not there: {_names(session, links)}"
+    return Outcome(NoneUsable(text, f"bring that back, or mount it; {_BYSTANDERS}; {_FRESH}"), found)
 
 
 def _sealed(session: Session, inside: Scope) -> Outcome | None:

@@ -154,7 +154,7 @@ class Planner(Candidates):
 
             told = replace(c, step=self.step(c))
             require_fetched(self.session, choice, told, self.ranked, self.selection)
-        if self.session.found.bare:
+        if self.session.found.bare or self.session.found.renamed:
             from ckpt_tools.planning.unplaced_states import newer_states  # rare: a start is faster without
 
             self.warnings += newer_states(self.session, c, self.step(c), self.selection)
@@ -368,12 +368,15 @@ class Planner(Candidates):
         yield from choice_warnings.passed_over(
             choice, c, [*self.ranked, *self.exports], {f.path for f in self.warnings}
         )
+        yield from choice_warnings.damaged_and_unplaced(choice, c, self.ranked, self.session)
         yield from assignment.findings
         yield from self._warnings_of_files(parts)
         yield from losses(c, self.expected)
         if self.session.found.strange:
             yield from headless(self.session, self.session.members(c))
         yield from tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
+        tracker = self.layouts.of(c).tracker
+        yield from choice_warnings.lost_links(self.session.found.gone, c, self.step(c), tracker)
         yield from choice_warnings.unfinished(
             self.unfinished, c, self._by, self.root, self.under_way, layouts=self.layouts
         )

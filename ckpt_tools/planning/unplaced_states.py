@@ -12,12 +12,13 @@ from shlex import quote
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import BareFile
+from ckpt_tools.discovery.unrecognised import states_since, wrapped_state
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
-from ckpt_tools.layouts.common.bare_names import read_bare_name
+from ckpt_tools.layouts.common.bare_names import may_be_later, read_bare_name
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -55,9 +56,12 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     if (path := _state_left_out(s, c)) is not None:
         raise _less_than_is_there(s, c, path)
     above = c.parts[0].base if asked.run is not None else s.root
-    newer = sorted(_saved_after(s, c, above), key=lambda f: -f.mtime_ns)
+    newer = sorted((*_saved_after(s, c, above), *_renamed(s, c, above)), key=lambda f: -f.mtime_ns)
     others = list[str]()
     for file in newer[:_MOST]:
+        if packed := wrapped_state(os.path.basename(file.path)):
+            yield from _packed(s, c, file.path, packed, step)
+            continue
         held = _held(s, file, above, c, step)
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
         if held is _Held.LATER and kinds == {Kind.PERIODIC}:
@@ -144,9 +148,7 @@ def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
     lost.
     """
     newest = max(p.mtime_ns for p in c.parts)
-    later = [
-        f for f in s.found.bare if f.mtime_ns >= newest and f.size > 0 and f.path.startswith(f"{above}/")
-    ]
+    later = [f for f in s.found.bare if f.mtime_ns >= newest and f.path.startswith(f"{above}/")]
     if not later:
         return
     homes = {p.home for p in s.parts if p.home}
@@ -158,6 +160,29 @@ def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
         directories = (f"{above}/{'/'.join(inside[:depth])}" for depth in range(1, len(inside)))
         if homes.isdisjoint(directories):
             yield file
+
+
+def _renamed(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
+    """Those beside the choice under names that no format has."""
+    homes = {p.home for p in s.parts if p.home}
+    directories = {above, *(os.path.dirname(p.path) for p in c.parts)} - homes
+    newest = max(p.mtime_ns for p in c.parts)
+    try:
+        yield from states_since(s.found, directories, newest)
+    except OSError as why:
+        s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))
+
+
+def _packed(s: Session, c: Checkpoint, path: str, name: str, step: int | None) -> Iterator[Finding]:
+    """A note about a packed file, whose content nobody reads. Raises UsageError where it is called by a later
+    step or epoch.
+    """
+    if may_be_later(name, step, c.epoch):
+        name = os.path.relpath(path, s.root)
+        text = f"{name} was saved no earlier than {c.label} ({c.path}), and is packed or encrypted"
+        hint = f"unpack it to resume from it, or say --exclude {quote(escape(name))} to resume from {c.label}"
+        raise UsageError(f"which checkpoint is the newest is in doubt: {text}", hint)
+    yield _passed_over(path, c, "it is packed or encrypted, and called by no later step")
 
 
 def _is_optimizer_array(file: BareFile, above: str, anatomy: Anatomy) -> bool:

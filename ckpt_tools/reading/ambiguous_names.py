@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import NOT_SEEN
+from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Piece, Place
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Part
@@ -21,8 +21,10 @@ def settle_ambiguous_names(s: Session) -> None:
     if not _some_ambiguous(s):
         return
     prefetch(s, [p for p in s.found.parts if s.layouts.piece_of(p).step_from == "content"], Level.STRUCTURE)
-    placed, damaged = _place_by_content(s)
-    placed += _place_by_siblings(s, damaged, {(p.layout, p.base) for p in placed})
+    placed, damaged, strange = _place_by_content(s)
+    homes = {(p.layout, p.base) for p in placed}
+    placed += _place_by_siblings(s, damaged, homes)
+    placed += (_damaged(s, part) for part in _place_by_siblings(s, strange, homes, alone=False))
     known = [p for p in placed if not s.layouts.of(p).last_resort]
     s.found.parts = known or placed
     if known:
@@ -41,11 +43,11 @@ def _some_ambiguous(s: Session) -> bool:
     return any(layout.last_resort or layout.piece(name).step_from == "content" for layout, name in pieces)
 
 
-def _place_by_content(s: Session) -> tuple[list[Part], list[Part]]:
-    """The parts as their structure tells, and those with an ambiguous name that it says nothing about: they
-    are damaged.
+def _place_by_content(s: Session) -> tuple[list[Part], list[Part], list[Part]]:
+    """The parts as their structure tells, those with an ambiguous name that it says nothing about: they are
+    damaged; and those that begin as nothing known does, as what is cut off after a byte.
     """
-    placed, damaged = list[Part](), list[Part]()
+    placed, damaged, strange = list[Part](), list[Part](), list[Part]()
     for part in s.found.parts:
         piece = s.layouts.piece_of(part)
         if piece.step_from != "content" or part.size < 0:
@@ -58,17 +60,33 @@ def _place_by_content(s: Session) -> tuple[list[Part], list[Part]]:
             damaged.append(part)
         elif fits(piece, report):
             placed.append(part)
+        elif report.format is None:
+            strange.append(part)
         else:
             placed += _moved(s, part, next((p for p in _places(s, part) if fits(p.piece, report)), None))
-    return placed, damaged
+    return placed, damaged, strange
 
 
-def _place_by_siblings(s: Session, damaged: Sequence[Part], homes: set[tuple[str, str]]) -> Iterator[Part]:
-    """A damaged file is what the others beside it are; ``homes`` are the layouts and directories of those."""
+def _place_by_siblings(
+    s: Session, damaged: Sequence[Part], homes: set[tuple[str, str]], *, alone: bool = True
+) -> Iterator[Part]:
+    """A damaged file is what the others beside it are; ``homes`` are the layouts and directories of those.
+    One that is ``alone`` may be a file of no arrangement.
+    """
     for part in damaged:
         places = list(_places(s, part))
         beside = next((p for p in places if (p.layout.name, p.base) in homes), None)
-        yield from _moved(s, part, beside or next((p for p in places if p.layout.last_resort), None))
+        last = next((p for p in places if p.layout.last_resort), None) if alone else None
+        yield from _moved(s, part, beside or last)
+
+
+def _damaged(s: Session, part: Part) -> Part:
+    """The part, which is called as those beside it and begins as none of them does."""
+    del s.reports[part.path]
+    title = " or ".join(s.layouts.piece_of(part).formats)
+    return part._replace(
+        findings=(*part.findings, finding("bad-header", f"it does not begin like {title}", offset=0))
+    )
 
 
 def _unseen(report: Report) -> bool:

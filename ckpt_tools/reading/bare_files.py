@@ -102,7 +102,7 @@ def settle_bare_files(s: Session) -> None:
 def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
     """The file by its name and content; None where neither is that of a checkpoint."""
     name = bare_name_of(p)
-    if p.path.endswith(_MAY_BE_DATA) and not name.calls_it_a_state:
+    if p.path.lower().endswith(_MAY_BE_DATA) and not name.calls_it_a_state:
         s.make_bare(p)
         return None
     by_name = _Bare(p, name, role=name.role or "model")
@@ -123,9 +123,9 @@ def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
 def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _Bare:
     steps, epoch = files.numbers(report.metadata, files.STEPS), files.number(report.metadata, files.EPOCHS)
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
-    of_optimizer = p.path.endswith(".pdopt")
+    of_optimizer = p.path.lower().endswith(".pdopt")
     optimizer = of_optimizer or has_optimizer(report, anatomy)
-    is_object = p.path.endswith(".joblib")  # a model as a whole
+    is_object = p.path.lower().endswith(".joblib")  # a model as a whole
     holds = files.Holds(
         weights=is_object or (not of_optimizer and _has_weights(anatomy, name, optimizer)),
         optimizer=optimizer,

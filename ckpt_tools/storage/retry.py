@@ -85,6 +85,14 @@ def is_file(path: str | os.DirEntry[str]) -> bool:
     return _leads_to(path, stat.S_ISREG, "is_file")
 
 
+def is_link(path: str | os.DirEntry[str]) -> bool:
+    """Whether it surely is a symbolic link."""
+    try:
+        return stat.S_ISLNK(lstat(os.fspath(path)).st_mode)
+    except OSError:
+        return False
+
+
 def is_directory(path: str | os.DirEntry[str]) -> bool:
     """Whether a directory has this name, or a link there leads to one.
 

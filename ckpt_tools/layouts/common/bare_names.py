@@ -244,6 +244,28 @@ def read_bare_name(name: str) -> BareName:
     )
 
 
+_SAVES = frozenset(("checkpoint", "checkpoints", "ckpt", "ckpts", "chkpt", "chkpnt"))
+
+
+def calls_a_save(name: str) -> bool:
+    """Whether a name of a file or of a directory is one that only a checkpoint has, all of them (``ckpts``),
+    or what points to the newest: nothing in it means something else.
+    """
+    said = read_bare_name(name)
+    if said.words:
+        return False
+    counted = (said.step, said.epoch) != (None, None) or name.isdigit()
+    return counted or bool(said.alias) or not _SAVES.isdisjoint(_tokens(stem_of(name)))
+
+
+def may_be_later(name: str, step: int | None, epoch: int | None) -> bool:
+    """Whether what is called so may be of a later step or epoch, as what tells none may be."""
+    said = read_bare_name(name)
+    number = said.number if said.step is None else said.step
+    told, known = (number, step) if said.epoch is None else (said.epoch, epoch)
+    return told is None or known is None or told > known
+
+
 def bare_name_of(p: Part) -> BareName:
     """What the name of a bare file says, and that of the directory that is its save."""
     own = read_bare_name(p.name)

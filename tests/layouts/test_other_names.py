@@ -1,0 +1,264 @@
+"""What lies beside checkpoints under names that nothing knows, or in a file's place: links that lead nowhere,
+names in capitals, packed and renamed files, what a Mac leaves. Never older without a word, never from nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from fixture_trees import materialise
+from places import LAYOUT_TREES
+from small_files import adam, saved, tensor
+
+from ckpt_tools.api import plan, verify
+from ckpt_tools.discovery.unrecognised import wrapped_state
+from ckpt_tools.errors import CkptError
+from ckpt_tools.formats import names
+from ckpt_tools.layouts.common.bare_names import calls_a_save
+from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.selection import Selection
+
+START = 1_700_000_000
+
+
+@cache
+def full(step: int) -> bytes:
+    return saved({"model": {"w": tensor(step)}, "optimizer": adam(step), "step": step})
+
+
+def put(path: Path, data: bytes, step: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (START + 10 * step,) * 2)
+    return path
+
+
+def copy_of(case: str, place: Path) -> Path:
+    return materialise(LAYOUT_TREES / case / "expected.json", place)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Two saves of a loop of one's own."""
+    for step in (100, 200):
+        put(tmp_path / f"step_{step}.pt", full(step), step)
+    return tmp_path
+
+
+def answer(root: Path, **more: object) -> LoadPlan | int:
+    try:
+        return plan(str(root), Selection(settle=0, allow_none=True, **more))  # type: ignore[arg-type]
+    except CkptError as e:
+        return e.exit_code
+
+
+def step_of(made: LoadPlan | int) -> int | None:
+    assert isinstance(made, LoadPlan) and made.checkpoint is not None
+    return made.checkpoint.step
+
+
+def said(made: LoadPlan | int) -> set[tuple[str, str]]:
+    """(code, name of the file) of all that is said about a choice."""
+    assert isinstance(made, LoadPlan)
+    told = [*made.warnings, *(f for r in made.rejected for f in r.findings)]
+    return {(f.code, os.path.basename(f.path or "")) for f in told}
+
+
+# ---- links that lead nowhere
+
+SAVES = ["checkpoint_latest", "last", "checkpoints", "step_300", "checkpoint-300", "iter_0000300", "global_step300", "epoch=3-step=300", "300"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*SAVES, "latest", "last.ckpt", "latest.pt", "step_300.pt"])
+def test_a_link_to_a_lost_mount_is_no_first_launch(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).symlink_to(f"/mnt/gone/{name}")
+    assert answer(tmp_path) == 4
+    fresh = answer(tmp_path, allow_fresh=True)
+    assert isinstance(fresh, LoadPlan) and fresh.checkpoint is None
+
+
+@pytest.mark.parametrize("name", ["wandb/latest-run", "data", "debug.log", "model_zoo", "pretrained"])
+def test_a_link_of_another_name_is(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).symlink_to("/mnt/gone")
+    made = answer(tmp_path)
+    assert isinstance(made, LoadPlan) and made.checkpoint is None
+
+
+@pytest.mark.parametrize("name", [*SAVES, "latest", "step_300.pt", "last.pt", "latest.pt"])
+def test_a_link_that_may_have_led_to_a_later_one_is_named(name: str, run: Path) -> None:
+    (run / name).symlink_to(f"/mnt/gone/{name}")
+    made = answer(run)
+    assert step_of(made) == 200
+    assert ("dangling-link", name) in said(made)
+
+
+@pytest.mark.parametrize("name", ["step_50", "checkpoint-100", "wandb", "notes"])
+def test_a_link_that_led_to_no_later_one_is_not(name: str, run: Path) -> None:
+    (run / name).symlink_to(f"/mnt/gone/{name}")
+    made = answer(run)
+    assert step_of(made) == 200 and not said(made)
+
+
+def test_a_link_is_as_old_as_itself_where_it_leads_nowhere(run: Path) -> None:
+    """And no older than all others, so that it would lose without a word."""
+    (run / "last.pt").symlink_to("gone.pt")
+    os.utime(run / "last.pt", (START, START), follow_symlinks=False)
+    assert not [row for row in said(answer(run)) if row[1] == "last.pt"]  # older than the choice by its time
+
+
+# ---- in a file's place
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda p: p.symlink_to("nowhere")], ids=["directory", "link"])
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        ("flax/steps", "checkpoint_50"),
+        ("orbax/flax", "checkpoint_20/manifest.ocdbt"),
+        ("dcp/two", "step-10/.metadata"),
+    ],
+)
+def test_what_is_no_file_is_damage_and_nothing_unseen(
+    case: str, name: str, make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    root = copy_of(case, tmp_path)
+    (root / name).unlink()
+    make(root / name)
+    made = answer(root)
+    assert isinstance(made, LoadPlan) and made.checkpoint is not None
+    assert not made.checkpoint.path.startswith(os.path.dirname(root / name) + "/checkpoint_50")
+
+
+def test_an_empty_directory_in_place_of_the_newest_is_named(run: Path) -> None:
+    (run / "step_300.pt").mkdir()
+    made = answer(run)
+    assert step_of(made) == 200 and ("passed-over", "step_300.pt") in said(made)
+
+
+@pytest.mark.parametrize("data", [b"\x83", b"\xc1", b"no checkpoint"])
+def test_what_begins_as_nothing_known_is_what_those_beside_it_are(data: bytes, tmp_path: Path) -> None:
+    root = copy_of("flax/steps", tmp_path)
+    (root / "checkpoint_100").write_bytes(data)
+    assert ("bad-header", "checkpoint_100") in said(answer(root, order="step"))
+    verdicts = {
+        os.path.basename(f.report.path): f.report.verdict for f in verify([str(root)], settle=0).files
+    }
+    assert verdicts["checkpoint_100"] is Verdict.BROKEN and verdicts["checkpoint_50"] is Verdict.OK
+
+
+# ---- names in capitals
+
+
+@pytest.mark.parametrize("name", ["STEP_300.PT", "step_300.PTH", "Step_300.Pth.Tar".upper()])
+def test_the_case_of_an_ending_means_nothing(name: str, run: Path) -> None:
+    put(run / name, full(300), 300)
+    assert step_of(answer(run)) == 300
+    assert {f.report.verdict for f in verify([str(run)], settle=0).files} == {Verdict.OK}
+
+
+def test_every_ending_is_known_in_capitals() -> None:
+    for row in names.named:
+        for ending in row.suffixes:
+            assert names.known(f"X{ending.upper()}") and row.name in names.allowed(f"X{ending.upper()}")
+
+
+# ---- packed, and renamed
+
+PACKED = ["step_300.pt.gz", "step_300.pt.zst", "checkpoint-300.tar.gz", "ckpt_300.tgz", "last.ckpt.gpg", "step_300.pt.enc"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_checkpoint_is_a_question(
+    name: str, run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    put(run / name, bytes(range(256)) * 9, 300)
+    assert answer(run) == 2
+    assert step_of(answer(run, exclude=(name,))) == 200
+    alone = tmp_path_factory.mktemp("alone")
+    put(alone / name, bytes(range(256)) * 9, 300)
+    assert answer(alone) == 2
+
+
+def test_a_packed_one_of_an_earlier_step_is_none(run: Path) -> None:
+    put(run / "step_150.pt.gz", bytes(99), 300)
+    made = answer(run)
+    assert step_of(made) == 200 and ("passed-over", "step_150.pt.gz") in said(made)
+
+
+@pytest.mark.parametrize("name", ["data.tar.gz", "mnist.pkl.gz", "logs-300.tar.gz", "train.npz.gz", "x.joblib.gz", "corpus_300.zip", "step_300.log.gz"])  # fmt: skip
+def test_other_packed_files_are_not_asked_about(name: str, run: Path) -> None:
+    assert not wrapped_state(name)
+    put(run / name, bytes(99), 300)
+    assert step_of(answer(run)) == 200
+
+
+@pytest.mark.parametrize("name", ["step_300.pt.1", "#step_300.pt#", ".step_300.pt.Ab12Cd", "step_300", "checkpoint_300.model", "step_300.pt.download"])  # fmt: skip
+def test_a_later_state_under_another_name_is_a_question(name: str, run: Path) -> None:
+    put(run / name, full(300), 300)
+    assert answer(run) == 2
+    assert step_of(answer(run, exclude=("*300*",))) == 200
+
+
+@pytest.mark.parametrize("name", ["step_300.pt.1", ".step_300.pt.Ab12Cd", "step_300"])
+def test_what_is_cut_or_earlier_or_no_state_is_not(name: str, run: Path) -> None:
+    put(run / name, full(300)[:900], 300)
+    assert step_of(answer(run)) == 200
+    put(run / name, full(300), 50)
+    assert step_of(answer(run)) == 200
+    put(run / name, full(150), 300)
+    assert step_of(answer(run)) == 200
+    put(run / name, b"text\n" * 99, 300)
+    assert step_of(answer(run)) == 200
+
+
+@pytest.mark.parametrize("name", [".nfs000000000012ab00000001", ".step_300.pt.swp"])
+def test_files_of_the_system_are_none(name: str, run: Path) -> None:
+    put(run / name, full(300), 300)
+    assert step_of(answer(run)) == 200
+
+
+# ---- what a Mac leaves
+
+
+def test_what_a_mac_keeps_beside_each_file_is_none_of_ours(run: Path) -> None:
+    for path in list(run.iterdir()):
+        put(
+            run / f"._{path.name}", struct.pack(">II16s", 0x00051607, 0x20000, b"Mac OS X") + bytes(4000), 300
+        )
+    made = answer(run)
+    assert step_of(made) == 200 and not said(made)
+    result = verify([str(run)], settle=0)
+    assert {f.report.verdict for f in result.files} == {Verdict.OK}
+    assert not [f for f in result.findings if f.severity is Severity.ERROR]
+
+
+# ---- damage that hides the step
+
+
+@pytest.mark.parametrize(
+    ("case", "name"), [("dcp/fabric", "step-00008-ckpt.pth/meta.pt"), ("files/bare", "second.pt")]
+)
+def test_damage_that_hides_the_step_is_said_where_no_times_tell(case: str, name: str, tmp_path: Path) -> None:
+    root = copy_of(case, tmp_path)
+    (root / name).chmod(0o644)
+    (root / name).write_bytes(bytes((root / name).stat().st_size))
+    for path in root.rglob("*"):
+        os.utime(path, (START, START))
+    made = answer(root)
+    assert isinstance(made, LoadPlan)
+    damaged = [f for f in made.warnings if f.code == "passed-over" and f.severity is Severity.WARNING]
+    assert any(name.startswith(os.path.relpath(f.path or "", root)) for f in damaged)
+
+
+def test_names_that_call_a_checkpoint() -> None:
+    for name in (*SAVES, "ckpt", "epoch_3", "model_step_300", "latest"):
+        assert calls_a_save(name), name
+    for name in ("data", "wandb", "latest-run", "model", "weights", "node_3", "shard_00001", "run_3", "v2"):
+        assert not calls_a_save(name), name
