@@ -172,7 +172,8 @@ def damaged_and_unplaced(
     """Those saved no earlier than the choice whose damage hides their step, so that they rank behind it."""
     lost = {chosen.key, *(r.checkpoint.key for r in choice.rejected)}
     for c in ranked:
-        if c.key in lost or max(c.order) >= 0 or c.mtime_ns < chosen.mtime_ns:
+        older = c.mtime_ns < chosen.mtime_ns or c.kind in (Kind.BEST, Kind.RELEASE)
+        if c.key in lost or max(c.order) >= 0 or older:
             continue
         read = (s.reports[p.path].findings if p.path in s.reports else p.findings for p in c.parts)
         if bad := next((f for f in chain(*read) if f.severity is Severity.ERROR), None):

@@ -180,9 +180,7 @@ def check_object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding
     else:  # pickles of protocols 0 and 1 have no mark
         yield from unlikely_pickles(source, anatomy, p.start, p.length)
         why = f"{title} is no torch.save archive"
-        ends_as_one = source.read(p.start + p.length - 1, 1) == b"."
-        severity = Severity.WARNING if ends_as_one else Severity.ERROR
-        yield finding("wrong-format", why, offset=p.start, severity=severity)
+        yield finding("wrong-format", why, offset=p.start, severity=Severity.WARNING)
 
 
 def _remember(source: Source, anatomy: Anatomy, p: Piece, head: bytes) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -75,7 +76,13 @@ def _entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Iterator[
         raise Damage("empty-file", f"the file has no bytes; {e.name[:200]!r} should be in it", 0)
     else:
         piece = Piece(e.start, length, e.name, e.dtype, e.shape, ())
-        yield from (check_tensor if e.dtype else check_object)(source, anatomy, piece)
+        yield from check_tensor(source, anatomy, piece) if e.dtype else _object(source, anatomy, piece)
+
+
+def _object(source: Source, anatomy: Anatomy, piece: Piece) -> Iterator[Finding]:
+    """What torch.load() is given, as the index says: text in its place is damage."""
+    for f in check_object(source, anatomy, piece):
+        yield replace(f, severity=Severity.ERROR) if f.code == "wrong-format" else f
 
 
 def _zeros_at_both_ends(source: Source) -> bool:
