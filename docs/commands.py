@@ -96,7 +96,7 @@ def formats(name: str, command: Any) -> list[str]:
     needed = [p.metavar for p in command.params if p.param_type_name == "argument" and p.required]
     with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
         dispatch.execute([*name.split(), *needed, "--format", "nonsense"])
-    found = re.search(r"is not one of (.*)", said.getvalue())
+    found = re.search(r"is not one of ([^;\n]*)", said.getvalue())
     assert found, said.getvalue()
     return found[1].split(", ")
 

@@ -9,6 +9,7 @@ import typer
 from ckpt_tools.cli import console
 from ckpt_tools.cli.candidates import SHELLS, script
 from ckpt_tools.errors import UsageError
+from ckpt_tools.settings import parsers
 
 
 def completion(
@@ -20,7 +21,9 @@ def completion(
     Its first lines say where it belongs. What is there is read from names alone, for a quarter of a second at
     most, of a store for two.
     """
-    if shell not in SHELLS:
-        raise UsageError(f"there is no completion for {shell!r}", f"there is one for {', '.join(SHELLS)}")
+    try:
+        parsers.word(shell, SHELLS)
+    except ValueError as e:
+        raise UsageError(f"there is no completion for it: {e}") from e
     console.out(script(shell))
     return 0

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.output.words import printable
+from ckpt_tools.output.words import filled, printable
 
 
 def out(text: str, file: str | None = None) -> None:
@@ -80,15 +80,14 @@ def _fitting(line: str) -> list[str]:
     return wrap(line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def findings(found: Iterable[Finding]) -> None:
-    """Findings as single lines on stderr."""
-    for f in found:
+def findings(found: Iterable[Finding], root: str = "") -> None:
+    """Findings as single lines on stderr, what to do about several of them below the last."""
+    listed = list(found)
+    hints = ["" if f.severity is Severity.NOTE else filled(f.hint, f.path, root) for f in listed]
+    last = {hint: i for i, hint in enumerate(hints)}
+    for i, f in enumerate(listed):
         where = f"{f.path}: " if f.path else ""
-        problem(
-            "note" if f.severity is Severity.NOTE else str(f.severity),
-            f"{where}{f.code}: {f.message}",
-            "" if f.severity is Severity.NOTE else f.hint,
-        )
+        problem(str(f.severity), f"{where}{f.code}: {f.message}", hints[i] if last[hints[i]] == i else "")
 
 
 def flush() -> None:

@@ -28,6 +28,8 @@ WITHIN = {("hook", "install"): "hook_install"}
 BUG = 70
 COMMON = ("json", "jsonl", "shell")
 """Formats in which every command says that it failed."""
+_NAMES = 10_000
+"""Entries of this directory that a mistyped word is compared with, at most."""
 DOCUMENTS = ("verify", "plan")
 """Commands that have all formats of the registry."""
 
@@ -87,6 +89,9 @@ def _dispatch(argv: list[str]) -> int:
 
         return look(path)
     single = bool(argv) and argv[0] in COMMANDS and "_CKPT_COMPLETE" not in os.environ
+    if argv and not (single or argv[0].startswith("-") or "_CKPT_COMPLETE" in os.environ):
+        raise _no_command(argv[0])
+    _require_known(argv)
     within = WITHIN.get((argv[0], argv[1])) if single and len(argv) > 1 else None
     words = (2 if within else 1) if single else 0
     parser = _parser(within or argv[0]) if single else _parser(*COMMANDS)
@@ -98,6 +103,18 @@ def _dispatch(argv: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _require_known(argv: Sequence[str]) -> None:
+    """Raises UsageError where the second word of two is mistyped, which would be taken for a directory."""
+    if len(argv) > 1 and not argv[1].startswith("-") and not os.path.lexists(argv[1]):
+        seconds = [second for first, second in WITHIN if first == argv[0] and second != argv[1]]
+        if seconds:
+            from ckpt_tools.settings.resolve import nearest
+
+            if meant := nearest(argv[1], seconds, 0.75):
+                text = f"there is no 'ckpt {argv[0]} {argv[1]}', and no such directory"
+                raise UsageError(text, f"did you mean 'ckpt {argv[0]} {meant}'?")
+
+
 def _only_a_path(argv: Sequence[str]) -> str | None:
     """A path that stands where a command would; on a terminal nothing at all means the current directory,
     where that holds a checkpoint.
@@ -106,7 +123,8 @@ def _only_a_path(argv: Sequence[str]) -> str | None:
         return None
     if len(argv) == 1:
         word = argv[0]
-        return word if word not in COMMANDS and (is_url(word) or os.path.lexists(word)) else None
+        is_path = is_url(word) or os.path.lexists(word) or "/" in word
+        return word if is_path and word not in COMMANDS else None
     if argv or not console.terminal(sys.stdout):
         return None
     from ckpt_tools.api import scan
@@ -201,11 +219,33 @@ def _fail(argv: Sequence[str], error: CkptError) -> int:
 
 
 def _usage(argv: Sequence[str], error: Exception) -> int:
-    error.show()  # type: ignore[attr-defined]  # execute() has looked
+    """A mistake that typer has found, said as ours are."""
+    from ckpt_tools.settings.resolve import nearest
+
     # A missing argument is named only in what is shown of the error.
     shown = getattr(error, "format_message", None)
-    message = shown() if shown else str(error)
-    return _answer(argv, "UsageError", UsageError(message, "see 'ckpt --help'"))
+    message = (shown() if shown else str(error)).rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = getattr(context, "command_path", "ckpt")
+    if flag := getattr(error, "option_name", None) if "No such option" in message else None:
+        known = [name for p in context.command.params for name in p.opts] if context else []
+        meant = nearest(flag, known)
+        message = f"there is no flag {flag}" + (f"; did you mean {meant}?" if meant else "")
+    return _fail(argv, UsageError(message, f"'{command} -h' shows how it is called"))
+
+
+def _no_command(word: str) -> UsageError:
+    """What to say of a first word that is no command, and no path alone."""
+    from shlex import quote
+
+    from ckpt_tools.settings.resolve import nearest
+
+    if os.path.lexists(word):
+        return UsageError(f"there is no command {word!r}", f"'ckpt ls {quote(word)}' lists what is there")
+    meant = nearest(word, COMMANDS, 0.6) or nearest(word, os.listdir()[:_NAMES], 0.6)
+    text = f"there is no command {word!r}, and no file or directory"
+    hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
+    return UsageError(text, hint)
 
 
 def _bug(argv: Sequence[str], error: Exception) -> int:

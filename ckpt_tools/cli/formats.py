@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from ckpt_tools.cli import options, output
+from ckpt_tools.errors import UsageError
 
 
 def formats(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FORMAT", help="A format, such as torch_zip. Default: all.", show_default=False
+        ),
+    ] = None,
+    *,
     no_plugins: options.NoPlugins = False,
     output_file: options.OutputFile = None,
     format: options.Format = None,
@@ -35,6 +47,8 @@ def formats(
         for f in FORMATS
     ]
     output.broken_plugins(("formats", "manifests"))
+    if name is not None:
+        entries = [entry for entry in entries if entry["name"] == _known(name, entries)]
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
@@ -45,3 +59,15 @@ def formats(
         fields = ("suffixes", "names", "protects", "limits", "loader", "reference", "package")
         to.out(catalogue.pages(entries, fields, to.view))
     return 0
+
+
+def _known(name: str, entries: list[dict[str, object]]) -> str:
+    """Raises UsageError."""
+    from ckpt_tools.settings.resolve import nearest
+
+    names = [str(entry["name"]) for entry in entries]
+    if name not in names:
+        meant = nearest(name, names)
+        hint = f"did you mean {meant}?" if meant else "'ckpt formats' lists all"
+        raise UsageError(f"there is no format {name!r}", hint)
+    return name

@@ -168,7 +168,7 @@ def explaining_failure(to: Output, explain: bool) -> Iterator[None]:
         yield
     except CkptError as error:
         if error.plan is not None and not explain:
-            report(error.plan, to)
+            report(error.plan, to, f"{error}\n{error.hint}")
         raise
 
 
@@ -181,7 +181,8 @@ def _why(rejected: Rejected) -> str:
     if not causes:
         return ""
     first = causes[0]
-    text = f"{first.path}: {first.code}" if first.path not in ("", home) else first.code
+    within = first.path.removeprefix(f"{home}/")
+    text = f"{within}: {first.code}" if first.path not in ("", home) else first.code
     damaged = {f.path for f in causes if f.severity is Severity.ERROR and f.path not in ("", home)}
     count = f"{len(damaged):,} of its files cannot be used, the first: " if len(damaged) > 1 else ""
     return "; so ".join(
@@ -189,20 +190,29 @@ def _why(rejected: Rejected) -> str:
     )
 
 
-def report(plan: LoadPlan, to: Output) -> None:
+def _told(rejected: Rejected, error: str) -> bool:
+    """Whether an error says itself why a candidate lost."""
+    causes = [f for f in rejected.findings if not f.follows]
+    lacking = f"{rejected.checkpoint.label} lacks " in error
+    return lacking or (len(causes) == 1 and f"{causes[0].path}: {causes[0].message}" in error)
+
+
+def report(plan: LoadPlan, to: Output, error: str = "") -> None:
     """What led to a plan, on stderr: warnings always, the rejected candidates because falling back costs
-    training time.
+    training time. What an ``error`` will say is not said here.
     """
     if to.quiet:
         return
     for rejected in plan.rejected[:_LOST]:
+        if _told(rejected, error):
+            continue
         c = rejected.checkpoint
         console.problem("warning", f"{c.path} ({c.kind}, {c.label}) is not usable{_why(rejected)}")
     if len(plan.rejected) > _LOST:
         console.problem(
             "warning", f"{len(plan.rejected) - _LOST} older ones are not usable either; --explain names them"
         )
-    console.findings(plan.warnings)
+    console.findings(plan.warnings, plan.root)
     if to.verbose and plan.checkpoint:
         console.problem(
             "note",

@@ -77,16 +77,17 @@ class Meter:
             TimeRemainingColumn,
             TransferSpeedColumn,
         )
+        from rich.table import Column
 
         stderr = Console(stderr=True, no_color=not self.color, force_terminal=True, legacy_windows=False)
         # Drawn by whoever reads: a thread of its own would keep this process from making copies of itself
         # that read (ckpt_tools/storage/worker_processes.py).
         columns = (
             BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}", markup=False),
+            DownloadColumn(binary_units=True, table_column=Column(no_wrap=True)),
+            TransferSpeedColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
         )
         self.shown = Progress(
             *columns,

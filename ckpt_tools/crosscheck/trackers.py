@@ -20,6 +20,8 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session
 
+_REMOVED = "it was removed or moved, or the disk that it is on is not mounted here"
+
 
 def tracker_findings(
     s: Session, checkpoints: Sequence[Checkpoint], incomplete: Callable[[], set[str]]
@@ -119,7 +121,7 @@ def _rejected(
 
 def _damage(tracker: str, target: int | str, what: str, path: str) -> Finding:
     text = f"{tracker.rpartition('/')[2]} names {target}, so it was finished, {what}"
-    return finding("missing-part", text, severity=Severity.ERROR, path=path)
+    return finding("missing-part", text, severity=Severity.ERROR, path=path, hint=_REMOVED)
 
 
 def as_told(session: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding, ...]]:

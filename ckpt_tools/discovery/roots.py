@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
 from ckpt_tools import formats
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, is_directory, status, there
 from ckpt_tools.storage.urls import absolute, is_url
+
+_NAMES = 10_000
+"""Entries of a directory that are compared with the name of a root that is not there, at most."""
 
 
 def roots(root: str) -> list[str]:
@@ -35,9 +39,28 @@ def roots(root: str) -> list[str]:
     except OSError as e:
         raise CannotLook(f"cannot look for {root}: {e.filename or parent}: {e.strerror}") from e
     if not found:
-        where = "the bucket and the name" if is_url(path) else "the path and that its file system is mounted"
-        raise CannotLook(f"{root} does not exist", f"check {where}")
+        raise CannotLook(f"{root} does not exist", _instead(root, path))
     return found
+
+
+def _instead(root: str, path: str) -> str:
+    """What to do about a root that is not there: the name that was probably meant, or what is missing."""
+    if is_url(path):
+        return "check the bucket and the name"
+    from difflib import get_close_matches  # only after a mistake: it costs start-up time
+    from shlex import quote
+
+    parent, name = os.path.split(path)
+    with suppress(OSError):
+        names = [e.name for e in entries_of(parent)][:_NAMES]
+        if close := get_close_matches(name, names, 1, 0.6):
+            return f"did you mean {quote(root.rstrip('/')[: -len(name)] + close[0])}?"
+        if not names:
+            return f"{parent} is empty: check that its file system is mounted"
+        return "check its spelling and that its file system is mounted"
+    while parent not in ("", "/") and not there(os.path.dirname(parent)):
+        parent = os.path.dirname(parent)
+    return f"{parent} is no directory either: check the spelling and that its file system is mounted"
 
 
 def _numbered(name: str, sibling: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import frozen
-from ckpt_tools.output.words import printable
+from ckpt_tools.output.words import filled, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +21,11 @@ T = TypeVar("T")
 
 FEW = 50
 """Rows up to which a list is shown whole; beyond, only what needs attention, unless --verbose."""
+
+_ALIKE = 3
+"""Warnings or errors with the same words up to which each has a row."""
+_HINTS = 4
+"""Different hints about one code, at most."""
 
 STYLE = {
     "ok": "green",
@@ -111,13 +117,18 @@ class Page:
         """The items that are listed."""
         return items if self.view.verbose else items[:FEW]
 
+    def gap(self) -> None:
+        """An empty line, but for the first."""
+        if self.file.tell():
+            self.text("")
+
     def findings(self, findings: Sequence[Finding], root: str) -> None:
         """A table of findings, below it what follows from them, and what to do about each code once."""
         if not findings:
             return
         findings = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
-        self.text("")
-        rows = _folded([f for f in findings if not f.follows], root)
+        self.gap()
+        rows = _folded([f for f in findings if not f.follows], root, self.view.verbose)
         self.table(("severity", "code", "where", "what"), rows, below=("what", "where"))
         for f in findings:
             if f.follows:
@@ -125,10 +136,16 @@ class Page:
         codes_by_hint: dict[str, dict[str, None]] = {}
         for f in findings:
             if f.hint and not f.follows:
-                codes_by_hint.setdefault(f.hint, {})[f.code] = None
+                codes_by_hint.setdefault(filled(f.hint, f.path, root), {})[f.code] = None
         self.text("")
+        said = Counter[str]()
         for hint, codes in codes_by_hint.items():
-            self.text(f"hint ({', '.join(codes)}): {hint}", "dim")
+            said.update(list(codes))
+            if min(said[code] for code in codes) <= _HINTS or self.view.verbose:
+                self.text(f"hint ({', '.join(codes)}): {hint}", "dim")
+        for code, count in said.items():
+            if count > _HINTS and not self.view.verbose:
+                self.text(f"hint ({code}): {count - _HINTS:,} more like these (--all)", "dim")
 
     def done(self) -> str:
         return "".join(f"{line.rstrip()}\n" for line in self.file.getvalue().splitlines())
@@ -206,11 +223,15 @@ def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
     )
 
 
-def _folded(findings: Sequence[Finding], root: str) -> list[tuple[str, str, str, str]]:
-    """The rows of findings; notes that say the same of several files are one, with their number."""
+def _folded(findings: Sequence[Finding], root: str, verbose: bool) -> list[tuple[str, str, str, str]]:
+    """The rows of findings; those that say the same of many files are one, with their number, and so are
+    notes of several.
+    """
+    alike = Counter((f.code, f.message) for f in findings)
     same: dict[tuple[str, str], list[Finding]] = {}
     for f in findings:
-        what = f.message if f.severity is Severity.NOTE else f"{f.path}\n{f.offset}\n{f.message}"
+        many = f.severity is Severity.NOTE or (alike[f.code, f.message] > _ALIKE and not verbose)
+        what = f.message if many else f"{f.path}\n{f.offset}\n{f.message}"
         same.setdefault((f.code, what), []).append(f)
     rows = []
     for (code, _), found in same.items():

@@ -24,8 +24,9 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
     if plan.excluded:
         page.text(f"  {excluded(plan.excluded)}")
     if back := plan.rollback:
-        why = f"from step {back.origin} to {back.target} (save interval {back.save_interval}): {back.why}"
-        page.text(f"  rollback: {why}", "yellow")
+        lost = plural(back.origin - back.target, "step")
+        text = f"from step {back.origin} to {back.target} (save interval {back.save_interval}): {lost} back"
+        page.text(f"  rollback: {text}", "yellow")
     _loads(page, plan)
     _lost(page, plan)
     return page.done()
@@ -80,10 +81,12 @@ def _lost(page: Page, plan: LoadPlan) -> None:
     for rejected in plan.rejected:
         c = rejected.checkpoint
         page.text("")
-        page.text(f"not {_name(c)}: {relative(c.path, plan.root)}", "yellow")
+        place = f": {relative(c.path, plan.root)}" if c.parts else ", which is gone"
+        page.text(f"not {_name(c)}{place}", "yellow")
         page.findings(rejected.findings, plan.root)
-    if plan.ahead:
-        names = ", ".join(map(_name, plan.ahead))
+    lost = {rejected.checkpoint.key for rejected in plan.rejected}
+    if ahead := [c for c in plan.ahead if c.key not in lost]:
+        names = ", ".join(map(_name, ahead))
         page.text("")
         page.text(f"newer than the choice: {names}; the resumed job will come to these steps again", "yellow")
     page.findings(plan.warnings, plan.root)

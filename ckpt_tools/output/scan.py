@@ -20,7 +20,7 @@ class _Column(NamedTuple):
     right: bool = False
 
 
-_DULL = {"epoch": "–", "run": ".", "ranks": "–/–"}
+_DULL = {"epoch": "–", "run": ".", "ranks": "–"}
 _MANY = 12
 """Runs of which each is listed with all its checkpoints, if those are few."""
 
@@ -41,7 +41,7 @@ def render(scan: Scan, view: View = PLAIN) -> str:
             dull=_DULL,
         )
     page.findings(scan.findings, scan.root)
-    page.text("")
+    page.gap()
     page.text(_counts(scan), "dim")
     return page.done()
 
@@ -119,7 +119,8 @@ def counts_saves(c: Checkpoint) -> bool:
 def ranks(c: Checkpoint, scan: Scan) -> str:
     """How many ranks are present of how many that are expected."""
     present = ranks_present(c, (scan.layouts or BUILT_IN).of(c))
-    return f"{known(present)}/{known(scan.expected.get(c.run))}"
+    expected = scan.expected.get(c.run)
+    return known(present) if expected is None else f"{known(present)}/{expected}"
 
 
 def total_size(*checkpoints: Checkpoint) -> str:

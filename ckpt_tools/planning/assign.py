@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -87,10 +88,7 @@ def _order(layout: Layout) -> Mapping[str, int]:
 
 def _located(p: Part, bad: Bad) -> list[Finding]:
     """What is wrong with a part, each with its path."""
-    return [
-        f if f.path else finding(f.code, f.message, offset=f.offset, severity=f.severity, path=p.path)
-        for f in bad.get(p.path, ())
-    ]
+    return [f if f.path else replace(f, path=p.path) for f in bad.get(p.path, ())]
 
 
 class _Gap(NamedTuple):
@@ -293,7 +291,7 @@ def _unknown(of: ranges.Ranges, world: int) -> str:
 
 
 def _unusable(gap: _Gap, of: ranges.Ranges, world: int) -> str:
-    same = f"a rank that holds the same state ({gap.group})"
+    same = f"a rank with the same state ({gap.group})"
     if ranges.size(of) == 1:
         others = f", nor has {same}" if gap.group else ""
         return f"{ranges.ranks(of, world)} has no usable {gap.role} file{others}"

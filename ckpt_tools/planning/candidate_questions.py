@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 from shlex import quote
 
 from ckpt_tools.crosscheck import attempts
@@ -15,9 +16,9 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment
-from ckpt_tools.model.report import Report
 from ckpt_tools.planning.newest import UNKNOWN
 from ckpt_tools.planning.run import Run
+from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.urls import real_path
 
 _SIBLINGS = 100_000
@@ -36,12 +37,14 @@ def require_groups(c: Checkpoint, assignment: Assignment) -> None:
     )
 
 
-def require_trust(parts: Sequence[Part], reports: Mapping[str, Report]) -> None:
+def require_trust(c: Checkpoint, parts: Sequence[Part], session: Session) -> None:
     """Whose code a file names that its framework would unpickle unasked, where no list has the name."""
     for part in parts:
-        report = reports[part.path]
+        report = session.reports[part.path]
         if any(f.code == "unknown-global" for f in report.findings):
-            raise UsageError(*unlisted.question(part.path, report.unlisted))
+            home = c.path if c.path != session.root else part.path
+            aside = os.path.relpath(home, session.root)
+            raise UsageError(*unlisted.question(part.path, report.unlisted, aside))
 
 
 def two_attempts(

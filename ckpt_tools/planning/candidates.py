@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from shlex import quote
 
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.crosscheck import trackers
@@ -39,6 +41,7 @@ from ckpt_tools.planning.topology import expert_names, find_topology, saved_size
 from ckpt_tools.planning.tracker_order import from_tracker
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
+from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import absolute, is_url
 
 
@@ -46,18 +49,15 @@ def number(checkpoints: Sequence[Checkpoint]) -> str:
     return "1 checkpoint exists" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints exist"
 
 
-def _how_to_create(root: str) -> str:
-    from shlex import quote  # only after a mistake: it costs start-up time
-
+def _how_to_create(root: str, hint: str) -> str:
     if is_url(root):
         return (
             "check its spelling; before a first launch create it once by hand: upload an empty object called"
             f" {root}/.keep"
         )
-    return (
-        "check its spelling and that its file system is mounted; "
-        f"before a first launch create it once by hand: mkdir {quote(root)}"
-    )
+    made = "mkdir" if there(os.path.dirname(absolute(root))) else "mkdir -p"
+    by_hand = f"before a first launch create it once by hand: {made} {quote(root)}"
+    return f"{hint} Or {by_hand}" if hint.endswith("?") else f"{hint}; {by_hand}"
 
 
 class Candidates:
@@ -258,7 +258,7 @@ class Candidates:
             text = "it does not exist: this is taken for a first launch (--allow-missing)"
             self.warnings.append(finding("missing-root", text, path=self.root))
             return
-        hint = _how_to_create(self.root)
+        hint = _how_to_create(self.root, error.hint)
         if self.selection.allow_missing:
             hint += "; --allow-missing counts only together with --allow-none"
         raise CannotLook(str(error), hint) from error
@@ -298,7 +298,7 @@ class Candidates:
         """What to do where several runs are one that no layout describes."""
         if not all(self.layouts[layout].last_resort for layout, _ in runs):
             return ""
-        return f"; if they are one run, 'ckpt layouts --guess {self.root}' writes a layout of your own"
+        return f"; if they are one run, 'ckpt layouts --guess {quote(self.root)}' writes a layout of your own"
 
     def step(self, c: Checkpoint) -> int | None:
         """The checkpoint's global step: from its name, else what most of its files tell."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools import formats
@@ -33,6 +34,7 @@ from ckpt_tools.storage.urls import common, is_url
 _LISTED = 16
 """Files that get a finding of their own; one more finding counts the others."""
 _FRESH = "to start from nothing all the same say --allow-fresh"
+_AFRESH = "for a first launch add --allow-none; else check the path"
 _BYSTANDERS = "for files that have nothing to do with it say --exclude GLOB"
 Scope = Callable[[str], bool]
 """Whether a path matters to the question."""
@@ -100,7 +102,18 @@ def _no_checkpoint(session: Session, unfinished: Sequence[Checkpoint]) -> NoChec
     hidden = len(session.found.excluded.paths)
     text += f" (hidden by --exclude: {hidden:,})" if hidden else ""
     unasked = ", ".join(map(str, plugins.left_out()))
-    return NoCheckpoint(f"{text} (left out by --no-plugins: {unasked})" if unasked else text)
+    todo = _not_whole(session, unfinished) if begun else _AFRESH
+    hint = f"{todo}; 'ckpt ls {quote(session.root)}' lists what is there"
+    return NoCheckpoint(f"{text} (left out by --no-plugins: {unasked})" if unasked else text, hint)
+
+
+def _not_whole(session: Session, unfinished: Sequence[Checkpoint]) -> str:
+    """What to do where saves were begun and none is whole."""
+    asks = " --allow-fresh" if _several_interrupted(session, unfinished) else ""
+    return (
+        "nothing can resume from them: bring back what they lack, or start from nothing with"
+        f" --allow-none{asks}"
+    )
 
 
 def _no_such_run(session: Session, selection: Selection, others: Sequence[Checkpoint]) -> Outcome:
@@ -310,7 +323,7 @@ def _describe(session: Session, paths: Sequence[str]) -> str:
     from ckpt_tools.layouts.guess import looks_like  # only where a start is refused
 
     seen = looks_like([os.path.relpath(path, session.root) for path in paths])
-    return f"{seen}: a layout of your own? 'ckpt layouts --guess {session.root}' writes it"
+    return f"{seen}: a layout of your own? 'ckpt layouts --guess {quote(session.root)}' writes it"
 
 
 def _names(session: Session, paths: Sequence[str]) -> str:

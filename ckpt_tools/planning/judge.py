@@ -114,7 +114,7 @@ class Review:
         if mixed is not None:
             return Judgement(False, (mixed,), self.read)
         self._require_no_twin(parts)
-        require_trust(parts, self.session.reports)
+        require_trust(named, parts, self.session)
         verified = self.session.reader.bytes_verified > self._verified_before
         read = self.read or (verified and selection.level > Level.STRUCTURE)
         return Judgement(True, assigned.findings, read, assigned)

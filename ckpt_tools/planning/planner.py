@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck import unfinished
@@ -284,9 +285,16 @@ class Planner(Candidates):
         reasons = "; ".join(dict.fromkeys(f.code for f in errors))
         if self.selection.no_fallback:
             return NotNewest(f"the newest checkpoint is not usable ({reasons})", plan=plan)
-        return NoneUsable(
-            f"{number(ranked)}, none is usable ({reasons})", missing_ranks.hint(choice), plan=plan
-        )
+        return NoneUsable(f"{number(ranked)}, none is usable ({reasons})", self._way_out(choice), plan=plan)
+
+    def _way_out(self, choice: Choice) -> str:
+        """What to do where no checkpoint is usable."""
+        if torn := missing_ranks.hint(choice):
+            return torn
+        errors = [f for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR]
+        first = next((f for f in errors if not f.follows), errors[0]) if errors else None
+        look = f"'ckpt verify {quote(self.root)}' shows all damage"
+        return f"{first.hint}; {look}" if first and first.hint else look
 
     def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
         """The plan that loads ``c``, which is the choice as this machine has found it.

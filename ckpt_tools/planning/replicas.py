@@ -63,4 +63,4 @@ class Groups:
 def _layout_says(piece: Piece) -> str:
     """The layout as the one who says so; "" where it says nothing."""
     axes = piece.replicated_over
-    return f"the layout replicates it over {' and '.join(axes)}" if axes else ""
+    return f"equal at every {' and '.join(axes)}" if axes else ""

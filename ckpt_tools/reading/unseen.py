@@ -18,7 +18,10 @@ from ckpt_tools.reading.session import Session
 
 _SYSTEM = re.compile(r"lost\+found|\.snapshot|\.nfs.*")
 """Names that file systems give to what is theirs; no framework saves there."""
-HINT = "make it readable, or pass --skip-unreadable to go on without it"
+HINT = (
+    "make it readable, then run this again; --skip-unreadable goes on without it, maybe from an older"
+    " checkpoint"
+)
 
 
 class Answer(NamedTuple):

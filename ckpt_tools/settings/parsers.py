@@ -103,7 +103,11 @@ def flag(value: object, _base: str) -> bool:
 def word(value: object, words: Sequence[str]) -> str:
     """``value`` when it is one of ``words``."""
     if value not in words:
-        raise ValueError(f"{value!r} is not one of {', '.join(words)}")
+        from difflib import get_close_matches  # only after a mistake: it costs start-up time
+
+        close = get_close_matches(str(value), words, 1, 0.5)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"{value!r} is not one of {', '.join(words)}{meant}")
     return str(value)
 
 

@@ -91,11 +91,11 @@ class Settings:
         )
 
 
-def nearest(given: str, words: Iterable[str]) -> str | None:
+def nearest(given: str, words: Iterable[str], alike: float = 0.5) -> str | None:
     """The word that was probably meant."""
     from difflib import get_close_matches  # only after a mistake: it costs start-up time
 
-    return next(iter(get_close_matches(given, list(words), 1, 0.5)), None)
+    return next(iter(get_close_matches(given, list(words), 1, alike)), None)
 
 
 _MOST = 16 << 20

@@ -90,8 +90,8 @@ How many ranks, and who says so
   tp = 2: args.tensor_model_parallel_size in the files
   pp = 1: args.pipeline_model_parallel_size in the files
   world_size = {}: world_size in the files"""
-GROUPS = "nor one of a rank that holds the same state (the layout replicates it over dp and cp)"
-GROUP = "nor has a rank that holds the same state (the layout replicates it over dp and cp)"
+GROUPS = "nor one of a rank with the same state (equal at every dp and cp)"
+GROUP = "nor has a rank with the same state (equal at every dp and cp)"
 
 
 def test_the_newest_is_chosen(tmp_path: Path) -> None:
@@ -285,8 +285,8 @@ def test_many_findings_of_one_candidate_are_counted(tmp_path: Path) -> None:
         put(tmp_path, f"iter_0000001/mp_rank_{rank:02d}/model_optim_rng.pt", b"PK", 0)
     lines = steady(story.render(failed(tmp_path, Selection())), tmp_path)
     assert (
-        lines[-1] == "       so missing-rank: there is no usable model file, nor one of a rank that holds the"
-        " same state (the layout replicates it over dp and cp), for 8 of 8 ranks: 0–7"
+        lines[-1] == "       so missing-rank: there is no usable model file, nor one of a rank with the same"
+        " state (equal at every dp and cp), for 8 of 8 ranks: 0–7"
     )
     assert len(lines) == 2 + 8 + 1
     put(tmp_path, "iter_0000001/mp_rank_08/model_optim_rng.pt", b"PK", 0)

@@ -139,10 +139,7 @@ def test_ranks_without_a_file_are_told_once_and_what_follows_last() -> None:
     assert codes(made) == ["crc-mismatch"] * 4 + ["missing-rank"] * 2
     last = [(f.ranks, f.follows) for f in made.findings[-2:]]
     assert last == [(((2, 3),), False), (((0, 3),), True)]
-    assert (
-        "nor one of a rank that holds the same state (the layout replicates it over dp)"
-        in made.findings[-1].message
-    )
+    assert "nor one of a rank with the same state (equal at every dp)" in made.findings[-1].message
 
 
 def test_a_file_that_is_not_required_is_missed_only_where_it_is_damaged() -> None:

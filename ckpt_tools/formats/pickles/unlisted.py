@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from glob import escape
 from shlex import quote
 
 from ckpt_tools.findings import finding
@@ -22,13 +23,13 @@ def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
     for u in called[:_MOST]:
         yield finding(
             "suspect-call",
-            f"the pickle calls {u.name[:120]}, which no list of what frameworks write has",
+            f"loading the pickle calls {u.name[:120]}, which no known framework writes",
             offset=u.offset,
         )
     if len(called) > _MOST:
         yield finding(
             "suspect-call",
-            f"the pickle calls {len(called) - _MOST:,} more names that no list has",
+            f"loading the pickle calls {len(called) - _MOST:,} more that no known framework writes",
             offset=called[_MOST].offset,
         )
 
@@ -38,9 +39,9 @@ def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
     runs when the job starts.
     """
     for u in named[:_MOST]:
-        how = "calls" if u.called else "names"
+        how = "calls" if u.called else "imports"
         text = (
-            f"the pickle {how} {u.name[:120]}, which no list of what frameworks write has, and its framework"
+            f"loading the pickle {how} {u.name[:120]}, which no known framework writes, and its framework"
             " loads it without asking"
         )
         yield finding(
@@ -52,7 +53,7 @@ def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
     if len(named) > _MOST:
         yield finding(
             "unknown-global",
-            f"{len(named) - _MOST:,} more names that no list has",
+            f"{len(named) - _MOST:,} more that no known framework writes",
             offset=named[_MOST].offset,
         )
 
@@ -83,18 +84,15 @@ def pattern(name: str) -> str:
     return f"{package}.*" if package.isidentifier() and package != name else name
 
 
-def question(path: str, left: Sequence[Unlisted]) -> tuple[str, str]:
-    """What to ask about a file whose framework would load these names: the text and the hint."""
+def question(path: str, left: Sequence[Unlisted], aside: str) -> tuple[str, str]:
+    """What to ask about a file whose framework would load these names: the text and the hint. ``aside`` is
+    what --exclude is given to pass over its checkpoint.
+    """
     some = ", ".join(u.name[:120] for u in left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
     patterns = " ".join(f"{_FLAG} {quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
     text = (
-        f"{path} names {some}, which no list of what frameworks write has; its framework unpickles the file"
-        " without asking, and runs what it names"
+        f"{path} names {some}, which no known framework writes; its framework unpickles the file without"
+        " asking, and runs what it names"
     )
-    return (
-        text,
-        (
-            f"if that is your own code, say {patterns}; if not, do not load the file, and --exclude its"
-            " checkpoint"
-        ),
-    )
+    hint = f"if that is your own code, say {patterns}; if not, do not load the file"
+    return text, f"{hint}: --exclude {quote(escape(aside))} passes over its checkpoint"

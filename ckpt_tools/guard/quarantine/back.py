@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from shlex import quote
 
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.discovery.quarantined import QUARANTINE
@@ -84,7 +85,9 @@ def _asked(store: Store, root: str, path: str) -> Iterator[tuple[Operation, Move
             return  # the last time that it was put away
     if not found:
         text = f"nothing that 'ckpt quarantine' put away was {path}"
-        raise NoCheckpoint(text, f"'ckpt ls --quarantine {root}' lists what lies in {STATE}/{QUARANTINE}")
+        raise NoCheckpoint(
+            text, f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
+        )
 
 
 def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust: Trust = OURS) -> Changes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from shlex import quote
 
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.formats.seals.names import beside, signature_beside
@@ -74,7 +75,9 @@ def named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group
             text = f"{path} is a part of the checkpoint {whole.path}, which goes as a whole or not at all"
             raise UsageError(text, f"name {whole.path}")
         if not mine:
-            raise NoCheckpoint(f"there is no checkpoint at {path}", f"'ckpt ls {root}' shows what is there")
+            raise NoCheckpoint(
+                f"there is no checkpoint at {path}", f"'ckpt ls {quote(root)}' shows what is there"
+            )
         out += mine
     return list(dict.fromkeys(out))
 

@@ -1,0 +1,159 @@
+"""What a tired person reads on nights on which a job did not resume: the cause, then what to do, and nothing
+that does not work when it is pasted.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from nights import NIGHTS, RUN, Night
+from run_helpers import CKPT, CLEAN, ckpt
+
+from ckpt_tools.cli.dispatch import WITHIN, parameters
+from ckpt_tools.errors import BY_EXIT_CODE
+from ckpt_tools.findings import CODES
+
+SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
+    "truncated": {
+        "verify": (1, ("broken: 1 of 6 files", "iter_0000030/mp_rank_01/model_optim_rng.pt at byte 700", "from a copy of the same save")),
+        "plan": (0, ("resume from step 20", "not step 30", "rank 1 has no usable model file")),
+        "latest": (0, ("iter_0000030 (periodic, step 30) is not usable: mp_rank_01/",)),
+    },
+    "torn": {
+        "plan": (4, ("2 checkpoints exist, none is usable", "step 300 lacks ranks 1–3; step 200 lacks rank 0", "Nothing was started: bring the files of these ranks back")),
+    },
+    "gone": {
+        "plan": (0, ("resume from step 20", "not step 30 (periodic, megatron), which is gone", "it was removed or moved")),
+        "verify": (0, ("the tracker names 30, which is not there", "start it with the arguments that 'ckpt plan' gives")),
+    },
+    "dying-gasp": {
+        "plan": (0, ("resume from step 20", "rollback: from step 25 to 20 (save interval 10): 5 steps back", "for 2 of 4 ranks: 1, 3")),
+    },
+    "unmounted": {
+        "verify": (5, ("mnt is empty: check that its file system is mounted",)),
+        "plan": (5, ("does not exist", "mnt is empty: check that its file system is mounted", "before a first launch create it once by hand: mkdir ")),
+    },
+    "first": {"plan": (3, ("there is no checkpoint in", "for a first launch add --allow-none"))},
+    "misspelt": {"ls": (5, ("llama-7b does not exist", f"did you mean {RUN}-run?")), "plan": (5, ("did you mean",))},
+    "refused": {
+        "plan": (5, ("model_optim_rng.pt: Permission denied", "make it readable, then run this again")),
+        "verify": (5, ("unknown: 1 of 6 files", "Permission denied", "make it readable for the user that runs ckpt")),
+    },
+    "full": {
+        "ls": (0, ("periodic, unfinished",)),
+        "verify": (0, ("step-10/__0_0.distcp and 6 more", "wait if its job is still writing it")),
+        "plan": (3, ("holds only unfinished saves (2)", "start from nothing with --allow-none --allow-fresh")),
+    },
+    "flipped": {
+        "verify": (1, ("broken: 1 of 18 files", "not those that were sealed")),
+        "plan": (0, ("resume from step 15", "not step 20", "checkpoint-20/model.safetensors")),
+    },
+    "smaller": {"plan": (2, ("saved by 2 ranks, to be loaded by 8", "start with the saved world size"))},
+    "unknown-code": {
+        "plan": (2, ("mycompany.models.Config, which no known framework writes", "--trust-global 'mycompany.*'", "--exclude epoch=1-step=16.ckpt")),
+    },
+    "pointers": {
+        "verify": (1, ("and 7 more", "it is a Git LFS pointer for 4,976,698,672 bytes, not the data", "git lfs pull --include optimizer.pt")),
+        "plan": (4, ("2 checkpoints exist, none is usable", "git lfs pull --include model.safetensors; 'ckpt verify ")),
+    },
+}  # fmt: skip
+"""Of each night, by command: the exit code, and phrases in the order in which they are read."""
+THEN: dict[str, tuple[str, int, str]] = {
+    "full": ("--allow-none --allow-fresh", 0, "training would start from scratch"),
+    "first": ("--allow-none", 0, "training would start from scratch"),
+    "refused": ("--skip-unreadable", 0, "resume from step 20"),
+    "unknown-code": ("--trust-global 'mycompany.*'", 0, "resume from step 16"),
+}
+"""What ``plan`` says once the flags are added that it named."""
+
+
+def asked(night: Night, at: Path, command: str, *more: str) -> tuple[int, str]:
+    """(exit code, all that is read) of a command about the tree of a night."""
+    root = f"mnt/{RUN}" if night.name == "unmounted" else RUN
+    words = [command, root, *(("--rank", "0") if command == "latest" else ())]
+    words += [*(night.plan if command in ("plan", "latest") else ()), *more]
+    if night.fault is None:
+        done = ckpt(*words, cwd=at)
+    else:
+        env = {**CLEAN, **night.fault(at).environment(at / "notes")}
+        done = subprocess.run([*CKPT, *words], capture_output=True, text=True, env=env, cwd=at)
+    return done.returncode, " ".join((done.stderr + done.stdout).split())
+
+
+@pytest.mark.parametrize("night", NIGHTS, ids=lambda night: night.name)
+def test_it_says_why_and_then_what_to_do(night: Night, tmp_path: Path) -> None:
+    night.tree(tmp_path)
+    for command, (code, phrases) in SAYS[night.name].items():
+        ended, text = asked(night, tmp_path, command)
+        assert ended == code, text
+        at = 0
+        for phrase in phrases:
+            assert phrase in text[at:], f"{phrase!r} is not in {text[at:]}"
+            at = text.index(phrase, at)
+        for hint in set(re.findall(r"hint[^:]*: (.*?)(?= hint|$)", text)):
+            assert text.count(hint) == 1, "nothing is said twice"
+        follow(text, tmp_path)
+    if night.name in THEN:
+        flags, code, says = THEN[night.name]
+        ended, text = asked(night, tmp_path, "plan", *shlex.split(flags))
+        assert ended == code and says in text, text
+
+
+def follow(text: str, at: Path) -> None:
+    """Run each command about a path that was named; it is understood, and finds what it is about."""
+    for line in re.findall(r"'(ckpt (?:ls|verify|plan|show) /[^']*)'|(mkdir /\S+)", text):
+        words = shlex.split("".join(line))
+        if words[0] == "mkdir":
+            assert subprocess.run(words, cwd=at).returncode == 0
+        else:
+            assert ckpt(*words[1:], cwd=at).returncode in (0, 1, 3), words
+    for meant in re.findall(r"did you mean (\S+)\?", text):
+        assert ckpt("plan", meant, cwd=at).returncode == 0
+
+
+def test_a_root_that_was_created_by_hand_is_a_first_launch(tmp_path: Path) -> None:
+    night = next(n for n in NIGHTS if n.name == "unmounted")
+    night.tree(tmp_path)
+    follow(asked(night, tmp_path, "plan")[1], tmp_path)
+    assert asked(night, tmp_path, "plan", "--allow-none")[0] == 0
+
+
+HINTS = [c.hint for c in CODES.values()] + [e.hint for e in BY_EXIT_CODE.values()]
+PASTED = sorted({words for hint in HINTS for words in re.findall(r"'ckpt ([^']*)'", hint)})
+
+
+@pytest.mark.parametrize("line", PASTED)
+def test_a_command_that_a_hint_names_exists(line: str) -> None:
+    first, *words = line.split()
+    if not first.startswith("-"):
+        assert (first, *words[:1]) not in WITHIN
+        needs = {"seal": 1, "verify": 1, "diff": 2}.get(first, 0)
+        given = [word for word in words if not word.startswith("-")]
+        parameters(first, [*words, *["PATH"] * max(0, needs - len(given))])
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("verfy x", "did you mean 'ckpt verify'?"),
+        ("plan . --jsno", "did you mean --json?"),
+        ("plan . --format jsn", "did you mean json?"),
+        ("verify . --level contnt", "did you mean content?"),
+        ("explain trunkated", "did you mean 'truncated'?"),
+        ("formats torchzip", "did you mean torch_zip?"),
+        ("layouts megatorn", "did you mean 'megatron'?"),
+        ("hook instal", "did you mean 'ckpt hook install'?"),
+        ("completion bsh", "did you mean bash?"),
+        ("rnu-7", "did you mean 'ckpt run-7'?"),
+    ],
+)
+def test_what_was_meant_is_asked(line: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "run-7").mkdir()
+    done = ckpt(*line.split(), cwd=tmp_path)
+    assert done.returncode in (2, 5) and says in done.stderr, done.stderr
+    assert "Usage:" not in done.stderr and done.stderr.startswith("ckpt: error: ")
