@@ -72,7 +72,7 @@ CODES: dict[str, Code] = {
         Code("seal-stale", W, "a seal is of another save than the files beside it, so it proves nothing", "seal the checkpoint again with 'ckpt seal --again CHECKPOINT'"),
         Code("signature-invalid", E, "no signature that fits the key vouches for the file", "do not load it unless you know who wrote it; where it is yours, sign it with 'ckpt seal --sign-key KEY CHECKPOINT' or model_signing"),
         Code("not-sealed", E, "no seal covers the file, and --require-seal asks for one", "seal it with 'ckpt seal CHECKPOINT' where it is known to be good"),
-        Code("not-checksummed", N, "the file carries no checksum over its data: a flipped bit in it cannot be seen", "write the format with checksums, or seal the file"),
+        Code("not-checksummed", N, "the file carries no checksum over its data: a flipped bit in it cannot be seen", "write the format with checksums, or seal it ('ckpt seal CHECKPOINT')"),
         Code("checksum-off", N, "the writer switched checksums off (stored value 0)", "keep torch.serialization.set_crc32_options(True)"),
         Code("skeleton", W, "the file was saved with skip_data: all tensors are empty placeholders", "do not resume from it"),
         Code("zero-tail", W, "the data ends in a long run of zero bytes: a pre-sized file that was never filled looks like this", "compare with a replica or an older checkpoint"),

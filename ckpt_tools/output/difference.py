@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools import __version__
@@ -89,6 +90,8 @@ def table(result: Difference, view: View = PLAIN) -> str:
     everything.
     """
     page = Page(view)
+    page.text(*_answer(result))
+    page.text("")
     listed = [f for f in result.files if view.verbose or len(result.files) <= FEW or str(f.change) != "same"]
     if listed:
         rows = [(str(f.change), _contents(f), _size(f.a), _size(f.b), f.name) for f in listed]
@@ -104,11 +107,12 @@ def table(result: Difference, view: View = PLAIN) -> str:
 
 
 class _Detail(NamedTuple):
-    """One thing that differs in a file, and what it is on either side."""
+    """One thing that differs in a file, and what it is on either side; ``type`` is what both sides are."""
 
     file: str
     change: str
     name: str
+    type: str
     a: str
     b: str
 
@@ -124,7 +128,7 @@ def _metadata(result: Difference) -> Iterator[_Detail]:
     for f in result.files:
         for m in f.metadata:
             a, b = _value(m.a, m.change, "added"), _value(m.b, m.change, "removed")
-            yield _Detail(f.name, str(m.change), m.key, a, b)
+            yield _Detail(f.name, str(m.change), m.key, "", a, b)
 
 
 def _details(page: Page, what: str, details: Sequence[_Detail], result: Difference) -> int:
@@ -135,8 +139,8 @@ def _details(page: Page, what: str, details: Sequence[_Detail], result: Differen
         page.text("")
         if several:
             page.text(file, "bold", whole=True)
-        rows = [(d.change, d.name, d.a, d.b) for d in listed if d.file == file]
-        page.table(("change", what, "in A", "in B"), rows, below=(what,))
+        rows = [(d.change, d.name, d.type, d.a, d.b) for d in listed if d.file == file]
+        page.table(("change", what, "type", "in A", "in B"), rows, below=(what, "in B", "in A"))
     return len(details) - len(listed)
 
 
@@ -167,11 +171,12 @@ def _size(r: Report | None) -> str:
     return "–" if r is None else size(r.size)
 
 
-def _ends(t: TensorDifference) -> tuple[str, str]:
+def _ends(t: TensorDifference) -> tuple[str, str, str]:
+    """What both sides are, and what each of them is."""
     a, b = (f"{s.dtype} {'×'.join(map(str, s.shape)) or 'scalar'}" if s else "–" for s in (t.a, t.b))
-    if str(t.change) == "changed" and t.a and t.b:  # the same type and shape twice would say nothing
-        a, b = (f"{text} {(s.digest or '')[:8]}" for text, s in ((a, t.a), (b, t.b)))
-    return a, b
+    if str(t.change) == "changed" and t.a and t.b and a == b:
+        return a, (t.a.digest or "")[:8], (t.b.digest or "")[:8]
+    return "", a, b
 
 
 def _value(value: object, change: object, absent: str) -> str:
@@ -180,10 +185,10 @@ def _value(value: object, change: object, absent: str) -> str:
 
 def _summary(page: Page, result: Difference) -> None:
     page.text("")
-    page.text(*_answer(result))
-    damaged = sum(r.verdict is Verdict.BROKEN for r in result.reports)
-    if damaged:
-        page.text(f"damage was found: 'ckpt verify' says more ({plural(damaged, 'file')})", "bold red")
+    for root, reports in ((result.a, [f.a for f in result.files]), (result.b, [f.b for f in result.files])):
+        if damaged := sum(r is not None and r.verdict is Verdict.BROKEN for r in reports):
+            more = f"'ckpt verify {quote(root)}' says more"
+            page.text(f"{plural(damaged, 'damaged file')} in {root}: {more}", "bold red")
     files = Counter(str(f.change) for f in result.files)
     tensors = Counter(str(t.change) for f in result.files for t in f.tensors)
     for what, counts in (("file", files), ("tensor", tensors)):

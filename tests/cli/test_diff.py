@@ -717,7 +717,7 @@ def test_a_damaged_file_is_told_and_compared_as_far_as_it_goes(capfd):
     assert {t["change"] for t in cut["tensors"]} == {"not-compared"}, "a cut file's tensors were not removed"
     text = run(capfd, DEMO / "iter_0000010", DEMO / "iter_0000020")[1]
     assert "truncated" in text
-    assert "damage was found" in text
+    assert f"1 damaged file in {DEMO / 'iter_0000020'}: 'ckpt verify " in text
 
 
 def test_damage_alone_is_1(tmp_path, capfd):

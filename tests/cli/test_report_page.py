@@ -333,6 +333,9 @@ def test_everything_that_can_be_pressed_has_a_name(shown: Open, demo: dict[str, 
     nameless = """() => [...document.querySelectorAll('button, input, select, a, [role]')].filter((one) =>
         !one.closest('.unseen') && !(one.getAttribute('aria-label') || one.textContent).trim()).map((one) => one.outerHTML.slice(0, 80))"""
     assert of.page.evaluate(nameless) == []
+    reached = "all => all.filter((one) => one.tabIndex === 0 && one.getAttribute('aria-label')).length"
+    wide = of.page.locator(".scroll").count()
+    assert of.page.eval_on_selector_all(".scroll", reached) == wide > 3, "keyboards move what is too wide"
     ids = of.page.eval_on_selector_all("[id]", "all => all.map((one) => one.id)")
     assert len(ids) == len(set(ids))
     assert of.page.locator("h1").count() == 1 and of.page.get_attribute("html", "lang") == "en"

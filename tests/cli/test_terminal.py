@@ -19,11 +19,13 @@ import pytest
 from fixture_trees import CASES, materialise
 from run_helpers import CKPT, CLEAN, broken, megatron, one_file_per_rank
 
-from ckpt_tools.api import plan, scan, verify
+from ckpt_tools.api import plan, scan, show, verify
+from ckpt_tools.comparison.compare import diff
 from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.output import contents, difference
 from ckpt_tools.output import plan as plan_page
 from ckpt_tools.output import scan as scan_page
 from ckpt_tools.output import verification as verify_page
@@ -81,6 +83,33 @@ def test_every_page_fits_and_keeps_paths_whole(case: Path, tmp_path: Path) -> No
     words = set(listed[1].split())
     for c in scan(root).checkpoints:
         assert " " in str(root) or {os.path.relpath(f.path, root) for f in c.parts} <= words
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_other_terminals_and_other_pages_fit(width: int, tmp_path: Path) -> None:
+    for n, case in enumerate(CASES[:: 17 if width == 60 else 31]):
+        root = materialise(case, tmp_path / str(n))
+        view = View(width=width, now=time.time())
+        texts = pages(root, view)
+        by_run: dict[tuple[str, str], list[str]] = {}
+        for c in scan(root).checkpoints:
+            by_run.setdefault((c.layout, c.run), []).append(c.path)
+        for paths in by_run.values():
+            if len(paths) > 1 and all(map(os.path.isdir, paths[:2])):
+                texts.append(difference.table(diff(*paths[:2]), view))
+        report, anatomy = show(next(p for p in sorted(root.rglob("*")) if p.is_file()))
+        texts.append(contents.render(report, anatomy, {}, view))
+        assert not [line for text in texts for line in too_wide(text, width)], case
+
+
+def test_a_difference_is_said_first_and_a_type_once(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    made = diff(root / "iter_0000010", root / "iter_0000020")
+    lines = difference.table(made, NARROW).splitlines()
+    assert lines[:2] == ["they differ", ""]
+    header = next(line for line in lines if line.endswith("in B"))
+    row = lines[lines.index(header) + 1]
+    assert header.split() == ["change", "tensor", "type", "in", "A", "in", "B"] and row.count("float32") == 1
 
 
 def test_every_list_fits(tmp_path: Path) -> None:

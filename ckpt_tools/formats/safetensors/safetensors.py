@@ -193,7 +193,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if isinstance(crc, str):
         yield from _checksum(source, anatomy, crc, header.byte(header.texts["crc_num"][1]))
     else:
-        yield finding("not-checksummed", "the format has no checksum, and MindSpore's crc_num is not there")
+        yield finding("not-checksummed", "the format has no checksum, and none was added to it")
     if anatomy.sums:
         header.free = [span for span in header.free if not span.summed]
     else:

@@ -79,5 +79,5 @@ function regionTable(strip) {
   const rows = strip.regions.map(([offset, length, what, guard]) => element("tr", {}, element("td", { class: "number" }, count(offset)), element("td", { class: "number" }, count(length)), element("td", {}, printable(what)), element("td", {}, guard)));
   const omitted = strip.regions_omitted ? element("p", { class: "quiet" }, "Of " + count(strip.regions_omitted + strip.regions.length) + " ranges, neighbours that are short are joined here.") : null;
   return element("details", { class: "only-screen" }, element("summary", {}, "All " + plural(strip.regions.length, "range") + " as a table"), omitted,
-    element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ["offset", "bytes", "what they are", "protected by"].map((text, i) => element("th", { class: i < 2 ? "number" : null, scope: "col" }, text)))), element("tbody", {}, rows))));
+    scrolling("Ranges of bytes", element("table", {}, element("thead", {}, element("tr", {}, ["offset", "bytes", "what they are", "protected by"].map((text, i) => element("th", { class: i < 2 ? "number" : null, scope: "col" }, text)))), element("tbody", {}, rows))));
 }

@@ -67,3 +67,8 @@ function findingList(found, omitted, root) {
     omitted ? element("p", { class: "quiet" }, "and " + plural(omitted, "more finding")) : null,
   ];
 }
+
+// What may be wider than the screen: a keyboard reaches it, and moves it sideways.
+function scrolling(label, ...inside) {
+  return element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": label }, ...inside);
+}

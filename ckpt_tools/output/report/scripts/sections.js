@@ -108,7 +108,7 @@ function trackersSection(doc) {
     const truth = wrong.length ? badge("suspect", wrong[0].code) : named && ["broken", "unknown"].includes(named.verdict) ? badge(named.verdict, "names what is " + (named.verdict === "broken" ? "damaged" : "not looked at")) : named ? badge("ok", "true") : badge("unknown", "names nothing here");
     return element("tr", {}, element("td", { class: "path" }, below(one.path, doc.roots[0])), element("td", {}, one.says === null ? "nothing readable" : printable(one.says)), element("td", { class: "nowrap" }, truth), element("td", {}, wrong.length ? printable(wrong[0].message) : named ? "it names " + printable(named.label) : ""));
   });
-  return card("trackers", "Trackers", "The files that name the latest checkpoint, which frameworks follow without asking.", element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ["Tracker", "Says", "Truth", "Because"].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows))));
+  return card("trackers", "Trackers", "The files that name the latest checkpoint, which frameworks follow without asking.", scrolling("Trackers", element("table", {}, element("thead", {}, element("tr", {}, ["Tracker", "Says", "Truth", "Because"].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows))));
 }
 
 function coverageSection(doc) {
@@ -118,7 +118,7 @@ function coverageSection(doc) {
     return element("tr", {}, element("td", { class: "nowrap" }, printable(one.format || "not recognised")), element("td", { class: "number" }, count(one.files)), element("td", { class: "number" }, bytes(one.bytes)),
       element("td", {}, element("div", { class: "meter" }, stack([["checksum-fill", part, "under a checksum"], ["unprotected-fill", 1 - part, "not"]], percent(part) + " under checksums"), element("span", { class: "quiet" }, percent(part)))));
   });
-  return card("coverage", "Coverage", "Which share of the bytes a stored checksum protects. In the rest a flipped bit cannot be seen, unless 'ckpt seal' has sworn to it.", element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Format"), element("th", { scope: "col", class: "number" }, "Files"), element("th", { scope: "col", class: "number" }, "Bytes"), element("th", { scope: "col" }, "Under checksums"))), element("tbody", {}, rows))));
+  return card("coverage", "Coverage", "Which share of the bytes a stored checksum protects. In the rest a flipped bit cannot be seen, unless 'ckpt seal' has sworn to it.", scrolling("Coverage", element("table", {}, element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Format"), element("th", { scope: "col", class: "number" }, "Files"), element("th", { scope: "col", class: "number" }, "Bytes"), element("th", { scope: "col" }, "Under checksums"))), element("tbody", {}, rows))));
 }
 
 function tensorsSection(doc) {
@@ -156,5 +156,9 @@ function histogram(one) {
     bars.push(element("span", { css: { height: n ? Math.max(8, (100 * Math.log1p(n)) / Math.log1p(most)) + "%" : "0" } }));
   }
   const words = "from 2^" + first + " to 2^" + (last + apart) + ", most at 2^" + rows.find(([, n]) => n === most)[0];
-  return element("div", { class: "magnitudes" }, element("div", { class: "bars", role: "img", "aria-label": "Magnitudes " + words, title: words }, bars), element("span", { class: "quiet" }, "2^" + first + " … 2^" + (last + apart)));
+  return element("div", { class: "magnitudes" }, element("div", { class: "bars", role: "img", "aria-label": "Magnitudes " + words, title: words }, bars), element("span", { class: "quiet" }, ofTwo(first) + " … " + ofTwo(last + apart)));
+}
+
+function ofTwo(power) {
+  return "2" + String(power).replace(/./g, (sign) => (sign === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign]));
 }

@@ -16,7 +16,7 @@ class Table {
     this.after = button("Next", () => this.go(1));
     this.heads = columns.map((column) => this.head(column));
     this.box = element("div", { class: "table-box" },
-      element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": options.label }, element("table", {}, element("thead", {}, element("tr", {}, this.heads)), this.body)),
+      scrolling(options.label, element("table", {}, element("thead", {}, element("tr", {}, this.heads)), this.body)),
       element("div", { class: "pager" }, this.said, element("span", { class: "controls" }, this.before, this.after)), this.cut);
     this.box.style.display = "grid";
     this.box.style.gap = ".7rem";
