@@ -16,6 +16,7 @@ from ckpt_tools.cli import candidates, dispatch, pages
 from ckpt_tools.cli.command import COMMANDS, Command
 from ckpt_tools.cli.hook_install import snippets
 from ckpt_tools.findings import CODES
+from ckpt_tools.formats.named import NAMED
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
@@ -28,6 +29,7 @@ LISTS: dict[str, dict[str, str]] = {
     "LEVEL": {str(level): "" for level in Level},
     "KIND": {str(kind): "" for kind in Kind},
     "LAYOUT": {names.name: "" for names in BUILT_IN.names},
+    "FORMAT": {one.name: "" for one in NAMED},
     "CODE": {code.id: code.title for code in sorted(CODES.values())},
     "[WHAT]": {one.name: one.about for one in snippets().values()},
     "SHELL": dict.fromkeys(candidates.SHELLS, ""),

@@ -86,6 +86,7 @@ def test_words_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert offered("ver") == ["words", "verify"]
     assert offered("--v") == ["words", "--version"]
     assert offered("explain", "") == ["words", *sorted(CODES)]
+    assert offered("formats", "torch_") == ["words", "torch_zip", "torch_legacy", "torch_tar"]
     assert offered("verify", "--level", "") == ["words", *map(str, Level)]
     assert offered("verify", "--level=st") == ["words", "--level=structure"]
     assert offered("plan", "--layout", "")[1:] == [names.name for names in BUILT_IN.names]
