@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools.model.finding import Finding, Severity
@@ -61,8 +63,8 @@ CODES: dict[str, Code] = {
         Code("duplicate-key", W, "a name occurs twice in a JSON object, an archive or a pickled dict; readers differ in which one they take", "find out who edited the file"),
         Code("unsafe-pickle", E, "loading this pickle would call code that no checkpoint needs", "do not load this file; find out where it comes from"),
         Code("unread-pickle", W, "a pickle was not read to its end, so nobody knows what loading it would call", "a pickle of this size is no framework's: find out where it comes from; report it if it is legitimate"),
-        Code("suspect-call", W, "loading the pickle calls what no known framework writes", "if it is your own code, say --trust-global 'mycompany.*'; else load it with weights_only=True, or not at all"),
-        Code("unknown-global", W, "a pickle that its framework loads without asking names what no known framework writes", "if it is your own code, say --trust-global 'mycompany.*'; else do not load this file"),
+        Code("suspect-call", W, "loading the pickle calls what ckpt does not know", "if it is your own code, say --trust-global 'mycompany.*'; else load it with weights_only=True, or not at all"),
+        Code("unknown-global", W, "a pickle that its framework loads without asking names what ckpt does not know", "if it is your own code, say --trust-global 'mycompany.*'; else do not load this file"),
         Code("needs-trust", N, "the pickle names classes outside torch's weights_only allow-list", "load it with weights_only=False only if you trust its writer"),
         Code("seal-mismatch", E, "the file is not the one that was sealed", "restore this file from a replica or a backup; where it was written anew on purpose, seal it again with 'ckpt seal --again CHECKPOINT'"),
         Code("seal-missing", E, "a file that was sealed is not there", "restore it; where it was removed on purpose, seal the checkpoint again with 'ckpt seal --again CHECKPOINT'"),
@@ -83,7 +85,7 @@ CODES: dict[str, Code] = {
         Code("needs-key", N, "the file is encrypted; only its framing was checked", "verify it where the key is at hand"),
         Code("wrong-key", W, "the key that was given does not decrypt the file; only its framing was checked", "give the key that the file was saved with"),
         Code("below-level", W, "files were not looked at as deeply as --level asks", "this version cannot look deeper into them; --level content says what it can"),
-        Code("budget-spent", W, "the time given by --budget was over before all files to load were read as deeply as --level asks", "give more time, or run 'ckpt verify' before: what it saw is not read again"),
+        Code("budget-spent", W, "the time given by --budget was over before all files to load were read as deeply as --level asks", "give more time, or run 'ckpt verify ROOT' before: what it saw is not read again"),
         Code("needs-extra", N, "an optional package is needed to look deeper", "install it where ckpt runs, then verify again"),
         Code("load-failed", E, "the framework's own loader cannot load the file", _RESTORE),
         Code("not-loaded", W, "the framework's loader refused the file or was stopped, so it proved nothing", "a refused class is no damage: its own framework may load it with weights_only=False, if you trust its writer"),
@@ -102,9 +104,9 @@ CODES: dict[str, Code] = {
         Code("path-escape", E, "a path inside the checkpoint leaves its directory", "do not load this checkpoint"),
         # one checkpoint
         Code("same-content", E, "the file is byte for byte that of another step or rank", "it was copied over the right one: restore that"),
-        Code("missing-rank", E, "a rank or shard of the checkpoint has no file", "the save was cut short, or the disk of the node that holds the file is not mounted here"),
+        Code("missing-rank", E, "a rank or shard of the checkpoint has no file", "bring it back, or mount the disk of the node that holds it; else the save was cut short"),
         Code("on-other-node", E, "a file that this node's ranks need lies on another node's disk", "bring it here with --transfer COMMAND, or share the disk"),
-        Code("missing-part", E, "a file that every checkpoint of this layout has is absent", "the save was cut short, or the file was removed"),
+        Code("missing-part", E, "a file that every checkpoint of this layout has is absent", "bring it back from a copy of the same save, if it was removed; else the save was cut short"),
         Code("missing-key", E, "an entry that --require asks for is not in the file", "drop --require, or resume from a checkpoint that has it"),
         Code("step-mismatch", E, "name, directory and content disagree on the step", "the file belongs to another step: restore the right one"),
         Code("epoch-mismatch", E, "name and content disagree on the epoch", "the file belongs to another epoch: restore the right one"),
@@ -131,7 +133,7 @@ CODES: dict[str, Code] = {
         Code("set-aside", N, "a copy that somebody made by hand is no candidate", "to resume from it, name it: ckpt plan PATH; to be rid of it, move it away from the run"),
         Code("in-quarantine", N, "what ckpt put into quarantine is no candidate, and exists all the same", "to bring it back: ckpt quarantine --restore PATH; where nothing else is left, a job does not start from nothing"),
         Code("repaired-unwitnessed", W, "a flipped bit was repaired by the CRC that told it, and nothing else proves that it was that bit", "compare it with a copy (ckpt repair --from DIR), or seal it ('ckpt seal CHECKPOINT') to accept it as it is"),
-        Code("restart-loop", W, "several starts in a row resumed from the same checkpoint, and none has saved a later one", "look at how those jobs ended before starting it once more: 'ckpt plan --history' lists them"),
+        Code("restart-loop", W, "several starts in a row resumed from the same checkpoint, and none has saved a later one", "look at how those jobs ended before starting it once more: 'ckpt plan ROOT --history' lists them"),
         Code("versions-kept", N, "what is deleted stays as an older version", "a lifecycle rule of the bucket removes versions that are no longer current, and their costs"),
         Code("passed-over", N, "a file or checkpoint that is no older than the choice is called the best or an export, or holds no later training state", "to resume from it, name it: ckpt plan PATH"),
         Code("parallel-sizes", W, "the parallel sizes in the files contradict each other or the names on disk", "complete names go first; say --tp, --pp and --world-size if they are wrong"),
@@ -139,10 +141,10 @@ CODES: dict[str, Code] = {
         Code("not-inspected", W, "a path that was named holds no checkpoint file that ckpt knows", "check the path; 'ckpt formats' and 'ckpt layouts' list what is known"),
         Code("broken-plugin", W, "an installed plug-in cannot be used, so what only it knows is not recognised", "mend or remove the package that is named, or say --no-plugins"),
         Code("another-writer", W, "something else wrote in the run while ckpt looked at it", "a process that a killed launcher left behind, or a second job: end it before this one starts, or the saves of both mix"),
-        Code("missing-run", W, "the run that was asked for does not exist, which --allow-missing takes for a first launch", "check its spelling: 'ckpt ls' names the runs"),
+        Code("missing-run", W, "the run that was asked for does not exist, which --allow-missing takes for a first launch", "check its spelling: 'ckpt ls ROOT' names the runs"),
         Code("missing-root", W, "ROOT does not exist, which --allow-missing takes for a first launch", "check the spelling of ROOT and that its file system is mounted"),
         Code("fault-rank", E, "the file was written by a device that had already failed", "a replica's file is needed instead"),
-        Code("attempts-exhausted", E, "more checkpoints exist, but --max-attempts stopped the search", "raise --max-attempts, or run 'ckpt verify' to see the damage"),
+        Code("attempts-exhausted", E, "more checkpoints exist, but --max-attempts stopped the search", "raise --max-attempts, or run 'ckpt verify ROOT' to see the damage"),
         Code("extra-file", W, "a rank has a second file in the same checkpoint", "find out which of the two belongs there; the plan takes the one that agrees with the others"),
     )
 }
@@ -174,3 +176,13 @@ def finding(
         ranks,
         follows,
     )
+
+
+def filled(hint: str, path: str, root: str) -> str:
+    """A hint whose PATH and ROOT are those that it is about, so that a command in it can be pasted; an empty
+    one leaves the word.
+    """
+    for word, known in (("PATH", path), ("ROOT", root)):
+        if known and word in hint:
+            hint = re.sub(rf"\b{word}\b", lambda _, known=known: quote(known), hint)  # type: ignore[misc]
+    return hint

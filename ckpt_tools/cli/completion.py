@@ -22,7 +22,7 @@ def completion(
     most, of a store for two.
     """
     try:
-        parsers.word(shell, SHELLS)
+        parsers.word(shell, tuple(SHELLS))
     except ValueError as e:
         raise UsageError(f"there is no completion for it: {e}") from e
     console.out(script(shell))

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.output.words import filled, printable
+from ckpt_tools.output.words import printable
 
 
 def out(text: str, file: str | None = None) -> None:
@@ -82,6 +82,8 @@ def _fitting(line: str) -> list[str]:
 
 def findings(found: Iterable[Finding], root: str = "") -> None:
     """Findings as single lines on stderr, what to do about several of them below the last."""
+    from ckpt_tools.findings import filled
+
     listed = list(found)
     hints = ["" if f.severity is Severity.NOTE else filled(f.hint, f.path, root) for f in listed]
     last = {hint: i for i, hint in enumerate(hints)}

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
+from ckpt_tools.findings import filled
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import frozen
-from ckpt_tools.output.words import filled, printable
+from ckpt_tools.output.words import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

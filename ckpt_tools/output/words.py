@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from shlex import quote
 
 # Control characters, line separators, marks that reorder text (they make one name look like another) and
 # undecodable bytes.
@@ -21,16 +20,6 @@ def _escape(point: int) -> str:
     if 0xDC80 <= point <= 0xDCFF:  # a byte that the file system's encoding could not decode
         return f"\\x{point - 0xDC00:02x}"
     return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}"
-
-
-def filled(hint: str, path: str, root: str) -> str:
-    """A hint whose PATH and ROOT are those that it is about, so that a command in it can be pasted; an empty
-    one leaves the word.
-    """
-    for word, known in (("PATH", path), ("ROOT", root)):
-        if known and word in hint:
-            hint = re.sub(rf"\b{word}\b", lambda _, known=known: quote(known), hint)  # type: ignore[misc]
-    return hint
 
 
 def size(nbytes: float) -> str:

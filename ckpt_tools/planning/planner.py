@@ -22,7 +22,7 @@ from ckpt_tools.errors import (
     NotRecognised,
     UsageError,
 )
-from ckpt_tools.findings import finding
+from ckpt_tools.findings import filled, finding
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
@@ -280,7 +280,9 @@ class Planner(Candidates):
                 read = "the one checkpoint that was read is not usable"
             text = f"{read}; --max-attempts {self.selection.max_attempts} stopped the search"
             f = finding("attempts-exhausted", text, path=self.root)
-            return NoneUsable(text, f.hint, plan=replace(plan, warnings=(*plan.warnings, f)))
+            return NoneUsable(
+                text, filled(f.hint, f.path, self.root), plan=replace(plan, warnings=(*plan.warnings, f))
+            )
         errors = (f for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR)
         reasons = "; ".join(dict.fromkeys(f.code for f in errors))
         if self.selection.no_fallback:
@@ -294,7 +296,7 @@ class Planner(Candidates):
         errors = [f for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR]
         first = next((f for f in errors if not f.follows), errors[0]) if errors else None
         look = f"'ckpt verify {quote(self.root)}' shows all damage"
-        return f"{first.hint}; {look}" if first and first.hint else look
+        return f"{filled(first.hint, first.path, self.root)}; {look}" if first and first.hint else look
 
     def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
         """The plan that loads ``c``, which is the choice as this machine has found it.

@@ -55,7 +55,7 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     },
     "smaller": {"plan": (2, ("saved by 2 ranks, to be loaded by 8", "start with the saved world size"))},
     "unknown-code": {
-        "plan": (2, ("mycompany.models.Config, which no known framework writes", "--trust-global 'mycompany.*'", "--exclude epoch=1-step=16.ckpt")),
+        "plan": (2, ("mycompany.models.Config, which ckpt does not know", "--trust-global 'mycompany.*'", "--exclude epoch=1-step=16.ckpt")),
     },
     "pointers": {
         "verify": (1, ("and 7 more", "it is a Git LFS pointer for 4,976,698,672 bytes, not the data", "git lfs pull --include optimizer.pt")),

@@ -137,7 +137,9 @@ WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/release.yml
 def test_actions_are_those_that_were_looked_at() -> None:
     """Whoever may move a tag could put other code behind it."""
     files = [*(ROOT / ".github/workflows").glob("*.yml"), ROOT / "action.yml"]
-    used = [line.partition("uses: ")[2] for f in files for line in f.read_text().splitlines() if "uses: " in line]
+    used = [
+        line.partition("uses: ")[2] for f in files for line in f.read_text().splitlines() if "uses: " in line
+    ]
     assert len(used) > 20
     assert [one for one in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", one)] == []
     assert len(set(used)) == len({one.partition("@")[0] for one in used}), "one version of each"

@@ -23,13 +23,13 @@ def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
     for u in called[:_MOST]:
         yield finding(
             "suspect-call",
-            f"loading the pickle calls {u.name[:120]}, which no known framework writes",
+            f"loading the pickle calls {u.name[:120]}, which ckpt does not know",
             offset=u.offset,
         )
     if len(called) > _MOST:
         yield finding(
             "suspect-call",
-            f"loading the pickle calls {len(called) - _MOST:,} more that no known framework writes",
+            f"loading the pickle calls {len(called) - _MOST:,} more that ckpt does not know",
             offset=called[_MOST].offset,
         )
 
@@ -41,7 +41,7 @@ def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
     for u in named[:_MOST]:
         how = "calls" if u.called else "imports"
         text = (
-            f"loading the pickle {how} {u.name[:120]}, which no known framework writes, and its framework"
+            f"loading the pickle {how} {u.name[:120]}, which ckpt does not know, and its framework"
             " loads it without asking"
         )
         yield finding(
@@ -53,7 +53,7 @@ def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
     if len(named) > _MOST:
         yield finding(
             "unknown-global",
-            f"{len(named) - _MOST:,} more that no known framework writes",
+            f"{len(named) - _MOST:,} more that ckpt does not know",
             offset=named[_MOST].offset,
         )
 
@@ -91,7 +91,7 @@ def question(path: str, left: Sequence[Unlisted], aside: str) -> tuple[str, str]
     some = ", ".join(u.name[:120] for u in left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
     patterns = " ".join(f"{_FLAG} {quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
     text = (
-        f"{path} names {some}, which no known framework writes; its framework unpickles the file without"
+        f"{path} names {some}, which ckpt does not know; its framework unpickles the file without"
         " asking, and runs what it names"
     )
     hint = f"if that is your own code, say {patterns}; if not, do not load the file"
