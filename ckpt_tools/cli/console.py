@@ -9,7 +9,7 @@ from typing import TextIO
 
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.output.words import printable
+from ckpt_tools.output.words import printable, wrapped
 
 
 def out(text: str, file: str | None = None) -> None:
@@ -75,9 +75,7 @@ def _fitting(line: str) -> list[str]:
         columns = max(40, os.get_terminal_size(sys.stderr.fileno()).columns)
     except (OSError, ValueError):
         return [line]
-    from textwrap import wrap
-
-    return wrap(line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) or [""]
+    return wrapped(line, columns, rest="  ") or [""]
 
 
 def findings(found: Iterable[Finding], root: str = "") -> None:

@@ -13,7 +13,7 @@ from ckpt_tools.findings import filled
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import frozen
-from ckpt_tools.output.words import printable
+from ckpt_tools.output.words import printable, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -210,18 +210,9 @@ def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
     """
     if width is None or len(line) <= width:
         return [line]
-    from textwrap import wrap
-
     first = " " * (len(line) - len(line.lstrip()))
     rest = first + " " * (hang if first else 0)
-    return wrap(
-        line.strip(),
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrapped(line.strip(), width, first, rest)
 
 
 def _folded(findings: Sequence[Finding], root: str, verbose: bool) -> list[tuple[str, str, str, str]]:

@@ -22,6 +22,28 @@ def _escape(point: int) -> str:
     return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}"
 
 
+_PASTED = re.compile(
+    r"'ckpt [^']*'|(?:mkdir(?: -p)?|git lfs pull --include|git annex get) \S+|--[a-z][a-z-]* '[^']*'"
+)
+"""What is copied from a message, and must not be broken."""
+
+
+def wrapped(line: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    """A line as several that fit, begun with ``first`` and ``rest``; no word is cut, and no command."""
+    from textwrap import wrap
+
+    held = _PASTED.sub(lambda m: m[0].replace(" ", "\0"), line)  # printable() leaves no \0
+    lines = wrap(
+        held,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [one.replace("\0", " ") for one in lines]
+
+
 def size(nbytes: float) -> str:
     """``1.4 GiB``."""
     if nbytes < 0:

@@ -17,6 +17,7 @@ from run_helpers import CKPT, CLEAN, ckpt
 from ckpt_tools.cli.dispatch import WITHIN, parameters
 from ckpt_tools.errors import BY_EXIT_CODE
 from ckpt_tools.findings import CODES
+from ckpt_tools.output.words import wrapped
 
 SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     "truncated": {
@@ -121,6 +122,17 @@ def test_a_root_that_was_created_by_hand_is_a_first_launch(tmp_path: Path) -> No
     night.tree(tmp_path)
     follow(asked(night, tmp_path, "plan")[1], tmp_path)
     assert asked(night, tmp_path, "plan", "--allow-none")[0] == 0
+
+
+@pytest.mark.parametrize("width", range(40, 100, 7))
+def test_what_is_pasted_is_never_broken(width: int) -> None:
+    pasted = (
+        "'ckpt verify /data/runs/a run of ours/llama'", "mkdir -p /data/runs/llama", "--trust-global 'mine.*'",
+        "git lfs pull --include model-00001-of-00002.safetensors", "'ckpt ls --tree /data/x'",
+    )  # fmt: skip
+    lines = wrapped(f"say {' or, once all is there, '.join(pasted)} and go on", width, rest="  ")
+    assert all(any(command in line for line in lines) for command in pasted)
+    assert all(len(line) <= width or line.strip() in (*pasted, *(f"{p}," for p in pasted)) for line in lines)
 
 
 HINTS = [c.hint for c in CODES.values()] + [e.hint for e in BY_EXIT_CODE.values()]
