@@ -325,7 +325,9 @@ def test_a_file_that_changes_meanwhile_is_told(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", [*GOOD, *TREES, DEMO], ids=lambda p: "-".join(p.parts[-3:]))
-@pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
+@pytest.mark.parametrize(
+    "level", [pytest.param(Level.STRUCTURE, marks=pytest.mark.exhaustive), Level.CONTENT]
+)
 def test_a_copy_is_the_same(what, level, tmp_path):
     result = diff(str(what), str(copy(what, tmp_path / "copy" / what.name)), level)
     assert not result.differs

@@ -105,11 +105,10 @@ def test_every_changed_bit_of_what_is_sealed_is_seen(case: Path) -> None:
         named = sealed_files(done, root)
         for path in sorted(named):
             whole, times = path.read_bytes(), path.stat()
-            for _ in range(2):
-                at, bit = chance.randrange(len(whole)), chance.randrange(8)
-                path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
-                os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-                assert str(path) in broken(root), (path, at, bit)
+            at, bit = chance.randrange(len(whole)), chance.randrange(8)
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+            assert str(path) in broken(root), (path, at, bit)
             path.write_bytes(whole)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         assert broken(root) == before
