@@ -122,8 +122,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """With ``-n auto`` as many workers as CPUs, and one more where Slurm and others are waited for, since a
-    CPU would wait with them. Each has a stretch of neighbours, which share what they start, and takes over
+    """With ``-n auto`` as many workers as CPUs, and two more where Slurm and others are waited for, since CPUs
+    would wait with them. Each has a stretch of neighbours, which share what they start, and takes over
     tests of another one when it has none left.
     """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
@@ -132,7 +132,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         config.option.dist = "worksteal"
     from ckpt_tools.storage.cpus import usable
 
-    return usable() + (not leaves_out(config, "cluster"))
+    return usable() + 2 * (not leaves_out(config, "cluster"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
