@@ -68,6 +68,10 @@ def _own_pieces() -> Iterator[Piece]:
     torch, described = partial(Piece, formats=TORCH, shared=True), partial(Piece, shared=True, companion=True)
     yield Piece("state", "state", f"{HOME}/trainer_state.json", ("json_member",), shared=True)
     yield from model_pieces(HOME)
+    for number, role in (("0", "model"), ("{layer}", "module")):  # sentence-transformers: one for each module
+        for end, formats in (("model.safetensors", ST), ("pytorch_model.bin", TORCH)):
+            below = f"{HOME}/{number}_{{name}}/{end}"
+            yield Piece(f"{role}_{end.partition('.')[0]}", role, below, formats, shared=True, companion=True)
     yield torch("optimizer", "optimizer", f"{HOME}/optimizer.pt")
     # with FSDP; Accelerate, too, saves optimizer.bin and scaler.pt into a checkpoint-N of its own
     yield torch("optimizer_bin", "optimizer", f"{HOME}/optimizer.bin", companion=True)

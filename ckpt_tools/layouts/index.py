@@ -305,9 +305,15 @@ hf_trainer hf-trainer note:dlrover_latest.txt
     adapter_index:adapter_model.safetensors.index.json bin:pytorch_model.bin
     bin_shard:pytorch_model-{shard:05d}-of-{of:05d}.bin bin_index:pytorch_model.bin.index.json
     adapter_bin:adapter_model.bin adapter_bin_shard:adapter_model-{shard:05d}-of-{of:05d}.bin
-    adapter_bin_index:adapter_model.bin.index.json optimizer:optimizer.pt optimizer_bin:optimizer.bin
-    scheduler:scheduler.pt scaler:scaler.pt rng:rng_state.pth rng_rank:rng_state_{rank}.pth
-    args:training_args.bin config:config.json adapter_config:adapter_config.json
+    adapter_bin_index:adapter_model.bin.index.json
+  checkpoint-{step}/0_{name}/
+    model_model:model.safetensors model_pytorch_model:pytorch_model.bin
+  checkpoint-{step}/{layer}_{name}/
+    module_model:model.safetensors module_pytorch_model:pytorch_model.bin
+  checkpoint-{step}/
+    optimizer:optimizer.pt optimizer_bin:optimizer.bin scheduler:scheduler.pt scaler:scaler.pt
+    rng:rng_state.pth rng_rank:rng_state_{rank}.pth args:training_args.bin config:config.json
+    adapter_config:adapter_config.json
     tokenizer:<generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config>.json
   tmp-checkpoint-{step}/
     tmp:{name}

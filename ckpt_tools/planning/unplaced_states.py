@@ -53,8 +53,7 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     narrowed = (asked.layout, asked.prefix, asked.max_step, asked.kind)
     if narrowed != (None,) * 4 or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
         return
-    if (path := _state_left_out(s, c)) is not None:
-        raise _less_than_is_there(s, c, path)
+    yield from _left_out(s, c)
     above = c.parts[0].base if asked.run is not None else s.root
     newer = sorted((*_saved_after(s, c, above), *_renamed(s, c, above)), key=lambda f: -f.mtime_ns)
     others = list[str]()
@@ -74,23 +73,29 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     yield from _without_training_state(others, above, c)
 
 
-def _state_left_out(s: Session, c: Checkpoint) -> str | None:
-    """A file in the directory of the choice, or below it, that its layout does not load: with an optimizer's
-    state in it, of a checkpoint of another framework whose directory was renamed; or, where nothing but names
-    tells the layout, any file of a checkpoint that it does not expect there, in this save or in its siblings.
+def _left_out(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Files in the directory of the choice, or below it, that its layout does not load: what is damaged.
+
+    Raises UsageError for one with an optimizer's state in it, of a checkpoint of another framework whose
+    directory was renamed; and, where nothing but names tells the layout, for any file of a checkpoint that it
+    does not expect there, in this save or in its siblings.
     """
     guessed = any(s.layouts.piece_of(p).generic for p in c.parts)
     ours = [p for p in s.parts if (p.layout, p.run) == (c.layout, c.run)] if guessed else c.parts
     homes = tuple({f"{p.home}/" for p in ours if p.home})
     beside = [f for f in s.found.bare if f.size > 0 and f.path.startswith(homes)]
     explained = set(s.indexes.members({p.path for p in s.parts})) if beside else set[str]()
+    damaged = list[str]()
     for file in beside[:_MOST]:
         if file.path in explained:
             continue
         report, anatomy = s.inspect(file.path, Level.STRUCTURE)
         if _is_training_state(report, anatomy) or (guessed and _of_a_save(file.path, report)):
-            return file.path
-    return None
+            raise _less_than_is_there(s, c, file.path)
+        if report.verdict is Verdict.BROKEN and _of_a_save(file.path, report):
+            damaged.append(file.path)
+    why = f"it lies below {c.path}, is damaged, and is no file that the layout {c.layout} loads"
+    yield from (finding("passed-over", why, path=p, severity=Severity.WARNING) for p in damaged[:_NAMED])
 
 
 def _of_a_save(path: str, report: Report) -> bool:
