@@ -16,7 +16,7 @@ from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
 from ckpt_tools.formats.named import MANIFESTS
 from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
-from ckpt_tools.model.report import Level, Region, Report
+from ckpt_tools.model.report import NO_METADATA, Level, Region, Report
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import OpenFile, ShortRead, Stopped, opened
 from ckpt_tools.storage.retry import is_link
@@ -332,7 +332,7 @@ def _report(of: Inspection, size: int, found: list[Finding], source: OpenFile | 
         verdict=Verdict.UNKNOWN if any(f.code in _BLIND for f in found) else worst(found),
         level=of.reached,
         coverage=min(round(protected / size, 6), 1.0) if size > 0 else 0.0,
-        metadata=anatomy.metadata,
+        metadata=anatomy.metadata or NO_METADATA,
         findings=tuple(found),
         signature=signature(anatomy.tensors),
         tensors=len(anatomy.tensors),

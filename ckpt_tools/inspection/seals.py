@@ -217,7 +217,8 @@ class Seals:
             else:
                 present.append(path)
                 self._note(path, _Said(known, file))
-        self.findings[known.path] += _escapes(outside)
+        if outside:
+            self.findings[known.path] += _escapes(outside)
         beside = [p for name in known.seal.beside if (p := inside(known.base, name)) and self._there(p)]
         if absent:
             self.absent.add(known.path)

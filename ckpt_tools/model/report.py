@@ -13,6 +13,7 @@ from ckpt_tools.model.tensor import Stats
 
 Scalar = int | float | str | bool | None
 """A plain value found in a checkpoint's metadata."""
+NO_METADATA: Mapping[str, Scalar] = {}
 
 
 class Level(IntEnum):
@@ -80,7 +81,7 @@ class Report:
     verdict: Verdict
     level: Level
     coverage: float = 0.0
-    metadata: Mapping[str, Scalar] = field(default_factory=dict)
+    metadata: Mapping[str, Scalar] = field(default_factory=lambda: NO_METADATA)
     findings: tuple[Finding, ...] = ()
     signature: str = ""
     tensors: int = 0

@@ -58,7 +58,7 @@ def prefetch(
         _by_engine(s, engine, parts, level, bare) if engine else _by_processes(s, parts, level, bare)
     ):
         s.reader.prefetched[request.path] = level, seen
-        if (part := by_path.get(request.path)) is not None:
+        if (part := by_path.pop(request.path, None)) is not None:
             s.report(part, level)
 
 
@@ -66,7 +66,8 @@ def requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> 
     """The files that must be opened for reports at ``level``: those of the parts and, after them, the bare
     ones.
     """
-    out = {p.path: _request(s, p, level) for p in parts if _goes_deeper(s, p, level)}
+    of_parts = (_request(s, p, level) for p in parts if _goes_deeper(s, p, level))
+    out = {r.path: r for r in of_parts}
     for path, size, mtime_ns, findings in s.found.bare if bare else ():
         if (
             path not in out
@@ -176,7 +177,7 @@ def _is_for_processes(request: Request) -> bool:
 
 
 def _read_by_processes(
-    s: Session, small: Sequence[Request], level: Level, jobs: int
+    s: Session, small: list[Request], level: Level, jobs: int
 ) -> Iterator[tuple[Request, Seen]]:
     import json  # noqa: F401 - before the processes are made, which all need it
 
@@ -186,9 +187,9 @@ def _read_by_processes(
 
 
 def _read_by(
-    run: Run, s: Session, small: Sequence[Request], level: Level, jobs: int
+    run: Run, s: Session, small: list[Request], level: Level, jobs: int
 ) -> Iterator[tuple[Request, Seen]]:
-    reader, deep = s.reader, level > Level.STRUCTURE
+    reader, deep, done = s.reader, level > Level.STRUCTURE, Request("", 0, 0, level)
 
     def answer(i: int) -> bytes:
         return inspect_file(small[i], s.options.require, key=reader.key, io=reader.io).encode()
@@ -202,10 +203,11 @@ def _read_by(
         for i, data in run(len(small), jobs, answer, beat):
             made = Answer.decode(data)
             count(made.bytes_read)
-            reader.opened(small[i].path)
+            request, small[i] = small[i], done  # 100,000 take as much memory as their reports
+            reader.opened(request.path)
             reader.progress(made.bytes_read)
-            if (seen := _seen(small[i].path, made)) is not None:
-                yield small[i], seen
+            if (seen := _seen(request.path, made)) is not None:
+                yield request, seen
     except Stopped:  # what nobody has read is told as such
         return
 

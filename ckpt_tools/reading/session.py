@@ -182,12 +182,12 @@ class Session:
         """
         have = self.reports.get(part.path)
         if have is None and (have := _from_listing(part, self.layouts.piece_of(part), level)) is not None:
-            self.reports[part.path] = have
+            self.reports[have.path] = have
         if have is None or self._goes_deeper(have, level):
             new = self._read_part(part, level)
             if new is None:  # the budget is spent
                 return have or self.report(part, Level.STRUCTURE)
-            have = self.reports[part.path] = new
+            have = self.reports[new.path] = new  # a part makes its path anew each time
         if have.unlisted and self.layouts.piece_of(part).unasked:
             have = self.reports[part.path] = vouched(have, self.options.trust_global, unasked=True)
         if level > Level.STRUCTURE:

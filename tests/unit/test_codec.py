@@ -9,10 +9,10 @@ import pytest
 
 from ckpt_tools.findings import finding
 from ckpt_tools.model.codec import decode, decode_object, encode, encode_object
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import FileLoad
-from ckpt_tools.model.report import Level
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Box
 
 PART = Part("/a", "toy", "model", "model", "/run", "/run", kind=Kind.BEST, rank=3, coords=(("tp", 1),))
@@ -86,3 +86,18 @@ def test_metadata_keeps_the_type_of_each_scalar() -> None:
     values = {"a": True, "b": 1, "c": 1.0, "d": None, "e": "x", "f": -(1 << 4000)}
     back = decode(Mapping[str, int | float | str | bool | None], json.loads(json.dumps(encode(values))))
     assert back == values and [type(v) for v in back.values()] == [type(v) for v in values.values()]
+
+
+@pytest.mark.parametrize("metadata", [{}, {"step": 3, "args.lr_schedule": "cosine"}])
+def test_reports_share_their_texts(metadata: dict[str, int | str]) -> None:
+    """100,000 files of a checkpoint say the same words, and have as little metadata."""
+    sent = json.dumps(
+        encode(Report("/a/b", "toy", 1, Verdict.OK, Level.CONTENT, 1.0, metadata, signature="ab12"))
+    )
+    one, other = (decode(Report, json.loads(sent)) for _ in range(2))
+    assert (one.path, one.metadata) == ("/a/b", metadata)
+    for name in ("path", "format", "signature"):
+        assert getattr(one, name) is getattr(other, name)
+    for a, b in zip(one.metadata.items(), other.metadata.items(), strict=True):
+        assert a[0] is b[0] and a[1] is b[1]
+    assert metadata or one.metadata is other.metadata

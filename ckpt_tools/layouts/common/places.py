@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property, partial
+from sys import intern
 from typing import NamedTuple
 
 from ckpt_tools.layouts.common.layout import NUMBERS, Edges, Layout, Piece, Template, compile_template, edges
@@ -260,7 +261,8 @@ class Places(Sequence[Place]):
         if one.by is None:
             return Place(layout, piece, {}, self.path, here)
         names, depth = self.path.split("/"), one.by.depth
-        home = "/".join(names[: len(names) - depth + piece.home]) if piece.home else here
+        home = intern("/".join(names[: len(names) - depth + piece.home])) if piece.home else here
         # matched again rather than kept: many directories of a tree fit many templates
         m = one.by.pattern.fullmatch("/".join(names[-depth:]))
-        return Place(layout, piece, m.groupdict() if m else {}, "/".join(names[:-depth]), home)
+        base = intern("/".join(names[:-depth]))  # the same for every directory of a checkpoint
+        return Place(layout, piece, m.groupdict() if m else {}, base, home)
