@@ -8,6 +8,7 @@ from ckpt_tools.crosscheck.unfinished import TORN
 from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import finding
+from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.targets import Target
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -65,7 +66,11 @@ class Soundness:
         report = self.session.reports.get(path)
         if report is None or report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN):
             return []
-        return [replace(f, path=path) for f in report.findings if f.severity is not Severity.NOTE]
+        found = [f for f in report.findings if f.severity is not Severity.NOTE]
+        errors = {f.code for f in found if f.severity is Severity.ERROR}
+        if self.again and report.verdict is Verdict.BROKEN and errors == {CODE}:
+            return []
+        return [replace(f, path=path) for f in found]
 
     def _contradicted(self, target: Target) -> list[Finding]:
         """Files that an earlier seal names and that are gone; an earlier seal that cannot be used: what it

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 from fixture_trees import materialise
-from places import LAYOUT_TREES
+from places import FORMAT_FILES, LAYOUT_TREES
 from run_helpers import ckpt, megatron
 
 from ckpt_tools import Change, diff, guard
@@ -91,6 +91,26 @@ def test_what_no_longer_fits_is_not_sworn_to_again(tmp_path: Path) -> None:
     assert [one.state for one in done.checkpoints] == ["broken", "already"]
     assert [one.state for one in guard.seal(root, again=True).checkpoints] == ["sealed", "sealed"]
     assert "seal-mismatch" not in set().union(*codes(root).values())
+
+
+@pytest.mark.parametrize("fragments", [False, True])
+@pytest.mark.parametrize("flat", [False, True])
+def test_what_was_written_anew_with_another_size_is_sworn_to_again(
+    tmp_path: Path, flat: bool, fragments: bool
+) -> None:
+    """As the hint of seal-mismatch says."""
+    shorter, longer = (FORMAT_FILES / f"torch_zip/good/{name}" for name in ("args-dict.pt", "nested.pt"))
+    root = tmp_path if flat else tmp_path / "step_5"
+    root.mkdir(exist_ok=True)
+    path = root / "model_5.pt"
+    words = {"rank": 0, "world_size": 1} if fragments else {}
+    for body in (shorter, longer, shorter):
+        path.write_bytes(body.read_bytes())
+        done = guard.seal(root, again=True, settle=0, **words)
+        assert [one.state for one in done.checkpoints] == ["sealed"]
+        assert [f.report.verdict for f in verify(path, settle=0).files if f.report.path == str(path)] == [
+            "ok"
+        ]
 
 
 def test_a_broken_seal_is_a_warning_and_with_require_seal_an_error(tmp_path: Path) -> None:
