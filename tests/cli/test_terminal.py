@@ -30,6 +30,7 @@ from ckpt_tools.output import plan as plan_page
 from ckpt_tools.output import scan as scan_page
 from ckpt_tools.output import verification as verify_page
 from ckpt_tools.output.page import Page, View
+from ckpt_tools.output.words import wrapped
 
 NARROW = View(width=80)
 WHOLE = re.compile(r"^  (path|arguments|environment): ")
@@ -54,9 +55,9 @@ def terminal(*words: str, width: int = 80, cwd: Path | None = None) -> tuple[int
 
 
 def too_wide(text: str, width: int) -> list[str]:
-    """Lines that could have been broken between two words, and are wider all the same."""
+    """Lines that could have been broken between two words or commands, and are wider all the same."""
     lines = [line for line in text.splitlines() if not WHOLE.match(line)]
-    return [line for line in lines if len(line) > width and " " in line.strip()]
+    return [line for line in lines if len(line) > width and len(wrapped(line.strip(), 1)) > 1]
 
 
 def pages(root: Path, view: View) -> list[str]:

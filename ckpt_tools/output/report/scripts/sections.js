@@ -8,7 +8,7 @@ function fillHero(doc) {
   hero.classList.add(doc.next.verdict);
   const level = doc.level ? "verified to level " + doc.level : "not verified";
   document.getElementById("where").append(badge(doc.next.verdict, doc.starts.length ? READY[doc.next.verdict] : doc.next.verdict), ...doc.roots.slice(0, 4).map((root) => element("code", {}, printable(root))), doc.roots.length > 4 ? "and " + (doc.roots.length - 4) + " more" : "", element("span", {}, level + " · " + moment(doc.made_at)));
-  document.getElementById("sentence").textContent = printable(doc.next.sentence);
+  document.getElementById("sentence").replaceChildren(...wholeCodes(printable(doc.next.sentence)));
   if (doc.next.hint) hero.append(element("p", { class: "hint" }, printable(doc.next.hint)));
   if (doc.next.commands.length) hero.append(element("div", { class: "commands" }, doc.next.commands.map((one) => command(one.command, one.what))));
 }
@@ -161,4 +161,9 @@ function histogram(one) {
 
 function ofTwo(power) {
   return "2" + String(power).replace(/./g, (sign) => (sign === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign]));
+}
+
+// A sentence whose codes, such as crc-mismatch, are not broken at their hyphens; what is long may be broken anywhere.
+function wholeCodes(text) {
+  return text.split(/( )/).map((word) => (word.includes("-") && word.length < 30 ? element("span", { class: "whole" }, word) : word));
 }

@@ -156,7 +156,7 @@ function fileColumns(doc) {
     { name: "rank", title: "Rank", kind: "number", cell: (i) => (files.rank[i] === null ? files.place[i] || "–" : count(files.rank[i])), key: (i) => (files.rank[i] === null ? -1 : files.rank[i]) },
     { name: "size", title: "Size", kind: "number", cell: (i) => bytes(files.size[i]), key: (i) => files.size[i] },
     { name: "coverage", title: "Under checksums", kind: "number", cell: (i) => percent(files.coverage[i]), key: (i) => files.coverage[i] },
-    { name: "found", title: "Found", cell: (i) => files.codes[i] || "–", key: (i) => files.codes[i] || "~" },
+    { name: "found", title: "Found", cell: (i) => (files.codes[i] || "–").split(" ").join(", "), key: (i) => files.codes[i] || "~" },
   ];
 }
 
