@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,7 +24,7 @@ FEW = 50
 """Rows up to which a list is shown whole; beyond, only what needs attention, unless --verbose."""
 
 _ALIKE = 3
-"""Warnings or errors with the same words up to which each has a row."""
+"""Warnings or errors with the same words up to which each has a row, also where their files are listed."""
 _HINTS = 4
 """Different hints about one code, at most."""
 
@@ -123,13 +123,15 @@ class Page:
         if self.file.tell():
             self.text("")
 
-    def findings(self, findings: Sequence[Finding], root: str) -> None:
-        """A table of findings, below it what follows from them, and what to do about each code once."""
+    def findings(self, findings: Sequence[Finding], root: str, listed: Collection[str] = ()) -> None:
+        """A table of findings, below it what follows from them, and what to do about each code once.
+        ``listed`` are files that the page names already.
+        """
         if not findings:
             return
         findings = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
         self.gap()
-        rows = _folded([f for f in findings if not f.follows], root, self.view.verbose)
+        rows = _folded([f for f in findings if not f.follows], root, listed)
         self.table(("severity", "code", "where", "what"), rows, below=("what", "where"))
         for f in findings:
             if f.follows:
@@ -215,14 +217,16 @@ def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
     return wrapped(line.strip(), width, first, rest)
 
 
-def _folded(findings: Sequence[Finding], root: str, verbose: bool) -> list[tuple[str, str, str, str]]:
-    """The rows of findings; those that say the same of many files are one, with their number, and so are
-    notes of several.
+def _folded(
+    findings: Sequence[Finding], root: str, listed: Collection[str]
+) -> list[tuple[str, str, str, str]]:
+    """The rows of findings; notes that say the same of several files are one, with their number, and so is
+    what is said of many files that are ``listed`` elsewhere.
     """
-    alike = Counter((f.code, f.message) for f in findings)
+    alike = Counter((f.code, f.message) for f in findings if f.path in listed)
     same: dict[tuple[str, str], list[Finding]] = {}
     for f in findings:
-        many = f.severity is Severity.NOTE or (alike[f.code, f.message] > _ALIKE and not verbose)
+        many = f.severity is Severity.NOTE or (f.path in listed and alike[f.code, f.message] > _ALIKE)
         what = f.message if many else f"{f.path}\n{f.offset}\n{f.message}"
         same.setdefault((f.code, what), []).append(f)
     rows = []

@@ -55,7 +55,8 @@ def interrupted(files: Sequence[FileReport], of: int, root: str, view: View = PL
         page.text("")
         _table(page, listed, root)
     found = [replace(f, path=f.path or r.path) for r in bad for f in r.findings]
-    page.findings([f for f in found if f.severity is not Severity.NOTE], root)
+    named = {r.path for r in listed}
+    page.findings([f for f in found if f.severity is not Severity.NOTE], root, named)
     return page.done()
 
 
@@ -98,7 +99,8 @@ def _findings(page: Page, result: Verification, reports: Sequence[Report]) -> in
     worse = [f for f in found if f.severity is not Severity.NOTE]
     notes = len(found) - len(worse)
     with_notes = page.view.verbose or (not worse and notes <= FEW)
-    page.findings([*result.findings, *(found if with_notes else worse)], result.root)
+    named = () if page.view.verbose else {r.path for r in reports if r.verdict is not Verdict.OK}
+    page.findings([*result.findings, *(found if with_notes else worse)], result.root, named)
     return 0 if with_notes else notes
 
 

@@ -216,6 +216,11 @@ def test_equal_notes_are_one_with_a_count() -> None:
     text = page.done()
     assert text.count("note ") == 1 and "0.pt and 8 more" in text
     assert text.count("truncated ") == 3, "damage is listed file by file, and a hint once"
+    cut = [finding("truncated", "cut", path=f"/r/{n}.pt") for n in range(9)]
+    for listed, rows in (((), 9), ({f.path for f in cut}, 1), ({f.path for f in cut[:4]}, 6)):
+        page = Page(NARROW)
+        page.findings(cut, "/r", listed)
+        assert page.done().count("truncated ") == rows, "what a page lists already is counted"
 
 
 def test_a_path_alone_says_what_is_there_and_what_to_ask_next(tmp_path: Path) -> None:
