@@ -48,6 +48,7 @@ LAYOUT = Layout(
     always_tracked=False,
     commit="data",
     needs=("model",),
+    own_files=True,  # FSDPCheckpointManager.load_checkpoint: torch.load of its own three, and nothing else
     reference=(
         "verl/utils/checkpoint/fsdp_checkpoint_manager.py save_checkpoint; verl/trainer/ppo/ray_trainer.py "
         "_save_checkpoint (actor, critic, data.pt, then the tracker), _load_checkpoint; "

@@ -12,6 +12,8 @@ from ckpt_tools import api
 from ckpt_tools.errors import CkptError
 from ckpt_tools.job.decider import SILENT
 from ckpt_tools.job.staged_start import Copies, stage
+from ckpt_tools.job.staging import Staging
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.selection import Selection
 
 FIRST = list({case.parent.parent.name: case for case in reversed(CASES)}.values())
@@ -40,3 +42,16 @@ def test_copies_are_planned_as_the_store_is(
     for load in (*theirs.shared, *(f for r in theirs.ranks for f in r.files)):
         below = Path(load.path.removeprefix(f"local://{store}/"))
         assert any(f.url == load.path for f in copied.staged.files), below
+    own = BUILT_IN[ours.checkpoint.layout].own_files
+    for rank in {r.rank for r in theirs.ranks}:
+        here = {w.url for w in Staging.of(copied.body["stage"]).of_ranks([rank])}
+        mine = {f.path for r in theirs.ranks if r.rank in (0, rank) for f in r.files}
+        others = {f.path for r in theirs.ranks for f in r.files} - mine
+        assert mine <= here
+        assert here & others == (set() if own else others)
+
+
+def test_layouts_whose_ranks_open_their_own_files_alone() -> None:
+    """Each by its framework's source: with one too many a rank lacks what it looks for."""
+    own = {layout.name for layout in BUILT_IN if layout.own_files}
+    assert own == {"megatron", "nanochat", "rank-files", "verl"}
