@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -91,7 +92,7 @@ def _listed(url: str) -> Iterator[BareFile]:
     try:
         for directory in reversed(above[1:]):
             with suppress(*ABSENT, PermissionError):
-                found = [*_seals_in(tree, directory), *found]
+                found = [*_seals_above(tree, directory), *found]
         tree.entries(home)  # which is listed anyway: indexes lie there
         found = [
             *(of for of in tree.named(home, beside(name)) if of.key == own),
@@ -110,6 +111,16 @@ def _seals_in(tree: Tree, directory: str) -> Iterator[Object]:
         home, _, name = of.key.rpartition("/")
         if name == NAME if home == directory else is_fragment(name) and home.endswith(FRAGMENTS):
             yield of
+
+
+def _seals_above(tree: Tree, directory: str) -> list[Object]:
+    """The same; nothing of what the store cannot list, such as what holds the repositories of a hub."""
+    try:
+        return list(_seals_in(tree, directory))
+    except OSError as e:
+        if e.errno != errno.EOPNOTSUPP:
+            raise
+        return []
 
 
 def _hidden(what: str, e: OSError) -> CannotLook:

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from places import FIXTURES
 from stores.asking import as_user, ask
 from stores.bucket import Bucket
@@ -54,3 +57,24 @@ def test_what_cannot_be_listed_hides_no_seal(s3: Bucket, proxy: Proxy, tmp_path:
     code, codes = verify(s3, proxy, tmp_path)
     lists = sum("list-type" in s.query for s in proxy.seen)
     assert code == 5 or (lists < nth and "seal-broken" in codes)
+
+
+class Hub(MemoryFileSystem):  # type: ignore[misc]
+    """Lists repositories, but not what holds them, as the file system of huggingface_hub does."""
+
+    protocol = "hub"
+
+    def ls(self, path: str, detail: bool = True, **more: Any) -> Any:
+        if path.rstrip("/").endswith("//org"):
+            raise NotImplementedError("Access to repositories lists is not implemented.")
+        return super().ls(path, detail, **more)
+
+
+def test_what_holds_the_repositories_of_a_hub_has_no_seals(tmp_path: Path) -> None:
+    fsspec.register_implementation("hub", Hub, clobber=True)
+    Hub().pipe_file("hub://org/model/model.pt", (TREE / FILE.removeprefix("team/run/")).read_bytes())
+    with as_user(tmp_path, Bucket("hub://org", "", {}, None)):  # type: ignore[arg-type]
+        said = ask("verify", "hub://org/model/model.pt", "--json")
+        assert (said.code, said.json["verdict"]) == (0, "ok"), said.text
+        Hub().pipe_file("hub://org/model/.ckpt-seal.json", b"{}")
+        assert "seal-broken" in ask("verify", "hub://org/model/model.pt", "--json").codes

@@ -15,6 +15,7 @@ _NAMES = {
     "UnauthenticatedError": errno.EACCES,
     "AlreadyExistsError": errno.EEXIST,
     "NotSupportedError": errno.EOPNOTSUPP,
+    "NotImplementedError": errno.EOPNOTSUPP,
     "InvalidPathError": errno.EINVAL,
 }
 """obstore's errors, by their names: nothing here needs its import."""
