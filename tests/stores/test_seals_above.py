@@ -59,22 +59,32 @@ def test_what_cannot_be_listed_hides_no_seal(s3: Bucket, proxy: Proxy, tmp_path:
     assert code == 5 or (lists < nth and "seal-broken" in codes)
 
 
+class HfUriError(ValueError):
+    """What huggingface_hub 2 raises for what is no repository."""
+
+
 class Hub(MemoryFileSystem):  # type: ignore[misc]
     """Lists repositories, but not what holds them, as the file system of huggingface_hub does."""
 
     protocol = "hub"
+    error: type[Exception] = NotImplementedError
 
     def ls(self, path: str, detail: bool = True, **more: Any) -> Any:
         if path.rstrip("/").endswith("//org"):
-            raise NotImplementedError("Access to repositories lists is not implemented.")
+            raise self.error("there is nothing to list")
         return super().ls(path, detail, **more)
 
 
-def test_what_holds_the_repositories_of_a_hub_has_no_seals(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [NotImplementedError, HfUriError])
+def test_what_holds_the_repositories_of_a_hub_has_no_seals(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hub, "error", error)
     fsspec.register_implementation("hub", Hub, clobber=True)
     Hub().pipe_file("hub://org/model/model.pt", (TREE / FILE.removeprefix("team/run/")).read_bytes())
     with as_user(tmp_path, Bucket("hub://org", "", {}, None)):  # type: ignore[arg-type]
         said = ask("verify", "hub://org/model/model.pt", "--json")
         assert (said.code, said.json["verdict"]) == (0, "ok"), said.text
-        Hub().pipe_file("hub://org/model/.ckpt-seal.json", b"{}")
+        Hub().pipe_file(seal := "hub://org/model/.ckpt-seal.json", b"{}")
         assert "seal-broken" in ask("verify", "hub://org/model/model.pt", "--json").codes
+        Hub().rm_file(seal)

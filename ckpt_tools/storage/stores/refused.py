@@ -16,6 +16,7 @@ _NAMES = {
     "AlreadyExistsError": errno.EEXIST,
     "NotSupportedError": errno.EOPNOTSUPP,
     "NotImplementedError": errno.EOPNOTSUPP,
+    "HfUriError": errno.EOPNOTSUPP,  # of huggingface_hub 2: above its repositories there is nothing to list
     "InvalidPathError": errno.EINVAL,
 }
 """obstore's errors, by their names: nothing here needs its import."""
@@ -143,6 +144,7 @@ _NOBODY = (
 )
 _NO_RANGES = "the server sends whole files alone, where a part was asked for: copy the file to a disk"
 _SIGNS = {
+    "HfUriError": "there is no repository of this name (hf://ORGANISATION/NAME), or HF_TOKEN may not see it",
     "Connection refused": "nothing answers at the store's address (connection refused): check the endpoint",
     "NoValidConnectionsError": "nothing answers at the store's address: check the host and its port",
     "dns error": "the store's address is not known (DNS): check the endpoint and the region",
