@@ -1,0 +1,101 @@
+"""In a tree of any layout one object may not be read, is gone, replaced or breaks off: whatever it is, the plan
+is the same, or that nobody could look.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixture_trees import CASES
+from obstore.store import LocalStore
+
+from ckpt_tools import api
+from ckpt_tools.errors import CannotLook, CkptError
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.storage import retry
+from ckpt_tools.storage.stores import mounts
+from ckpt_tools.storage.stores.object_store import ObjectStore
+from ckpt_tools.storage.stores.store import Object, Replaced
+from ckpt_tools.storage.stores.tree import Tree
+
+URL = "refusing://bucket"
+FAULTS: dict[str, Callable[[str], OSError]] = {
+    "denied": lambda url: PermissionError(errno.EACCES, "denied", url),
+    "gone": lambda url: FileNotFoundError(errno.ENOENT, "there is no such object", url),
+    "replaced": Replaced,
+    "broken off": lambda url: OSError(errno.ECONNRESET, "it broke off", url),
+}
+CASES_OF = {case.parent.parent.name: case for case in reversed(CASES)}
+
+
+class Refusing(ObjectStore):
+    """A directory as obstore serves it: all but one of its objects can be read."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(URL, LocalStore(str(directory)))
+        self.fault: tuple[str, Callable[[str], OSError]] | None = None
+        self.asked: dict[str, None] = {}
+
+    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        self.asked[of.key] = None
+        if self.fault is not None and self.fault[0] == of.key:
+            raise self.fault[1](f"{URL}/{of.key}")
+        return super().read(of, start, length)
+
+    def _prove(self, prefix: str) -> None:
+        """A directory is a store."""
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Refusing:
+    monkeypatch.setattr(retry, "pause", lambda _seconds: None)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    refusing = Refusing(request.param.parent)
+    monkeypatch.setitem(mounts._trees, (URL, ()), Tree(refusing))
+    return refusing
+
+
+def planned() -> LoadPlan | CkptError:
+    try:
+        return api.plan(f"{URL}/tree")
+    except CkptError as error:
+        return error
+
+
+def chosen(plan: LoadPlan) -> Any:
+    """The step, and the checkpoint. A copy may stand in for a file, and give its name to a bare one."""
+    assert plan.checkpoint is not None
+    bare = not plan.checkpoint.path.endswith(("/", "tree")) and plan.checkpoint.layout == "files"
+    return plan.resume_step, plan.checkpoint.layout, "" if bare else plan.checkpoint.path
+
+
+def rows() -> Iterator[Any]:
+    """One object and one fault of each layout in turn; all of all at night."""
+    for number, (layout, case) in enumerate(CASES_OF.items()):
+        yield pytest.param(case, list(FAULTS)[number % len(FAULTS)], number, id=layout)
+    for case in CASES:
+        for fault in FAULTS:
+            name = f"{case.parent.parent.name}-{case.parent.name}-{fault}"
+            yield pytest.param(case, fault, None, id=name, marks=pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize(("store", "fault", "which"), list(rows()), indirect=["store"])
+def test_no_object_that_cannot_be_read_makes_another_plan(
+    store: Refusing, fault: str, which: int | None
+) -> None:
+    usual = planned()
+    read = list(store.asked)
+    for key in read if which is None else read[which % max(1, len(read)) :][:1]:
+        store.fault = key, FAULTS[fault]
+        now = planned()
+        if isinstance(now, CannotLook):
+            continue
+        if isinstance(now, LoadPlan):
+            assert isinstance(usual, LoadPlan), (key, now)
+            assert chosen(now) == chosen(usual), key
+        else:
+            assert type(now) is type(usual), (key, now)
