@@ -16,6 +16,8 @@ TYPE_CHECKING = False  # importing typing takes longer than all of this
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ckpt_tools.cli.candidates.live import Names
+
 VARIABLE = "_CKPT_COMPLETE"
 SHELLS = {"bash": "ckpt.bash", "zsh": "_ckpt", "fish": "ckpt.fish"}
 """The script of each, beside this file."""
@@ -131,10 +133,7 @@ class Line:
         elif metavar == "DIR":
             self.kind = "directories"
         elif metavar in ("RUN", "STEP"):
-            from ckpt_tools.cli.candidates.live import names
-
-            root = roots[0] if roots else self.environ.get("CKPT_ROOT") or os.curdir
-            found = names(os.path.expandvars(os.path.expanduser(root)), far=self._store_options())
+            found = self._found(roots[0] if roots else self.environ.get("CKPT_ROOT") or os.curdir)
             return [(name, "") for name in (found.runs if metavar == "RUN" else found.steps)]
         elif f"={metavar}" in self._tables:
             known = [row[::2] for row in self._rows(f"={metavar}")]
@@ -142,6 +141,16 @@ class Line:
         elif metavar and metavar == metavar.lower():
             return [(choice, "") for choice in metavar.split("|")]
         return []
+
+    def _found(self, root: str) -> Names:
+        """The runs and steps below ROOT."""
+        from ckpt_tools.cli.candidates import live
+
+        if "://" in root:
+            from ckpt_tools.cli.candidates import far
+
+            return far.names(root, self._store_options())
+        return live.names(os.path.expandvars(os.path.expanduser(root)))
 
     def _urls(self) -> list[tuple[str, str]]:
         """What lies beside the URL at the cursor."""

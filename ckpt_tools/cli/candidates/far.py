@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt_tools.cli.candidates.live import in_time
+from ckpt_tools.cli.candidates.live import FILE, SAVE, Names, in_order, in_time
 
 SECONDS = 2.0
 """How long to wait for a store."""
@@ -21,6 +21,18 @@ def urls(begun: str, options: Sequence[str]) -> list[str]:
     if not slash or above.endswith((":", ":/")):
         return []
     return [f"{above}/{name}" for name in listed(above, options)]
+
+
+def names(url: str, options: Sequence[str]) -> Names:
+    """The runs and steps directly below a URL."""
+    runs, steps = set[str](), set[int]()
+    for name in listed(url.rstrip("/"), options):
+        directory = name.endswith("/")
+        if m := (SAVE if directory else FILE).fullmatch(name.rstrip("/")):
+            steps.add(int(m[1]))
+        elif directory and not name.startswith("."):
+            runs.add(name.rstrip("/"))
+    return in_order(runs, steps)
 
 
 def listed(url: str, options: Sequence[str]) -> list[str]:
@@ -43,8 +55,8 @@ def _names(url: str, options: Sequence[str]) -> list[str]:
         if stores is not None:
             mounts.configure(stores)
         tree, key = mounts.tree_of(url)
-        objects, names = tree.store.directory(key)
+        objects, below = tree.store.directory(key)
     except (OSError, CkptError):
         return []
     files = [of.key.rpartition("/")[2] for of in objects if not of.is_folder]
-    return sorted([*files, *(f"{name}/" for name in names)])
+    return sorted([*files, *(f"{name}/" for name in below)])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 SECONDS = 0.25
 """How long to wait for a file system."""
@@ -23,9 +23,9 @@ ENTRIES = 20_000
 DEPTH = 4
 """How many directories deep."""
 
-_SAVE = re.compile(r"(?:[a-z_]*?(?:iter|step)s?[-_=]?|checkpoint-)(\d{1,15})", re.IGNORECASE)
+SAVE = re.compile(r"(?:[a-z_]*?(?:iter|step)s?[-_=]?|checkpoint-)(\d{1,15})", re.IGNORECASE)
 """The whole name of a directory that is one save, and its step. (``checkpoint_3`` may count saves.)"""
-_FILE = re.compile(r"(?:.*[-_.])?(?:iter|step)s?[-_=]?(\d{1,15})(?:[-_.][\w.-]*)?\.\w+", re.IGNORECASE)
+FILE = re.compile(r"(?:.*[-_.])?(?:iter|step)s?[-_=]?(\d{1,15})(?:[-_.][\w.-]*)?\.\w+", re.IGNORECASE)
 """The whole name of a file that tells its step."""
 
 
@@ -36,22 +36,16 @@ class Names(NamedTuple):
     steps: list[str]
 
 
-def names(root: str, seconds: float = SECONDS, far: Sequence[str] = ()) -> Names:
-    """The runs and steps below ``root``, as many as could be seen in time. Of a store, which ``far`` says how
-    to open, those directly below it.
-    """
+def names(root: str, seconds: float = SECONDS) -> Names:
+    """The runs and steps below ``root``, as many as could be seen in time."""
     runs, steps = set[str](), set[int]()
-    if "://" in root:
-        from ckpt_tools.cli.candidates.far import listed
+    in_time(lambda: _walk(root, runs, steps), seconds)
+    return in_order(runs.copy(), steps.copy())
 
-        for name in listed(root.rstrip("/"), far):
-            if m := (_SAVE if name.endswith("/") else _FILE).fullmatch(name.rstrip("/")):
-                steps.add(int(m[1]))
-            elif name.endswith("/") and not name.startswith("."):
-                runs.add(name.rstrip("/"))
-    else:
-        in_time(lambda: _walk(root, runs, steps), seconds)
-    return Names(sorted(runs.copy()), [str(step) for step in sorted(steps.copy(), reverse=True)])
+
+def in_order(runs: set[str], steps: set[int]) -> Names:
+    """As they are offered."""
+    return Names(sorted(runs), [str(step) for step in sorted(steps, reverse=True)])
 
 
 def in_time(work: Callable[[], object], seconds: float) -> None:
@@ -94,9 +88,9 @@ def _note(entry: os.DirEntry[str], inside: str, below: list[str], found: tuple[s
     if entry.name.startswith("."):
         return
     if not entry.is_dir():
-        if m := _FILE.fullmatch(entry.name):
+        if m := FILE.fullmatch(entry.name):
             steps.add(int(m[1]))
-    elif m := _SAVE.fullmatch(entry.name):
+    elif m := SAVE.fullmatch(entry.name):
         steps.add(int(m[1]))
         if inside and not os.path.basename(inside).startswith("_"):  # a part of a save beside others
             runs.add(inside)
