@@ -50,10 +50,12 @@ class _Settling:
 
     def __init__(self, files: list[NamedFile]) -> None:
         sure = [file.place for file in files if file.place.sure]
+        self._taken = {at for place in sure for at in (place.home, place.base)}
         claimed = {place.home for place in sure}
         generic = [file.place for file in files if file.place.piece.generic]
-        self._generic = {place.home for place in generic} - claimed
-        sure += [place for place in generic if place.home in self._generic]
+        self._generic = {place.home for place in generic if place.home} - claimed
+        self._generic |= {place.base for place in generic if not place.home} - self._taken
+        sure += [place for place in generic if (place.home or place.base) in self._generic]
         self._bases = {(place.layout.name, place.base) for place in sure}
         self._homes = {(place.layout.name, place.home) for place in sure}
         self._claimed = {place.home for place in sure if place.home}
@@ -73,7 +75,9 @@ class _Settling:
         return at or file
 
     def _is_free(self, place: Place) -> bool:
-        return place.piece.generic and place.home not in self._claimed
+        """Whether no other layout has a file in its directory, or in that in which all saves lie."""
+        taken = place.home in self._claimed if place.home else place.base in self._taken
+        return place.piece.generic and not taken
 
     def decide(self, waiting: list[NamedFile], *, weak: bool) -> list[NamedFile]:
         """Decide about the files; those of weak names are left, and returned, unless they are meant."""
@@ -96,7 +100,7 @@ class _Settling:
         if place.piece.described:
             return (place.layout.name, place.home) in self._homes
         if place.piece.generic:
-            return place.home in self._generic
+            return (place.home or place.base) in self._generic
         if not place.piece.companion:
             return True
         # what lies in the directory itself tells more than its siblings: two frameworks write checkpoint-N

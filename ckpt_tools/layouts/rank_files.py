@@ -1,5 +1,6 @@
 """A training loop of one's own, where each rank saves its file: ``step_N/rank_R.pt``, or one for each kind of
-state (``optim_rank_R.pt``, ``optim/rank_R.pt``). Only in directories in which no framework has a file.
+state (``optim_rank_R.pt``, ``optim/rank_R.pt``); ``step_N_rank_R.pt`` where all saves lie in one directory;
+``state_rankR.pt`` where each is written over the last. Only in directories in which no framework has a file.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.files import EPOCHS, FORMATS, STEPS, number, told_otherwise
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -43,10 +45,24 @@ _RANK = "rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]"
 _END = ".<pt|pth|bin|ckpt|safetensors>"
 
 
+_BREAK = "<_|-|.>"
+"""Between two words of a name."""
+_AT = f"<{_STEP[1:-1]}>{_BETWEEN}{{step}}"
+_AT_EPOCH = f"{_EPOCH}{_BETWEEN}{{epoch}}"
+
+
 def _steps(part: Part, metadata: Metadata) -> Steps:
     """By what the directory counts; the file tells the rest."""
     step = number(metadata, STEPS) if part.step is None else part.step
     return step, number(metadata, EPOCHS) if part.epoch is None else part.epoch, None
+
+
+def _lacks(c: Checkpoint, _others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Half of a state never is a checkpoint: the model may lie beside under a name that tells nothing."""
+    if not {"model", "state"} & {p.role for p in c.parts} and not c.parts[0].home:
+        text = f"{c.label} has files of ranks without a model's: nothing tells which file beside them is that"
+        hint = "call it model_STEP.pt, or describe all in ckpt.toml: ckpt layouts --guess"
+        yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -76,17 +92,57 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
     yield replace(other, companion=True, inside=True)
 
 
+def _flat(at: str, mark: str) -> Iterator[Piece]:
+    """The same where all saves lie in one directory: ``step_10_rank_0.pt``, ``optim_10.rank1.pt``."""
+    for role, words in _WORDS:
+        word = f"<{words}>"
+        saved = Piece("", role, "", FORMATS, generic=True, sharded=role == "rng")
+        first = f"[{word}{_BREAK}]" if role == "model" else f"{word}{_BREAK}"
+        for name, template in (
+            ("flat", f"{first}{at}{_BREAK}{_RANK}"),
+            ("turned", f"{first}{_RANK}{_BREAK}{at}"),
+            ("between", f"{at}{_BREAK}{first}{_RANK}"),
+        ):
+            yield replace(saved, name=f"{name}_{role}{mark}", template=f"{template}{_END}")
+        if not mark:
+            plain = f"{word}{_BREAK}{{step}}{_BREAK}{_RANK}{_END}"
+            yield replace(saved, name=f"plain_{role}", template=plain)
+        once = replace(saved, sharded=False, generic=False, shared=True, companion=True)
+        yield replace(once, name=f"once_{role}{mark}", template=f"{word}{_BREAK}{at}{_END}")
+        if not mark:
+            yield replace(once, name=f"plain_once_{role}", template=f"{word}{_BREAK}{{step}}{_END}")
+
+
+def _written_over() -> Iterator[Piece]:
+    """Files that each save writes anew, which tell of which step they are: ``state_rank0.pt``."""
+    for role, words in _WORDS:
+        word = f"<{words}>"
+        saved = Piece(
+            f"over_{role}", role, "", FORMATS, generic=True, sharded=role == "rng", step_from="content"
+        )
+        first = f"[{word}{_BREAK}]" if role == "model" else f"{word}{_BREAK}"
+        yield replace(saved, template=f"{first}{_RANK}{_END}")
+        yield replace(saved, name=f"over_{role}_turned", template=f"{_RANK}{_BREAK}{word}{_END}")
+
+
 LAYOUT = Layout(
     name="rank-files",
     title="A file for each rank",
-    pieces=tuple(piece for home, mark in HOMES for piece in _pieces(home, mark)),
+    pieces=(
+        *(piece for home, mark in HOMES for piece in _pieces(home, mark)),
+        *_flat(_AT, ""),
+        *_flat(_AT_EPOCH, "_epoch"),
+        *_written_over(),
+    ),
     resume=_resume,
     own_files=True,
     steps=_steps,
+    lacks=_lacks,
     check=_check,
     reference="the names that training loops give; no framework's files lie in such a directory",
     limits=(
         "how many ranks saved is the highest rank of any checkpoint, where the names do not tell it",
+        "files that are written over (state_rank0.pt) must tell their step: without one nothing joins them",
         "the number is a step unless the word before it says epoch",
         "of files of other names no kind of state is known: one of several that is lost is not missed",
     ),

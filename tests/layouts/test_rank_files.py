@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import FIXTURES
 from recorded import TREES
-from small_files import saved, tensor
+from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError, UsageError
@@ -128,3 +128,64 @@ def test_beside_the_files_of_a_framework_a_rank_of_its_own_is_no_checkpoint(
         before.checkpoint.path,
         before.checkpoint.layout,
     )
+
+
+# ---- flat in one directory
+
+
+FLAT = ("step_{n}_rank_{r}.pt", "ckpt-{n}-rank{r}.pth", "rank{r}_step{n}.pt", "model_{n}.rank{r}.pt", "iter_{n:07d}.rank-{r}.bin", "epoch_{n}_rank_{r}.pt")  # fmt: skip
+
+
+def state(step: int, rank: int) -> bytes:
+    return saved({"model": {"w": tensor(step, rank)}, "optimizer": adam(step), "step": step})
+
+
+def put(root: Path, name: str, data: bytes, at: int) -> None:
+    (root / name).write_bytes(data)
+    os.utime(root / name, (1_700_000_000 + 60 * at,) * 2)
+
+
+def loads(root: Path) -> dict[int, list[str]]:
+    made = plan(str(root))
+    shared = [os.path.basename(f.path) for f in made.shared]
+    return {r.rank: sorted([*shared, *(os.path.basename(f.path) for f in r.files)]) for r in made.ranks}
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_saves_that_lie_in_one_directory(name: str, tmp_path: Path) -> None:
+    for n in (10, 20):
+        for r in (0, 1):
+            put(tmp_path, name.format(n=n, r=r), saved({"w": tensor(n, r)}), n)
+    assert loads(tmp_path) == {r: [name.format(n=20, r=r)] for r in (0, 1)}
+    (tmp_path / name.format(n=20, r=1)).unlink()
+    assert loads(tmp_path) == {r: [name.format(n=10, r=r)] for r in (0, 1)}
+
+
+@pytest.mark.parametrize(("model", "optimizer"), [("model_{n}.pt", "optim_{n}_rank{r}.pt"), ("model_step_{n}.pt", "optim_step_{n}_rank{r}.pt")])  # fmt: skip
+def test_a_model_for_all_beside_the_optimizers_of_ranks(model: str, optimizer: str, tmp_path: Path) -> None:
+    for n in (10, 20):
+        put(tmp_path, model.format(n=n), saved({"w": tensor(n)}), n)
+        for r in (0, 1):
+            put(tmp_path, optimizer.format(n=n, r=r), saved(adam(n)), n)
+    assert loads(tmp_path) == {r: sorted((model.format(n=20), optimizer.format(n=20, r=r))) for r in (0, 1)}
+    (tmp_path / model.format(n=20)).unlink()
+    assert loads(tmp_path) == {r: sorted((model.format(n=10), optimizer.format(n=10, r=r))) for r in (0, 1)}
+
+
+def test_optimizers_alone_are_no_checkpoint(tmp_path: Path) -> None:
+    for r in (0, 1):
+        put(tmp_path, f"optim_10_rank{r}.pt", saved(adam(10)), 10)
+    put(tmp_path, "net_10.pth", saved({"w": tensor(10)}), 10)
+    with pytest.raises(CkptError, match="missing-part") as caught:
+        plan(str(tmp_path))
+    assert caught.value.exit_code == 4
+
+
+def test_files_that_are_written_over_are_of_one_step_or_none(tmp_path: Path) -> None:
+    for r in range(3):
+        put(tmp_path, f"state_rank{r}.pt", state(20, r), 20)
+    assert loads(tmp_path) == {r: [f"state_rank{r}.pt"] for r in range(3)}
+    put(tmp_path, "state_rank1.pt", state(10, 1), 10)
+    with pytest.raises(CkptError, match="missing-rank") as caught:
+        plan(str(tmp_path))
+    assert caught.value.exit_code == 4
