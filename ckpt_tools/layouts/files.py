@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -74,7 +74,8 @@ _MORE = 1.5
 """A state of training has this many times the bytes of its weights, and more: optimizers keep a value or two
 for each, all but SGD without momentum.
 """
-_RANK = re.compile(r"(?<![a-z])rank[-_]?(\d{1,6})(?!\d)")
+_PARTS = re.compile(r"(?<![a-z])(rank|shard|part|gpu|worker|tp|pp|mp|dp)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
+"""What a name says of which part of a state it is."""
 
 
 class Holds(NamedTuple):
@@ -188,15 +189,33 @@ def _holds_more(rolling: Checkpoint, c: Checkpoint) -> bool:
 
 
 def _of_ranks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Files of several ranks, of which each would load the first: outside the arrangement of rank-files."""
-    run = (p for o in (c, *others) if (o.layout, o.run) == (c.layout, c.run) for p in o.parts)
-    ranks = {int(named[1]) for p in run if (named := _RANK.search(p.name))}
-    if len(ranks) > 1 and any(_RANK.search(p.name) for p in c.parts):
-        text = f"files are called after {len(ranks)} ranks, and nothing tells which of them make a checkpoint"
-        hint = (
-            "call their directory after its step (step_N), or describe it in ckpt.toml: ckpt layouts --guess"
-        )
-        yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
+    """Files of several ranks, or parts of one state, of which each would load the first: outside the
+    arrangement of rank-files.
+    """
+    mine = {pattern: word for p in c.parts for word, _, pattern in _told_parts(p)}
+    numbers: dict[str, set[int]] = {pattern: set() for pattern in mine}
+    for p in (p for o in (c, *others) if mine and o.layout == c.layout for p in o.parts):
+        for _, number, pattern in _told_parts(p):
+            numbers.get(pattern, set()).add(number)
+    for pattern, found in numbers.items():
+        if len(found) > 1:
+            what = f"{mine[pattern].lower()}s"
+            text = f"files are called after {len(found)} {what}, and nothing tells which make a checkpoint"
+            hint = "call their directory after its step (step_N), or describe it: ckpt layouts --guess"
+            yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
+
+
+def are_parts(runs: Iterable[str]) -> bool:
+    """Whether names of runs read like those of parts of one state: ``part0_shard0``, ``part0_shard1``."""
+    names = list(runs)
+    same = {re.sub(r"[0-9]+", "", name) for name in names}
+    return len(same) == 1 and all(map(_PARTS.search, names))
+
+
+def _told_parts(p: Part) -> Iterator[tuple[str, int, str]]:
+    """Each word for a part in a name, its number, and its directory and name without any number."""
+    for told in _PARTS.finditer(p.name):
+        yield told[1], int(told[2]), f"{p.base}/{re.sub(r'[0-9]+', '', p.name)} {told[1]}"
 
 
 def _lacks_optimizer(

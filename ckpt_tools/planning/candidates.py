@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from shlex import quote
@@ -291,8 +291,17 @@ class Candidates:
         gasps = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
         if len(runs) > 1 and not (len(runs) == 2 and len(gasps) == 1):
             text = f"{self.root} holds {completeness.listed(runs)}"
-            raise UsageError(text, f"{filters.naming_one(runs)}{self._if_one_run(runs)}")
+            raise UsageError(text, self._which_run(runs))
         return finished
+
+    def _which_run(self, runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> str:
+        """What to say where one of several runs must be named, unless they are none."""
+        from ckpt_tools.layouts.files import are_parts  # only where there are several
+
+        if all(self.layouts[layout].last_resort for layout, _ in runs) and are_parts(run for _, run in runs):
+            guess = f"'ckpt layouts --guess {self.root}' writes a layout that joins them"
+            return f"they read like parts of one state, none of which is one alone: {guess}"
+        return f"{filters.naming_one(runs)}{self._if_one_run(runs)}"
 
     def _if_one_run(self, runs: Iterable[tuple[str, str]]) -> str:
         """What to do where several runs are one that no layout describes."""

@@ -262,3 +262,28 @@ def test_names_that_call_a_checkpoint() -> None:
         assert calls_a_save(name), name
     for name in ("data", "wandb", "latest-run", "model", "weights", "node_3", "shard_00001", "run_3", "v2"):
         assert not calls_a_save(name), name
+
+
+# ---- parts of one state
+
+
+PARTS = ("checkpoint_1_5-shard{}.pt", "checkpoint_last-shard{}.pt", "model_tp{}.pt", "state-part-{}.pth")
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_one_of_several_parts_is_never_a_whole_state(name: str, tmp_path: Path) -> None:
+    for n in range(2):
+        put(tmp_path / name.format(n), full(200), 200)
+    assert answer(tmp_path) in (2, 4)
+    (tmp_path / name.format(0)).unlink()
+    assert step_of(answer(tmp_path)) == 200  # a name that nothing contradicts
+
+
+def test_runs_that_read_like_parts_are_none_to_choose_from(tmp_path: Path) -> None:
+    for step in (100, 200):
+        for n in range(2):
+            put(tmp_path / f"checkpoint_{step}-model_part-{n}-shard0.pt", full(step), step)
+    with pytest.raises(CkptError) as caught:
+        plan(str(tmp_path))
+    assert caught.value.exit_code == 2
+    assert "--guess" in (caught.value.hint or "") and "--run" not in (caught.value.hint or "")
