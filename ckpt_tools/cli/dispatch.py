@@ -88,10 +88,10 @@ def _dispatch(argv: list[str]) -> int:
         from ckpt_tools.cli.look import look
 
         return look(path)
-    single = bool(argv) and argv[0] in COMMANDS and "_CKPT_COMPLETE" not in os.environ
-    if argv and not (single or argv[0].startswith("-") or "_CKPT_COMPLETE" in os.environ):
-        raise _no_command(argv[0])
-    _require_known(argv)
+    completes = "_CKPT_COMPLETE" in os.environ
+    single = bool(argv) and argv[0] in COMMANDS and not completes
+    if not completes:
+        _require_known(argv)
     within = WITHIN.get((argv[0], argv[1])) if single and len(argv) > 1 else None
     words = (2 if within else 1) if single else 0
     parser = _parser(within or argv[0]) if single else _parser(*COMMANDS)
@@ -104,7 +104,11 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _require_known(argv: Sequence[str]) -> None:
-    """Raises UsageError where the second word of two is mistyped, which would be taken for a directory."""
+    """Raises UsageError for a first word that is no command, and where the second word of two is mistyped,
+    which would be taken for a directory.
+    """
+    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+        raise _no_command(argv[0])
     if len(argv) > 1 and not argv[1].startswith("-") and not os.path.lexists(argv[1]):
         seconds = [second for first, second in WITHIN if first == argv[0] and second != argv[1]]
         if seconds:

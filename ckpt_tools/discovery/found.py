@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.layouts import NameFields, Place, Places
+from ckpt_tools.layouts.common.bare_names import may_be_renamed
 from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.storage.links import Links
 
-_TELLING = re.compile(
-    r"\.(?:pth?|ckpt|safetensors|pkl|npz|eqx|h5|keras|msgpack|bin)\W|checkpoint|ckpt|epoch|step|iter|last|latest",
-    re.IGNORECASE,
-)
-"""In the name of a file that nothing recognises: it may be a checkpoint under another name."""
 _RENAMED = 10_000
 
 
@@ -87,7 +82,7 @@ class Discovery:
         self.strange[directory] = None
         if copy(name):
             self.copies.append(f"{directory}/{name}")
-        elif _TELLING.search(name) and len(self.renamed) < _RENAMED:
+        elif may_be_renamed(name) and len(self.renamed) < _RENAMED:
             self.renamed.append(f"{directory}/{name}")
 
     def resolved(self, path: str) -> str:

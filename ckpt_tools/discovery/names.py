@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from os.path import basename, relpath
 from typing import NamedTuple
@@ -45,16 +45,22 @@ def next_reading(file: NamedFile) -> NamedFile | None:
     return name and file._replace(place=file.places[name.piece], name=name)
 
 
+def _free_places(generic: Sequence[Place], homes: Collection[str], taken: Collection[str]) -> set[str]:
+    """Where generic names are: directories of saves of which no other layout has the ``homes``, or in which
+    all saves lie and nothing else is at home.
+    """
+    own = {place.home for place in generic if place.home}.difference(homes)
+    return own | {place.base for place in generic if not place.home}.difference(taken)
+
+
 class _Settling:
     """Which files are parts, as far as it was decided: they are ``kept``."""
 
     def __init__(self, files: list[NamedFile]) -> None:
         sure = [file.place for file in files if file.place.sure]
         self._taken = {at for place in sure for at in (place.home, place.base)}
-        claimed = {place.home for place in sure}
         generic = [file.place for file in files if file.place.piece.generic]
-        self._generic = {place.home for place in generic if place.home} - claimed
-        self._generic |= {place.base for place in generic if not place.home} - self._taken
+        self._generic = _free_places(generic, {place.home for place in sure}, self._taken)
         sure += [place for place in generic if (place.home or place.base) in self._generic]
         self._bases = {(place.layout.name, place.base) for place in sure}
         self._homes = {(place.layout.name, place.home) for place in sure}

@@ -136,10 +136,13 @@ class Page:
         for f in findings:
             if f.follows:
                 self.text(f"so {f.message}", STYLE[str(f.severity)])
+        self._hints([f for f in findings if f.hint and not f.follows], root)
+
+    def _hints(self, findings: Sequence[Finding], root: str) -> None:
+        """What to do about each code; of many hints about one code the first."""
         codes_by_hint: dict[str, dict[str, None]] = {}
         for f in findings:
-            if f.hint and not f.follows:
-                codes_by_hint.setdefault(filled(f.hint, f.path, root), {})[f.code] = None
+            codes_by_hint.setdefault(filled(f.hint, f.path, root), {})[f.code] = None
         self.text("")
         said = Counter[str]()
         for hint, codes in codes_by_hint.items():

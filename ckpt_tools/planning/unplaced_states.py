@@ -82,20 +82,23 @@ def _left_out(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """
     guessed = any(s.layouts.piece_of(p).generic for p in c.parts)
     ours = [p for p in s.parts if (p.layout, p.run) == (c.layout, c.run)] if guessed else c.parts
-    homes = tuple({f"{p.home}/" for p in ours if p.home})
-    beside = [f for f in s.found.bare if f.size > 0 and f.path.startswith(homes)]
-    explained = set(s.indexes.members({p.path for p in s.parts})) if beside else set[str]()
     damaged = list[str]()
-    for file in beside[:_MOST]:
-        if file.path in explained:
-            continue
-        report, anatomy = s.inspect(file.path, Level.STRUCTURE)
-        if _is_training_state(report, anatomy) or (guessed and _of_a_save(file.path, report)):
-            raise _less_than_is_there(s, c, file.path)
-        if report.verdict is Verdict.BROKEN and _of_a_save(file.path, report):
-            damaged.append(file.path)
+    for path in _unexplained(s, tuple({f"{p.home}/" for p in ours if p.home})):
+        report, anatomy = s.inspect(path, Level.STRUCTURE)
+        saved = _of_a_save(path, report)
+        if _is_training_state(report, anatomy) or (guessed and saved):
+            raise _less_than_is_there(s, c, path)
+        if saved and report.verdict is Verdict.BROKEN:
+            damaged.append(path)
     why = f"it lies below {c.path}, is damaged, and is no file that the layout {c.layout} loads"
     yield from (finding("passed-over", why, path=p, severity=Severity.WARNING) for p in damaged[:_NAMED])
+
+
+def _unexplained(s: Session, homes: tuple[str, ...]) -> list[str]:
+    """The files below these directories that no layout places and no index explains."""
+    beside = [f.path for f in s.found.bare if f.size > 0 and f.path.startswith(homes)]
+    explained = set(s.indexes.members({p.path for p in s.parts})) if beside else set[str]()
+    return [path for path in beside[:_MOST] if path not in explained]
 
 
 def _of_a_save(path: str, report: Report) -> bool:

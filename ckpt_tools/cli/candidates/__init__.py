@@ -90,11 +90,8 @@ class Line:
     def offered(self) -> list[tuple[str, str]]:
         """The words that fit, each with what it means."""
         at = next((i for i, word in enumerate(self.before) if not word.startswith("-")), None)
-        if at is None and "://" in self.current:
-            return self._fitting(self._urls())
         if at is None:
-            table = "ckpt" if self.current.startswith("-") else "commands"
-            return self._fitting(row[::2] for row in self._rows(table))
+            return self._fitting(self._first_words())
         name, rest = self.before[at], self.before[at + 1 :]
         for first, second in _TWO_WORDS:
             if name == first and rest[:1] == [second]:
@@ -102,6 +99,13 @@ class Line:
             if name == first and not rest and self.current and second.startswith(self.current):
                 return [(second, "")]
         return self._of_command(name, at + 1) if name in self._tables else []
+
+    def _first_words(self) -> Iterable[tuple[str, str]]:
+        """What a line may begin with: commands, flags of ``ckpt`` itself, places in a store."""
+        if "://" in self.current:
+            return self._urls()
+        table = "ckpt" if self.current.startswith("-") else "commands"
+        return (row[::2] for row in self._rows(table))
 
     def _of_command(self, name: str, start: int) -> list[tuple[str, str]]:
         rows = self._rows(name)
@@ -135,12 +139,17 @@ class Line:
         elif metavar in ("RUN", "STEP"):
             found = self._found(roots[0] if roots else self.environ.get("CKPT_ROOT") or os.curdir)
             return [(name, "") for name in (found.runs if metavar == "RUN" else found.steps)]
-        elif f"={metavar}" in self._tables:
+        else:
+            return self._choices(metavar)
+        return []
+
+    def _choices(self, metavar: str) -> Iterable[tuple[str, str]]:
+        """What a value is one of."""
+        if f"={metavar}" in self._tables:
             known = [row[::2] for row in self._rows(f"={metavar}")]
             return [*known, *self._own_layouts()] if metavar == "LAYOUT" else known
-        elif metavar and metavar == metavar.lower():
-            return [(choice, "") for choice in metavar.split("|")]
-        return []
+        is_choice = bool(metavar) and metavar == metavar.lower()
+        return [(choice, "") for choice in metavar.split("|")] if is_choice else []
 
     def _found(self, root: str) -> Names:
         """The runs and steps below ROOT."""
