@@ -181,8 +181,7 @@ def _why(rejected: Rejected) -> str:
     if not causes:
         return ""
     first = causes[0]
-    within = first.path.removeprefix(f"{home}/")
-    text = f"{within}: {first.code}" if first.path not in ("", home) else first.code
+    text = f"{first.path}: {first.code}" if first.path not in ("", home) else first.code
     damaged = {f.path for f in causes if f.severity is Severity.ERROR and f.path not in ("", home)}
     count = f"{len(damaged):,} of its files cannot be used, the first: " if len(damaged) > 1 else ""
     return "; so ".join(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from nights import NIGHTS, RUN, Night
+from nights import NIGHTS, RANK_1, RUN, Night
 from run_helpers import CKPT, CLEAN, ckpt
 
 from ckpt_tools.cli.dispatch import WITHIN, parameters
@@ -23,7 +23,7 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     "truncated": {
         "verify": (1, ("broken: 1 of 6 files", "iter_0000030/mp_rank_01/model_optim_rng.pt at byte 700", "from a copy of the same save")),
         "plan": (0, ("resume from step 20", "not step 30", "rank 1 has no usable model file")),
-        "latest": (0, ("iter_0000030 (periodic, step 30) is not usable: mp_rank_01/",)),
+        "latest": (0, ("iter_0000030 (periodic, step 30) is not usable: ", f"iter_0000030/{RANK_1}: truncated",)),
     },
     "torn": {
         "plan": (4, ("2 checkpoints exist, none is usable", "step 300 lacks ranks 1–3; step 200 lacks rank 0", "Nothing was started: bring the files of these ranks back")),
