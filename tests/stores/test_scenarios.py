@@ -143,13 +143,14 @@ def test_a_deleted_save_of_a_bucket_with_versions_is_judged_as_on_a_disk(
     versioned_s3.delete(f"run/{FILES[1]}")
     (tmp_path / "run" / FILES[1]).unlink()
     with as_user(tmp_path, versioned_s3):
-        said = [ask("plan", root, "--json") for root in (f"{versioned_s3.url}/run", str(tmp_path / "run"))]
+        roots = f"{versioned_s3.url}/run", str(tmp_path / "run")
+        said = [ask("plan", root, "--order", "step", "--json") for root in roots]
         assert {(s.code, s.json["resume_step"]) for s in said} == {(0, 20)}
-        assert said[0].codes == said[1].codes
+        assert said[0].codes ^ said[1].codes <= {"mtime-not-kept"}  # they are of one second, or not
         assert "missing-rank" in said[0].codes
         for file in FILES:
             versioned_s3.delete(f"other/{file}")
-        gone = ask("plan", f"{versioned_s3.url}/other", "--json")
+        gone = ask("plan", f"{versioned_s3.url}/other", "--order", "step", "--json")
     assert (gone.code, gone.json["resume_step"]) == (0, 20)
     assert {"dangling-tracker", "missing-part"} <= gone.codes
 
