@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ckpt_tools.discovery.exclude import Excluded
+from ckpt_tools.formats import names
 from ckpt_tools.layouts import NameFields, Place, Places
-from ckpt_tools.layouts.common.bare_names import may_be_renamed
 from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.storage.links import Links
 
 _RENAMED = 10_000
+"""Such names that are kept at most: a tree may hold a million files that are none of ours."""
 
 
 class NamedFile(NamedTuple):
@@ -82,7 +83,7 @@ class Discovery:
         self.strange[directory] = None
         if copy(name):
             self.copies.append(f"{directory}/{name}")
-        elif may_be_renamed(name) and len(self.renamed) < _RENAMED:
+        elif names.may_be_renamed(name) and len(self.renamed) < _RENAMED:
             self.renamed.append(f"{directory}/{name}")
 
     def resolved(self, path: str) -> str:

@@ -260,6 +260,10 @@ class Names:
         """Whether a file of this name may describe the files beside it."""
         return self._indexes.fullmatch(name) is not None
 
+    def may_be_renamed(self, name: str) -> bool:
+        """Whether a name that no format has tells of a checkpoint all the same (``step_300.pt.1``)."""
+        return self._inside.search(name) is not None
+
     def near_placed(self, path: str) -> bool:
         """Whether there may be such an index in the directory, or below it."""
         return "/.cache/huggingface/" in path or "/manifests/" in path
@@ -286,6 +290,11 @@ class Names:
     @cached_property
     def _any(self) -> re.Pattern[str]:
         return _expression(self.named)
+
+    @cached_property
+    def _inside(self) -> re.Pattern[str]:
+        endings = "|".join(map(re.escape, self._endings))
+        return re.compile(rf"(?i:(?:{endings})\W|checkpoint|ckpt|epoch|step|iter|last|latest)")
 
     @cached_property
     def _indexes(self) -> re.Pattern[str]:

@@ -258,17 +258,6 @@ def calls_a_save(name: str) -> bool:
     return counted or bool(said.alias) or not _SAVES.isdisjoint(_tokens(stem_of(name)))
 
 
-_OF_SAVES = re.compile(
-    r"\.(?:pth?|ckpt|safetensors|pkl|npz|eqx|h5|keras|msgpack|bin)\W|checkpoint|ckpt|epoch|step|iter|last|latest",
-    re.IGNORECASE,
-)
-
-
-def may_be_renamed(name: str) -> bool:
-    """Whether a file that nothing recognises may be a checkpoint under another name."""
-    return _OF_SAVES.search(name) is not None
-
-
 def may_be_later(name: str, step: int | None, epoch: int | None) -> bool:
     """Whether what is called so may be of a later step or epoch, as what tells none may be."""
     said = read_bare_name(name)
