@@ -51,9 +51,9 @@ def is_lost(e: os.DirEntry[str]) -> bool:
     """Whether it is a link that leads nowhere, called as checkpoints are (``step-300``), or as what points to
     the newest (``latest``): a mount may be lost.
     """
-    if not (e.is_symlink() and calls_a_save(e.name)):
-        return False
     try:
+        if not (e.is_symlink() and calls_a_save(e.name)):  # where entries are of no known type, a call
+            return False
         patiently(e.stat)
     except ABSENT:
         return True

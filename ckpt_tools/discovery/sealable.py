@@ -9,7 +9,7 @@ from ckpt_tools.discovery.directory import TEMPORARY
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.discovery.file_stat import surely_directory
 from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, is_apart
-from ckpt_tools.storage.retry import is_file
+from ckpt_tools.storage.retry import is_file, is_link
 from ckpt_tools.storage.walk import walk
 
 
@@ -36,7 +36,7 @@ def directories(home: str) -> Iterator[tuple[str, Sealable | OSError]]:
 
 
 def _without_links(entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-    return [e for e in entries if e.name != STATE and not (e.is_symlink() and surely_directory(e))]
+    return [e for e in entries if e.name != STATE and not (surely_directory(e) and is_link(e))]
 
 
 def is_sealable(e: os.DirEntry[str]) -> bool:

@@ -729,7 +729,10 @@ OTHERS: dict[str, dict[str, Case]] = {
     },
     "explain": {"code": Case(lambda tmp: [], ("truncated",), ("crc-mismatch",))},
     "completion": {"shell": Case(lambda tmp: [], ("--text", "bash"), ("--text", "fish"))},
-    "formats": without(lambda tmp: []),
+    "formats": {
+        "name": Case(lambda tmp: [], ("--text", "torch_zip"), ("--text", "safetensors")),
+        **without(lambda tmp: []),
+    },
     "launchers": without(with_launcher),
     "layouts": {
         "root": Case(

@@ -150,6 +150,7 @@ def test_the_layouts_whose_frameworks_do_not_ask() -> None:
         "hf-trainer",
         "composer",
         "fairseq",
+        "fairseq2",
         "mmengine",
         "verl",
         "paddle-dist",
