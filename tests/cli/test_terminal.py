@@ -147,6 +147,7 @@ def test_verify_says_the_verdict_first_and_then_only_problems(tmp_path: Path) ->
     assert code == 1 and sum("iter_0000010" in line for line in lines) >= 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_verify_says_what_it_has_seen(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     broken(root, 20)

@@ -28,7 +28,7 @@ from ckpt_tools.storage import retry
 COMMANDS = (
     "plan", "verify", "plan --skip-unreadable", "latest --rank 0", "hook", "run", "ls", "plan --order step", "plan --allow-none --allow-missing", "by-engine",
 )  # fmt: skip
-FAULTS = 24
+FAULTS = 18
 """Of one fixture, about: large trees have hundreds of like paths."""
 NAMES = [f"{case.parent.parent.name}/{case.parent.name}" for case in CASES]
 

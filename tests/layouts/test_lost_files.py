@@ -237,6 +237,7 @@ LOST = {"missing-part", "missing-rank"}
 SEVERAL = [case for case in CASES if "/".join(case.parts[-3:-1]) not in EXEMPT]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SEVERAL, ids=lambda case: "/".join(case.parts[-3:-1]))
 def test_verify_misses_what_makes_plan_give_up_a_checkpoint(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)

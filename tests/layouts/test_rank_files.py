@@ -106,6 +106,7 @@ NAMED = [
 """Of all frameworks, where a plan asks nothing."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NAMED, ids=lambda case: "/".join(case.parts[-3:-1]))
 def test_beside_the_files_of_a_framework_a_rank_of_its_own_is_no_checkpoint(
     case: Path, tmp_path: Path

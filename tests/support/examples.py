@@ -6,14 +6,14 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-QUICK = 8
-"""The profile ``quick`` tries one of so many examples."""
+QUICK, STEADY = 8, 3
+"""The profiles ``quick`` and ``steady`` try one of so many examples."""
 
 
 def register_profiles() -> None:
-    """``quick``: a few examples, for the loop of edit and test. ``steady``: as many as each test says; for
-    CI. In both the same examples in every run. ``searching``: others every time; for the nightly run. None is
-    remembered from the run before, and no time limit ends one: luck and load decide no verdict.
+    """``quick``: a few examples, for the loop of edit and test. ``steady``: a third of what each test says,
+    for CI. In both the same examples in every run. ``searching``: all, and others every time; for the nightly
+    run. None is remembered from the run before, and no time limit ends one: luck and load decide no verdict.
     """
     busy: dict[str, Any] = {
         "deadline": None,
@@ -21,12 +21,11 @@ def register_profiles() -> None:
         "suppress_health_check": [c for c in HealthCheck if c is not HealthCheck.filter_too_much],
     }
     settings.register_profile("quick", derandomize=True, max_examples=100 // QUICK, **busy)
-    settings.register_profile("steady", derandomize=True, **busy)
+    settings.register_profile("steady", derandomize=True, max_examples=100 // STEADY, **busy)
     settings.register_profile("searching", **busy)
     settings.load_profile("quick")
 
 
 def examples(most: int) -> settings:
     """As many examples as the profile takes of ``most``."""
-    quick = settings().max_examples < 100
-    return settings(max_examples=max(5, most // QUICK) if quick else most)
+    return settings(max_examples=max(min(most, 5), most * settings().max_examples // 100))

@@ -13,7 +13,19 @@ from pathlib import Path
 
 from places import SUPPORT, TESTS
 
-ROOMS = {"unit", "formats", "layouts", "stores", "cli", "cluster", "laws"}
+SLOWEST_FIRST = ("cluster", "stores", "laws", "cli", "layouts", "formats", "unit")
+"""By what a test takes in them."""
+ROOMS = frozenset(SLOWEST_FIRST)
+SLOW = frozenset(
+    f"test_{of}"
+    for of in (
+        *("help", "machine_formats", "plugins", "prune", "prune_in_training", "quarantine", "release"),
+        *("repair", "seal_in_training", "sign", "site", "watch"),
+    )
+)
+"""Files of commands that are left out of the loop of edit and test: they start real frameworks and servers, or
+kill a command at each call that it makes.
+"""
 
 
 def room(path: Path) -> str:
@@ -58,8 +70,9 @@ def needs_torch(path: Path) -> bool:
 @cache
 def marks(path: Path) -> tuple[str, ...]:
     """What is true of every test in a module."""
-    of_room = {"cluster": "cluster", "laws": "slow"}.get(room(path))
-    return (*([of_room] if of_room else []), *(["torch"] if needs_torch(path) else []))
+    of_room = {"cluster": "cluster", "laws": "slow", "stores": "slow"}.get(room(path))
+    mark = "slow" if path.stem in SLOW else of_room
+    return (*([mark] if mark else []), *(["torch"] if needs_torch(path) else []))
 
 
 def has_torch() -> bool:
