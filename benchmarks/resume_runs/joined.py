@@ -14,12 +14,22 @@ from typing import Any
 WORLD = 2
 
 
+def _leave() -> None:
+    """End what torch has joined, if it did: its threads must not outlive the interpreter, which aborts then."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
 def on_ranks(main: Callable[[Path], dict[str, Any]]) -> None:
     """Run ``main`` on all ranks; rank 0 prints what it says, and all must say the same."""
     out = Path(sys.argv[1])
     if "RANK" in os.environ:
         answer = json.dumps(main(out))
         (out / f"said-{os.environ['RANK']}").write_text(answer)
+        _leave()
         return
     out.mkdir(parents=True, exist_ok=True)
     with socket.socket() as found:

@@ -6,7 +6,7 @@ import ast
 from types import SimpleNamespace
 
 import pytest
-from places import SUPPORT, TESTS
+from places import ROOT, SUPPORT, TESTS
 from rooms import ROOMS, imports, needs_torch, wants_torch
 
 
@@ -57,3 +57,17 @@ def test_what_asks_for_torch_inside_is_marked() -> None:
         if "mark.torch" not in " ".join(ast.unparse(d) for d in node.decorator_list)
     ]
     assert unmarked == []
+
+
+def test_a_script_that_joins_ranks_leaves_them_at_its_end() -> None:
+    """The threads of a group of processes that is still there when the interpreter ends abort it, now and
+    then: on a machine under load a test that had passed for months failed.
+    """
+    joined = {
+        path: text
+        for room in (TESTS, ROOT / "benchmarks", ROOT / "fixtures")
+        for path in room.rglob("*.py")
+        if ".init_process_group(" in (text := path.read_text())
+    }
+    left = ("destroy_process_group", "on_ranks(")
+    assert joined and [str(p) for p, text in joined.items() if not any(name in text for name in left)] == []

@@ -57,6 +57,7 @@ def main(out: Path, sealed: bool) -> dict[str, Any]:
     newest = saves(sharded)[-1]
     state = {"w": torch.zeros(200), "step": 0}
     dcp.load(state, checkpoint_id=str(newest))
+    dist.destroy_process_group()
     loaded = torch.load(saves(flat)[-1], weights_only=True)
     return {
         "by": f"torch {torch.__version__}: torch.save, DCP's async_save",
