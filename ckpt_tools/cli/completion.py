@@ -15,11 +15,11 @@ from ckpt_tools.settings import parsers
 def completion(
     shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)],
 ) -> int:
-    """Print the script that makes a shell offer commands, flags and their values, finding codes, layouts, and
-    the runs and steps that are there.
+    """Print the script that makes a shell complete commands, flags and their values, finding codes, layouts,
+    and the runs and steps of the directory.
 
-    Its first lines say where it belongs. What is there is read from names alone, for a quarter of a second at
-    most, of a store for two.
+    The first lines of the script say where to put it. Runs and steps are read from names alone, for a quarter
+    of a second at most (two seconds in a store).
     """
     try:
         parsers.word(shell, tuple(SHELLS))

@@ -54,13 +54,13 @@ def diff(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """Compare two checkpoints tensor by tensor, whatever their steps and formats: what was added, removed,
-    reshaped or changed. Nothing is loaded or run.
+    """Compare two checkpoints tensor by tensor, whatever their steps and formats, and say what was added,
+    removed, reshaped or changed. Nothing is loaded or run.
 
-    Files are matched by rank and role where their layout is known, else by name. What seals say of files that
-    were not written since is believed and not read again ('ckpt verify' compares them). Exit codes: 0 the
-    same, 1 they differ or a file is damaged, 5 something could not be looked at, with --strict also: not
-    compared.
+    Files are matched by rank and role if their layout is known, else by name. A sealed file that was not
+    written since is not read again: its seal is believed ('ckpt verify' compares files with their seals).
+    Exit codes: 0 the same; 1 they differ or a file is damaged; 5 something could not be looked at, or with
+    --strict could not be compared.
     """
     given = dict(locals())
     to = output.requested(FORMATS, given)

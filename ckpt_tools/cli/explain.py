@@ -22,7 +22,7 @@ def explain(
     json: options.Json = False,
     color: options.Color = None,
 ) -> int:
-    """Say what a finding means, what it does to the verdict and what to do about it."""
+    """Say what a finding means, how it affects the verdict, and what to do about it."""
     to = output.requested(("table", "json"), dict(locals()))
     if code not in CODES:
         meant = nearest(code, CODES)

@@ -24,8 +24,8 @@ def formats(
     json: options.Json = False,
     color: options.Color = None,
 ) -> int:
-    """List the known file formats: what protects what in them, what cannot be seen, which framework loads
-    them, where the facts come from, and which package adds them if it is not this one.
+    """List the known file formats: what protects each part of them, what cannot be seen, which framework
+    loads them, where the facts come from, and which other package adds them, if one does.
     """
     to = output.requested(("table", "json"), dict(locals()))
     output.leave_out_plugins(no_plugins)

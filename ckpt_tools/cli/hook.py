@@ -36,11 +36,11 @@ Read = Annotated[
     **options.STAGE,
 )
 def hook(request: options.Request) -> int:
-    """Choose and verify a checkpoint once per job, and print what the job has to know: decision="$(ckpt hook
-    ROOT)" || exit; eval "$decision".
+    """Choose and verify a checkpoint once per job, and print what the job needs to know: decision="$(ckpt
+    hook ROOT)" || exit; eval "$decision".
 
     --format slurm is for a TaskProlog, which reads the decision that the batch script made (--read). 'ckpt
-    hook install' prints ready lines for slurm, torchrun, msrun, kubernetes and mindcluster.
+    hook install' prints complete scripts for slurm, torchrun, msrun, kubernetes and mindcluster.
     """
     from ckpt_tools import job
     from ckpt_tools.job.command import environment

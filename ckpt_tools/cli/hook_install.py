@@ -85,12 +85,12 @@ def snippets() -> dict[str, Snippet]:
 
 
 def hook_install(what: What = None, root: Root = None) -> int:
-    """Print a job script or a manifest that starts training through ckpt: for Slurm, torchrun, msrun, mpirun,
-    Kubernetes and MindCluster; or what 'ckpt watch' goes with: a systemd unit, a sidecar, alert rules, a
+    """Print a job script or a manifest that starts training through ckpt, for Slurm, torchrun, msrun, mpirun,
+    Kubernetes and MindCluster; or files to go with 'ckpt watch': a systemd unit, a sidecar, alert rules, a
     dashboard.
 
-    Nothing is edited or installed: the comments inside say where it goes, and what stands at the top is yours
-    to change. docs/hooks.md says what each exit code does there. Without WHAT, the snippets are listed.
+    Nothing is edited or installed: comments in the text say where it goes, and the values at its top are
+    yours to change. docs/hooks.md says what each exit code does there. Without WHAT, the snippets are listed.
     """
     known = snippets()
     if what is None:

@@ -13,10 +13,11 @@ from ckpt_tools.storage.urls import real_path
 
 @options.choosing("text", "json", "shell", output_file=options.OutputFile)
 def latest(request: options.Request) -> int:
-    """Print the file(s) that rank N must load, one path per line and nothing else; of a set that every rank
-    loads, its directory or prefix.
+    """Print the file(s) that rank N must load, one path per line and nothing else. For a set that every rank
+    loads, print its directory or prefix.
 
-    Without an answer the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 could not look.
+    When there is no answer, the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 something
+    could not be looked at.
     """
     from ckpt_tools import api
 

@@ -14,8 +14,8 @@ def launchers(
     json: options.Json = False,
     color: options.Color = None,
 ) -> int:
-    """List the known launchers, and say what is known of this process: each number with its variable, and
-    what is unclear.
+    """List the known launchers, and say what is known about this process: each number with the variable that
+    it comes from, and what is unclear.
     """
     to = output.requested(("table", "json"), dict(locals()))
     output.leave_out_plugins(no_plugins)

@@ -21,7 +21,7 @@ Check = Annotated[
     bool,
     typer.Option(
         "--check",
-        help="Say what each template matches below ROOT, and what misses it narrowly.",
+        help="Say what each template matches below ROOT, and what it narrowly misses.",
         show_default=False,
     ),
 ]
@@ -30,7 +30,7 @@ Guess = Annotated[
     bool,
     typer.Option(
         "--guess",
-        help="Print a [[layout]] for ckpt.toml that describes the files below ROOT that no layout knows.",
+        help="Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows.",
         show_default=False,
     ),
 ]
@@ -54,14 +54,14 @@ def layouts(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """List the known layouts; with the name of one (in the place of ROOT): which files make a checkpoint,
-    which file names the latest, and what cannot be seen.
+    """List the known layouts. With the name of one in the place of ROOT: say which files make a checkpoint,
+    which file names the latest one, and what cannot be seen.
 
     With --check: try the templates of your own layouts (or of the one that --layout names) on ROOT. Exit 1
     when a template matches nothing.
 
-    With --guess: print a layout for files that none describes, worked out from their names alone. Read its
-    comments, put it into ckpt.toml, then ask --check.
+    With --guess: print a layout for files that no layout describes, derived from their names alone. Read its
+    comments, put it into ckpt.toml, then use --check.
     """
     given = dict(locals())
     to = output.requested(("table", "json"), given)

@@ -50,7 +50,7 @@ def ls(
     ] = False,
     quarantine: Annotated[
         bool,
-        typer.Option("--quarantine", help="List what lies in quarantine instead.", show_default=False),
+        typer.Option("--quarantine", help="List instead what is in quarantine.", show_default=False),
     ] = False,
     state_dir: options.StateDir = None,
     store_option: options.StoreOption = None,
@@ -67,9 +67,10 @@ def ls(
     config: options.Config = None,
 ) -> int:
     """List the checkpoints below ROOT, newest first (--order: by time or by step), from directory listings
-    (and headers where names do not tell the step).
+    (and from file headers, if names do not tell the step).
 
-    Exit codes: 0 listed, 3 there is no checkpoint (or none since then), 5 a directory could not be listed.
+    Exit codes: 0 listed; 3 there is no checkpoint (or none that the filters leave); 5 a directory could not
+    be listed.
     """
     given = dict(locals())
     to = output.requested(FORMATS, given)

@@ -90,7 +90,7 @@ NoCache = Annotated[bool, _switch("no-cache")]
 ExplainBytes = Annotated[
     bool,
     typer.Option(
-        "--explain-bytes", help="Also map every byte to what it is and what protects it.", show_default=False
+        "--explain-bytes", help="Also say of every byte what it is and what protects it.", show_default=False
     ),
 ]
 Explain = Annotated[
@@ -98,7 +98,7 @@ Explain = Annotated[
     typer.Option(
         "--explain",
         help=(
-            "Tell the story: candidates, why each lost, substitutes and their proof, what was not looked at."
+            "Explain the choice: candidates and why each lost, substitutes and their proof, what was unseen."
         ),
         show_default=False,
     ),
@@ -129,7 +129,7 @@ History = Annotated[
     bool,
     typer.Option(
         "--history",
-        help="List what earlier starts resumed from instead, and what was lost.",
+        help="List instead what earlier starts resumed from, and what was lost.",
         show_default=False,
     ),
 ]
@@ -138,7 +138,7 @@ FailOn = Annotated[
     typer.Option(
         "--fail-on",
         metavar="error|warning",
-        help="End with 1 also where there is only a warning; the answer stays the same.",
+        help="With warning: exit 1 for a warning too; the answer stays the same.",
         show_default=False,
     ),
 ]
@@ -163,7 +163,7 @@ ProgressAs = Annotated[
     typer.Option(
         "--progress",
         metavar="auto|bar|json|none",
-        help="How far it is, on stderr: a bar, by itself where that is a terminal, or an object per line.",
+        help="Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
         show_default=False,
     ),
 ]
@@ -172,7 +172,7 @@ Format = Annotated[
     typer.Option(
         "--format",
         metavar="FORMAT",
-        help="Output format; an unknown one lists those of the command.",
+        help="Output format; an unknown name lists the formats of the command.",
         show_default=False,
     ),
 ]
@@ -191,7 +191,7 @@ Color = Annotated[
     typer.Option(
         "--color",
         metavar="auto|always|never",
-        help="Colour; NO_COLOR and FORCE_COLOR are honoured.",
+        help="When to use colour; NO_COLOR and FORCE_COLOR are honoured.",
         show_default=False,
     ),
 ]

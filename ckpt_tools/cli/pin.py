@@ -19,14 +19,14 @@ _INSTEAD = (
 def pin(
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Checkpoints.", show_default=False)],
     remove: Annotated[
-        bool, typer.Option("--remove", help="Take the pins of PATH away.", show_default=False)
+        bool, typer.Option("--remove", help="Remove the pins of PATH.", show_default=False)
     ] = False,
     root: Annotated[
         str | None,
         typer.Option(
             "--root",
             metavar="DIR",
-            help="Directory that is pruned; without it the one that PATH lies in.",
+            help="Directory that is pruned; default: the one that PATH lies in.",
             show_default=False,
         ),
     ] = None,
@@ -45,11 +45,11 @@ def pin(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """Pin checkpoints: 'ckpt prune' never removes them. A pin lies in .ckpt/pins of the directory that is
-    pruned, where no framework sees it, and is written at once.
+    """Pin checkpoints, so that 'ckpt prune' never removes them. A pin is a file in .ckpt/pins of the
+    directory that is pruned, where no framework sees it. It is written at once.
 
-    Exit codes: 0 done, or what would be done is said; 2 PATH is a part of a checkpoint; 3 there is no such
-    checkpoint, or no such pin; 5 something could not be looked at or not be written.
+    Exit codes: 0 done, or shown what would be done; 2 PATH is only a part of a checkpoint; 3 there is no such
+    checkpoint, or no such pin; 5 something could not be looked at or written.
     """
     given = dict(locals())
     to = output.requested(FORMATS, given)

@@ -20,12 +20,12 @@ from ckpt_tools.storage.urls import absolute
     history=options.History,
 )
 def plan(request: options.Request) -> int:
-    """Say which checkpoint the job resumes from, which file every rank loads (--rank N: that rank alone), and
-    why.
+    """Say which checkpoint the job resumes from, which file every rank loads (with --rank N only that rank),
+    and why.
 
-    Without an answer the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 could not look. With
-    --fail-on warning: 1 there is an answer, and a warning or a better checkpoint that lost. With --history: 0
-    listed, 3 no start of ROOT is known, 5 the history cannot be read.
+    When there is no answer, the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 something
+    could not be looked at. With --fail-on warning: 1 there is an answer, but also a warning, or a better
+    checkpoint that lost. With --history: 0 listed, 3 no start of ROOT is known, 5 the history cannot be read.
     """
     from ckpt_tools import api
     from ckpt_tools.planning.answer import narrowed

@@ -29,19 +29,21 @@ def prune(
         _keep("N", "Keep the last N (keep_checkpoint_max).", "--keep-last", "--keep-checkpoint-max"),
     ] = None,
     keep_every: Annotated[
-        str | None, _keep("STEPS", "Keep those whose step is a multiple.", "--keep-every")
+        str | None, _keep("STEPS", "Keep those whose step is a multiple of STEPS.", "--keep-every")
     ] = None,
     keep_within: Annotated[
-        str | None, _keep("TIME", "Keep what was saved so long before the last one.", "--keep-within")
+        str | None, _keep("TIME", "Keep those saved at most this long before the last one.", "--keep-within")
     ] = None,
     keep_hourly: Annotated[
-        str | None, _keep("N", "Keep the last of each of the last N hours with one.", "--keep-hourly")
+        str | None,
+        _keep("N", "Keep the last one of each of the last N hours that have one.", "--keep-hourly"),
     ] = None,
     keep_daily: Annotated[
-        str | None, _keep("N", "Keep the last of each of the last N days with one.", "--keep-daily")
+        str | None, _keep("N", "Keep the last one of each of the last N days that have one.", "--keep-daily")
     ] = None,
     keep_weekly: Annotated[
-        str | None, _keep("N", "Keep the last of each of the last N weeks with one.", "--keep-weekly")
+        str | None,
+        _keep("N", "Keep the last one of each of the last N weeks that have one.", "--keep-weekly"),
     ] = None,
     keep_per_minutes: Annotated[
         str | None,
@@ -57,7 +59,7 @@ def prune(
     ] = None,
     max_total: Annotated[
         str | None,
-        _keep("SIZE", "Of what is kept, remove the oldest until the rest fits.", "--max-total"),
+        _keep("SIZE", "Of those kept, remove the oldest until the rest fits into SIZE.", "--max-total"),
     ] = None,
     damaged: Annotated[
         bool,
@@ -83,13 +85,14 @@ def prune(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """Remove old checkpoints of each run below ROOT: those that are verified, and that no flag keeps. What is
-    damaged counts for nothing and stays without --damaged. What 'ckpt plan' chooses, the newest verified one,
-    and what is pinned, named or needed by anything never goes. Without --apply nothing is done.
+    """Remove old checkpoints of each run below ROOT: those that are verified, and that no flag keeps. Damaged
+    checkpoints do not count, and stay without --damaged. The checkpoint that 'ckpt plan' chooses, the newest
+    verified one, and those that are pinned, or named or needed by something else, are never removed. Without
+    --apply nothing is done.
 
-    Exit codes: 0 done, or what would be done is said; 2 a question that only you can answer, or nothing is to
-    be kept; 3 there is no checkpoint; 4 none is usable: nothing is removed; 5 something could not be looked
-    at or not be removed.
+    Exit codes: 0 done, or shown what would be done; 2 a question that only you can answer, or no flag says
+    what to keep; 3 there is no checkpoint; 4 none is usable: nothing is removed; 5 something could not be
+    looked at or removed.
     """
     given = dict(locals())
     to = output.requested(FORMATS, given)

@@ -27,17 +27,18 @@ def quarantine(
     ],
     damaged: Annotated[
         bool,
-        typer.Option("--damaged", help="All checkpoints below PATH that have damage.", show_default=False),
+        typer.Option("--damaged", help="All damaged checkpoints below PATH.", show_default=False),
     ] = False,
     restore: Annotated[
-        bool, typer.Option("--restore", help="Bring back what lay at PATH.", show_default=False)
+        bool,
+        typer.Option("--restore", help="Bring back the checkpoint that was at PATH.", show_default=False),
     ] = False,
     root: Annotated[
         str | None,
         typer.Option(
             "--root",
             metavar="DIR",
-            help="Directory in which the quarantine lies; without it the one that PATH lies in.",
+            help="Directory in which the quarantine lies; default: the one that PATH lies in.",
             show_default=False,
         ),
     ] = None,
@@ -57,12 +58,12 @@ def quarantine(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """Put checkpoints away: renamed below ROOT/.ckpt/quarantine, where their framework does not look and ckpt
-    does. They count as existing: where nothing else is left, a job does not start from nothing. Trackers that
-    name one of them are pointed at what 'ckpt plan' chooses then. Without --apply nothing is done.
+    """Move checkpoints to ROOT/.ckpt/quarantine, where their framework does not look but ckpt does. They
+    still count as existing: if nothing else is left, a job does not start from nothing. A tracker that names
+    one of them is changed to name what 'ckpt plan' then chooses. Without --apply nothing is done.
 
-    Exit codes: 0 done, or what would be done is said; 2 a question that only you can answer; 3 there is no
-    such checkpoint; 5 something could not be looked at or not be moved: nothing is lost.
+    Exit codes: 0 done, or shown what would be done; 2 a question that only you can answer; 3 there is no such
+    checkpoint; 5 something could not be looked at or moved: nothing is lost.
     """
     if damaged and restore:
         raise UsageError("--damaged and --restore contradict each other", "say one of them")

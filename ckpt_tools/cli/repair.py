@@ -26,7 +26,7 @@ def repair(
         typer.Option(
             "--from",
             metavar="DIR",
-            help="A tree that has copies: a backup, another node's. May be repeated.",
+            help="A tree with copies, such as a backup or another node's tree. May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -35,14 +35,14 @@ def repair(
         typer.Option(
             "--accept-odds",
             metavar="P",
-            help="Flip bits back that only a CRC tells, where that is wrong with at most this probability.",
+            help="Also flip back bits that only a CRC locates, if wrong with at most this probability.",
             show_default=False,
         ),
     ] = None,
     tracker: Annotated[
         bool,
         typer.Option(
-            "--tracker", help="Point the tracker in PATH at what 'ckpt plan' chooses.", show_default=False
+            "--tracker", help="Make the tracker in PATH name what 'ckpt plan' chooses.", show_default=False
         ),
     ] = False,
     root: Annotated[
@@ -50,7 +50,7 @@ def repair(
         typer.Option(
             "--root",
             metavar="DIR",
-            help="Directory in whose .ckpt the old files are kept; without it PATH, or the one it lies in.",
+            help="Directory in whose .ckpt the old files are kept; default: PATH, or the one it lies in.",
             show_default=False,
         ),
     ] = None,
@@ -71,13 +71,13 @@ def repair(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """Repair damaged files at and below PATH: from replicas and copies (--from), where their bytes fit the
-    stored checksums; by the one flipped bit that a CRC tells, where a seal, a second checksum or
-    --accept-odds vouches for it. The damaged file goes to quarantine, the repaired one keeps its times, mode
-    and owner. Without --apply nothing is done.
+    """Repair damaged files at and below PATH: from replicas and copies (--from), if their bytes fit the
+    stored checksums; or by flipping back the one bit that a CRC locates, if a seal, a second checksum or
+    --accept-odds confirms it. The damaged file goes to quarantine; the repaired one keeps its times, mode and
+    owner. Without --apply nothing is done.
 
-    Exit codes: 0 all that is damaged is repaired, or would be; 1 some of it stays; 2 a question that only you
-    can answer; 3 nothing recognised; 5 something could not be looked at or not be written: nothing is lost.
+    Exit codes: 0 all damage is repaired, or would be; 1 some of it stays; 2 a question that only you can
+    answer; 3 nothing recognised; 5 something could not be looked at or written: nothing is lost.
     """
     given = dict(locals())
     to = output.requested(FORMATS, given)

@@ -68,11 +68,11 @@ def report(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """Verify every ROOT, plan its runs, and make one page of it that needs no network: what to do next, saves
-    over time, ranks by checkpoints, the bytes of damaged files.
+    """Verify every ROOT, plan its runs, and write one HTML page about it that needs no network: what to do
+    next, saves over time, ranks by checkpoints, the bytes of damaged files.
 
-    Exit codes are those of 'ckpt verify': 0 nothing broken at this level, 1 damage found, 3 nothing
-    recognised, 5 something could not be looked at, or the page not be written.
+    Exit codes are those of 'ckpt verify': 0 nothing broken at this level; 1 damage found; 3 nothing
+    recognised; 5 something could not be looked at, or the page could not be written.
     """
     given = dict(locals())
     to = output.requested(FORMATS, given)

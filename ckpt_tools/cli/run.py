@@ -36,8 +36,8 @@ def run(request: options.Request) -> int:
     """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP
     … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.
 
-    Nothing is started, and the exit code says why, when there is none (3; --allow-none), none is usable (4;
-    --allow-fresh), or it could not be looked at (5).
+    When there is no checkpoint (3; --allow-none), none is usable (4; --allow-fresh), or something could not
+    be looked at (5), nothing is started and the exit code says why.
     """
     from ckpt_tools import job
     from ckpt_tools.job.command import become, environment, inherited, substituted

@@ -33,7 +33,7 @@ def seal(
         typer.Option(
             "--also",
             metavar="NAMES",
-            help="Further digests: md5, sha1, sha256, sha512, blake3, crc64nvme; commas between.",
+            help="Further digests, separated by commas: md5, sha1, sha256, sha512, blake3, crc64nvme.",
             show_default=False,
         ),
     ] = None,
@@ -46,16 +46,18 @@ def seal(
         typer.Option(
             "--sign-key",
             metavar="FILE",
-            help="Sign it too, with this private key (PEM, elliptic curve), as model_signing does.",
+            help="Also sign it with this private key (PEM, elliptic curve), as model_signing does.",
             show_default=False,
         ),
     ] = None,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Replace seals without asking whether they fit.", show_default=False),
+        typer.Option(
+            "--again", help="Replace seals without comparing the files with them first.", show_default=False
+        ),
     ] = False,
     merge: Annotated[
-        bool, typer.Option("--merge", help="Make one seal of those of all ranks.", show_default=False)
+        bool, typer.Option("--merge", help="Merge the seals of all ranks into one.", show_default=False)
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and verify, but write nothing.", show_default=False)
@@ -81,12 +83,12 @@ def seal(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """Verify every checkpoint at or below PATH and write a seal into each that is whole: the digests of all
-    its files. 'verify', 'plan', 'latest' and 'run' compare the files with it from then on. Nothing else is
-    written, and what is damaged, unfinished or in use is named and not sealed.
+    """Verify every checkpoint at or below PATH, and write a seal with the digests of all its files into each
+    one that is sound. From then on 'verify', 'plan', 'latest' and 'run' compare the files with it. Nothing
+    else is written. Files that are damaged, unfinished or in use are named and not sealed.
 
-    Exit codes: 0 what is whole has a seal (with --strict 1 when something is unfinished or in use), 1 damage
-    found, 3 nothing recognised, 5 something could not be looked at or a seal not be written.
+    Exit codes: 0 everything sound has a seal (with --strict 1 if something is unfinished or in use); 1 damage
+    found; 3 nothing recognised; 5 something could not be looked at, or a seal could not be written.
     """
     given = dict(locals())
     to = output.requested(FORMATS, given)

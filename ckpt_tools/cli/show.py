@@ -33,7 +33,7 @@ def show(
     """Print the tensors, the metadata and the pickle globals of FILE, by default at level structure. Nothing
     in it is loaded or run.
 
-    Exit codes: 0 shown, 1 shown and found damaged, 3 not a known format, 5 could not be read.
+    Exit codes: 0 shown; 1 shown, and found damaged; 3 the format is not known; 5 the file could not be read.
     """
     given = dict(locals())
     to = output.requested(FORMATS, given)

@@ -17,15 +17,13 @@ from ckpt_tools.storage.urls import absolute, is_url
 if TYPE_CHECKING:
     from ckpt_tools.job.staged_start import Copied
 
-Directory = Annotated[
-    str, typer.Argument(metavar="DIR", help="Directory on this machine, for all that is staged.")
-]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="Directory on this machine for all copies.")]
 Ranks = Annotated[
     str | None,
     typer.Option(
         "--ranks",
         metavar="RANKS",
-        help="Ranks of this node, such as 0-7; default: as the launcher tells, else all.",
+        help="Ranks of this node, such as 0-7; default: those that the launcher tells, else all.",
         show_default=False,
     ),
 ]
@@ -41,11 +39,12 @@ Ranks = Annotated[
     output_file=options.OutputFile,
 )
 def stage(request: options.Request) -> int:
-    """Bring the files that ranks of this node load, and those that go with them, from ROOT in a store to a
-    directory below DIR: verified as they come, whole or not at all. What is there already is not fetched.
+    """Copy the files that the ranks of this node load, and the files that go with them, from ROOT in a store
+    to a directory below DIR. They are verified on the way, and the copy is complete or does not exist. Files
+    that are there already are not fetched again.
 
-    Without an answer the exit code says why, as that of plan: 3 no checkpoint exists, 4 none is usable, 5
-    could not look, or there is no room.
+    When there is no answer, the exit code says why, as for plan: 3 no checkpoint exists, 4 none is usable, 5
+    something could not be looked at, or there is no room.
     """
     from ckpt_tools import job
     from ckpt_tools.job.staged_start import Copies

@@ -22,10 +22,10 @@ def undo(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """Take back the last 'ckpt repair' or 'ckpt quarantine' below ROOT. Without --apply nothing is done.
+    """Undo the last 'ckpt repair' or 'ckpt quarantine' below ROOT. Without --apply nothing is done.
 
-    Exit codes: 0 done, or what would be done is said; 2 a file is no longer what that command left; 3 there
-    is nothing to take back; 5 something could not be looked at or not be moved: nothing is lost.
+    Exit codes: 0 done, or shown what would be done; 2 a file is no longer what that command left; 3 there is
+    nothing to undo; 5 something could not be looked at or moved: nothing is lost.
     """
     given = dict(locals())
     to = output.requested(FORMATS, given)

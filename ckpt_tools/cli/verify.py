@@ -58,7 +58,7 @@ def verify(
         bool,
         typer.Option(
             "--by-store",
-            help="Read no contents in an object store: compare the checksums that it keeps with the seals.",
+            help="In an object store read no contents: compare the checksums that it keeps with the seals.",
             show_default=False,
         ),
     ] = False,
@@ -83,10 +83,10 @@ def verify(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """Look at every checkpoint file at or below PATH and say what is damaged and how that is known. Nothing
+    """Look at every checkpoint file at or below PATH, and say what is damaged and how that is known. Nothing
     is written, loaded or run.
 
-    Exit codes: 0 nothing broken at this level, 1 damage found, 3 nothing recognised, 5 something could not be
+    Exit codes: 0 nothing broken at this level; 1 damage found; 3 nothing recognised; 5 something could not be
     looked at.
     """
     given = dict(locals())

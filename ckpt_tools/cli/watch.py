@@ -41,13 +41,18 @@ def watch(
         str | None, _text("--on-bad", "COMMAND", "Shell command for each checkpoint that is damaged.")
     ] = None,
     hook_timeout: Annotated[
-        str | None, _text("--hook-timeout", "TIME", "Time that such a command may take; default: 10m.")
+        str | None,
+        _text("--hook-timeout", "TIME", "Time that such a command may take at most; default: 10m."),
     ] = None,
-    seal_good: Annotated[bool, typer.Option("--seal", help="Seal what is good.", show_default=False)] = False,
+    seal_good: Annotated[
+        bool, typer.Option("--seal", help="Seal checkpoints that are good.", show_default=False)
+    ] = False,
     prune: Annotated[
         str | None,
         _text(
-            "--prune", "POLICY", "Prune whenever there is a new good one: flags of 'ckpt prune', as one word."
+            "--prune",
+            "POLICY",
+            "Prune after each new good checkpoint: flags of 'ckpt prune', as one argument.",
         ),
     ] = None,
     apply: options.Apply = False,
@@ -79,12 +84,12 @@ def watch(
     config: options.Config = None,
 ) -> int:
     """Verify each checkpoint in ROOT once it is finished and no longer written, and again from time to time.
-    What is seen is printed as JSON lines (docs/json.md). It runs until it is ended, and goes on where it was
-    when it is started again; in ROOT nothing is written but seals, with --seal, and nothing removed but
-    with --prune and --apply.
+    Results are printed as JSON lines (docs/json.md). The command runs until it is ended, and continues from
+    its state when it is started again. In ROOT nothing is written, except seals with --seal, and nothing is
+    removed, except with --prune and --apply.
 
-    Exit codes: 143 and 130 when it was ended by a signal; with --once 0 all that is finished is good, 1
-    damage found, 3 there is no checkpoint, 5 something could not be looked at; 2 or 5 it cannot begin.
+    Exit codes: 143 and 130 when a signal ended it; 2 or 5 when it cannot begin. With --once: 0 all finished
+    checkpoints are good, 1 damage found, 3 there is no checkpoint, 5 something could not be looked at.
     """
     given = dict(locals())
     to = output.requested(FORMATS, given)
