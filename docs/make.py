@@ -36,16 +36,16 @@ def codes() -> str:
         "# Finding codes\n",
         NOTE,
         (
-            "Every observation has a code. Codes are never renamed and never reused; `ckpt explain CODE`"
-            " prints the same. Made from `ckpt_tools/findings.py`.\n"
+            "Every finding has a code. Codes are never renamed and never reused; `ckpt explain CODE`"
+            " prints the same text. Made from `ckpt_tools/findings.py`.\n"
         ),
         (
-            "The severity decides: an **error** makes the file or checkpoint `broken` (it is never chosen,"
+            "The severity decides: an **error** makes the file or checkpoint `broken` (it is never chosen, and"
             " `ckpt verify` exits 1), a **warning** makes it `suspect`"
         ),
         (
-            "(it may be chosen; `ckpt verify` exits 0, with `--strict` 1), a **note** changes nothing. A"
-            " finding can be milder or graver than listed here where its"
+            "(it may be chosen; `ckpt verify` exits 0, or 1 with `--strict`), a **note** changes nothing. A"
+            " finding can be less or more severe than listed here if its"
         ),
         "message says why, for instance `missing-rank`, which is a warning in a dying-gasp checkpoint.\n",
     ]
@@ -70,12 +70,12 @@ def environment() -> str:
         "# Settings: flags, variables, configuration file\n",
         NOTE,
         (
-            "A setting is taken from the first place that gives it: the flag, the variable, the configuration"
+            "A setting is taken from the first of these that has it: the flag, the variable, the configuration"
             " file, the default. An empty variable counts as not"
         ),
         (
-            "set. Yes-or-no settings are flags without a value, `1` or `0` as a variable (`0` switches off"
-            " what the file switches on), `true` or `false` in the file.\n"
+            "set. A yes-or-no setting is a flag without a value, a variable that is `1` or `0` (`0` switches off"
+            " what the file switches on), or `true` or `false` in the file.\n"
         ),
         "| flag | variable | key in the file | meaning | since |",
         "|---|---|---|---|---|",
@@ -92,26 +92,26 @@ def environment() -> str:
             " are read by `ckpt_tools/launchers`;"
         ),
         (
-            "`ckpt launchers` says what it makes of them. The variables that `--format shell` exports"
+            "`ckpt launchers` says what they mean to it. The variables that `--format shell` exports"
             " (`CKPT_PATH`, `CKPT_STEP`, `CKPT_EPOCH`, `CKPT_STEP_IN_EPOCH`,"
         ),
-        "`CKPT_RESUME`, `CKPT_ARGS`) are answers and never read.\n",
+        "`CKPT_RESUME`, `CKPT_ARGS`) are answers, and `ckpt` never reads them.\n",
         "## The configuration file\n",
         (
-            "It is `--config FILE`, or the nearest `ckpt.toml`, or `pyproject.toml` with a table"
+            "The file is `--config FILE`, or the nearest `ckpt.toml`, or `pyproject.toml` with a table"
             " `[tool.ckpt]`, in the current directory or above it. Only one file"
         ),
         (
-            "is read. A relative `root` or `strategy-dir`, and files that `replica-groups` names, start from"
+            "is read. A relative `root` or `strategy-dir`, and files that `replica-groups` names, are relative to"
             " the directory of the file. An unknown key is an error (exit 2).\n"
         ),
         (
             "A file at or below the scanned tree is not read, because whoever writes checkpoints must not"
-            " configure the tool that checks them: `ckpt` says so on"
+            " configure the tool that checks them. `ckpt` says so on"
         ),
         (
-            "stderr, and `--config` reads it all the same. The tree is ROOT, which is the current directory"
-            " unless something says otherwise.\n"
+            "stderr; `--config` reads the file nevertheless. The tree is ROOT, which is the current directory"
+            " by default.\n"
         ),
         "```toml",
         'root = "/data/run-7/checkpoints"',
@@ -124,13 +124,13 @@ def environment() -> str:
         'optimizer = "groups.txt"',
         "```\n",
         (
-            "It is read only if you or root alone could have written it and nobody else can write the"
-            " directories passed on the way up: else a warning says so and the search ends there, and"
+            "It is read only if nobody but you and root could have written it, and nobody else can write the"
+            " directories passed on the way up. Otherwise a warning says so and the search ends there;"
             " `--config` is refused."
         ),
         (
-            "`trust-group`, `trust-owner` and `trust-dir` cannot stand in it, because a file cannot vouch for"
-            " itself: [hooks.md](hooks.md) says what they are for.\n"
+            "`trust-group`, `trust-owner` and `trust-dir` are not allowed in it, because a file cannot declare"
+            " itself trusted: [hooks.md](hooks.md) says what they are for.\n"
         ),
         (
             "The tables `[[layout]]` describe files of your own: [adding-a-layout.md](adding-a-layout.md). Tables"
@@ -138,7 +138,7 @@ def environment() -> str:
         ),
         (
             "`--replica-groups` takes `0,4;1,5` (groups of ranks, `0-3` is a range), `model=0,4;1,5`, or a"
-            " file in their place: one group per line, or JSON, a list of"
+            " file with them: one group per line, or JSON, which is a list of"
         ),
         (
             'lists or an object such as `{"model": [[0, 4], [1, 5]]}`. Durations are seconds (`120`) or have'
@@ -148,80 +148,80 @@ def environment() -> str:
         "## How contents are read\n",
         (
             "`--io pread` copies through one buffer of 1 MiB per thread and works everywhere. `--io mmap`"
-            " copies nothing: helper processes map the file, because a file that is cut while it is mapped"
+            " copies nothing. Helper processes map the file, because a file that is cut off while it is mapped"
         ),
         (
-            "kills whoever reads it. Whatever a helper that died leaves is read with `pread`, so such a file"
-            " is `in-use` or `truncated` in every mode. Only bytes under a CRC-32 or CRC-32C are read so,"
+            "kills the process that reads it. If a helper dies, the rest is read with `pread`, so such a file"
+            " is `in-use` or `truncated` in every mode. Only bytes under a CRC-32 or CRC-32C are read this way,"
         ),
         (
-            "all others by `pread`. `--io auto`, the default, maps a file of 256 MiB or more (1 GiB or more"
-            " in a process that has several threads, where helpers start more slowly) that lies on a file"
+            "all others with `pread`. `--io auto`, the default, maps a file of 256 MiB or more (1 GiB or more"
+            " in a process that has several threads, where helpers start more slowly) if it lies on a file"
             " system"
         ),
         (
-            "of this machine (ext4, xfs, btrfs, f2fs, tmpfs, overlay) and in the page cache, as 32 single"
-            " bytes all over it show; all other files it reads with `pread`. Memory stays flat in every mode:"
+            "of this machine (ext4, xfs, btrfs, f2fs, tmpfs, overlay) and is in the page cache, judged by 32 single"
+            " bytes all over it. It reads all other files with `pread`. Memory stays flat in every mode:"
         ),
         "1 MiB per thread, or 8 MiB mapped per helper.\n",
         (
-            "`--io direct` reads what lies on the medium and not what the page cache remembers of it"
-            " (O_DIRECT), and leaves that as it was. Where the file system refuses this, a file that was"
+            "`--io direct` reads from the disk and not from the page cache"
+            " (O_DIRECT), and leaves the page cache as it was. If the file system refuses this, a file that was"
             " not in"
         ),
         (
-            "the cache when it was opened is dropped from it again; what others brought in meanwhile goes"
-            " with it.\n"
+            "the cache when it was opened is dropped from it again, together with pages that other processes"
+            " read meanwhile.\n"
         ),
         (
             "`--limit-rate 200MB` bounds the bytes of contents that all threads of a process read in a"
             " second; headers are not counted. It reads with `pread`, or with `direct` if you ask for that."
         ),
-        "`ionice -c 3 ckpt verify …` gives way to others on this machine; helpers inherit it.\n",
+        "`ionice -c 3 ckpt verify …` lets other processes on this machine go first; helpers inherit it.\n",
         "## A part of the contents\n",
         (
             "`ckpt verify --sample 2/7`, `--sample 10%`, `--sample 50GiB` and `--max-duration 2h` read a part"
-            " of the contents; the structure of every file is always looked at. Contents are read in"
+            " of the contents; the structure of every file is always checked. Contents are read in"
         ),
         (
-            "blocks: about 64 of a file, of 1 to 64 MiB, none of which splits a stored checksum, so a"
-            " checksum over a whole file makes it one block."
+            "blocks: about 64 in a file, of 1 to 64 MiB each. No block splits a stored checksum, so a file with"
+            " one checksum over all of it is one block."
         ),
         (
-            "Runs with `1/7` to `7/7` read every block once: which part a block belongs to depends on the"
-            " file's place in the tree alone, so it stays while other files come and go."
+            "Runs with `1/7` to `7/7` together read every block once: the part that a block belongs to depends only"
+            " on the path of its file in the tree, so it does not change when other files come and go."
         ),
         (
-            "Percent and sizes are reached, and exceeded by at most a block; a size is for all PATHs"
+            "A percentage or a size is reached, and exceeded by at most one block; a size is for all PATHs"
             " together, the first PATH first. `--max-duration` counts from the start, ends in the middle of a"
             " block if it must, and may be combined"
         ),
         (
-            "with `--sample`. Except for a part n/t, damaged blocks come first, then those least recently"
-            " checked: the times are kept with the verdicts (below), for 30 days after they were last used"
-            " and for 100,000 files at most, and a"
+            "with `--sample`. Except with a part n/t, damaged blocks come first, then those least recently"
+            " checked. The times are kept with the verdicts (below), for 30 days after they were last used"
+            " and for 100,000 files at most; a"
         ),
         (
             "verdict on the whole content counts for all blocks. Among blocks that were never checked, those"
-            " of files that were begun come first, then chance decides; so with `--no-cache`, where nothing"
-            " is remembered, each run takes others."
+            " of partly checked files come first, and the rest is random; so with `--no-cache`, where nothing"
+            " is remembered, each run takes other blocks."
         ),
         (
-            "A block that takes longer than `--max-duration` has its turn again when all others had theirs; a"
+            "A block that takes longer than `--max-duration` is tried again after all others; a"
             " warning says so when a run could read none."
         ),
         (
             "A file that was not read to its end has `level` `structure`, is not counted in"
-            " `summary.below_level`, and leaves no verdict that others would use, unless it is damaged."
+            " `summary.below_level`, and leaves no verdict for later runs, unless it is damaged."
             " `sample` in the JSON says how much was"
         ),
         (
-            "read. Files that are copies of others are looked for only when everything is read. Only level"
+            "read. `ckpt verify` looks for files that are copies of others only when everything is read. Only level"
             " `content` can be sampled.\n"
         ),
         "## Verdicts of earlier runs\n",
         (
-            "`ckpt latest` and `ckpt plan` read a file only once: what they saw is kept for later runs in one"
+            "`ckpt latest` and `ckpt plan` read a file only once: its verdict is kept for later runs in one"
             " file per user and host,"
         ),
         (
@@ -229,41 +229,41 @@ def environment() -> str:
             " `~/.cache/ckpt-tools`), never below ROOT. `ckpt verify` reads everything again, but"
         ),
         (
-            "keeps what it saw: run every night, it makes the next start fast. A verdict is used only if"
-            " size, modification time, change time, inode and device of the file are those"
+            "keeps its verdicts: a nightly `ckpt verify` makes the next start fast. A verdict is used only if"
+            " size, modification time, change time, inode and device of the file are"
         ),
         (
-            "that were read, for the same question by the same version and plug-ins (the same indexes beside it, the same"
+            "unchanged, if it was made for the same question by the same version and plug-ins (the same indexes beside it, the same"
             " `--require`), and if it is not older than `--max-age`"
         ),
         (
-            "(default `1d`; `0` reads everything again). `broken` and `unknown` are always looked at again,"
+            "(default `1d`; `0` reads everything again). Files that were `broken` or `unknown` are always read again,"
             " and so are files that were changed a moment before they were read."
         ),
         (
-            "Nothing is kept with `--key-file`, and nothing is used or kept with `--no-cache`. It can be"
-            " deleted at any time; when it cannot be used, or others could have written it, a warning says so"
-            " and files are read."
+            "Nothing is kept with `--key-file`, and nothing is used or kept with `--no-cache`. The file can be"
+            " deleted at any time. When it cannot be used, or others could have written it, a warning says so"
+            " and all files are read."
         ),
         (
-            "`nothing-installed` beside it says in which states of Python's path no package adds anything to"
+            "`nothing-installed` beside it records for which states of Python's path no package adds anything to"
             " ckpt ([plugins.md](plugins.md)).\n"
         ),
         (
             "When many processes of a node ask at once, one of them reads a file and the others wait for its"
-            " verdict. Where the file system keeps no change time (some FUSE and object"
+            " verdict. If the file system keeps no change time (some FUSE and object"
         ),
         (
             "store mounts), a file that is rewritten with the same size and an old modification time is not"
-            " noticed: say `--no-cache` there.\n"
+            " noticed: use `--no-cache` there.\n"
         ),
         (
             "`--budget 60s` bounds the time spent on contents: the headers of all files are read, verdicts of"
-            " earlier runs count, then contents are read, newest checkpoint first. What was"
+            " earlier runs count, then contents are read, the newest checkpoint first. If something was"
         ),
         (
-            "not read is the warning `budget-spent` and shows as `level` in the plan. A file whose damage"
-            " shows without reading all of it is never chosen, whatever the budget.\n"
+            "not read, the plan has the warning `budget-spent`, and `level` shows it for each file. A file whose"
+            " damage shows in the part that was read is never chosen, whatever the budget.\n"
         ),
     ]
     return "\n".join(out)
