@@ -73,7 +73,7 @@ def layouts(
     output.broken_plugins(("layouts",))
     known = found.layouts or BUILT_IN
     if check and guess:
-        raise UsageError("--check and --guess are two questions", "ask one of them")
+        raise UsageError("--check and --guess cannot be combined", "say one of them")
     if guess and to.format == "json":
         raise UsageError("--guess prints TOML", "leave --json out")
     if guess:

@@ -76,7 +76,7 @@ def ls(
     to = output.requested(FORMATS, given)
     found = options.settings(given, to)
     if tree and to.format == "json":
-        raise UsageError("--tree is for people, --json for programs", "leave one of them out")
+        raise UsageError("--tree and --json cannot be combined", "leave one of them out")
     oldest = moment(since, time.time()) if since is not None else None
     if quarantine:
         return _quarantined(found, to)

@@ -104,7 +104,7 @@ def _file(given: Mapping[str, Any]) -> str | None:
         raise UsageError(f"-o {path} lies in a store", "name a FILE of this machine, and upload that")
     asked = [*given.get("paths", ()), *(given.get(name) for name in ("root", "file", "a", "b"))]
     if any(one is not None and _same(one, path) for one in asked):
-        raise UsageError(f"-o {path} would replace what the command is about", "name another FILE")
+        raise UsageError(f"-o {path} would overwrite a file that the command reads", "name another FILE")
     check_writable(path)
     return path
 

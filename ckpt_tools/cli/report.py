@@ -100,7 +100,7 @@ def report(
 def _ready_for_a_page(to: output.Output) -> None:
     """Raise UsageError where a page cannot be made or is for nobody, before anything is read."""
     if to.terminal:
-        raise UsageError("a page is nothing for a terminal", "say -o report.html")
+        raise UsageError("an HTML page cannot be shown on a terminal", "say -o report.html")
     from ckpt_tools.output.report import page
 
     page.require()

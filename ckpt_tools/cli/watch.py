@@ -131,9 +131,7 @@ def _pruning(text: str | None, apply: bool) -> dict[str, object]:
     """What of it is to be done, as WatchOptions has it."""
     if text is None:
         if apply:
-            raise UsageError(
-                "--apply is of use with --prune alone", "say what to keep: --prune '--keep-last 3'"
-            )
+            raise UsageError("--apply needs --prune", "say what to keep: --prune '--keep-last 3'")
         return {}
     from ckpt_tools.cli.prune import said
 

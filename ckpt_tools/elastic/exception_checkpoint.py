@@ -185,7 +185,9 @@ class ExceptionCheckpoint(Guard):
         """That rank, else this one. Raises UsageError."""
         rank = _setting("rank", self.rank if rank is None else rank, parsers.whole(0, parsers.MAX_RANK))
         if rank is None:
-            raise UsageError("whose files? The rank is not known", "say rank=, or set CKPT_RANK")
+            raise UsageError(
+                "the rank whose files are to be found is not known", "say rank=, or set CKPT_RANK"
+            )
         in_world("rank", (rank,), self.world_size)
         return rank
 

@@ -167,7 +167,7 @@ class _Digests:
             made = hash_of(name)
             if made is None:
                 raise UsageError(
-                    f"{name} needs a package that is not there", f"pip install 'ckpt-tools[{name}]'"
+                    f"{name} needs a package that is not installed", f"pip install 'ckpt-tools[{name}]'"
                 )
             self.sums.append(Sum(name, ASKED, (Extent(0, size),), 0, hash=made))
         self._empty = dict.fromkeys(names, b"") if not size else {}

@@ -58,7 +58,7 @@ def resume(
 def _selection(allow_none: bool, plan_dir: str | None, asked: dict[str, Any]) -> Selection:
     if unknown := sorted(asked.keys() - Selection.__dataclass_fields__.keys() | asked.keys() & {"rank"}):
         hint = f"known: {', '.join(sorted(Selection.__dataclass_fields__.keys() - {'rank'}))}"
-        raise UsageError(f"{unknown[0]!r} is nothing that can be asked here", hint)
+        raise UsageError(f"{unknown[0]!r} is not an argument of this function", hint)
     return Selection(**{**_VALUES, **asked, "allow_none": allow_none, "plan_dir": plan_dir})
 
 

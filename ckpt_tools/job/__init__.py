@@ -222,8 +222,8 @@ def _one_decision_for_all_restarts(line: LaunchLine, options: Options) -> UsageE
         why = f"restarts its workers up to {line.restarts} times"
     inside = shlex.join(line.inside([*options.words, "--worker"]))
     return UsageError(
-        f"{line.launcher} {why} on its own, and they would all get today's decision",
-        f"every restart decides anew with: {inside}",
+        f"{line.launcher} {why} on its own, and all restarts would get the first decision",
+        f"every restart makes a new decision with: {inside}",
     )
 
 

@@ -49,7 +49,8 @@ def _require_one_job(values: Sequence[Value]) -> None:
     """Raises UsageError unless all ask the same, and run each rank once."""
     if len({v["asked"] for v in values}) > 1:
         raise UsageError(
-            "the nodes ask different questions", "start 'ckpt run' with the same options on every node"
+            "the nodes were started with different options",
+            "start 'ckpt run' with the same options on every node",
         )
     end = 0
     for first, stop in sorted(v["ranks"] for v in values):

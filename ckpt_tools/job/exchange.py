@@ -324,8 +324,8 @@ def _as_told(error: BaseException) -> CkptError:
 
 def _ended(i: int) -> CannotLook:
     return CannotLook(
-        f"node {i} has ended without a word: killed, out of memory, or its machine went down",
-        "see why on that node, then start again",
+        f"node {i} has ended without a message: killed, out of memory, or its machine went down",
+        "find out why on that node, then start again",
     )
 
 

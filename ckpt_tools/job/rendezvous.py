@@ -191,7 +191,7 @@ def _beside_launchers_own(line: LaunchLine | None, first: bool) -> Endpoint | No
         return None
     if not _is_port(line.port) or int(line.port) == _PORTS - 1:
         raise UsageError(
-            f"{line.endpoint!r}: beside port {line.port} there is none", "say --rendezvous HOST:PORT"
+            f"{line.endpoint!r}: there is no other port beside {line.port}", "say --rendezvous HOST:PORT"
         )
     return Endpoint(line.host, int(line.port) + 1, first)
 

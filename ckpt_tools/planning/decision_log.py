@@ -77,9 +77,7 @@ def last(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
     except ValueError as e:
         from shlex import quote
 
-        hint = (
-            f"to start from nothing all the same say --allow-fresh; to forget what it said: rm {quote(path)}"
-        )
+        hint = f"to start from nothing anyway say --allow-fresh; to forget what it said: rm {quote(path)}"
         raise CannotLook(f"{what} is damaged: {e}", hint) from e
 
 
@@ -173,7 +171,7 @@ def gone(root: str, before: EarlierStart, plan: LoadPlan | None = None) -> NoneU
         f"but an earlier start resumed from step {before.step} ({before.path})"
     )
     return NoneUsable(
-        text, "is the file system mounted? To start from nothing all the same say --allow-fresh", plan=plan
+        text, "is the file system mounted? To start from nothing anyway say --allow-fresh", plan=plan
     )
 
 

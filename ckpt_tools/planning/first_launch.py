@@ -33,9 +33,9 @@ from ckpt_tools.storage.urls import common, is_url
 
 _LISTED = 16
 """Files that get a finding of their own; one more finding counts the others."""
-_FRESH = "to start from nothing all the same say --allow-fresh"
+_FRESH = "to start from nothing anyway say --allow-fresh"
 _AFRESH = "for a first launch add --allow-none; else check the path"
-_BYSTANDERS = "for files that have nothing to do with it say --exclude GLOB"
+_BYSTANDERS = "if the files have nothing to do with checkpoints say --exclude GLOB"
 Scope = Callable[[str], bool]
 """Whether a path matters to the question."""
 TrackerReader = Callable[[bytes], "int | str | None"]
@@ -185,7 +185,7 @@ def _several_interrupted(session: Session, unfinished: Sequence[Checkpoint]) -> 
     text = (
         f"{session.root} holds {len(several)} saves of which none is whole "
         f"({_names(session, [c.path for c in several])}: each {why}). A job that dies in its first save "
-        "leaves one: whether the others were finished and have lost files is yours to say"
+        "leaves one: only you know whether the others were finished and have lost files"
     )
     found = [finding("unfinished-save", f"it {why}", path=c.path) for c in several[:_LISTED]]
     return Outcome(NotRecognised(text, f"bring the lost files back; {_FRESH}"), found)
@@ -200,7 +200,7 @@ def _tracked(session: Session, inside: Scope) -> Outcome | None:
     text = "; ".join(f"{f.path}: {f.message}" for f in dangling or findings)
     if dangling:
         return Outcome(NoneUsable(text, f"bring that checkpoint back; {_FRESH}"), findings)
-    error = NotRecognised(f"{text}: whether there was a checkpoint is yours to say", _FRESH)
+    error = NotRecognised(f"{text}: only you know whether there was a checkpoint", _FRESH)
     return Outcome(error, findings)
 
 
@@ -301,7 +301,7 @@ def _unknown(session: Session, rows: Sequence[Suspect]) -> Outcome:
     files, large = [s.path for s in rows], all(s.size >= LARGE for s in rows)
     kind = "large files of no known kind" if large else "files that ckpt cannot read"
     text = (
-        f"{session.root} holds {kind}: {_names(session, files)}: whether they are checkpoints is yours to say"
+        f"{session.root} holds {kind}: {_names(session, files)}: only you know whether they are checkpoints"
     )
     hint = f"if they are checkpoints, {_describe(session, files)}; {_BYSTANDERS}; {_FRESH}"
     why = "a large file of no known kind" if large else "a file that ckpt cannot read"
@@ -312,7 +312,7 @@ def _remains(session: Session, left: Sequence[Suspect]) -> Outcome:
     files = [s.path for s in left]
     text = (
         f"{session.root} holds files as {left[0].writer} writes them, without the rest of a checkpoint: "
-        f"{_names(session, files)}: whether they are what is left of one is yours to say"
+        f"{_names(session, files)}: only you know whether they are left over from one"
     )
     error = NotRecognised(text, f"bring the rest back; {_BYSTANDERS}; {_FRESH}")
     return Outcome(error, list(_each("unrecognised-file", "only its framework writes there", files)))

@@ -81,7 +81,7 @@ class Substitutes:
                 return Substitution(Load(part, True, f"{group.source}; {weighed.proof}"), tuple(found))
             if self._layout_alone_says_so(part):
                 return Substitution(Load(part, True, group.source), tuple(found))
-            text = f"{_whose(part)} stands in for rank {rank} on the word of {group.source} alone"
+            text = f"{_whose(part)} stands in for rank {rank}; only {group.source} says that they are equal"
             if self.selection.strict:
                 found.append(_warning("replica-unproven", text, part))
                 continue

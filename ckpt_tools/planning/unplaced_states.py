@@ -130,7 +130,7 @@ def _without_training_state(paths: Sequence[str], above: str, c: Checkpoint) -> 
 
 
 def _passed_over(path: str, c: Checkpoint, why: str, severity: Severity | None = None) -> Finding:
-    text = f"saved no earlier than {c.label}, outside every layout's arrangement: {why}"
+    text = f"saved no earlier than {c.label}, but in a place that no layout describes: {why}"
     return finding("passed-over", text, path=path, severity=severity)
 
 

@@ -282,7 +282,7 @@ class Session:
         """Whether the caller asks for a seal that is not there."""
         wanted = self.options.require_seal and report.format not in (None, "seal")
         if wanted and not self.indexes.sealed(report.path):
-            yield finding("not-sealed", "no seal that counts names this file")
+            yield finding("not-sealed", "no valid seal names this file")
 
     def _unsigned(self, report: Report) -> Iterator[Finding]:
         """Whether the caller gave a key, and no signature that fits it names the file."""

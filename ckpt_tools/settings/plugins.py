@@ -39,7 +39,7 @@ _KINDS = {
     "launchers": ("ckpt_tools.launchers.launcher", "Launcher"),
 }
 """What the values of a group are: this room lies below theirs."""
-HINT = "mend or remove that package, or say --no-plugins (CKPT_NO_PLUGINS=1)"
+HINT = "repair or remove that package, or say --no-plugins (CKPT_NO_PLUGINS=1)"
 
 
 class Plugin(NamedTuple):

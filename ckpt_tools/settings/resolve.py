@@ -213,7 +213,7 @@ def _check_all(directories: Sequence[str], believed: Trust) -> None:
         except OSError as e:
             raise CannotLook(
                 f"cannot look for a configuration file in {directory}: {e.strerror}",
-                "run it in another directory, or mend this one",
+                "run it in another directory, or repair this one",
             ) from e
 
 
@@ -239,7 +239,7 @@ def _there(path: str) -> bool:
     except OSError as e:
         raise CannotLook(
             f"cannot look for the configuration file {path}: {e.strerror}",
-            "run it in another directory, or mend this one",
+            "run it in another directory, or repair this one",
         ) from e
 
 

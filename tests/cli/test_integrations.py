@@ -119,7 +119,7 @@ def test_none_only_where_that_is_allowed_and_true(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", ["rank", "nonsense", "max_steps"])
 def test_what_cannot_be_asked(wrong: str, tmp_path: Path) -> None:
-    with pytest.raises(errors.UsageError, match=f"'{wrong}' is nothing that can be asked here"):
+    with pytest.raises(errors.UsageError, match=f"'{wrong}' is not an argument of this function"):
         resume(plain(tmp_path), **{wrong: 1})
 
 

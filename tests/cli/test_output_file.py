@@ -194,5 +194,5 @@ def test_what_is_asked_about_is_never_replaced(asker: Asker, tmp_path: Path) -> 
     ):
         for place in (f"run/{FILE}", "link"):
             code, out, err = asker.execute(*line.split(), "-o", place)
-            assert (code, out) == (2, "") and "would replace what the command is about" in err
+            assert (code, out) == (2, "") and "would overwrite a file that the command reads" in err
     assert (root / FILE).read_bytes() == (plain(tmp_path / "again") / FILE).read_bytes()

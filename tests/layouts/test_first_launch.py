@@ -180,7 +180,7 @@ def test_a_tracker_without_its_checkpoint(tracker: str, tmp_path: Path) -> None:
     assert caught.value.plan is not None
     assert [f.code for f in caught.value.plan.warnings] == ["dangling-tracker"]
     (tmp_path / "run" / tracker).write_bytes(b"")
-    with pytest.raises(errors.UsageError, match="is yours to say"):
+    with pytest.raises(errors.UsageError, match="only you know"):
         plan(str(tmp_path), FIRST)
     (tmp_path / "run" / tracker).unlink()
     (tmp_path / "run" / tracker).symlink_to("gone")
@@ -434,5 +434,5 @@ def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(
     name: str, content: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(errors.UsageError, match=r"that ckpt cannot read: .* is yours to say"):
+    with pytest.raises(errors.UsageError, match=r"that ckpt cannot read: .* only you know"):
         plan(str(tmp_path), FIRST)

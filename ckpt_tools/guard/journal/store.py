@@ -95,7 +95,7 @@ class Store:
             if step.state(self.tree) is State.GONE:
                 path = os.path.join(self.tree.root, step.target)
                 text = f"{path} is not as 'ckpt {operation.command}' left it"
-                raise UsageError(text, "what it put away is to be moved by hand")
+                raise UsageError(text, "move back by hand what it has put away")
         return [step.inverse() for step in reversed(operation.steps) if step.state(self.tree) is State.DONE]
 
     def close_over(self, numbers: Collection[int]) -> None:

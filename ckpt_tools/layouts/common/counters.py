@@ -96,7 +96,7 @@ def _borrowed(rows: Sequence[_Counted], growing: bool) -> Iterator[tuple[str, Fi
     for row in rows:
         if row.number not in exact and row.said in numbers and _elsewhere(row, exact):
             text = (
-                f"its counter says {row.said}, as that of step {row.said} does; its checkpoint is "
+                f"its counter says {row.said}, like that of checkpoint {row.said}, but it lies in checkpoint "
                 f"{row.number}"
             )
             yield row.part.path, finding("step-mismatch", text)
