@@ -102,7 +102,7 @@ def usable(key: str, load: Callable[[], object]) -> None:
         raise UsageError(f"the key {key!r} cannot be read: {e.strerror}", "name a file in PEM format") from e
     except (ValueError, TypeError, AttributeError) as e:
         hint = "make a pair: openssl ecparam -name prime256v1 -genkey -noout, and openssl ec -pubout"
-        raise UsageError(f"{key!r} has no key that can be used: {e}", hint) from e
+        raise UsageError(f"{key!r} holds no usable key: {e}", hint) from e
 
 
 class Given:

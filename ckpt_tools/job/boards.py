@@ -142,7 +142,7 @@ class Store:
         sealed = self.seal.closed(key, value)
         if len(sealed) > _MOST:
             raise CannotLook(
-                f"what this node has to say is {len(sealed):,} bytes, and torch's store takes {_MOST:,}",
+                f"the message of this node has {len(sealed):,} bytes, and torch's store takes {_MOST:,}",
                 "say --plan-dir DIR on a shared file system",
             )
         try:

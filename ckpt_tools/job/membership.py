@@ -67,7 +67,7 @@ def _rank_unknown(started: Started | None) -> UsageError:
         "'ckpt launchers' shows what is seen"
     )
     return UsageError(
-        f"which rank this worker is is unknown: {seen}", (started.hint if started else "") or hint
+        f"the rank of this worker is unknown: {seen}", (started.hint if started else "") or hint
     )
 
 

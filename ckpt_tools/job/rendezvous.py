@@ -62,7 +62,7 @@ class Rendezvous:
         membership, options = self.membership, self.options
         if membership.node is None or membership.node >= membership.nodes:
             raise UsageError(
-                f"which of the {membership.nodes} nodes this is is unknown",
+                f"the index of this node among {membership.nodes} nodes is unknown",
                 "say --node N, from 0 (torchrun --node-rank tells it as well)",
             )
         self.joined = self._open.enter_context(
@@ -155,7 +155,7 @@ def endpoint(
     )
     if found is None:
         raise UsageError(
-            "where the nodes meet is unknown",
+            "the address where the nodes meet is unknown",
             "say --rendezvous HOST:PORT with a free port of the first node, or --plan-dir DIR that all share",
         )
     host = found.host.removeprefix("[").removesuffix("]")

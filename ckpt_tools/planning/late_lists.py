@@ -32,7 +32,7 @@ def require_whole(root: str, started_ns: int, rejected: Sequence[Rejected], *, c
     except OSError as e:
         raise CannotLook(f"{e.filename or root} cannot be listed again: {e.strerror}", _HINT) from e
     if found is not None:
-        raise CannotLook(f"{found} is there, and the store's first list lacked it", _HINT)
+        raise CannotLook(f"{found} is there, but the store's first list did not have it", _HINT)
 
 
 _HINT = "run it again: a list was not whole, or a cache between here and the store gave an old one"

@@ -21,7 +21,7 @@ def store_tables(file: str, tables: Mapping[str, Any]) -> tuple[tuple[str, Pairs
     out: dict[str, Pairs] = {}
     for url, table in tables.items():
         if "://" not in url or not isinstance(table, dict):
-            raise UsageError(f"{file}: [store] {_shown(url)} is no table of a URL", _HINT)
+            raise UsageError(f"{file}: [store] {_shown(url)} is no table for a URL", _HINT)
         prefix = absolute(named(url))
         where = f'{file}: [store."{prefix}"]'
         if prefix in out:

@@ -143,9 +143,9 @@ class _Pruning:
             try:
                 after = plan(self.root, replace(question, exclude=(*question.exclude, *gone)))
             except CkptError as e:
-                raise CannotLook(f"'ckpt plan' would fail then: {e}", hint) from e
+                raise CannotLook(f"'ckpt plan' would fail after the removal: {e}", hint) from e
             if after.fingerprint != before.fingerprint:
-                raise CannotLook("'ckpt plan' would choose something else then", hint)
+                raise CannotLook("'ckpt plan' would choose something else after the removal", hint)
 
     # ---- which
 

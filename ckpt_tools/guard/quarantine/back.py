@@ -38,7 +38,7 @@ def restore(
         for step in steps:
             if store.tree.identity(step.target) is not None:
                 there = os.path.join(root, step.target)
-                raise UsageError(f"{there} is there: nothing is replaced", "move it away first")
+                raise UsageError(f"{there} exists, and is not replaced", "move it away first")
         number = store.run("restore", ", ".join(s.target for s in steps), steps).number if apply else None
         if apply:
             store.close_over({op.number for op, _ in found})

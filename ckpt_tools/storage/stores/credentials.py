@@ -95,7 +95,7 @@ def _failed(e: Exception, profile: str) -> CannotLook:
     if "SSO" in name or "Token" in name or "Login" in name:
         return CannotLook(f"the login{of} has expired, or there was none ({name})", login)
     return CannotLook(
-        f"credentials{of} could not be had ({name})", f"'aws sts get-caller-identity' says more; {login}"
+        f"credentials{of} could not be obtained ({name})", f"'aws sts get-caller-identity' says more; {login}"
     )
 
 
