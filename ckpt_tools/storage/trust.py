@@ -284,7 +284,7 @@ class _Walk:
             and last.info.st_nlink > 1
         ):
             raise Untrusted(
-                f"{last.path} has {last.info.st_nlink} hard links, in a directory where everybody can make one",
+                f"{last.path} has {last.info.st_nlink} hard links, in a directory where anybody can make one",
                 f"copy it: cp {last.path} FILE",
             )
 
