@@ -40,12 +40,12 @@ def scan(
     trackers: bool = False,
     progress: Progress | None = None,
 ) -> Scan:
-    """What checkpoints are below ``root``, from directory listings (and a structure pass where names do not
-    tell the step).
+    """Find the checkpoints below ``root``, from directory listings (and a structure pass if names do not tell
+    the step).
 
-    Of ``selection`` count its filters (layout, run, prefix, kind, max_step), order, world_size,
-    save_interval, key_file and jobs. With ``trackers`` the answer has what the trackers beside them say.
-    Raises CannotLook when ``root`` cannot be listed.
+    These fields of ``selection`` count: the filters (layout, run, prefix, kind, max_step), order, world_size,
+    save_interval, key_file and jobs. With ``trackers`` the answer also says what the trackers beside the
+    checkpoints name. Raises CannotLook when ``root`` cannot be listed.
     """
     from ckpt_tools.planning.scan import scan_root
 
@@ -79,30 +79,30 @@ def verify(
     layouts: Layouts | None = None,
     stores: StoreOptions | None = None,
 ) -> Verification:
-    """Look at every checkpoint file at or below ``paths`` (one path, or several), and across the files of
-    every checkpoint and run.
+    """Look at every checkpoint file at or below ``paths`` (one path, or several), and compare the files of
+    every checkpoint and run with each other.
 
-    ``trust_global`` are patterns of names that pickles may call although no list has them. With
-    ``require_seal`` a file that no seal names is an error; seals also count in ``seal_dir``, below the
-    absolute path of what they are of. With ``verify_key`` every file must be signed by the owner of that
-    public key.
-    With ``by_store`` no contents are read of what lies in an object store: the checksums that it keeps are
-    compared with seals and manifests, and only what these prove reaches level content.
-    ``key_file`` holds the key of MindSpore's encrypted files; with ``explain`` each report has a map of the
-    file's bytes. With ``cache`` the verdicts are kept for later runs, and those not older than ``max_age``
-    seconds are used: with 0 everything is read. ``note`` is told what is wrong with the cache.
-    ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at
-    most.
-    With a ``sample`` ("2/7", "10%", "50GiB"), or for ``max_duration`` seconds, a part of the contents is
-    read, the least recently checked first: that is remembered with ``cache``.
-    ``trust`` says whose key file and cache count beside this user's own.
-    ``layouts`` are those that names are compared with, None for those that are built in; ``stores`` are the
-    options of stores, None for those that this process was told before.
-    With an ``engine`` (``ckpt_tools.reading.engines``) its workers read, who must see the files under the
-    same paths; the answer is the same.
-    Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone; UsageError
-    for no path at all, when a part of the contents is asked for at another level, and ``by_store`` where
-    there is no store.
+    ``trust_global`` are patterns of names that pickles may call although they are in no list. With
+    ``require_seal`` a file that no seal names is an error; seals in ``seal_dir`` count too, below the
+    absolute path of the sealed directory. With ``verify_key`` every file must be signed by the owner of that
+    public key. With ``by_store`` no contents are read in an object store: the checksums that it keeps are
+    compared with seals and manifests, and only files that these prove reach level content. ``key_file`` holds
+    the key of MindSpore's encrypted files. With ``explain`` each report has a map of the file's bytes.
+
+    With ``cache`` the verdicts are kept for later runs, and verdicts that are at most ``max_age`` seconds old
+    are used; with 0 everything is read. ``note`` is called with a text when something is wrong with the
+    cache. ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per
+    second at most. With a ``sample`` ("2/7", "10%", "50GiB"), or for ``max_duration`` seconds, only a part of
+    the contents is read, the least recently checked first (``cache`` remembers what was checked).
+
+    ``trust`` says whose key file and cache count besides this user's own. ``layouts`` are the layouts to use,
+    None for the built-in ones. ``stores`` are the options of stores, None for those that this process was
+    given before. With an ``engine`` (``ckpt_tools.reading.engines``) its workers read; they must see the
+    files under the same paths, and the answer is the same.
+
+    Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone. Raises
+    UsageError when there is no path, when a part of the contents is requested at another level, and for
+    ``by_store`` without a store.
     """
     options = ReadOptions(
         jobs=jobs,
@@ -184,7 +184,7 @@ def show(
     layouts: Layouts | None = None,
     stores: StoreOptions | None = None,
 ) -> tuple[Report, Anatomy]:
-    """One file and what is in it, read together with the indexes beside it."""
+    """Read one file, together with the indexes beside it, and return its report and its contents."""
     from ckpt_tools.reading.opening import open_session
 
     path = one(path, "path")
@@ -201,11 +201,11 @@ def plan(
     progress: Progress | None = None,
     note: Note | None = None,
 ) -> LoadPlan:
-    """The whole load plan. Raises CkptError subclasses; those of a failed choice carry ``.plan`` with the
-    rejected candidates.
+    """Return the whole load plan. Raises subclasses of CkptError; when choosing failed they carry ``.plan``
+    with the rejected candidates.
 
-    ``note`` is told, in one sentence, why verdicts of earlier runs cannot be used. Nothing is written but the
-    cache, where ``selection.cache`` asks for it.
+    ``note`` is called with one sentence when verdicts of earlier runs cannot be used. Nothing is written
+    except the cache, if ``selection.cache`` is set.
     """
     from ckpt_tools.planning import decision_log  # verify starts sooner without it
     from ckpt_tools.planning.answer import load_plan
@@ -234,8 +234,8 @@ def latest(
     progress: Progress | None = None,
     note: Note | None = None,
 ) -> LoadPlan:
-    """The plan narrowed to ``selection.rank``, else to the rank that the launcher gave this process; the
-    fingerprint stays that of the whole plan.
+    """Return the plan for ``selection.rank`` alone, or for the rank that the launcher gave this process. The
+    fingerprint is still that of the whole plan.
 
     Raises as ``plan`` does, and UsageError when the rank is outside the world, or unknown while ranks load
     different files.

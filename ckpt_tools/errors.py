@@ -1,5 +1,5 @@
-"""What ckpt raises at its caller.
-A damaged checkpoint is a finding, never one of these (docs/exit-codes.md).
+"""The exceptions that ckpt raises. A damaged checkpoint is a finding, never one of these
+(docs/exit-codes.md).
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from ckpt_tools.model.plan import LoadPlan
 
 
 class CkptError(Exception):
-    """Base of all errors: ``exit_code`` is what the command exits with, ``hint`` says what to do next.
+    """Base of all errors: ``exit_code`` is the exit code of the command, ``hint`` says what to do next.
 
-    ``plan`` is the plan without a checkpoint, with every rejected candidate, when choosing got that far.
+    ``plan`` is the plan without a checkpoint, with every rejected candidate, if choosing got that far.
     """
 
     exit_code = 70
@@ -43,7 +43,7 @@ class NoCheckpoint(CkptError):
 
 
 class NoneUsable(CkptError):
-    """Checkpoints exist, but none is usable (exit 4): starting fresh would throw training away."""
+    """Checkpoints exist, but none is usable (exit 4): starting fresh would throw training progress away."""
 
     exit_code = 4
     hint = "'ckpt verify ROOT' shows the damage; 'ckpt explain CODE' what a code means"
@@ -64,8 +64,8 @@ class NotNewest(CkptError):
 
 
 class LoadFailed(NoneUsable):
-    """``try_load`` found no candidate that loads;
-    ``trail`` holds (candidate, exception) in the order tried.
+    """``try_load`` found no candidate that loads; ``trail`` holds (candidate, exception) in the order in
+    which they were tried.
     """
 
     def __init__(self, message: str, trail: tuple[tuple[str, BaseException], ...] = ()) -> None:

@@ -212,15 +212,16 @@ def diff(
     layouts: Layouts | None = None,
     stores: StoreOptions | None = None,
 ) -> Difference:
-    """What differs between two checkpoints (directories, or prefixes), or two files.
+    """Say what differs between two checkpoints (directories, or prefixes), or two files.
 
-    Files are matched by what they are in their layout, whatever step they are of; tensors and metadata by
+    Files are matched by their role and rank in their layout, whatever their step; tensors and metadata by
     name. At level content the bytes of all tensors are compared by their digests, below it only names, types
-    and shapes; digests of files that were not written since they were sealed are those of their seals. Both
-    sides are read at once, with half of the ``jobs`` each; 1 reads one after the other. ``stores`` are the
-    options of stores, None for those that this process was told before.
-    Raises CannotLook when a side does not exist or holds nothing that is recognised, and UsageError for a
-    file beside a directory.
+    and shapes. For files that were not written since they were sealed, the digests come from their seals.
+    Both sides are read at the same time, with half of the ``jobs`` each; with 1 job one after the other.
+    ``stores`` are the options of stores, None for those that this process was given before.
+
+    Raises CannotLook when a side does not exist or holds nothing that is recognised, and UsageError when a
+    file is compared with a directory.
     """
     started = time.perf_counter()
     a, b = one(a, "A"), one(b, "B")

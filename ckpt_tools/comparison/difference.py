@@ -1,5 +1,5 @@
-"""What two files say -> what differs between them, and the nouns of that answer. Pure;
-the files are read in compare.py.
+"""What two files say, what differs between them, and the values of that answer. Nothing is read here;
+compare.py reads the files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HIDES = frozenset({"needs-key", "wrong-key", "needs-extra", "too-complex"})
 
 
 class Change(str, Enum):
-    """What became of something on the way from A to B. ``not-compared`` is never the same as ``same``."""
+    """What happened to an item between A and B. ``not-compared`` is never the same as ``same``."""
 
     SAME = "same"
     ADDED = "added"
@@ -41,8 +41,8 @@ class Change(str, Enum):
 
 @frozen
 class TensorSide:
-    """A tensor as one side has it; ``digest`` (XXH3-128, hex) is None when its bytes were not read.
-    A name that occurs more than once has the type and shape of the first, and the bytes of all.
+    """A tensor on one side; ``digest`` (XXH3-128, hex) is None when its bytes were not read. A name that
+    occurs more than once has the type and shape of the first, and the bytes of all.
     """
 
     dtype: str
@@ -73,12 +73,12 @@ class MetadataDifference:
 
 @frozen
 class FileDifference:
-    """A file of A and its counterpart in B, None where there is none.
-    ``name`` is its path below A, else below B.
+    """A file of A and its counterpart in B, None if there is none. ``name`` is its path below A, else below
+    B.
 
-    ``bytes_same`` compares the whole files where no tensor in them has a known place, or where seals or the
-    checksum of a store say whether they are the same, and is None elsewhere. ``by_store`` is the algorithm of
-    that checksum, "" where none says it.
+    ``bytes_same`` compares the whole files if no tensor in them has a known place, or if seals or the
+    checksum of a store say whether they are the same; otherwise it is None. ``by_store`` is the algorithm of
+    that checksum, "" if there is none.
     """
 
     name: str
@@ -93,8 +93,8 @@ class FileDifference:
 
 @frozen
 class Difference:
-    """What ``diff`` answers. ``findings`` are those of directories, those of files are in their reports;
-    ``bytes_read`` is over both sides.
+    """The answer of ``diff``. ``findings`` are those of directories; those of files are in their reports.
+    ``bytes_read`` counts both sides.
     """
 
     a: str

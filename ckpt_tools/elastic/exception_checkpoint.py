@@ -29,11 +29,11 @@ Arguments = Sequence[Any] | Callable[[], Sequence[Any]]
 class ExceptionCheckpoint(Guard):
     """Saves once when training raises, and says on restart which file each rank loads.
 
-    ``fault_ranks`` and ``fault_file`` name the ranks whose device failed (their union counts); where one is
-    None its variable counts, CKPT_FAULT_RANKS or CKPT_FAULT_FILE. ``rank`` is this process (None: CKPT_RANK,
-    else the launcher), ``world_size`` the number of ranks that saved (None: CKPT_WORLD_SIZE). ``signals``,
-    such as (signal.SIGTERM,), become an exception while training runs; none does by default.
-    Raises UsageError for values that cannot be.
+    ``fault_ranks`` and ``fault_file`` name the ranks whose device failed (their union counts); if one is
+    None, its variable counts, CKPT_FAULT_RANKS or CKPT_FAULT_FILE. ``rank`` is the rank of this process
+    (None: CKPT_RANK, else the launcher's), ``world_size`` the number of ranks that saved (None:
+    CKPT_WORLD_SIZE). ``signals``, such as (signal.SIGTERM,), are turned into an exception while training
+    runs; by default none is. Raises UsageError for invalid values.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class ExceptionCheckpoint(Guard):
         *,
         use_distributed_optimizer: bool = False,
     ) -> None:
-        """Say how to save and who holds the same state; what is left out goes back to its default.
+        """Set how to save and which ranks hold the same state; arguments that are left out go back to their
+        defaults.
 
         ``save_func(*args)`` writes this rank's files; ``args`` may be a function that returns them when they
         are needed, so that the iteration is the current one. ``group_info``: groups of ranks with the same
-        state (data-parallel groups), each rank in one at most.
-        With ``partial_save`` only the first ``replicas`` ranks of each group save (a process that does not
-        know its rank does as well).
-        ``use_distributed_optimizer``: every rank holds a part of the optimizer that no other has, so that all
-        save and no rank stands in for another. Raises UsageError.
+        state (data-parallel groups); each rank is in one group at most. With ``partial_save`` only the first
+        ``replicas`` ranks of each group save (and also a process that does not know its rank).
+        ``use_distributed_optimizer``: every rank holds a part of the optimizer that no other rank has, so all
+        ranks save and none can replace another. Raises UsageError.
         """
         groups: Groups | None = None if group_info is None else checked(group_info, self.world_size)
         replicas = _setting("replicas", replicas, parsers.whole(1))
@@ -94,8 +94,8 @@ class ExceptionCheckpoint(Guard):
     def save(self) -> bool:
         """Call ``save_func(*args)`` if this rank is one that saves; True when it returned.
 
-        What it raises is logged and kept in ``save_error``, never raised: the fault that led here is what the
-        caller must see.
+        If it raises, the error is logged and kept in ``save_error``, never raised, because the caller must
+        see the original fault.
         """
         if self._save_func is None:
             log.warning("no dying-gasp save: set_config() named no save_func")
@@ -119,16 +119,17 @@ class ExceptionCheckpoint(Guard):
     # -- on restart ------------------------------------------------------------------------------------------
 
     def check_resumable_model(self) -> bool:
-        """Whether the dying-gasp checkpoint holds the state of every rank: each fault rank has a live rank of
-        its group that saved.
+        """Whether the dying-gasp checkpoint holds the state of every rank: for each fault rank, a live rank
+        of its group has saved.
         """
         return self._held.resumable
 
     def resume_iteration(self, iteration: int, save_interval: int) -> int:
         """``iteration`` when it can be resumed from, else the last multiple of ``save_interval`` at or below
-        it; 0 is before any save.
+        it; 0 means before any save.
 
-        Only the formula: whether that checkpoint exists and is sound, ``ckpt plan`` says. Raises UsageError.
+        This is only the formula: ``ckpt plan`` says whether that checkpoint exists and is sound. Raises
+        UsageError.
         """
         iteration = _setting("iteration", iteration, parsers.whole(0))
         save_interval = _setting("save_interval", save_interval, parsers.whole(1))

@@ -1,4 +1,4 @@
-"""Candidates and a loader in, the first object that loads out, with the trail of those that did not."""
+"""Tries candidates with a loader until one loads, and keeps the trail of those that did not."""
 
 from __future__ import annotations
 
@@ -41,14 +41,13 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
     """Call ``loader`` with each candidate, best first, and return the first result. A path (text, bytes or a
     path object) is one candidate.
 
-    A loader that raises an Exception makes its candidate one of the trail and the next one is tried, up to
-    ``max_attempts``.
-    KeyboardInterrupt, SystemExit and other BaseExceptions pass through: they are not about the checkpoint.
-    ``None`` is a value like any other: a loader that cannot load must raise.
+    When the loader raises an Exception, its candidate is added to the trail and the next one is tried, up to
+    ``max_attempts``. KeyboardInterrupt, SystemExit and other BaseExceptions pass through, because they are
+    not about the checkpoint. ``None`` is a value like any other: a loader that cannot load must raise.
 
-    Raises NoCheckpoint when there is no candidate at all, and LoadFailed, chained to the last error and
-    carrying the whole trail, when none loads. ``_try_to_init_weight`` of the Ascend samples differs exactly
-    there: it gives up silently after five attempts, so that training goes on from random weights.
+    Raises NoCheckpoint when there is no candidate at all, and LoadFailed, chained to the last error and with
+    the whole trail, when none loads. ``_try_to_init_weight`` of the Ascend samples differs exactly here: it
+    gives up silently after five attempts, so that training continues from random weights.
 
     Every rank must try the same candidates and agree on the result: let one rank decide and tell the others.
     """

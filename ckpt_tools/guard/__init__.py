@@ -42,21 +42,24 @@ def seal(
     note: Callable[[SealedOne], object] | None = None,
     **read: Any,
 ) -> Sealing | Pending:
-    """Verify every checkpoint at or below ``paths`` and write a seal into each that is whole.
+    """Verify every checkpoint at or below ``paths``, and write a seal into each one that is sound.
 
-    ``digest`` is that of whole files (xxh3, sha256, blake3), ``also`` are further ones (md5, sha1, sha512,
-    crc64nvme); with ``tensors`` each tensor has one as well. Seals that are there are compared first, and
-    kept where they fit; ``again`` replaces them unasked. With ``sign_key``, the file of a private key, what
-    is sealed is signed too, as model_signing does. With ``merge`` the fragments of all ranks become
-    one seal.
-    With ``rank`` and ``world_size`` only what that rank wrote is sealed, alone: ``files``, relative to the
-    checkpoint's directory, or what its layout says. ``dry_run`` writes nothing. ``note`` is told of each
-    checkpoint as soon as it is done; ``read`` are fields of ``ReadOptions``.
-    With ``background`` it returns at once, for training: what goes wrong is a warning of the logger
-    "ckpt_tools" and never raised, one is sealed after the other, and a process that ends waits for what is
-    under way, 5 minutes at most.
-    Raises UsageError for digests that are not known or need a package that is not there, and CannotLook
-    where a path cannot be listed or a seal cannot be written.
+    ``digest`` is the digest of whole files (xxh3, sha256, blake3), ``also`` are further ones (md5, sha1,
+    sha512, crc64nvme); with ``tensors`` each tensor gets one as well. If there are seals already, the files
+    are compared with them first, and seals that fit are kept; ``again`` replaces them without comparing. With
+    ``sign_key``, the file of a private key, sealed checkpoints are signed too, as model_signing does. With
+    ``merge`` the fragments of all ranks become one seal.
+
+    With ``rank`` and ``world_size`` only the files of that rank are sealed: ``files``, relative to the
+    checkpoint's directory, or those that its layout names. ``dry_run`` writes nothing. ``note`` is called for
+    each checkpoint as soon as it is done; ``read`` are fields of ``ReadOptions``.
+
+    With ``background`` the call returns at once, for use in training: errors are logged as warnings of the
+    logger "ckpt_tools" and never raised, checkpoints are sealed one after the other, and a process that ends
+    waits for the seal that is being written, 5 minutes at most.
+
+    Raises UsageError for digests that are not known or need a package that is not installed, and CannotLook
+    when a path cannot be listed or a seal cannot be written.
     """
     from ckpt_tools.guard.options import SealOptions
     from ckpt_tools.guard.sealing import seal_below

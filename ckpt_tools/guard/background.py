@@ -1,4 +1,4 @@
-"""Sealing beside training: in a thread, one after the other, and what goes wrong is a logged warning."""
+"""Sealing beside training: in a thread, one checkpoint after the other; errors are logged as warnings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pending:
         self._future = future
 
     def wait(self, timeout: float | None = None) -> Sealing | None:
-        """What came of it; None when it failed, or is not done after ``timeout`` seconds."""
+        """The result; None when it failed, or is not done after ``timeout`` seconds."""
         try:
             return self._future.result(timeout)
         except NotDone:
@@ -38,13 +38,13 @@ class Pending:
 
 
 def in_background(work: Callable[[], Sealing], roots: Sequence[str]) -> Pending:
-    """Seal after everything that waits already. Returns at once."""
+    """Seal after everything that is already waiting. Returns at once."""
     return Pending(_worker().submit(quietly, work, roots))
 
 
 def quietly(work: Callable[[], Sealing], roots: Sequence[str]) -> Sealing | None:
-    """Seal, and log why something is not sealed; None when nothing could be. Training goes on, whatever
-    happens.
+    """Seal, and log why something was not sealed; None when nothing could be sealed. Training continues in
+    any case.
     """
     try:
         sealing = work()

@@ -1,5 +1,5 @@
-"""One line in training code: what a framework's own loading call is given, verified first and the same on all
-ranks (docs/integrations.md). A module for each framework; none imports it.
+"""One line in training code: the argument for a framework's own loading call, verified first and the same on
+all ranks (docs/integrations.md). There is a module for each framework; none imports it.
 """
 
 from __future__ import annotations

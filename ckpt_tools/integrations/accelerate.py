@@ -1,6 +1,6 @@
 """For Accelerate: ``accelerator.load_state(checkpoint("checkpoints"))``.
 
-Given None, ``load_state`` takes the newest of its own, unverified: do not call it then.
+Do not call ``load_state`` with None: it would take the newest of its own checkpoints, unverified.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LAYOUTS = ("accelerate",)
 def checkpoint(root: Path, **asked: Any) -> str | None:
     """The directory that ``save_state`` wrote.
 
-    ``asked`` is as in ``ckpt_tools.integrations.resume``; None only with ``allow_none``, where there is no
-    checkpoint.
+    ``asked`` is as in ``ckpt_tools.integrations.resume``; the result is None only with ``allow_none``, when
+    there is no checkpoint.
     """
     return path_of(fitting(root, LAYOUTS, "Accelerator.load_state", asked))

@@ -1,8 +1,9 @@
-"""One answer for all ranks: the first decides, and all hear the decision, or why there is none.
+"""One answer for all ranks: the first one decides, and all receive its decision, or the reason why there is
+none.
 
-The decision that ``ckpt run`` or ``ckpt hook`` has made counts where this process was started with one
-(CKPT_PLAN). Ranks that are joined (``group``) hear it from each other; those that a launcher has started find
-it as ``ckpt run --worker`` does; else this process is the only one.
+If this process was started with a decision of ``ckpt run`` or ``ckpt hook`` (CKPT_PLAN), that decision
+counts. Ranks that are joined in a process group (``group``) receive it from each other; ranks that a launcher
+has started find it as ``ckpt run --worker`` does; else this process is the only one.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ log = logging.getLogger("ckpt_tools")
 def resume(
     root: Path, *, allow_none: bool = False, plan_dir: str | None = None, **asked: Any
 ) -> Resumed | None:
-    """What this rank resumes from, verified, and of one checkpoint with all others.
+    """Return what this rank resumes from: verified, and of the same checkpoint as on all other ranks.
 
-    None only where no checkpoint exists and ``allow_none`` says that this may be so. ``asked`` are fields of
+    The result is None only if no checkpoint exists and ``allow_none`` permits that. ``asked`` are fields of
     ``ckpt_tools.Selection``. ``plan_dir`` is a directory that all nodes see, for ranks on several nodes that
     are not joined yet.
 
-    Raises as ``ckpt_tools.plan`` does, on all ranks alike; CannotLook also where a rank does not see the
-    files that the first one has verified.
+    Raises as ``ckpt_tools.plan`` does, on all ranks alike; also CannotLook when a rank does not see the files
+    that the first one has verified.
     """
     root = os.path.abspath(one(root))
     selection = _selection(allow_none, plan_dir, asked)

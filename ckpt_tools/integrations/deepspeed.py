@@ -11,7 +11,7 @@ LAYOUTS = ("deepspeed", "deepspeed-universal")
 
 
 class Arguments(TypedDict):
-    """What ``load_checkpoint`` is called with. The tag counts then, and not the file ``latest``."""
+    """The arguments for ``load_checkpoint``. DeepSpeed then follows the tag, and not the file ``latest``."""
 
     load_dir: str
     tag: str
@@ -20,8 +20,8 @@ class Arguments(TypedDict):
 def checkpoint(root: Path, **asked: Any) -> Arguments | None:
     """The directory and the tag to resume from.
 
-    ``asked`` is as in ``ckpt_tools.integrations.resume``; None only with ``allow_none``, where there is no
-    checkpoint.
+    ``asked`` is as in ``ckpt_tools.integrations.resume``; the result is None only with ``allow_none``, when
+    there is no checkpoint.
     """
     found = fitting(root, LAYOUTS, "load_checkpoint", asked)
     if found is None:

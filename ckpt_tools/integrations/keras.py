@@ -13,7 +13,7 @@ LAYOUTS = ("keras",)
 def checkpoint(root: Path, **asked: Any) -> str | None:
     """The file that ``ModelCheckpoint`` or ``model.save`` wrote.
 
-    ``asked`` is as in ``ckpt_tools.integrations.resume``; None only with ``allow_none``, where there is no
-    checkpoint.
+    ``asked`` is as in ``ckpt_tools.integrations.resume``; the result is None only with ``allow_none``, when
+    there is no checkpoint.
     """
     return path_of(fitting(root, LAYOUTS, "Keras", asked))

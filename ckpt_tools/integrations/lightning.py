@@ -11,9 +11,9 @@ LAYOUTS = ("lightning",)
 
 
 def checkpoint(root: Path, **asked: Any) -> str | None:
-    """The file, or the directory of a sharded checkpoint, to resume from.
+    """The file to resume from, or the directory of a sharded checkpoint.
 
-    ``asked`` is as in ``ckpt_tools.integrations.resume``; None only with ``allow_none``, where there is no
-    checkpoint.
+    ``asked`` is as in ``ckpt_tools.integrations.resume``; the result is None only with ``allow_none``, when
+    there is no checkpoint.
     """
     return path_of(fitting(root, LAYOUTS, "Trainer.fit", asked))

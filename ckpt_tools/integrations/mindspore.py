@@ -11,9 +11,9 @@ LAYOUTS = ("mindspore", "mindio-ttp")
 
 
 def checkpoint(root: Path, **asked: Any) -> str | None:
-    """The file that this rank loads: its own, or that of a rank which holds the same.
+    """The file that this rank loads: its own, or that of a rank that holds the same state.
 
-    ``asked`` is as in ``ckpt_tools.integrations.resume``; None only with ``allow_none``, where there is no
-    checkpoint.
+    ``asked`` is as in ``ckpt_tools.integrations.resume``; the result is None only with ``allow_none``, when
+    there is no checkpoint.
     """
     return path_of(fitting(root, LAYOUTS, "load_checkpoint", asked))

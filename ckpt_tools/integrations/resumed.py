@@ -10,11 +10,11 @@ from ckpt_tools.model.frozen import frozen
 
 @frozen
 class Resumed:
-    """The checkpoint that all ranks agreed on, as this rank is to load it.
+    """The checkpoint that all ranks agreed on, and what this rank loads of it.
 
     ``path`` is what the framework is given: a directory, a prefix, or the one file that this rank loads; None
-    where it loads several and no directory holds them alone. ``files`` are all that it loads, verified, and
-    ``arguments`` and ``variables`` what its framework's own scripts take.
+    if the rank loads several files and no directory holds only them. ``files`` are all files that it loads,
+    verified. ``arguments`` and ``variables`` are for the framework's own scripts.
     """
 
     path: str | None

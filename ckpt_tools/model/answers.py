@@ -1,4 +1,4 @@
-"""What verify and scan answer."""
+"""The answers of verify and scan."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @frozen
 class FileReport:
-    """A report with the part that a layout made of the file; ``part`` is None for a file recognised by its
-    format alone.
+    """A report, with the part that a layout made of the file; ``part`` is None for a file that was recognised
+    by its format alone.
     """
 
     part: Part | None
@@ -46,12 +46,12 @@ class Summary:
 
 @frozen
 class Sample:
-    """How much of the contents was read when a part was asked for (``asked``, or ``max_duration`` in seconds,
-    which ended it when ``stopped``).
+    """How much of the contents was read when only a part was requested (``asked``, or ``max_duration`` in
+    seconds, which ended the run when ``stopped``).
 
-    Contents are checked in blocks: ``files`` have some, of ``files_read`` all were read. ``never`` counts the
-    blocks that neither this run nor one that is remembered has checked, ``oldest_ns`` is the least recent
-    check of all, None while there are such.
+    Contents are checked in blocks: ``files`` have some, and of ``files_read`` all were read. ``never`` counts
+    the blocks that neither this run nor a remembered one has checked; ``oldest_ns`` is the least recent check
+    of all, None while there are unchecked blocks.
     """
 
     asked: str | None
@@ -69,7 +69,7 @@ class Sample:
 
 @frozen
 class Verification:
-    """What ``verify`` answers. ``findings`` are those across files, each with a path; those of one file are
+    """The answer of ``verify``. ``findings`` are those across files, each with a path; those of one file are
     in its report.
     """
 
@@ -84,7 +84,7 @@ class Verification:
 
 @frozen
 class Tracker:
-    """A file beside checkpoints that names the latest one: what it ``says`` (None: nothing that its framework
+    """A file beside checkpoints that names the latest one: what it ``says`` (None: not what its framework
     writes), and the checkpoint of that name (None: there is none).
     """
 
@@ -95,13 +95,12 @@ class Tracker:
 
 @frozen
 class Scan:
-    """What ``scan`` answers: the checkpoints in each run, newest first; ``expected`` maps a run to its number
-    of ranks as far as names tell.
+    """The answer of ``scan``: the checkpoints of each run, newest first; ``expected`` maps a run to its
+    number of ranks, as far as names tell.
 
-    ``bare`` counts files recognised by their format's name alone, ``unrecognised`` all others, ``excluded``
-    entries that the caller has hidden.
-    ``layouts`` are those that names were compared with, None for those that are built in. ``trackers`` are
-    read only where they were asked for.
+    ``bare`` counts files recognised by the name of their format alone, ``unrecognised`` all others,
+    ``excluded`` entries that the caller has hidden. ``layouts`` are the layouts that were used, None for the
+    built-in ones. ``trackers`` are read only if requested.
     """
 
     root: str

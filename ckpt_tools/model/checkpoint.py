@@ -28,8 +28,8 @@ def comparable(one: Order, other: Order) -> bool:
 
 
 class CheckpointKey(NamedTuple):
-    """What tells one checkpoint from another: its first file, or its place and name where no file of it is
-    here.
+    """What distinguishes a checkpoint from all others: its first file, or its place and name if none of its
+    files is here.
     """
 
     layout: str
@@ -69,8 +69,8 @@ class Checkpoint:
 
     @property
     def label(self) -> str:
-        """Which checkpoint it is, in a few words: its step, else its epoch, else which save it is where its
-        name only counts them, else its own name.
+        """Which checkpoint it is, in a few words: its step, else its epoch, else the number of the save if
+        its name only counts saves, else its own name.
         """
         if self.step is not None:
             return f"step {self.step}"

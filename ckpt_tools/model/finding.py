@@ -59,7 +59,7 @@ def worst(findings: tuple[Finding, ...] | list[Finding]) -> Verdict:
 
 
 def blind(findings: Iterable[Finding]) -> bool:
-    """Whether something could not be looked at; what belongs to the file system itself is a note and does not
+    """Whether something could not be looked at; a note about an entry of the file system itself does not
     count.
     """
     return any(f.code == "unreadable" and f.severity is not Severity.NOTE for f in findings)

@@ -26,9 +26,9 @@ class Known:
 
 @frozen
 class FileLoad:
-    """One file that a rank loads. ``source_rank`` is whose file it is, ``reason`` says why a substitute is
-    used and what proves it. ``etag`` and ``version`` are those of an object of a store that was judged, ""
-    where the store has none.
+    """One file that a rank loads. ``source_rank`` is the rank that it belongs to; ``reason`` says why a
+    substitute is used and what proves it. ``etag`` and ``version`` are those of the object in a store that
+    was judged, "" if the store has none.
     """
 
     role: str
@@ -47,7 +47,7 @@ class FileLoad:
 
 @frozen
 class Load:
-    """A part that is chosen for a rank, before it is known what verification saw of it."""
+    """A part that is chosen for a rank, before the result of its verification is known."""
 
     part: Part
     substituted: bool = False
@@ -84,7 +84,7 @@ class RankLoad:
 
 @frozen
 class Resume:
-    """How the layout's own framework is told: ``path`` is None when ranks load different files."""
+    """The arguments for the layout's own framework: ``path`` is None when ranks load different files."""
 
     path: str | None
     args: tuple[str, ...] = ()
@@ -114,8 +114,8 @@ RESUME_WORDS = frozenset(
 
 @frozen
 class Rollback:
-    """A dying-gasp checkpoint at step ``origin`` was not resumable;
-    training resumes from ``target`` at most.
+    """A dying-gasp checkpoint at step ``origin`` could not be resumed from; training resumes from ``target``
+    at most.
     """
 
     origin: int
@@ -165,12 +165,12 @@ class Choice:
 
 @frozen
 class LoadPlan:
-    """For every rank, the files to load, whose they are and why (docs/json.md has the JSON form).
+    """For every rank, the files to load, which rank they belong to, and why (docs/json.md has the JSON form).
     ``candidates`` are in the order in which they were considered.
 
-    ``bytes_verified`` is what the answer rests on, ``bytes_read`` what was read for it this time: the rest
-    was known from earlier looks. ``below_level`` counts the files to load that were not looked at as deeply
-    as asked, ``budget`` is in seconds. ``excluded`` counts the entries that the caller has hidden.
+    ``bytes_verified`` is what the answer is based on, ``bytes_read`` what was read for it this time; the rest
+    was known from earlier runs. ``below_level`` counts the files to load that were not looked at as deeply as
+    asked; ``budget`` is in seconds. ``excluded`` counts the entries that the caller has hidden.
     """
 
     root: str

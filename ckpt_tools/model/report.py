@@ -1,4 +1,4 @@
-"""A report: what one pass over one file saw, how deep it looked, and what protects each of its bytes."""
+"""A report: the result of one pass over one file, how deep the pass looked, and what protects each byte."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class Unlisted(NamedTuple):
 
 @frozen
 class Report:
-    """What one pass over one file saw. ``coverage`` is the fraction of bytes that a stored checksum protects,
-    0.0 to 1.0.
+    """The result of one pass over one file. ``coverage`` is the fraction of bytes that a stored checksum
+    protects, 0.0 to 1.0.
 
-    ``signature`` digests the names, dtypes and shapes of the tensors in file order ("" when there are none).
-    ``mode`` holds the permission bits. ``regions`` tile the file when they were asked for (--explain-bytes),
-    ``stats`` are the numbers in its tensors, from level values on, ``unlisted`` the names in its pickles that
-    nobody vouches for.
+    ``signature`` is a digest of the names, dtypes and shapes of the tensors in file order ("" when there are
+    none). ``mode`` holds the permission bits. ``regions`` cover the whole file if they were requested
+    (--explain-bytes). ``stats`` are the statistics of its tensors, from level values on. ``unlisted`` are the
+    names in its pickles that are in no list.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""A seal: what the bytes of a checkpoint's files were when somebody swore to them; what sealing came to."""
+"""A seal: what the bytes of a checkpoint's files were when it was sealed; and the results of sealing."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Fragment:
 
 @frozen
 class Seal:
-    """What was sworn to. ``beside`` are the other files of the checkpoint where each file has a seal of its
-    own: while one of those is there, this one is missed.
+    """The contents of a seal. ``beside`` are the other files of the checkpoint, if each file has a seal of
+    its own: while one of those is there, this file is missed if it is gone.
     """
 
     tool_version: str
@@ -87,7 +87,7 @@ STATES = (
 
 @frozen
 class SealedOne:
-    """What came of one checkpoint, or of one file that is sealed by itself: ``path`` is its directory or
+    """The result for one checkpoint, or for one file that is sealed by itself: ``path`` is its directory or
     file, ``seal`` where its seal is (or would be), ``size`` the bytes of its ``files``.
     """
 
@@ -102,7 +102,7 @@ class SealedOne:
 
 @frozen
 class Sealing:
-    """What came of everything below the roots."""
+    """The results for everything below the roots."""
 
     roots: tuple[str, ...]
     checkpoints: tuple[SealedOne, ...] = ()

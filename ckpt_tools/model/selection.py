@@ -1,5 +1,5 @@
-"""What is asked, as frozen values: whom to believe, how to read, which checkpoint to choose. Standard library
-only, no I/O.
+"""Requests as frozen values: whom to trust, how to read, which checkpoint to choose. Standard library only,
+no I/O.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @frozen
 class Trust:
-    """Whom this user believes beside root and themselves: groups that may write, owners by uid, directories
-    with all below them.
+    """Whose files this user trusts besides their own and root's: files that a group may write, files of
+    owners by uid, and everything below some directories.
 
-    It says whose orders count (trust.py): decisions, configuration, keys, lists of ranks. It says nothing of
+    It says whose orders count (trust.py): decisions, configuration, keys, lists of ranks. It does not concern
     checkpoints.
     """
 
@@ -33,27 +33,27 @@ class Trust:
 
 @frozen
 class ReadOptions:
-    """How files are read, whatever the question.
+    """How files are read, for every request.
 
     ``jobs`` is how many threads or processes read at once, 0 for one per CPU; ``io`` says how contents are
     read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most. No contents are read
-    after ``budget`` seconds.
-    With ``cache`` verdicts are kept for later runs, and those not older than ``max_age`` seconds are used;
-    ``note`` is told in one sentence why they cannot be.
-    ``exclude`` are patterns, relative to the root, of what is not there as far as we are concerned; a torn
-    file younger than ``settle`` seconds may still be written.
-    ``require`` names entries that must be in every file, with ``require_seal`` a seal must name each
-    (``seal_dir`` has those of read-only trees), and with ``verify_key`` a signature that fits it;
-    ``key_file`` holds the key of encrypted ones, and
-    pickles may name what ``trust_global`` has patterns of.
-    ``layouts`` are those that names are compared with, None for those that are built in. ``stores`` are the
-    options of stores, None for those that this process has been told already.
-    With ``by_store`` the checksums that stores keep stand for bytes that are not read.
-    ``explain`` asks for a map of each file's bytes. ``trust`` says whose key file and cache count beside this
-    user's own.
-    ``progress`` is called with (bytes read so far, bytes to read as far as known), from any thread; where it
-    has a method ``file``, that is called with the path of each file that is opened, as often as it is, and
-    with how many files there are (None: unknown).
+    after ``budget`` seconds. With ``cache`` verdicts are kept for later runs, and verdicts that are at most
+    ``max_age`` seconds old are used; ``note`` is called with one sentence when they cannot be used.
+
+    ``exclude`` are patterns, relative to the root, of entries that are treated as absent; a torn file younger
+    than ``settle`` seconds may still be being written. ``require`` names entries that must be in every file.
+    With ``require_seal`` a seal must name each file (``seal_dir`` has the seals of read-only trees), and with
+    ``verify_key`` a signature must fit it. ``key_file`` holds the key of encrypted files; pickles may name
+    what the patterns in ``trust_global`` match.
+
+    ``layouts`` are the layouts to use, None for the built-in ones. ``stores`` are the options of stores, None
+    for those that this process was given before. With ``by_store`` the checksums that stores keep are used in
+    place of bytes that are not read. ``explain`` requests a map of each file's bytes. ``trust`` says whose
+    key file and cache count besides this user's own.
+
+    ``progress`` is called with (bytes read so far, bytes to read as far as known), from any thread. If it has
+    a method ``file``, that is called with the path of each file whenever it is opened, and with the number of
+    files (None: unknown).
     """
 
     jobs: int = 0
@@ -81,35 +81,35 @@ class ReadOptions:
 
 @frozen
 class Selection:
-    """The question of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are the
-    command's.
+    """The request of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are those of the
+    commands.
 
     ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such
-    as {"tp": 2, "pp": 4};
-    ``exclude`` are patterns, relative to the root, of what is neither looked at nor a reason for anything.
-    ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in seconds. ``resume_from``
-    "tracker" starts at the checkpoint that the tracker names, "mtime" and "step" are what ``order`` means;
-    ``prefer`` puts checkpoints of one kind before all others.
-    ``world_from`` says who gave ``world_size``. Without ``order`` the newest is that by mtime as far as times
-    can be believed, and else a question.
-    ``ranks`` are those whose files lie on this machine, where each has a disk of its own.
-    With ``cache`` a verdict that an earlier run came to is used for files that have not changed since, if it
-    is not older than ``max_age`` seconds;
-    after ``budget`` seconds no more contents are read, and the plan says of what.
+    as {"tp": 2, "pp": 4}. ``exclude`` are patterns, relative to the root, of entries that are not looked at
+    and have no influence. ``strategy_dir`` is a directory of MindSpore strategy files; ``settle`` is in
+    seconds. ``resume_from`` "tracker" starts at the checkpoint that the tracker names; "mtime" and "step" are
+    the same as for ``order``. ``prefer`` puts checkpoints of one kind before all others. ``world_from`` says
+    where ``world_size`` comes from. Without ``order`` the newest checkpoint is found by mtime as far as times
+    can be trusted; otherwise a question is raised.
+
+    ``ranks`` are those whose files are on this machine, if each node has a disk of its own. With ``cache``
+    the verdict of an earlier run is used for files that have not changed since, if it is at most ``max_age``
+    seconds old. After ``budget`` seconds no more contents are read, and the plan says what was not read.
     ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at
     most.
-    ``allow_none`` answers "there is none" without an error, with ``allow_missing`` also where ``run`` is not
-    there, or ``root`` itself but not its parent.
-    ``allow_fresh`` starts from nothing although something is there that cannot be used, or an earlier start
-    had a checkpoint; ``plan_dir`` holds the log of those starts (None: this user's own).
-    ``same_save`` holds paths of checkpoints (their directory, or one of their files) whose files the caller
-    declares to be of one save, whatever their times say.
-    ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although no list
-    of what frameworks write has them.
-    ``prove_replicas`` compares the tensors of a substitute with those of another good member of its group.
-    ``trust`` says whose directory of decisions, key file and lists count beside this user's own.
-    ``layouts`` are those that names are compared with, None for those that are built in. ``stores`` are the
-    options of stores, None for those that this process has been told already.
+
+    ``allow_none`` makes "there is none" an answer and not an error; with ``allow_missing`` also if ``run``
+    does not exist, or if ``root`` does not exist but its parent does. ``allow_fresh`` starts from nothing
+    even though something unusable is there, or an earlier start had a checkpoint. ``plan_dir`` holds the log
+    of those starts (None: this user's own). ``same_save`` holds paths of checkpoints (their directory, or one
+    of their files) whose files the caller declares to belong to one save, whatever their times say.
+    ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although they are
+    in no list of what frameworks write. ``prove_replicas`` compares the tensors of a substitute with those of
+    another good member of its group.
+
+    ``trust`` says whose directory of decisions, key file and lists count besides this user's own. ``layouts``
+    are the layouts to use, None for the built-in ones. ``stores`` are the options of stores, None for those
+    that this process was given before.
     """
 
     rank: int | None = None

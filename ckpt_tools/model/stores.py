@@ -10,8 +10,8 @@ Pairs = tuple[tuple[str, str], ...]
 
 @frozen
 class StoreOptions:
-    """``flags`` are for every store that is opened, ``tables`` for those whose URL lies at or below a prefix:
-    (prefix, options).
+    """``flags`` count for every store that is opened, ``tables`` for stores whose URL lies at or below a
+    prefix: (prefix, options).
     """
 
     flags: Pairs = ()

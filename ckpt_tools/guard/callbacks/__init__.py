@@ -1,4 +1,4 @@
-"""Seals made in training: around a save, when an asynchronous one is done, and by callbacks of frameworks."""
+"""Seals made in training: around a save, when an asynchronous save is done, and by framework callbacks."""
 
 from __future__ import annotations
 

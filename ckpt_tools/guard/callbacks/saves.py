@@ -1,4 +1,6 @@
-"""Any save, whatever makes it: the seals of what it replaces go first, and what it wrote is sealed."""
+"""Any save, by whatever function: first the seals of the replaced files are removed, then the new files are
+sealed.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ class Save(NamedTuple):
         return cls(os.path.abspath(one(path)), rank, world_size, options)
 
     def unseal(self) -> None:
-        """Take away the seals of what is replaced: until it is sealed anew nobody can swear to it. Waits for
-        sealings under way, but not for ever.
+        """Remove the seals of the files that are replaced, because they do not fit the new ones. Waits for
+        seals that are being written, but not for ever.
         """
         finish(LONGEST)
         for path in self._old():
@@ -86,11 +88,12 @@ class Save(NamedTuple):
 def saving(
     path: Path, *, rank: int | None = None, world_size: int | None = None, **options: Any
 ) -> Iterator[None]:
-    """Around a save at ``path``: seals what it wrote, in the background, once it has returned.
+    """A context manager around a save at ``path``: once the save has returned, it is sealed in the
+    background.
 
-    Where all ranks write one directory each gives its ``rank`` and the ``world_size``, and seals what is its
-    own. ``options`` are those of ``ckpt_tools.seal``; with ``background=False`` it waits. What goes wrong
-    with a seal is logged; what the save raises is raised, and nothing is sealed.
+    If all ranks write into one directory, each gives its ``rank`` and the ``world_size``, and seals its own
+    files. ``options`` are those of ``ckpt_tools.seal``; with ``background=False`` it waits. Errors of a seal
+    are logged; errors of the save are raised, and then nothing is sealed.
     """
     save = Save.at(path, rank, world_size, options)
     save.unseal()
@@ -101,8 +104,8 @@ def saving(
 def seal_when_done(
     future: Any, path: Path, *, rank: int | None = None, world_size: int | None = None, **options: Any
 ) -> None:
-    """Seal what an asynchronous save wrote at ``path``, as soon as its ``future`` is done: arguments as those
-    of ``saving``. A save that fails is not sealed.
+    """Seal what an asynchronous save wrote at ``path``, as soon as its ``future`` completes; the arguments
+    are those of ``saving``. A save that fails is not sealed.
     """
     save = Save.at(path, rank, world_size, options)
     save.unseal()
