@@ -1,5 +1,5 @@
 """Discover, verify and plan the loading of training checkpoints: ``scan``, ``verify``, ``latest``, ``plan``,
-``try_load``, and the nouns they return.
+``try_load``, and the values that they return.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the command line and other programs call: roots and questions in, scans, verifications and load plans
-out.
+"""The functions that the command line and other programs call: they take roots and requests, and return
+scans, verifications and load plans.
 """
 
 from __future__ import annotations

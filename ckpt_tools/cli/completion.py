@@ -1,4 +1,4 @@
-"""``ckpt completion``: what makes a shell complete the words of ckpt, printed and never put anywhere."""
+"""``ckpt completion``: print the script that makes a shell complete ckpt commands; nothing is installed."""
 
 from __future__ import annotations
 

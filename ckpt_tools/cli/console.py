@@ -1,4 +1,4 @@
-"""The two streams: results to stdout, byte for byte; all else to stderr, safe for a terminal."""
+"""The two streams: results go to stdout, byte for byte; everything else to stderr, escaped for a terminal."""
 
 from __future__ import annotations
 

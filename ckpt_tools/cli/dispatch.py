@@ -1,4 +1,4 @@
-"""One command line in, its exit code out. Only the module of the command that is asked for is imported."""
+"""Run one command line and return its exit code. Only the module of the requested command is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ckpt formats``: which file formats are known, and what cannot be seen in each."""
+"""``ckpt formats``: the known file formats, and what cannot be seen in each."""
 
 from __future__ import annotations
 

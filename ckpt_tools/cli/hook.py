@@ -1,5 +1,5 @@
-"""``ckpt hook``: the decision of ``ckpt run`` for scripts, which start the job themselves; ``ckpt hook
-install`` prints the lines for them.
+"""``ckpt hook``: the decision of ``ckpt run``, for scripts that start the job themselves; ``ckpt hook
+install`` prints such scripts.
 """
 
 from __future__ import annotations

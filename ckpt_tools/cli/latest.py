@@ -1,4 +1,4 @@
-"""``ckpt latest``: the files one rank must load."""
+"""``ckpt latest``: the files that one rank must load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ckpt launchers``: which launcher started this process, and which are known."""
+"""``ckpt launchers``: the known launchers, and which of them started this process."""
 
 from __future__ import annotations
 

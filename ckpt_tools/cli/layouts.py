@@ -1,4 +1,4 @@
-"""``ckpt layouts``: which arrangements of directories are known, and what the templates of one match."""
+"""``ckpt layouts``: the known layouts, and what the templates of one of them match."""
 
 from __future__ import annotations
 

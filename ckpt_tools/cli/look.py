@@ -1,4 +1,6 @@
-"""``ckpt PATH``, and ``ckpt`` alone on a terminal: what is there, and what is mostly asked next."""
+"""``ckpt PATH``, and ``ckpt`` alone on a terminal: what is there, and the commands that are likely to come
+next.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ckpt ls``: what is there."""
+"""``ckpt ls``: the checkpoints below a directory."""
 
 from __future__ import annotations
 

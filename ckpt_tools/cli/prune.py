@@ -1,4 +1,4 @@
-"""``ckpt prune``: old checkpoints removed, as far as others are verified."""
+"""``ckpt prune``: remove old checkpoints, if enough others are verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ckpt quarantine``: checkpoints out of their framework's sight, and back."""
+"""``ckpt quarantine``: move checkpoints out of their framework's sight, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ckpt repair``: damaged files made whole again, where something proves what they held."""
+"""``ckpt repair``: repair damaged files, if something proves what they held."""
 
 from __future__ import annotations
 

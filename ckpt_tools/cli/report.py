@@ -1,4 +1,4 @@
-"""``ckpt report``: all that is known of a tree, as a page to look at."""
+"""``ckpt report``: an HTML page with everything that is known about a tree."""
 
 from __future__ import annotations
 

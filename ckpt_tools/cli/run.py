@@ -1,4 +1,4 @@
-"""``ckpt run``: plan once per job, tell the command what to resume from, become it."""
+"""``ckpt run``: plan once per job, tell the command what to resume from, and become that command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ckpt seal``: swear to what is whole, so that any later change shows."""
+"""``ckpt seal``: store the digests of sound files, so that any later change shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ckpt stage``: what a job would resume from, brought from its store to a disk of this machine."""
+"""``ckpt stage``: copy what a job would resume from, from a store to a disk of this machine."""
 
 from __future__ import annotations
 

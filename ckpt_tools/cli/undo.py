@@ -1,4 +1,4 @@
-"""``ckpt undo``: take back the last repair or quarantine."""
+"""``ckpt undo``: undo the last repair or quarantine."""
 
 from __future__ import annotations
 

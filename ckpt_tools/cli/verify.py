@@ -1,4 +1,4 @@
-"""``ckpt verify``: is it sound?"""
+"""``ckpt verify``: find damaged files."""
 
 from __future__ import annotations
 

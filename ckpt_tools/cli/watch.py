@@ -1,4 +1,4 @@
-"""``ckpt watch``: verify each checkpoint as it is saved, and say when the last good one was."""
+"""``ckpt watch``: verify each checkpoint as it is saved, and report when the last good one was saved."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Two checkpoints, or two files: what differs between them."""
+"""The differences between two checkpoints, or two files."""

@@ -1,5 +1,5 @@
-"""Two files of which at least one lies in a store: whether their bytes are the same, by the checksums that
-the store keeps. Of what lies there nothing is read; a local file is, unless a seal says what it was.
+"""Compare two files, of which at least one is in a store, by the checksums that the store keeps. Nothing is
+read from the store; a local file is read, unless a seal has its digests.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Two checkpoints, or two files -> how they differ:
-the files are paired, and each pair is read side by side.
-"""
+"""Compare two checkpoints, or two files: the files are paired, and each pair is read side by side."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The files of two checkpoints -> pairs of files that stand for each other,
-whatever step their names tell.
-"""
+"""Pair the files of two checkpoints by their place in the layout, whatever steps their names tell."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Where files contradict their names, each other, or the tracker beside them.
-
-Pure: parts and the reports made of them are all it sees.
+"""Files that contradict their names, each other, or the tracker beside them. Pure: it works on parts and
+their reports alone.
 """
 
 from __future__ import annotations

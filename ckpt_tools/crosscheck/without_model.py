@@ -1,4 +1,4 @@
-"""Checkpoints without any file of the roles of which their layout needs one."""
+"""Checkpoints that have no file of any of the roles that their layout needs."""
 
 from __future__ import annotations
 

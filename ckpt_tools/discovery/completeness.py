@@ -1,6 +1,5 @@
-"""What a checkpoint lacks, compared with the others of its run.
-
-Pure: names, sizes and times are all it sees.
+"""What a checkpoint lacks, compared with the others of its run. Pure: it works on names, sizes and times
+alone.
 """
 
 from __future__ import annotations

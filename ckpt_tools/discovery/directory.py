@@ -1,4 +1,4 @@
-"""One directory: what the names in it tell, and what its listing adds to what was found."""
+"""One directory: what the names in it tell, and what its listing adds to the results so far."""
 
 from __future__ import annotations
 

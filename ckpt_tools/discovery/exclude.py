@@ -1,5 +1,5 @@
-"""What is left out of a look: the entries that --exclude names, which are neither looked at nor a reason for
-anything, and counted; and what ``ckpt`` itself keeps in a tree.
+"""What is left out of a scan: the entries that --exclude names, which are not looked at and have no
+influence, but are counted; and what ``ckpt`` itself keeps in a tree.
 """
 
 from __future__ import annotations

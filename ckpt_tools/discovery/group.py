@@ -1,4 +1,4 @@
-"""Parts in, checkpoints out. Pure: names, sizes, times and reports are all it sees."""
+"""Group parts into checkpoints. Pure: it works on names, sizes, times and reports alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each template of a layout matches below a root, and which paths miss it narrowly."""
+"""What each template of a layout matches below a root, and which paths it narrowly misses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``ckpt`` has put into quarantine: it is no candidate, and exists all the same."""
+"""Checkpoints in the quarantine of ``ckpt``: never candidates, but they still count as existing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the caller named: a directory, one file, or what the names of several have in common."""
+"""What the caller named as ROOT: a directory, one file, or the common prefix of several."""
 
 from __future__ import annotations
 

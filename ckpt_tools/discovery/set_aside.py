@@ -1,5 +1,5 @@
-"""Copies that people make by hand beside a run are no candidates: taken out before anything is decided, and
-named in every answer.
+"""Copies that people make by hand beside a run are no candidates: they are removed before anything is
+decided, and named in every answer.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Files that no name explains, where nothing else was found: logs, core dumps and data sets are none of our
-business, the others may be checkpoints.
+"""Files that no name explains, when nothing else was found: logs, core dumps and data sets are ignored, the
+others may be checkpoints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A last save when training fails, and what of it can be resumed from: ``ExceptionCheckpoint``, as Ascend's
-``mindx_elastic`` means it.
+"""A last save when training fails, and what can be resumed from it: ``ExceptionCheckpoint``, as in Ascend's
+``mindx_elastic``.
 
-docs/elastic.md says what is reproduced and what is knowingly different. Nothing here imports torch or reads a
+docs/elastic.md says what is reproduced and what differs on purpose. Nothing here imports torch or reads a
 checkpoint.
 """
 

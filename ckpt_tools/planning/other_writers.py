@@ -1,6 +1,5 @@
-"""Whether somebody else writes below ROOT while a decision is made.
-
-It may be what a killed launcher left running, or a second job.
+"""Whether somebody else writes below ROOT while a decision is made: it may be a process that a killed
+launcher left running, or a second job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""From a root and a selection to a load plan: candidates, topology, judge, and what to say of the choice."""
+"""Make a load plan from a root and a selection: candidates, topology, judge, and what to say about the
+choice.
+"""
 
 from __future__ import annotations
 

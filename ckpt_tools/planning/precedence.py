@@ -1,6 +1,5 @@
-"""Which candidates go behind the others however new they are.
-
-Exports do, halves, and what nothing places in the order of training.
+"""Which candidates rank behind the others, however new they are: exports, incomplete states, and files
+without a place in the order of training.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which ranks hold the same state, and who says so. Pure."""
+"""Which ranks hold the same state, and what says so. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What checkpoints are below a root: what ``ckpt ls`` lists."""
+"""The checkpoints below a root, as ``ckpt ls`` lists them."""
 
 from __future__ import annotations
 

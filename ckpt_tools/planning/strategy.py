@@ -1,4 +1,4 @@
-"""Ranks with the same state, as a directory of the framework's own files tells (``--strategy-dir``)."""
+"""Ranks with the same state, as the framework's own files in a directory say (``--strategy-dir``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Another rank's file in place of a lost or damaged one: what proves it, and what contradicts it. Pure."""
+"""Replace a lost or damaged file by another rank's: what proves the substitute, and what contradicts it.
+Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The order of ``--resume-from tracker``: the checkpoint that the tracker names, and behind it those of
-earlier steps.
+"""The order of ``--resume-from tracker``: what the tracker names comes first, then checkpoints of earlier
+steps.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Files of no known arrangement: which of them make up one checkpoint, of which run and step, by their names
-and by what is in them.
+"""Files that follow no known layout: which of them make up one checkpoint, of which run and step, by their
+names and contents.
 """
 
 from __future__ import annotations

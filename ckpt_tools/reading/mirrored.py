@@ -1,4 +1,4 @@
-"""Seals that lie in a directory of their own, below the absolute path of what they are of."""
+"""Seals in a directory of their own, below the absolute path of the sealed directory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The files of one question, read: from the cache where it knows them, by one process at a time where not,
-and no deeper than the budget allows.
+"""Reads the files of one request: from the cache if it has their verdicts, otherwise by one process at a
+time, and no deeper than the budget allows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files of which a part is read: whose turn it is. Nothing here reads."""
+"""The order in which files are read when only a part of the contents is read. Nothing is read here."""
 
 from __future__ import annotations
 

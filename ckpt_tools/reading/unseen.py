@@ -1,5 +1,5 @@
-"""What could not be looked at below ROOT, and whether an answer may be given all the same: not having looked
-is never absence.
+"""What could not be looked at below ROOT, and whether an answer may be given in spite of it: what was not
+looked at is never absent.
 """
 
 from __future__ import annotations

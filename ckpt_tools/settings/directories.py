@@ -1,4 +1,4 @@
-"""Where ckpt keeps what outlives a run, unless a flag says otherwise."""
+"""Where ckpt keeps data that outlives a run, unless a flag says otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw values (text of a flag or a variable, or a value of a TOML file) -> values of their own type, or what
+"""Parse raw values (text of a flag or a variable, or a value of a TOML file) into typed values, or say what
 would be right.
 """
 

@@ -1,4 +1,4 @@
-"""How much of the contents to read: ``n/t``, a share in percent, or a size."""
+"""How much of the contents to read: ``n/t``, a percentage, or a size."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Links to directories below a root: somebody may re-point them after a decision, so what they lead to is
-known by its own name wherever it has one.
+"""Links to directories below a root: somebody may change them after a decision, so their targets are used
+under their own names if possible.
 """
 
 from __future__ import annotations

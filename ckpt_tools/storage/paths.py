@@ -1,4 +1,4 @@
-"""What callers of the Python API give as a path, or as several: texts, bytes and path objects -> texts."""
+"""Converts the paths that callers of the Python API give (texts, bytes and path objects) to texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of results: whole at its place or not there at all, whatever happens meanwhile."""
+"""A file of results that is complete or does not exist, whatever happens meanwhile."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ UNKNOWN = {
 @pytest.mark.parametrize(("name", "begins"), UNKNOWN.items())
 def test_a_large_file_of_no_known_kind_is_a_question(name: str, begins: bytes, tmp_path: Path) -> None:
     path = sparse(tmp_path / "out" / name, begins)
-    with pytest.raises(errors.NotRecognised, match=f"out/{name}: whether") as caught:
+    with pytest.raises(errors.NotRecognised, match=f"out/{name}: only you know") as caught:
         plan(str(tmp_path), FIRST)
     assert (caught.value.exit_code, [f.path for f in caught.value.plan.warnings]) == (2, [str(path)])  # type: ignore[union-attr]
     os.truncate(path, LARGE - 1)

@@ -1,5 +1,5 @@
-"""Which store a URL leads to: one client a bucket, made when it is first asked for, with the options that the
-command was given.
+"""Which store a URL belongs to: one client per bucket, made on first use, with the options that the command
+was given.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a store's library says when it fails, as the error that the same would be on this machine."""
+"""Translates an error of a store's library into the error that the same failure would be on this machine."""
 
 from __future__ import annotations
 
