@@ -1,4 +1,4 @@
-"""The options of all commands, each declared once; settings.ENV has the meaning of the settings among them."""
+"""The options of all commands, each declared once; settings.ENV says what the settings among them mean."""
 
 from __future__ import annotations
 
