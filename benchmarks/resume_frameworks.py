@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN")
     parser.add_argument("--environments", type=Path, default=ENVIRONMENTS_HOME, metavar="DIR")
     asked = parser.parse_args(arguments)
-    print("| framework | nothing there | newest, damaged | resumed from | went on | all damaged |")
+    print("| framework | no checkpoint | newest, damaged | resumed from | went on | all damaged |")
     print("|---|---|---|---|---|---|")
     failed = False
     for script in sorted(HERE.glob("resume_runs/*/*.py")):

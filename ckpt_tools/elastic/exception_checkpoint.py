@@ -187,7 +187,7 @@ class ExceptionCheckpoint(Guard):
         rank = _setting("rank", self.rank if rank is None else rank, parsers.whole(0, parsers.MAX_RANK))
         if rank is None:
             raise UsageError(
-                "the rank whose files are to be found is not known", "say rank=, or set CKPT_RANK"
+                "the rank is not known, so its files cannot be named", "say rank=, or set CKPT_RANK"
             )
         in_world("rank", (rank,), self.world_size)
         return rank

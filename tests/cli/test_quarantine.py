@@ -128,7 +128,7 @@ def test_what_has_its_name_by_now_is_not_replaced(tmp_path: Path) -> None:
     megatron(root, steps=(20,))
     before = files_of(root)
     done = ckpt("quarantine", str(root / "iter_0000020"), "--restore", "--apply")
-    assert done.returncode == 2 and "nothing is replaced" in done.stderr
+    assert done.returncode == 2 and "is not replaced" in done.stderr
     assert ckpt("undo", str(root), "--apply").returncode == 2
     assert files_of(root, state=False) == {k: v for k, v in before.items() if not k.startswith(".ckpt")}
 

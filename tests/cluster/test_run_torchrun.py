@@ -141,7 +141,7 @@ def test_the_outer_form_refuses_restarts_with_a_line_that_works(tmp_path: Path) 
     line = [*job.torchrun("--max_restarts", "3"), *job.script]
     done = job.start(*job.ckpt("--allow-none"), "--", *line)
     assert done.returncode == 2 and done.stdout == ""
-    hint = done.stderr.rpartition("anew with: ")[2].strip()
+    hint = done.stderr.rpartition("decision with: ")[2].strip()
     path = f"{BIN}:{os.environ['PATH']}"
     assert (
         subprocess.run(

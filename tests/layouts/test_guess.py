@@ -258,7 +258,7 @@ def test_directories_that_look_like_runs_may_be_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (["--guess", "--check"], "two questions"),
+        (["--guess", "--check"], "cannot be combined"),
         (["--guess", "--json"], "prints TOML"),
         ([], "only looked at"),
     ],
