@@ -368,7 +368,7 @@ EXAMPLES = {
     "hook install": (
         ("ckpt hook install", "list the snippets"),
         ("ckpt hook install slurm", "a batch script for Slurm"),
-        ("ckpt hook install torchrun", "a script for torchrun"),
+        ("ckpt hook install torchrun", "lines for torchrun"),
         ("ckpt hook install kubernetes", "a manifest for Kubernetes"),
         ("ckpt hook install msrun --root /data/run", "with the directory filled in"),
     ),

@@ -71,7 +71,7 @@ def test_a_second_name_in_a_sticky_directory(own: Path) -> None:
     (own / "inner").mkdir()
     os.link(own / "orders", own / "inner" / "planted")
     (own / "inner").chmod(0o1777)
-    refused(own / "inner" / "planted", "has 2 names")
+    refused(own / "inner" / "planted", "has 2 hard links")
 
 
 def test_the_walk_ends_at_the_first_directory_that_others_cannot_write(own: Path) -> None:
