@@ -161,7 +161,7 @@ def test_a_disk_that_cannot_be_looked_at_fails_all(nodes: Nodes) -> None:
 def test_different_questions(nodes: Nodes) -> None:
     running = [nodes.start(0), nodes.start(1, "--max-step", "10")]
     out = [(p.communicate(timeout=1000), p.returncode) for p in running]
-    assert [code for _, code in out] == [2, 2] and all("different questions" in err for (_, err), _ in out)
+    assert [code for _, code in out] == [2, 2] and all("different options" in err for (_, err), _ in out)
 
 
 @pytest.mark.parametrize("skew", [-40 * 86400, 3000, 40 * 86400])
