@@ -1,7 +1,7 @@
 #!/bin/bash
 # mpirun or mpiexec (Open MPI, MPICH, Intel MPI): ckpt run --worker in every rank; the first one decides, the others read.
 #
-# PLANS: yours alone to write; where a group may, add --trust-group, on a volume of mode 0777 --trust-dir "$PLANS".
+# PLANS: only you may write there. If a group may, add --trust-group; on a volume of mode 0777 add --trust-dir "$PLANS".
 # mpirun does not tell its ranks how many nodes there are: on more than one, PLANS is a directory outside ROOT that all see.
 set -euo pipefail
 

@@ -11,7 +11,7 @@ export MS_WORKER_NUM="${MS_WORKER_NUM:-${WORKER_NUM:-8}}"
 export MS_LOCAL_WORKER="${MS_LOCAL_WORKER:-${LOCAL_WORKER_NUM:-$MS_WORKER_NUM}}" # msrun does not tell its workers, this does
 export MS_NODE_RANK="${MS_NODE_RANK:-${NODE_RANK:-0}}"
 
-# PLANS: yours alone to write; where a group may, add --trust-group, on a volume of mode 0777 --trust-dir "$PLANS".
+# PLANS: only you may write there. If a group may, add --trust-group; on a volume of mode 0777 add --trust-dir "$PLANS".
 # More than one node: PLANS is a directory outside ROOT that all of them see, JOB_ID an id of this start of the job and of no other.
 shared=()
 if [ "$MS_LOCAL_WORKER" -lt "$MS_WORKER_NUM" ]; then

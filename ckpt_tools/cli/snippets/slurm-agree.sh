@@ -16,7 +16,7 @@ TRAIN=(train.py)
 head="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 port="$((20000 + SLURM_JOB_ID % 10000))"
 
-# What the nodes know each other by while they agree: nobody else may read it, or take part. HOME is a directory that all nodes see.
+# The secret by which the nodes recognise each other: nobody else may read it, or they could take part. HOME is a directory that all nodes see.
 export CKPT_SECRET_FILE="$HOME/.ckpt-secret-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"
 rm -f "$CKPT_SECRET_FILE"
 (umask 077 && head -c 32 /dev/urandom | base64 >"$CKPT_SECRET_FILE")

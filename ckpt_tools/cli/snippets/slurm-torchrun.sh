@@ -1,8 +1,8 @@
 #!/bin/bash
-# Slurm: one torchrun per node, which restarts its workers in place. Every generation of workers decides anew, once for all nodes.
+# Slurm: one torchrun per node, which restarts its workers in place. Every generation of workers makes one new decision for all nodes.
 #
 # Submit it:  sbatch this-file. ROOT and PLANS are on a file system that every node sees.
-# PLANS: yours alone to write; where a group may, add --trust-group, on a volume of mode 0777 --trust-dir "$PLANS".
+# PLANS: only you may write there. If a group may, add --trust-group; on a volume of mode 0777 add --trust-dir "$PLANS".
 #SBATCH --job-name=train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -18,7 +18,7 @@ TRAIN=(python train.py)  # {ckpt.args} below are the arguments by which the fram
 head="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 port="$((20000 + SLURM_JOB_ID % 10000))"
 
-# torch 2.13: the store outlives the workers, and init_process_group("gloo") of a restart would look for those before it.
+# torch 2.13: the store outlives the workers, and init_process_group("gloo") after a restart would look for the previous ones.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 
 # --rdzv-id names the job for torchrun and for ckpt: by it the nodes find each other, also when their restart counts differ.

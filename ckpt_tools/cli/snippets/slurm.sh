@@ -2,7 +2,7 @@
 # Slurm: one task per rank. Decide once in the batch script; the TaskProlog only reads the decision.
 #
 # Submit it:  sbatch this-file. ROOT and this directory are on a file system that every node sees.
-# A requeued job runs this script again, and so decides anew.
+# A requeued job runs this script again, and so makes a new decision.
 # Never put ckpt into slurm.conf's Prolog: that runs as root on every node, a failure there drains the node and holds the job.
 #SBATCH --job-name=train
 #SBATCH --nodes=2

@@ -1,5 +1,5 @@
 #!/bin/bash
-# torchrun with --max-restarts: ckpt run --worker between torchrun and the workers, so that every restart decides anew.
+# torchrun with --max-restarts: ckpt run --worker between torchrun and the workers, so that every restart makes a new decision.
 #
 # Run it on every node with NODE_RANK from 0, NNODES, and MASTER_ADDR = the first node; on one node as it is.
 set -euo pipefail
@@ -8,7 +8,7 @@ ROOT=@ROOT@
 TRAIN=(python train.py) # {ckpt.args} below are the arguments by which the framework of the checkpoint resumes
 WORKERS="${WORKERS:-8}" # on each node
 
-# PLANS: yours alone to write; where a group may, add --trust-group, on a volume of mode 0777 --trust-dir "$PLANS".
+# PLANS: only you may write there. If a group may, add --trust-group; on a volume of mode 0777 add --trust-dir "$PLANS".
 # More than one node: PLANS is a directory outside ROOT that all of them see, JOB_ID the same on every node: by it they find each other
 # at every restart, also when torchrun's restart counts differ from node to node.
 shared=()
@@ -18,7 +18,7 @@ if [ "${NNODES:-1}" -gt 1 ]; then
     id=(--rdzv-id="${JOB_ID:?an id of this job}")
 fi
 
-# torch 2.13: the store outlives the workers, and init_process_group("gloo") of a restart would look for those before it.
+# torch 2.13: the store outlives the workers, and init_process_group("gloo") after a restart would look for the previous ones.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 
 exec torchrun --nnodes="${NNODES:-1}" --nproc-per-node="$WORKERS" --node-rank="${NODE_RANK:-0}" --max-restarts="${RESTARTS:-3}" \

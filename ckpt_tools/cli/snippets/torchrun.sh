@@ -8,7 +8,7 @@ ROOT=@ROOT@
 TRAIN=(train.py) # {ckpt.args} below are the arguments by which the framework of the checkpoint resumes
 WORKERS="${WORKERS:-8}" # on each node
 
-# PLANS: yours alone to write; where a group may, add --trust-group, on a volume of mode 0777 --trust-dir "$PLANS".
+# PLANS: only you may write there. If a group may, add --trust-group; on a volume of mode 0777 add --trust-dir "$PLANS".
 # More than one node: PLANS is a directory outside ROOT that all of them see, JOB_ID an id of this start of the job and of no other.
 shared=()
 if [ "${NNODES:-1}" -gt 1 ]; then shared=(--plan-dir "${PLANS:?a directory that all nodes see}" --job "${JOB_ID:?an id of this start}"); fi
