@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from importlib import import_module
 
-from ckpt_tools.layouts.common.layout import COORDS, Layout, Piece, compile_template, whole
+from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.layouts.common.places import NameFields, Place, Places, Templates
+from ckpt_tools.layouts.common.templates import COORDS, compile_template
 from ckpt_tools.layouts.index import LayoutNames, names_of, read_index
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen

@@ -12,7 +12,8 @@ from typing import Any
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts, use
 from ckpt_tools.layouts.common.counters import first, named_steps
-from ckpt_tools.layouts.common.layout import COORDS, TEXTS, Layout, Metadata, Piece, Steps, compile_template
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.templates import COORDS, TEXTS, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part

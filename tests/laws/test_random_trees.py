@@ -25,7 +25,7 @@ from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.guard.prune import Policy, prune
 from ckpt_tools.layouts import LAYOUTS, Layout
-from ckpt_tools.layouts.common.layout import _FIELD, _TOKENS, TEXTS
+from ckpt_tools.layouts.common.templates import FIELD, TEXTS, TOKENS
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -111,7 +111,7 @@ class Entry(NamedTuple):
 def fill(template: str, choose: Callable[[Sequence[T]], T]) -> str:
     """A path that a template stands for; ``choose`` decides where it leaves a choice."""
     out, kept = "", [True]
-    for i, token in enumerate(_TOKENS.split(template)):
+    for i, token in enumerate(TOKENS.split(template)):
         if not i % 2:
             text = token
         elif token == "[":
@@ -123,7 +123,7 @@ def fill(template: str, choose: Callable[[Sequence[T]], T]) -> str:
         elif token[0] == "<":
             text = choose(token[1:-1].split("|"))
         else:
-            field = _FIELD.fullmatch(token)
+            field = FIELD.fullmatch(token)
             assert field
             text = choose(["_tmp"] if field[1] == "tmp" else WORDS if field[1] in TEXTS else NUMBERS).zfill(
                 int(field[2] or 0)

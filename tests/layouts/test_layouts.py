@@ -20,7 +20,8 @@ from ckpt_tools import errors
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts import LAYOUTS
-from ckpt_tools.layouts.common.layout import Layout, compile_template
+from ckpt_tools.layouts.common.layout import Layout
+from ckpt_tools.layouts.common.templates import compile_template
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Severity
 

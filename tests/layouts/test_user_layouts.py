@@ -24,8 +24,9 @@ from ckpt_tools.api import latest, plan, scan, verify
 from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import BY_NAME, LAYOUTS, active, use, user
-from ckpt_tools.layouts.common.layout import NUMBERS, RANKS, TEXTS, Piece
+from ckpt_tools.layouts.common.layout import Piece
 from ckpt_tools.layouts.common.near_miss import near_miss
+from ckpt_tools.layouts.common.templates import NUMBERS, RANKS, TEXTS
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Known, LoadPlan

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from places import LAYOUT_TREES
 
 from ckpt_tools.layouts import BUILT_IN, LAYOUTS, ORDER, Layout, Layouts, Piece
-from ckpt_tools.layouts.common.layout import compile_template, edges
+from ckpt_tools.layouts.common.templates import compile_template, edges
 from ckpt_tools.layouts.index import names_of, read_index
 
 PIECES = [(layout, piece) for layout in LAYOUTS for piece in layout.pieces]

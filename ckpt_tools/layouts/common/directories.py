@@ -6,7 +6,7 @@ import re
 from collections.abc import Container
 from functools import lru_cache
 
-from ckpt_tools.layouts.common.layout import NUMBERS, compile_template
+from ckpt_tools.layouts.common.templates import NUMBERS, compile_template
 from ckpt_tools.layouts.index import LayoutNames
 
 _NOT_STEP = re.compile(r"\{(?:" + "|".join(n for n in NUMBERS if n != "step") + r")\b")

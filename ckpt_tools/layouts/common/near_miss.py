@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common.layout import _TOKENS, Piece, compile_template
+from ckpt_tools.layouts.common.layout import Piece
+from ckpt_tools.layouts.common.templates import TOKENS, compile_template
 
 
 class Miss(NamedTuple):
@@ -23,7 +24,7 @@ def tokens(template: str) -> list[str]:
     """The template in its smallest pieces; an optional part is one."""
     out: list[str] = []
     depth, held = 0, ""
-    for piece in _TOKENS.split(template):
+    for piece in TOKENS.split(template):
         if not piece:
             continue
         depth += (piece == "[") - (piece == "]")

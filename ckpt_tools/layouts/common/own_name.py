@@ -10,7 +10,8 @@ from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common.layout import _FIELD, COORDS, Piece, compile_template
+from ckpt_tools.layouts.common.layout import Piece
+from ckpt_tools.layouts.common.templates import COORDS, FIELD, compile_template
 from ckpt_tools.model.part import Part
 
 
@@ -71,7 +72,7 @@ def _every_field(template: str) -> tuple[str, dict[str, int]]:
     pattern = re.sub(
         r"\(\?P=(\w+)\)", lambda m: f"(?P<{m[1]}__{next(number)}>{m[0]})", compile_template(template)
     )
-    return pattern, {m[1]: int(m[2] or 0) for m in _FIELD.finditer(template)}
+    return pattern, {m[1]: int(m[2] or 0) for m in FIELD.finditer(template)}
 
 
 def _prefix(text: str, part: Part, rank: int) -> str:

@@ -10,7 +10,8 @@ from functools import cache, cached_property, partial
 from sys import intern
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common.layout import NUMBERS, Edges, Layout, Piece, Template, compile_template, edges
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.templates import NUMBERS, Edges, Template, compile_template, edges
 
 _PART = frozenset({"rank", "step", "epoch", "step_in_epoch", "generation"})
 _COORDS = frozenset(NUMBERS) - _PART

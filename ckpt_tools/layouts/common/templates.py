@@ -1,0 +1,185 @@
+"""Path templates, by which a layout says where its files lie: as regular expressions, and as the beginnings
+and endings of names, which are asked first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache, cached_property
+
+from ckpt_tools.model.frozen import frozen
+
+COORDS = ("tp", "pp", "ep", "dp", "cp")
+"""Parallel axes that a template may name besides the rank."""
+
+NUMBERS = (
+    *COORDS,
+    "rank",
+    "step",
+    "epoch",
+    "step_in_epoch",
+    "generation",
+    "shard",
+    "of",
+    "world",
+    "layer",
+    "expert",
+    "node",
+)
+"""Fields that stand for digits. ``of`` is how many shards there are, ``world`` how many ranks, ``node`` the
+directory of the process that keeps the file.
+"""
+RANKS = frozenset((*COORDS, "rank", "world", "node"))
+"""Fields of which whole ranges are gone through: more than six digits are some other number (a date, a
+process id), and never that of a rank.
+"""
+TEXTS = ("prefix", "name", "run")
+"""Fields that stand for text without a slash; a ``prefix`` keeps runs apart, a ``name`` says nothing."""
+
+TOKENS = re.compile(r"(\{[^}]*\}|\[|\]|<[^>]*>)")
+"""What a template is split at: a field, a bracket, a choice of words."""
+FIELD = re.compile(r"\{(\w+)(?::0(\d+)d)?\}")
+"""A field: its name, and how many digits it has at least."""
+
+
+def compile_template(template: str) -> str:
+    """A template as a regular expression. Raises ValueError for a field that is not known.
+
+    ``{step:07d}`` is at least seven digits, ``[…]`` is optional, ``<a|b>`` one of several words, ``{prefix}``
+    any text, ``{tmp}`` the literal ``_tmp``.
+    """
+    out, seen = [], set[str]()
+    for i, piece in enumerate(TOKENS.split(template)):
+        if not i % 2:
+            out.append(re.escape(piece))
+        elif piece == "[":
+            out.append("(?:")
+        elif piece == "]":
+            out.append(")?")
+        elif piece[0] == "<":
+            out.append(f"(?:{'|'.join(re.escape(word) for word in piece[1:-1].split('|'))})")
+        else:
+            m = FIELD.fullmatch(piece)
+            if m is None or m[1] not in (*NUMBERS, *TEXTS, "tmp"):
+                raise ValueError(f"{piece} in {template}: a field is one of {', '.join((*NUMBERS, *TEXTS))}")
+            name, width = m.groups()
+            if name == "name":
+                out.append("[^/]+?")
+            elif name in seen:
+                out.append(f"(?P={name})")
+            else:
+                seen.add(name)
+                digits = rf"\d{{{width},18}}" if width else r"\d{1,18}"
+                if name in RANKS:
+                    digits = rf"(?={digits}(?!\d))0*\d{{1,6}}"
+                pattern = "_tmp" if name == "tmp" else "[^/]+?" if name in TEXTS else digits
+                out.append(f"(?P<{name}>{pattern})")
+    return "".join(out)
+
+
+DIGITS = tuple("0123456789")
+
+
+@frozen
+class Edges:
+    """How names that a template fits begin and end, and the longest text that all of them contain: tests
+    before the regular expression, which costs a hundred times as much to compile.
+    """
+
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
+    contained: str
+
+    def fit(self, name: str) -> bool:
+        """Whether the template may fit. Digits are those of any script, which DIGITS are not."""
+        fits = name.startswith(self.starts) and name.endswith(self.ends) and self.contained in name
+        return fits or not name.isascii()
+
+    def may_begin_with(self, letter: str) -> bool:
+        """Whether the template may fit a name that begins so."""
+        return not letter.isascii() or any(start[:1] in ("", letter) for start in self.starts)
+
+
+@cache
+def edges(template: str) -> Edges:
+    """The edges of a template that compile_template accepts; of several directories those of the path."""
+    words = [word for word in TOKENS.split(template) if word]
+    turned = [{"[": "]", "]": "["}.get(word, word) for word in reversed(words)]
+    return Edges(tuple(_openings(words)), tuple(_openings(turned)), max(_always(words), key=len, default=""))
+
+
+def _always(words: Sequence[str]) -> Iterator[str]:
+    """The texts outside of brackets."""
+    deep = 0
+    for word in words:
+        deep += (word == "[") - (word == "]")
+        if not deep and word[0] not in "{<]":
+            yield word
+
+
+def _openings(words: Sequence[str]) -> set[str]:
+    """The texts of which each name begins with one; the empty one where it may begin with anything."""
+    if not words:
+        return {""}
+    first, rest = words[0], words[1:]
+    if first == "[":
+        end = _closing(words)
+        return _openings([*words[1:end], *words[end + 1 :]]) | _openings(words[end + 1 :])
+    if first[0] == "<":
+        said = set(first[1:-1].split("|"))
+        return said - {""} | _openings(rest) if "" in said else said
+    field = FIELD.fullmatch(first)
+    if field is None:
+        return {first}
+    return {"_tmp"} if field[1] == "tmp" else {""} if field[1] in TEXTS else set(DIGITS)
+
+
+def _closing(words: Sequence[str]) -> int:
+    """Where the bracket that ``words`` begin with is closed."""
+    deep = 0
+    for i, word in enumerate(words):
+        deep += (word == "[") - (word == "]")
+        if not deep:
+            return i
+    return len(words)
+
+
+class Template:
+    """What a template tells by itself: how deep its files lie, and how their names read."""
+
+    template: str
+    apart: bool = False
+
+    @cached_property
+    def depth(self) -> int:
+        """Directory components in the template."""
+        return self.template.count("/")
+
+    @cached_property
+    def home(self) -> int:
+        """How many of these components, from the first, lead to the checkpoint's own directory: up to the one
+        that names a step or nothing but itself; 0 without one, and where a checkpoint has several.
+        """
+        if self.apart:
+            return 0
+        named = [
+            re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")
+        ]
+        if not any(named):  # release/, cat-state/, or a directory whose name says nothing
+            plain = re.compile(r".*\{name\}.*|(\{prefix\}-)?[^{<]*")
+            named = [plain.fullmatch(top) is not None for top in self.template.split("/")]
+        return next((i for i, says in enumerate(named[:-1], 1) if says), 0)
+
+    @cached_property
+    def directory(self) -> re.Pattern[str]:
+        return re.compile(compile_template(self.template.rpartition("/")[0]))
+
+    @cached_property
+    def file(self) -> re.Pattern[str]:
+        return re.compile(compile_template(self.template.rpartition("/")[2]))
+
+    @cached_property
+    def edges(self) -> Edges:
+        """How the names of its files begin and end."""
+        return edges(self.template.rpartition("/")[2])
