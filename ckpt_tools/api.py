@@ -13,7 +13,6 @@ from ckpt_tools.cache.verdicts import Note, remembering
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.model.answers import Scan, Verification
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions, Selection
@@ -26,6 +25,7 @@ from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import absolute, is_url
 
 if TYPE_CHECKING:
+    from ckpt_tools.model.answers import Scan, Verification
     from ckpt_tools.reading.engines import Engine
     from ckpt_tools.reading.sampling import Asked
     from ckpt_tools.settings.sample_size import Share
@@ -207,11 +207,12 @@ def plan(
     ``note`` is called with one sentence when verdicts of earlier runs cannot be used. Nothing is written
     except the cache, if ``selection.cache`` is set.
     """
-    from ckpt_tools.planning import decision_log  # verify starts sooner without it
     from ckpt_tools.planning.answer import load_plan
 
     root, selection = one(root), selection or Selection()
     if selection.plan_dir is not None:  # else it counts only where nothing is found
+        from ckpt_tools.planning import decision_log
+
         decision_log.place(selection.plan_dir, root)
     with (
         limited(selection.budget),

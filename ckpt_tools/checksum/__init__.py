@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from ckpt_tools.checksum.blocks import Blocks, Picked
 from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
-from ckpt_tools.checksum.compare import default_jobs, grid_of, mismatches
+from ckpt_tools.checksum.compare import grid_of, mismatches
 from ckpt_tools.checksum.crc import BUFFER, UNIT, InflateError, Progress
 from ckpt_tools.checksum.digests import digests
 from ckpt_tools.checksum.sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
 from ckpt_tools.checksum.work import Outcome, Watch
+from ckpt_tools.storage.cpus import default_jobs
 
 __all__ = [
     "BUFFER",

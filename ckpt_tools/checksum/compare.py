@@ -15,20 +15,11 @@ from ckpt_tools.checksum.riding import seated, shared
 from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, Piece, Riders, Sum, Unit, covered
 from ckpt_tools.checksum.work import Outcome, Watch, outcomes
 from ckpt_tools.storage import HeldSource, Source, Stopped
-from ckpt_tools.storage.cpus import usable
+from ckpt_tools.storage.cpus import default_jobs
 
-MOST = 32
-"""Threads at most, unless somebody asks for more."""
 MIB = 1 << 20
 GAP = 4096
 """Bytes between sums that are not worth a read of their own: headers, which the structure level has read."""
-
-
-def default_jobs() -> int:
-    """Threads that read when nobody says how many: one per CPU that this process may use (affinity and
-    quotas), no more than the memory bus and memory itself bear.
-    """
-    return min(MOST, usable())
 
 
 def readers(source: Source, jobs: int) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt_tools.checksum.compare import _share, _units, default_jobs
+from ckpt_tools.checksum.compare import _share, _units
 from ckpt_tools.checksum.crc import UNIT, Progress
 from ckpt_tools.checksum.sums import Extent, Sum, xxh3
 from ckpt_tools.checksum.work import outcomes
 from ckpt_tools.storage import Source
+from ckpt_tools.storage.cpus import default_jobs
 
 
 def digests(

@@ -19,7 +19,7 @@ from ckpt_tools.storage.retry import there
 
 _ALIKE = 8
 """Files that a directory has in common with a checkpoint, to be called one that lost its index."""
-_ZEROED = re.compile(r"(?:^|[/._])(?:opt|optim|optimizer|param_states)(?:[/._]|_?state)", re.IGNORECASE)
+_ZEROED = r"(?i:(?:^|[/._])(?:opt|optim|optimizer|param_states)(?:[/._]|_?state))"
 """States of optimizers: gradients that are collected over several steps are zeros again after them."""
 
 
@@ -64,7 +64,7 @@ def _confirmed(s: Session, path: str) -> bool:
 
 
 def _severity(name: str) -> Severity:
-    return Severity.WARNING if _ZEROED.search(name) else Severity.ERROR
+    return Severity.WARNING if re.search(_ZEROED, name) else Severity.ERROR
 
 
 def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:

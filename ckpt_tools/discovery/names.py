@@ -115,9 +115,7 @@ class _Settling:
         return (place.layout.name, place.base) in self._bases
 
 
-_OF_RUNS = re.compile(
-    r"(?<![a-z])(?:run|exp|experiment|seed|fold|trial|version|stage|epoch|job|attempt)$", re.IGNORECASE
-)
+_OF_RUNS = r"(?i:(?<![a-z])(?:run|exp|experiment|seed|fold|trial|version|stage|epoch|job|attempt)$)"
 """What numbers runs or times, and never the ranks of one job."""
 
 
@@ -137,7 +135,7 @@ def _families(files: list[NamedFile]) -> dict[str, dict[str, int]]:
         file.place.base for file in files if file.place.rank is None and file.place.layout.rank_directories
     }
     for base in bases:
-        if (m := re.fullmatch(r"(.*[^/\d])_(\d{1,9})", base)) and not _OF_RUNS.search(m[1]):
+        if (m := re.fullmatch(r"(.*[^/\d])_(\d{1,9})", base)) and not re.search(_OF_RUNS, m[1]):
             families[m[1]][base] = int(m[2])
     return families
 

@@ -5,8 +5,8 @@ any: tests/formats/test_formats.py holds the two together.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
 
 
@@ -14,6 +14,9 @@ class Named(NamedTuple):
     """A format's name, the folder of its family, its suffixes, an expression for whole names ("" without
     one), whether it describes files beside it (an index), and whether only a training run writes it (else it
     lies beside code and models as well).
+
+    ``words``: every name that the expression fits has one of them in it, in small letters. They are looked
+    for first, because an expression costs a thousand times as much to compile.
     """
 
     name: str
@@ -22,6 +25,7 @@ class Named(NamedTuple):
     names: str = ""
     describes: bool = False
     state: bool = True
+    words: tuple[str, ...] = ("",)
 
 
 TORCH_SUFFIXES = (
@@ -79,12 +83,13 @@ NAMED = (
     Named("mindspore_encrypted", "mindspore", (".ckpt",)),
     Named("dcp", "dcp", (".metadata", ".distcp"), "", True),
     Named("paddle_tensors", "paddle", (".pdiparams", ".pdparams")),
-    Named("paddle_dist", "paddle", (), r"\d+\.metadata", True),
+    Named("paddle_dist", "paddle", (), r"\d+\.metadata", True, words=(".metadata",)),
     Named(
         "pickle_plain",
         "pickles",
         (".pkl", ".pdparams", ".pdopt", ".pdckpt", ".pdstates", ".pdema", ".joblib"),
         r"\d+_\d+\.distcp",
+        words=(".distcp",),
     ),
     Named("joblib", "pickles", JOBLIB_SUFFIXES),
     Named("safetensors", "safetensors", (".safetensors",)),
@@ -94,34 +99,63 @@ NAMED = (
         (".safetensors.index.json", ".bin.index.json"),
         r".+\.(?:safetensors|bin)\.index\.[\w-]+\.json",
         True,
+        words=(".index.",),
     ),
-    Named("tf_bundle", "tensorflow", (".index",), r"(.+)\.data-\d{5,}-of-\d{5,}", True),
+    Named("tf_bundle", "tensorflow", (".index",), r"(.+)\.data-\d{5,}-of-\d{5,}", True, words=(".data-",)),
     Named("hdf5", "hdf5", (".h5", ".hdf5")),
     Named("gguf", "exports", (".gguf",)),
-    Named("saved_model", "tensorflow", (), r"saved_model\.pb", True),
-    Named("tf_fingerprint", "tensorflow", (), r"fingerprint\.pb", True),
-    Named("mindspore_strategy", "mindspore", (".ckpt",), r"(?:src|dst)_\w*strategy\w*\.json", state=False),
-    Named("onnx", "exports", (".onnx",), r"(.+)\.onnx(?:\.data|_data(?:_\d+)?)", True),
-    Named("ocdbt", "tensorstore", (), r"manifest\.(?:ocdbt|[0-9a-f]{16})", True),
-    Named("zarr", "tensorstore", (), r"\.zarray|zarr\.json", True),
-    Named("orbax_tree", "tensorstore", (), "_METADATA", True),
+    Named("saved_model", "tensorflow", (), r"saved_model\.pb", True, words=(".pb",)),
+    Named("tf_fingerprint", "tensorflow", (), r"fingerprint\.pb", True, words=(".pb",)),
+    Named(
+        "mindspore_strategy",
+        "mindspore",
+        (".ckpt",),
+        r"(?:src|dst)_\w*strategy\w*\.json",
+        state=False,
+        words=("strategy",),
+    ),
+    Named("onnx", "exports", (".onnx",), r"(.+)\.onnx(?:\.data|_data(?:_\d+)?)", True, words=(".onnx",)),
+    Named("ocdbt", "tensorstore", (), r"manifest\.(?:ocdbt|[0-9a-f]{16})", True, words=("manifest.",)),
+    Named("zarr", "tensorstore", (), r"\.zarray|zarr\.json", True, words=("zarr",)),
+    Named("orbax_tree", "tensorstore", (), "_METADATA", True, words=("_metadata",)),
     Named("mindspore_ckpt", "mindspore", (".ckpt",)),
     Named("seal", "seals", (".ckpt-seal.json",)),
-    Named("json_member", "json_files", (), JSON_MEMBERS, state=False),
+    Named(
+        "json_member",
+        "json_files",
+        (),
+        JSON_MEMBERS,
+        state=False,
+        words=(".json", "_metadata", "_sharding", "process_", ".z"),
+    ),
     Named("npy", "numpy", (".npy",), state=False),
     Named("eqx", "numpy", (".eqx",)),
-    Named("torchsnapshot", "torchsnapshot", (), r"\.snapshot_metadata", True),
-    Named("mcore_integrity", "json_files", (), r"integrity\.json", True),
-    Named("msgpack_stream", "msgpack", (), r"streaming_(?:params|train_state)(?:_\d{1,18})?"),
-    Named("msgpack", "msgpack", (".msgpack",), r"checkpoint_\d{1,18}", True),
-    Named("checksums", MANIFESTS, (), CHECKSUM_NAMES, True, state=False),
+    Named("torchsnapshot", "torchsnapshot", (), r"\.snapshot_metadata", True, words=("_metadata",)),
+    Named("mcore_integrity", "json_files", (), r"integrity\.json", True, words=(".json",)),
+    Named(
+        "msgpack_stream",
+        "msgpack",
+        (),
+        r"streaming_(?:params|train_state)(?:_\d{1,18})?",
+        words=("streaming_",),
+    ),
+    Named("msgpack", "msgpack", (".msgpack",), r"checkpoint_\d{1,18}", True, words=("checkpoint_",)),
+    Named(
+        "checksums",
+        MANIFESTS,
+        (),
+        CHECKSUM_NAMES,
+        True,
+        state=False,
+        words=("sum", ".md5", ".sha", ".b2", ".b3", ".blake3"),
+    ),
     Named("hf_cache", MANIFESTS, (), state=False),
     Named("hf_download", MANIFESTS, (), describes=True, state=False),
     Named("ollama", MANIFESTS, (), describes=True, state=False),
-    Named("wandb_manifest", MANIFESTS, (), r"(?:wandb_)?manifest\.json", True, state=False),
-    Named("dvc", MANIFESTS, (), r".+\.dvc", True, state=False),
-    Named("model_signing", MANIFESTS, (), r"(?:.+\.)?model\.sig|.+\.sig", True, state=False),
-    Named("text_member", TEXTS, (), r"CKPT\.yaml"),
+    Named("wandb_manifest", MANIFESTS, (), r"(?:wandb_)?manifest\.json", True, state=False, words=(".json",)),
+    Named("dvc", MANIFESTS, (), r".+\.dvc", True, state=False, words=(".dvc",)),
+    Named("model_signing", MANIFESTS, (), r"(?:.+\.)?model\.sig|.+\.sig", True, state=False, words=(".sig",)),
+    Named("text_member", TEXTS, (), r"CKPT\.yaml", words=(".yaml",)),
 )
 """In the order in which magics are tried, most specific first."""
 
@@ -130,7 +164,7 @@ _KEPT_ELSEWHERE = (
     r"(?i:.*\.(?:pt|pth|bin|ckpt|safetensors|pkl|h5|keras|msgpack|onnx|gguf)"
     r"|.*(?:checkpoint|ckpt|epoch|step|iter|weights).*|.*[-_]state|\d+)\.dvc"
 )
-_STATE = re.compile(rf"(?:{_STATES}|pygrain_states)\.json|{_SAVES}|{_KEPT_ELSEWHERE}")
+_STATE = rf"(?:{_STATES}|pygrain_states)\.json|{_SAVES}|{_KEPT_ELSEWHERE}"
 """JSON members that are written with a checkpoint only, and what stands for one that DVC keeps; the others
 lie beside code and pretrained models as well.
 """
@@ -146,13 +180,13 @@ class Placed(NamedTuple):
 
 
 _PLACED = (
-    (re.compile(r"(.*)/\.cache/huggingface/download/.+\.metadata"), "hf_download"),
-    (re.compile(r"(.*)/manifests/[^/]*[.][^/]*/[^/]+/[^/]+/[^/]+"), "ollama"),
+    (r"(.*)/\.cache/huggingface/download/.+\.metadata", "hf_download"),
+    (r"(.*)/manifests/[^/]*[.][^/]*/[^/]+/[^/]+/[^/]+", "ollama"),
 )
-_ADDRESSED = re.compile(
+_ADDRESSED = (
     r"(?:.*/)?(?:models|datasets|spaces)--[^/]+/(?:snapshots/[^/]+/.+|blobs/(?:[0-9a-f]{40}|[0-9a-f]{64}))"
 )
-_DIRECTORIES = re.compile(r"checkpoint_\d+")
+_DIRECTORIES = r"checkpoint_\d+"
 
 
 class Names:
@@ -203,6 +237,10 @@ class Names:
         return tuple(s.lower() for s, _ in self._suffixes)
 
     @cached_property
+    def _as_written(self) -> tuple[str, ...]:
+        return tuple(s for s, _ in self._suffixes)
+
+    @cached_property
     def index_suffixes(self) -> tuple[str, ...]:
         return tuple(s for row in self.named if row.describes for s in row.suffixes)
 
@@ -213,28 +251,29 @@ class Names:
         return self._allowed(name)
 
     def _look_up(self, name: str) -> tuple[str, ...]:
-        whole = [of for pattern, of in self._whole if pattern.fullmatch(name)]
+        whole = [row.name for row in self._fitting(name)]
         low = name.lower()
         by_suffix = (of for s, formats in self._suffixes if low.endswith(s.lower()) for of in formats)
         return tuple(dict.fromkeys([*whole, *by_suffix]))
 
     def known(self, name: str) -> bool:
         """Whether a name says that a file has one of the formats."""
-        known = self._any.fullmatch(name) is not None
-        return known or (not name.islower() and name.lower().endswith(self._endings))
+        if name.endswith(self._as_written) or (not name.islower() and name.lower().endswith(self._endings)):
+            return True
+        return any(True for _ in self._fitting(name))
 
     def state(self, name: str) -> bool:
         """Whether a name says that a file was written by a save: one of the formats, and not a configuration
         or a vocabulary.
         """
         known = any(of != "json_member" and self.family[of] != MANIFESTS for of in self.allowed(name))
-        return known or _STATE.fullmatch(name) is not None or self._kept_elsewhere(name)
+        return known or self._state.fullmatch(name) is not None or self._kept_elsewhere(name)
 
     def only_state(self, name: str) -> bool:
         """Whether a name says that only a training run writes such a file, whatever is in it."""
         formats = self.allowed(name)
         known = bool(formats) and all(map(self.holds_state, formats))
-        return known or _STATE.fullmatch(name) is not None or self._kept_elsewhere(name)
+        return known or self._state.fullmatch(name) is not None or self._kept_elsewhere(name)
 
     def _kept_elsewhere(self, name: str) -> bool:
         """Whether it stands for a file that DVC keeps, and that only a training run writes."""
@@ -254,11 +293,11 @@ class Names:
 
     def of_directories(self, name: str) -> bool:
         """Whether a name of a file is as often that of a directory: ``checkpoint_5``."""
-        return _DIRECTORIES.fullmatch(name) is not None
+        return re.fullmatch(_DIRECTORIES, name) is not None
 
     def may_be_index(self, name: str) -> bool:
         """Whether a file of this name may describe the files beside it."""
-        return self._indexes.fullmatch(name) is not None
+        return name.endswith(self.index_suffixes) or any(row.describes for row in self._fitting(name))
 
     def may_be_renamed(self, name: str) -> bool:
         """Whether a name that no format has tells of a checkpoint all the same (``step_300.pt.1``)."""
@@ -274,38 +313,43 @@ class Names:
         """
         if not self.near_placed(path):
             return None
-        found = ((pattern.fullmatch(path), of) for pattern, of in _PLACED)
+        found = ((re.fullmatch(pattern, path), of) for pattern, of in _PLACED)
         placed = next((Placed(of, match[1]) for match, of in found if match), None)
         hides = placed and placed.format == "ollama" and self.known(path.rpartition("/")[2])
         return None if hides else placed
 
     def addressed(self, path: str) -> bool:
         """Whether a path lies in Hugging Face's cache, where blobs are called by their digests."""
-        return "s--" in path and _ADDRESSED.fullmatch(path) is not None
+        return "s--" in path and re.fullmatch(_ADDRESSED, path) is not None
 
     @cached_property
-    def _whole(self) -> list[tuple[re.Pattern[str], str]]:
-        return [(re.compile(row.names), row.name) for row in self.named if row.names]
+    def _words(self) -> tuple[str, ...]:
+        """Of which every whole name of a format has one in it."""
+        return tuple(dict.fromkeys(word for row in self.named if row.names for word in row.words))
+
+    def _fitting(self, name: str) -> Iterator[Named]:
+        """The formats whose whole names match. What is no ASCII may be another form of a letter that is."""
+        low, plain = name.lower(), name.isascii()
+        if plain and not any(map(low.__contains__, self._words)):
+            return
+        for row in self.named:
+            may_fit = not plain or any(map(low.__contains__, row.words))
+            if row.names and may_fit and _whole(row.names)(name):
+                yield row
 
     @cached_property
-    def _any(self) -> re.Pattern[str]:
-        return _expression(self.named)
+    def _state(self) -> re.Pattern[str]:
+        return re.compile(_STATE)
 
     @cached_property
     def _inside(self) -> re.Pattern[str]:
         endings = "|".join(map(re.escape, self._endings))
         return re.compile(rf"(?i:(?:{endings})\W|checkpoint|ckpt|epoch|step|iter|last|latest)")
 
-    @cached_property
-    def _indexes(self) -> re.Pattern[str]:
-        return _expression([row for row in self.named if row.describes])
 
-
-def _expression(named: list[Named] | tuple[Named, ...]) -> re.Pattern[str]:
-    suffixes = sorted({s for row in named for s in row.suffixes}, key=len, reverse=True)
-    return re.compile(
-        "|".join([f".*(?:{'|'.join(map(re.escape, suffixes))})", *(row.names for row in named if row.names)])
-    )
+@cache
+def _whole(expression: str) -> Callable[[str], re.Match[str] | None]:
+    return re.compile(expression).fullmatch
 
 
 UNREAD = re.compile(r".*\.(ubj|xgb|lgb|cbm|bst)", re.IGNORECASE)

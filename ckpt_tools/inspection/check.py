@@ -15,7 +15,7 @@ from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters
 from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
 from ckpt_tools.formats.named import MANIFESTS
 from ckpt_tools.inspection.recognise import recognise
-from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
+from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.report import NO_METADATA, Level, Region, Report
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import OpenFile, ShortRead, Stopped, opened
@@ -276,15 +276,6 @@ def _held_still(source: OpenFile, anatomy: Anatomy, found: list[Finding]) -> lis
     except OSError as e:
         return [*found, _os_finding(e)]
     return found
-
-
-def cut_short(found: Sequence[Finding], size: int) -> bool:
-    """Whether the file's end is known to be missing: what is left of it need not be read to know that it is
-    broken.
-    """
-    return any(
-        f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or size) >= size for f in found
-    )
 
 
 def _hidden(t: Tensor) -> bool:

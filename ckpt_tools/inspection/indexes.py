@@ -15,7 +15,6 @@ from ckpt_tools import formats
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, Claim
 from ckpt_tools.inspection.by_path import claims_by_path
-from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.recognise import allowed_by_name, by_layout
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -232,6 +231,8 @@ class Indexes:
 
     def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:
         """Read one file of an index: what it holds, and the files that its claims rest on."""
+        from ckpt_tools.inspection.check import inspect  # few trees have an index
+
         opened = time.time_ns()
         report, anatomy = inspect(part.path, Level.STRUCTURE, claims=part.claims)
         known = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()

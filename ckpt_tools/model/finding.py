@@ -4,7 +4,7 @@ amount to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum, IntEnum
 
 from ckpt_tools.model.frozen import frozen
@@ -63,3 +63,12 @@ def blind(findings: Iterable[Finding]) -> bool:
     count.
     """
     return any(f.code == "unreadable" and f.severity is not Severity.NOTE for f in findings)
+
+
+def cut_short(found: Sequence[Finding], size: int) -> bool:
+    """Whether the file's end is known to be missing: what is left of it need not be read to know that it is
+    broken.
+    """
+    return any(
+        f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or size) >= size for f in found
+    )

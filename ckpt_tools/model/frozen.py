@@ -29,8 +29,8 @@ _assign = object.__setattr__
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[T]) -> type[T]:
-    """Class decorator: values of the class are equal, hashed and shown by their fields, and nobody can assign
-    to one.
+    """Class decorator: values of the class are equal, hashed and shown by their fields, unless it says
+    otherwise itself, and nobody can assign to one.
     """
     dataclass(init=False, repr=False, eq=False)(cls)
     kind: Any = type(cls)
@@ -43,15 +43,14 @@ def frozen(cls: type[T]) -> type[T]:
     attributes.update(
         __slots__=(*names, "__dict__") if remembers else names,
         __init__=_later(made_of),
-        __eq__=_equal,
-        __hash__=_hash,
         __setattr__=_no_assignment,
         __delattr__=_no_deletion,
         __getstate__=_state,
         __setstate__=_restore,
         _compared=attrgetter(*(f.name for f in made_of if f.compare)),
     )
-    attributes.setdefault("__repr__", _shown)
+    for name, method in (("__repr__", _shown), ("__eq__", _equal), ("__hash__", _hash)):
+        attributes.setdefault(name, method)
     made: type[T] = kind(cls.__name__, cls.__bases__, attributes)
     made.__qualname__ = cls.__qualname__
     return made

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
-# Control characters, line separators, marks that reorder text (they make one name look like another) and
-# undecodable bytes.
-UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+@cache
+def unsafe() -> re.Pattern[str]:
+    """Control characters, line separators, marks that reorder text (they make one name look like another)
+    and undecodable bytes.
+    """
+    return re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
     r"""``text`` with everything that could steer a terminal escaped, as in ``\x1b[2J``; undecodable bytes as
     the bytes they are.
     """
-    return UNSAFE.sub(lambda m: _escape(ord(m[0])), text)
+    if text.isascii() and text.isprintable():
+        return text
+    return unsafe().sub(lambda m: _escape(ord(m[0])), text)
 
 
 def _escape(point: int) -> str:
@@ -22,9 +29,7 @@ def _escape(point: int) -> str:
     return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}"
 
 
-_PASTED = re.compile(
-    r"'ckpt [^']*'|(?:mkdir(?: -p)?|git lfs pull --include|git annex get) \S+|--[a-z][a-z-]* '[^']*'"
-)
+_PASTED = r"'ckpt [^']*'|(?:mkdir(?: -p)?|git lfs pull --include|git annex get) \S+|--[a-z][a-z-]* '[^']*'"
 """What is copied from a message, and must not be broken."""
 
 
@@ -32,7 +37,7 @@ def wrapped(line: str, width: int, first: str = "", rest: str = "") -> list[str]
     """A line as several that fit, begun with ``first`` and ``rest``; no word is cut, and no command."""
     from textwrap import wrap
 
-    held = _PASTED.sub(lambda m: m[0].replace(" ", "\0"), line)  # printable() leaves no \0
+    held = re.sub(_PASTED, lambda m: m[0].replace(" ", "\0"), line)  # printable() leaves no \0
     lines = wrap(
         held,
         width,

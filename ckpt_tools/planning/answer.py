@@ -5,16 +5,18 @@ needs.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
-from ckpt_tools.launchers.launcher import Started
 from ckpt_tools.model.plan import LoadPlan, Resume
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings import plugins
+
+if TYPE_CHECKING:
+    from ckpt_tools.launchers.launcher import Started
 
 
 def load_plan(root: str, selection: Selection, progress: Progress | None, cache: Cache | None) -> LoadPlan:
@@ -24,10 +26,10 @@ def load_plan(root: str, selection: Selection, progress: Progress | None, cache:
     try:
         made = Planner(root, selection, progress, cache).plan()
     except NoCheckpoint as error:  # that something is gone says more
-        decision_log.first_launch(root, selection, error.plan)
+        _ask_log(root, selection, error.plan)
         raise
     if made.checkpoint is None:
-        decision_log.first_launch(root, selection, made)
+        _ask_log(root, selection, made)
     if selection.strict and made.below_level:
         text = (
             f"{made.below_level} of the files to load could not be looked at as deeply as --level"
@@ -39,6 +41,13 @@ def load_plan(root: str, selection: Selection, progress: Progress | None, cache:
         text = f"{broken[0].message}, which --strict takes for unknown"
         raise CannotLook(text, broken[0].hint, plan=_without_choice(made))
     return made
+
+
+def _ask_log(root: str, selection: Selection, made: LoadPlan | None) -> None:
+    """Raises NoneUsable where an earlier start had a checkpoint."""
+    from ckpt_tools.planning import decision_log  # most starts find one
+
+    decision_log.first_launch(root, selection, made)
 
 
 def _without_choice(made: LoadPlan) -> LoadPlan:

@@ -28,7 +28,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import choice_warnings, decision_log, filters
+from ckpt_tools.planning import choice_warnings, filters
 from ckpt_tools.planning import other_writers as writers
 from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.common_steps import newest_untold, untold, with_common_steps
@@ -38,7 +38,6 @@ from ckpt_tools.planning.precedence import ask_where_unclear, in_order, ordered,
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.run import Run
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes
-from ckpt_tools.planning.tracker_order import from_tracker
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.storage.retry import there
@@ -184,6 +183,8 @@ class Candidates:
         """In the order that the caller named, else in the one that tells the newest."""
         selection = self.selection
         if selection.resume_from == "tracker":
+            from ckpt_tools.planning.tracker_order import from_tracker
+
             ranked = rank(candidates, self.order, selection.prefer)
             return from_tracker(self.session, ranked, self.checkpoints, selection.prefer)
         requested = selection.resume_from or selection.order
@@ -210,6 +211,8 @@ class Candidates:
 
     def newest_of(self, by_mtime: Checkpoint, by_step: Checkpoint) -> str:
         """The order that tells which of two is the newest. Raises UsageError when only the caller can say."""
+        from ckpt_tools.planning import decision_log
+
         log = decision_log.sides_with(
             decision_log.last(decision_log.place_of(self.root, self.selection), self.selection.trust),
             by_mtime,

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from ckpt_tools.crosscheck import twins
 from ckpt_tools.crosscheck.lost import lost, zeroed
 from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.discovery import completeness
@@ -308,6 +307,8 @@ class Review:
                 raise self._which_is_the_copy(loaded[path], twin)
 
     def _which_is_the_copy(self, mine: Part, twin: Part) -> UsageError:
+        from ckpt_tools.crosscheck import twins
+
         return twins.question(
             self.candidate.named, mine, twin, others=self.run.candidates, root=self.session.root
         )

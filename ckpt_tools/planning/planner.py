@@ -39,7 +39,7 @@ from ckpt_tools.model.plan import (
     Resume,
     Rollback,
 )
-from ckpt_tools.planning import choice_warnings, missing_ranks, other_writers, smaller_job
+from ckpt_tools.planning import choice_warnings, other_writers
 from ckpt_tools.planning.candidates import Candidates, number
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.common_steps import newest_untold
@@ -171,6 +171,8 @@ class Planner(Candidates):
         chosen, world = choice.checkpoint, self.topology.world_size
         if chosen is self.ranked[0] or self.topology.provenance["world_size"].provenance != HIGHEST:
             return
+        from ckpt_tools.planning import smaller_job
+
         saves = ordered(self.checkpoints, self.layouts, self._by, self.selection.prefer)
         ranked = {c.key for c in self.ranked}
         newer = {c.key for c in takewhile(lambda c: c is not chosen, saves)} & ranked
@@ -190,6 +192,8 @@ class Planner(Candidates):
 
     def _judge_of(self, size: int) -> Judge | None:
         """The judge for a job of ``size`` ranks; none where what the caller says rules such a job out."""
+        from ckpt_tools.planning import smaller_job
+
         selection = self.selection
         if not smaller_job.possible(size, selection, self.topology.sizes):
             return None
@@ -293,6 +297,8 @@ class Planner(Candidates):
 
     def _way_out(self, choice: Choice) -> str:
         """What to do where no checkpoint is usable."""
+        from ckpt_tools.planning import missing_ranks
+
         if torn := missing_ranks.hint(choice):
             return torn
         errors = [f for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR]

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.cache.codec import Seen, unpack
 from ckpt_tools.cache.locks import turn
-from ckpt_tools.checksum import default_jobs
-from ckpt_tools.inspection.check import cut_short
+from ckpt_tools.model.finding import cut_short
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.reader import WAIT
-from ckpt_tools.reading.request import Answer, Request, inspect_file
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage import Identity, Stopped, count
+from ckpt_tools.storage.cpus import default_jobs
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
+    from ckpt_tools.reading.request import Answer, Request
 
 Run = Callable[[int, int, Callable[[int], bytes], Callable[[], object]], Iterator[tuple[int, bytes]]]
 """(count, jobs, work, beat) -> the numbers below count and what was made of each, in any order."""
@@ -66,6 +66,8 @@ def requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> 
     """The files that must be opened for reports at ``level``: those of the parts and, after them, the bare
     ones.
     """
+    from ckpt_tools.reading.request import Request  # where files are few, nobody asks
+
     of_parts = (_request(s, p, level) for p in parts if _goes_deeper(s, p, level))
     out = {r.path: r for r in of_parts}
     for path, size, mtime_ns, findings in s.found.bare if bare else ():
@@ -79,6 +81,8 @@ def requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> 
 
 
 def _request(s: Session, p: Part, level: Level) -> Request:
+    from ckpt_tools.reading.request import Request
+
     return Request(
         p.path,
         p.size,
@@ -189,6 +193,8 @@ def _read_by_processes(
 def _read_by(
     run: Run, s: Session, small: list[Request], level: Level, jobs: int
 ) -> Iterator[tuple[Request, Seen]]:
+    from ckpt_tools.reading.request import Answer, Request, inspect_file
+
     reader, deep, done = s.reader, level > Level.STRUCTURE, Request("", 0, 0, level)
 
     def answer(i: int) -> bytes:

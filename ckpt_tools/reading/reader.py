@@ -12,7 +12,6 @@ from ckpt_tools.cache.codec import Places, Seen, pack, unpack
 from ckpt_tools.cache.locks import turn
 from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.formats import Anatomy, Claim
-from ckpt_tools.inspection.check import inspect, unreadable
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Level, Report
@@ -86,6 +85,11 @@ class Reader:
         """A report on the file as it is now. When the budget ends meanwhile, it has the level reached until
         then.
         """
+        from ckpt_tools.inspection.check import (  # not where all is known from an earlier run
+            inspect,
+            unreadable,
+        )
+
         self.stopped = False
         self.opened(path)
         try:

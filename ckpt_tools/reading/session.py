@@ -25,11 +25,10 @@ from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.formats.seals.names import base_of
-from ckpt_tools.inspection.check import cut_short
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.layouts import Layouts, Piece, layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
+from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
@@ -263,8 +262,9 @@ class Session:
         """The report with what the listing and the indexes say about the file, and what the caller says about
         the names in its pickles.
         """
-        unasked = report.format is not None and format_of(report.format).unasked
-        report = vouched(report, self.options.trust_global, unasked)
+        if report.unlisted:  # a format is imported only where one is asked
+            unasked = report.format is not None and format_of(report.format).unasked
+            report = vouched(report, self.options.trust_global, unasked)
         more = (
             *seen,
             *self.indexes.findings.get(report.path, ()),

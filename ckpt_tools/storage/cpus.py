@@ -104,3 +104,14 @@ def usable() -> int:
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     paid = quota()
     return max(1, there if math.isinf(paid) else min(there, math.ceil(paid)))
+
+
+MOST = 32
+"""Threads at most, unless somebody asks for more."""
+
+
+def default_jobs() -> int:
+    """Threads that read when nobody says how many: one per CPU that this process may use (affinity and
+    quotas), no more than the memory bus and memory itself bear.
+    """
+    return min(MOST, usable())

@@ -32,6 +32,7 @@ from ckpt_tools.api import latest, plan, verify
 from ckpt_tools.cache.codec import pack, unpack
 from ckpt_tools.cache.locks import inside, turn
 from ckpt_tools.cache.verdicts import Cache, Entry
+from ckpt_tools.inspection import check
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
@@ -349,7 +350,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
     tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even when the change shows in neither size nor modification time."""
-    root, real = megatron(tmp_path / "run", steps=(20,)), reader.inspect
+    root, real = megatron(tmp_path / "run", steps=(20,)), check.inspect
 
     def meddling(path: str, level: Level, **more: Any) -> Any:
         def progress(n: int) -> None:
@@ -360,10 +361,10 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
         told = more.pop("progress")
         return real(path, level, progress=progress, **more)
 
-    monkeypatch.setattr(reader, "inspect", meddling)
+    monkeypatch.setattr(check, "inspect", meddling)
     asked(root)
     assert asked(root).bytes_read > 2 * BIG
-    monkeypatch.setattr(reader, "inspect", real)
+    monkeypatch.setattr(check, "inspect", real)
     assert asked(root).bytes_read > 2 * BIG
     assert asked(root).bytes_read <= 10
 

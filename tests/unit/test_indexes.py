@@ -15,8 +15,7 @@ from ckpt_tools.api import show, verify
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Format
 from ckpt_tools.formats.named import NAMED, Named, Names
-from ckpt_tools.inspection import check as looking
-from ckpt_tools.inspection import indexes
+from ckpt_tools.inspection import check
 from ckpt_tools.inspection.indexes import Indexes, is_index
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level
@@ -127,11 +126,11 @@ def test_each_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             **{f"data{i}": b"12345" for i in range(9)},
         },
     )
-    read = []
+    read, real = [], check.inspect
     monkeypatch.setattr(
-        indexes,
+        check,
         "inspect",
-        lambda path, level, claims: read.append(path) or looking.inspect(path, level, claims=claims),
+        lambda path, level, claims: read.append(path) or real(path, level, claims=claims),
     )
     known = Indexes([str(tmp_path / "all.idx")])
     assert all(known.claims(str(tmp_path / f"data{i}")) for i in range(9))

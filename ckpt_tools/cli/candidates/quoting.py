@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ckpt_tools.output.words import UNSAFE
+from ckpt_tools.output.words import unsafe
 
 _SPECIAL = re.compile(r"[^\w@%+=:,./-]")
 
@@ -15,12 +15,12 @@ def quoted(word: str, shell: str) -> str:
     ("").
     """
     if shell == "fish":
-        return "" if UNSAFE.search(word) else word
-    return UNSAFE.sub(lambda m: f"$'{_escape(ord(m[0]))}'", _SPECIAL.sub(_marked, word))
+        return "" if unsafe().search(word) else word
+    return unsafe().sub(lambda m: f"$'{_escape(ord(m[0]))}'", _SPECIAL.sub(_marked, word))
 
 
 def _marked(m: re.Match[str]) -> str:
-    return m[0] if UNSAFE.match(m[0]) else f"\\{m[0]}"
+    return m[0] if unsafe().match(m[0]) else f"\\{m[0]}"
 
 
 def _escape(point: int) -> str:

@@ -20,7 +20,7 @@ _WORDS = (
     r"|state\.param_states"
 )
 _PADDLE = r"_(moment\d?|beta\d_pow_acc|velocity|inf_norm|momentum|mean_square|mean_grad)_\d+$"
-_STATE = re.compile(rf"(^|[./])({_WORDS})([./]|$)|{_PADDLE}")
+_STATE = rf"(^|[./])({_WORDS})([./]|$)|{_PADDLE}"
 """What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's, optax, T5X' and Paddle's
 (paddle/optimizer/*.py) call their state of a parameter.
 """
@@ -66,4 +66,4 @@ def is_optimizer_state(name: str) -> bool:
     """Whether a tensor's (or a file's) name says that it is what an optimizer keeps of a parameter: another
     at every step.
     """
-    return _STATE.search(name) is not None
+    return re.search(_STATE, name) is not None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ckpt_tools.checksum import Sum, shifted
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import frozen
@@ -16,6 +15,9 @@ from ckpt_tools.model.report import Guard, Level, Region, Report, Scalar, Unlist
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.tensor import Box, Stats, Tensor
 from ckpt_tools.storage import Identity, ShortRead, Source, Window
+
+if TYPE_CHECKING:  # what a start that reads no contents does not need
+    from ckpt_tools.checksum import Sum
 
 HEAD = 64
 """Bytes of the file's beginning that a magic sees."""
@@ -213,6 +215,8 @@ def inside(
         anatomy.tensors.append(
             replace(t, offset=None if t.offset is None else t.offset + offset, pieces=pieces)
         )
+    from ckpt_tools.checksum import shifted
+
     anatomy.sums += (shifted(s, offset) for s in inner.sums)
     for r in inner.regions or ():
         anatomy.explain(r.offset + offset, r.length, prefix + r.what, r.guard)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from glob import escape
 from shlex import quote
 
 from ckpt_tools.findings import finding
@@ -88,6 +87,8 @@ def question(path: str, left: Sequence[Unlisted], aside: str) -> tuple[str, str]
     """What to ask about a file whose framework would load these names: the text and the hint. ``aside`` is
     what --exclude is given to pass over its checkpoint.
     """
+    from glob import escape
+
     some = ", ".join(u.name[:120] for u in left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
     patterns = " ".join(f"{_FLAG} {quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
     text = (

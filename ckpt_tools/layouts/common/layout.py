@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from ckpt_tools.layouts.common.templates import Template
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report, Scalar
 
 
-@dataclass(frozen=True, eq=False)  # each is itself: comparing fields costs a walk over all of them
+@frozen
 class Piece(Template):
     """One kind of file in a layout.
 
@@ -81,6 +81,10 @@ class Piece(Template):
     unasked: bool = False
     state_word: bytes = b""
 
+    # Each is itself: comparing fields costs a walk over all of them.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
 
 Metadata = Mapping[str, Scalar]
 Steps = tuple[int | None, int | None, int | None]  # step, epoch, step_in_epoch
@@ -131,7 +135,7 @@ def no_place(_part: Part, _siblings: Sequence[tuple[Part, Metadata]]) -> int | N
     return None
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class Layout:
     """How a directory is arranged.
 
@@ -221,6 +225,9 @@ class Layout:
     rank_directories: bool = False
     own_files: bool = False
     traces: tuple[re.Pattern[str], ...] = ()
+
+    __eq__ = object.__eq__  # as of pieces
+    __hash__ = object.__hash__
 
     def piece(self, name: str) -> Piece:
         """The piece of that name. Raises KeyError."""

@@ -130,6 +130,16 @@ class _Directory:
         return re.compile(compile_template(self.template))
 
 
+class _Tried(NamedTuple):
+    """A template that is tried: its number, its depth, and its edges."""
+
+    number: int
+    depth: int
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
+    contained: str
+
+
 class _AtHome(NamedTuple):
     """A piece that is at home in a directory, and the template that says so; None for a piece that is at home
     anywhere.
@@ -147,9 +157,13 @@ class _Arranged:
         self.pieces = [one.piece for one in at_home]
         self.beginning = cache(self._beginning_with)
 
-    def _beginning_with(self, letter: str) -> list[tuple[int, PieceName]]:
+    def _beginning_with(self, letter: str) -> list[_Tried]:
         """The pieces that may fit a name which begins so."""
-        return [(i, piece) for i, piece in enumerate(self.pieces) if piece.edges.may_begin_with(letter)]
+        return [
+            _Tried(i, 0, *piece.edges.texts)
+            for i, piece in enumerate(self.pieces)
+            if piece.edges.may_begin_with(letter)
+        ]
 
 
 def _found(layout_of: Callable[[str], Layout], piece: PieceName) -> tuple[Layout, Piece]:
@@ -183,20 +197,22 @@ class Templates:
         names, end, end_depth = path.split("/"), "", 0
         deepest = len(names) - 1
         matched = list[int]()
-        for i, depth in self._beginning(names[-1][:1]):
+        plain = path.isascii()
+        for i, depth, starts, ends, contained in self._beginning(names[-1][:1]):
             if depth > deepest:
                 break
             if depth != end_depth:
                 end, end_depth = "/".join(names[-depth:]), depth
-            directory = self._directories[i]
-            if directory.edges.fit(end) and directory.pattern.fullmatch(end):
+            # Edges.fit, spelled out: each directory of a rank is compared with a hundred templates.
+            fits = contained in end and (not plain or (end.startswith(starts) and end.endswith(ends)))
+            if fits and self._directories[i].pattern.fullmatch(end):
                 matched.append(i)
         return Places(path, self._in_order(tuple(matched)), self._found)
 
-    def _beginning_with(self, letter: str) -> list[tuple[int, int]]:
-        """Which templates may fit a directory whose own name begins so, each with its depth."""
+    def _beginning_with(self, letter: str) -> list[_Tried]:
+        """Which templates may fit a directory whose own name begins so."""
         return [
-            (i, one.depth)
+            _Tried(i, one.depth, *one.edges.texts)
             for i, one in enumerate(self._directories)
             if edges(one.template.rpartition("/")[2]).may_begin_with(letter)
         ]
@@ -242,9 +258,11 @@ class Places(Sequence[Place]):
         """The first of the pieces behind ``after`` that a file's name fits, and what the name alone tells.
         Rank directories repeat names, so callers keep the answers.
         """
-        for i, piece in self._arranged.beginning(name[:1]):
-            if i > after and piece.edges.fit(name) and (m := piece.file.fullmatch(name)):
-                return _fields_of(m.groupdict(), i, piece, name)
+        plain = name.isascii()
+        for i, _, starts, ends, contained in self._arranged.beginning(name[:1]):
+            fits = contained in name and (not plain or (name.startswith(starts) and name.endswith(ends)))
+            if fits and i > after and (m := self.pieces[i].file.fullmatch(name)):
+                return _fields_of(m.groupdict(), i, self.pieces[i], name)
         return None
 
     def __len__(self) -> int:

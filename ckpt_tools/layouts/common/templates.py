@@ -93,8 +93,13 @@ class Edges:
 
     def fit(self, name: str) -> bool:
         """Whether the template may fit. Digits are those of any script, which DIGITS are not."""
-        fits = name.startswith(self.starts) and name.endswith(self.ends) and self.contained in name
-        return fits or not name.isascii()
+        begun = name.startswith(self.starts) and name.endswith(self.ends)
+        return self.contained in name and (begun or not name.isascii())
+
+    @property
+    def texts(self) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+        """All three."""
+        return self.starts, self.ends, self.contained
 
     def may_begin_with(self, letter: str) -> bool:
         """Whether the template may fit a name that begins so."""
