@@ -74,7 +74,7 @@ def other(node: ast.AST) -> Iterator[ast.AST]:
         isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant)
     ):
         yield ast.Pass()
-    elif isinstance(node, ast.Return) and node.value is not None:
+    elif isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "None":
         yield ast.Return(ast.Constant(None))
     elif isinstance(node, ast.Continue):
         yield ast.Break()

@@ -110,9 +110,9 @@ class _RollbackRule:
 
     def to(self, step: int | None) -> Rollback | None:
         """The rollback that resuming from a step means; None where no dying gasp lost."""
-        if self.origin is None or step is None:
+        if self.origin is None or step is None or not self.save_interval:
             return None
-        return Rollback(self.origin, step, self.save_interval or 1, self.why)
+        return Rollback(self.origin, step, self.save_interval, self.why)
 
 
 def choose(

@@ -61,12 +61,13 @@ def assigned(
     layout: Layout = TOY,
     sizes: Mapping[str, int] | None = None,
     why: Finding = CRC,
+    known: Evidence = NOTHING_KNOWN,
     **asked: object,
 ) -> Assignment:
     selection = Selection(layouts=Layouts((layout,)), **asked)  # type: ignore[arg-type]
     checkpoint = Checkpoint("toy", "/run", kind, tuple(parts), "/run/10", 1, 10)
     groups = Groups(Topology(world, sizes or {}), selection)
-    return assign(checkpoint, groups, {f"/run/10/{name}": (why,) for name in bad}, NOTHING_KNOWN)
+    return assign(checkpoint, groups, {f"/run/10/{name}": (why,) for name in bad}, known)
 
 
 def loads(made: Assignment) -> dict[int, list[str]]:
@@ -105,6 +106,20 @@ def test_an_own_second_copy_goes_before_another_rank() -> None:
     assert loads(assigned(parts, 2, "model_1"))[1] == ["copy_1"]
     assert loads(assigned(parts, 2))[1] == ["model_1"]
     assert loads(assigned(parts, 2, "copy_1"))[1] == ["model_1"]
+
+
+def test_a_substitute_is_proven_by_a_file_of_its_own_kind() -> None:
+    """What another piece of the same role holds is other tensors, and would contradict it."""
+    compared: list[tuple[str, str]] = []
+
+    def differences(one: Part, other: Part) -> tuple[str, ...]:
+        compared.append((one.piece, other.piece))
+        return ()
+
+    known = replace(NOTHING_KNOWN, differences=differences)
+    made = assigned([*models(0, 1, 2), part("copy_0", 0)], 3, "model_1", known=known)
+    assert loads(made)[1] == ["model_0"]
+    assert compared == [("model", "model")]
 
 
 def test_of_two_own_files_that_of_this_node_and_then_the_newer_goes_first() -> None:

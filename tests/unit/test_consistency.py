@@ -67,6 +67,15 @@ def test_a_layout_is_asked_about_files_of_a_known_format() -> None:
     assert not list(consistency([], {}, LAYOUTS))
 
 
+def test_a_format_that_hides_cuts_is_compared_in_every_layout() -> None:
+    """A file that lost its end between two records looks whole: only the others show what it lacks."""
+    layout = replace(TOY, compare_steps=False)
+    rows = [(p := part(n), report(p, "cd" if n == 2 else "ab")) for n in (1, 2, 3)]
+    assert not odd_ones(*rows, layout=layout)
+    cut = [(p, replace(r, format="mindspore_ckpt")) for p, r in rows]
+    assert odd_ones(*cut, layout=layout) == [(rows[1][0].path, rows[0][0].path)]
+
+
 def test_other_tensors_than_most_files_of_the_rank() -> None:
     a, b, c = part(1), part(2), part(3)
     assert odd_ones((a, report(a)), (b, report(b, "cd")), (c, report(c))) == [(b.path, a.path)]
