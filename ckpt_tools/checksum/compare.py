@@ -177,10 +177,16 @@ def _crcs_alone(sums: Sequence[Sum], size: int) -> bool:
 def _in_memory(
     source: HeldSource, sums: Sequence[Sum], gaps: bool, progress: Progress | None, watch: Watch | None
 ) -> Iterator[tuple[Sum, Outcome]]:
-    """``mismatches`` of CRCs in a file that is in memory: there is nothing to split, to share or to join."""
+    """``mismatches`` of CRCs in a file that is in memory: there is nothing to split, to share or to join. So
+    little is told at its end, and all at once.
+    """
+    read = 0
     for s in sums:
+        read += sum(piece.length for piece in s.pieces if isinstance(piece, Extent))
         if isinstance(s.hash, Crc) and (value := _crc(s.hash, source, s.pieces, progress)) != s.expected:
             yield s, value
+    if progress:
+        progress(read)
     end = 0
     for start, stop, _ in [*covered(sums), (source.size, source.size, None)] if gaps else ():
         if start - end >= GAP:
@@ -197,8 +203,6 @@ def _crc(crc: Crc, source: HeldSource, pieces: Sequence[Piece], progress: Progre
     for piece in pieces:
         if isinstance(piece, Extent):
             value = crc.update(source.view(piece.offset, piece.length), value)
-            if progress:
-                progress(piece.length)
         elif isinstance(piece, bytes):
             value = crc.update(piece, value)
         else:

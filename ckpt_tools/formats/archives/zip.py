@@ -79,6 +79,12 @@ class _Near:
 
     def __init__(self, source: Source) -> None:
         self.source, self.at, self.data = source, 0, b""
+        self._spares = getattr(source, "spares", None)
+
+    @property
+    def may_spare(self) -> bool:
+        """Whether the source is far away."""
+        return self._spares is not None
 
     def await_headers(self, directory: Sequence[Entry]) -> None:
         """Tell a source far away what is read next."""
@@ -87,8 +93,7 @@ class _Near:
 
     def spares(self, offset: int, length: int) -> bool:
         """Whether the source is so far away that these bytes are not worth a request."""
-        spares = getattr(self.source, "spares", None)
-        return spares is not None and bool(spares(offset, length))
+        return self._spares is not None and bool(self._spares(offset, length))
 
     def get(self, offset: int, length: int) -> bytes:
         if not (self.at <= offset and offset + length <= self.at + len(self.data)):
@@ -111,11 +116,12 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
     directory.sort(key=lambda e: e.header)
     borders = (*(e.header for e in directory[1:]), end.directory)[: len(directory)]  # of none there is none
     near.await_headers(directory)
+    assuming = torch and near.may_spare
     for e, border in zip(directory, borders, strict=True):
         name = name_of(e)
         if e.header != at:
             yield _gap(near, at, e.header, f"record {name[:200]!r}", "two records overlap")
-        if torch and (payload := _assumed(near, e, border)) >= 0:
+        if assuming and (payload := _assumed(near, e, border)) >= 0:
             records.append(Record(name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
             at = border
             continue
@@ -135,7 +141,9 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
             continue
         at = payload + e.stored
         if e.flags & 8:
-            at = yield from _descriptor(near, e, name, at, border, anatomy=anatomy)
+            at, wrong = _descriptor(near, e, at, border, anatomy)
+            if wrong:
+                yield finding("bad-header", f"record {name[:200]!r}{wrong}", offset=payload + e.stored)
     if at != end.directory:
         yield _gap(near, at, end.directory, "the directory", "a record overlaps the directory")
     yield from _names(records, torch)
@@ -275,27 +283,24 @@ def _are_sizes(e: Entry, value: bytes, torch: bool) -> bool:
     return whole == len(value) and any(parts in (s, (*s, e.header)) for s in sizes)
 
 
-def _descriptor(
-    near: _Near, e: Entry, name: str, at: int, border: int, *, anatomy: Anatomy
-) -> Generator[Finding, None, int]:
-    """Compare the data descriptor at ``at`` with the directory (APPNOTE 4.3.9) and return where it ends."""
+def _descriptor(near: _Near, e: Entry, at: int, border: int, anatomy: Anatomy) -> tuple[int, str]:
+    """Where the data descriptor at ``at`` ends (APPNOTE 4.3.9), and what is wrong with it; "" where it says
+    what the directory says.
+    """
     n = border - at
     if n not in (12, 16, 20, 24):
         n = 24 if e.wide else 16
         if at + n > border:
-            yield finding("bad-header", f"record {name[:200]!r} has no room for its descriptor", offset=at)
-            return at
+            return at, " has no room for its descriptor"
     if n < 20:
         sizes = _SHORT.pack(e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF)
     else:
         sizes = _WIDE.pack(e.crc, e.stored, e.size)
     # The signature is optional in the standard, and always there in practice.
-    if near.get(at, n) != (sizes if n in (12, 20) else b"PK\7\x08" + sizes):
-        what = f"record {name[:200]!r}: its descriptor and the directory disagree"
-        yield finding("bad-header", what, offset=at)
+    says_so = near.get(at, n) == (sizes if n in (12, 20) else b"PK\7\x08" + sizes)
     if anatomy.regions is not None:
-        anatomy.explain(at, n, f"data descriptor of {name[:200]!r}")
-    return at + n
+        anatomy.explain(at, n, f"data descriptor of {name_of(e)[:200]!r}")
+    return at + n, "" if says_so else ": its descriptor and the directory disagree"
 
 
 def _names(records: Sequence[Record], torch: bool) -> Iterator[Finding]:
