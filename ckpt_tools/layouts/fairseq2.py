@@ -12,7 +12,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.arrays import lost
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece
-from ckpt_tools.layouts.files import number
+from ckpt_tools.layouts.common.loop_counters import number
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part

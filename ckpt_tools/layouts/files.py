@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import SECOND_NETWORKS, bare_name_of
 from ckpt_tools.layouts.common.counters import borrowed
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
@@ -26,31 +26,6 @@ MAY_BE_DATA = ("npz", "npy")
 OBJECTS = ("pickle_plain", "joblib")
 FORMATS = (*TORCH, "mindspore_ckpt", "safetensors", *MAY_BE_DATA, "eqx")
 PADDLE = ("pickle_plain", "paddle_tensors")
-STEPS = (
-    "global_step",
-    "step",
-    "iteration",
-    "step_num",
-    "iter",
-    "n_iter",
-    "it",
-    "train_step",
-    "current_step",
-    "num_updates",
-    "step_count",  # LitGPT, which counts iter_num beside it
-    "iter_num",  # nanoGPT
-    "meta.iter",
-    "train_state.global_step",
-    "train_state.step",
-    "optimizer_history.num_updates",
-    "state.timestamp.Timestamp.batch",
-    "state.timestamp.batch",
-)
-EPOCHS = (
-    *("epoch", "epoch_num", "current_epoch", "last_finished_epoch", "meta.epoch", "train_state.epoch"),
-    "reporter.epoch",  # ESPnet
-    "start_epoch",  # YOLOX: how many are done
-)
 
 
 def _ending(*endings: str) -> str:
@@ -119,18 +94,6 @@ def holds_of(c: Checkpoint) -> Holds | None:
     return Holds(*map(any, zip(*known, strict=True))) if len(known) == len(held) else None
 
 
-def numbers(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
-    """What those of the keys hold that hold a whole number; safetensors keeps all values as text."""
-    text = {k: int(v) for k in keys if isinstance(v := metadata.get(k), str) and v.isdigit() and len(v) <= 18}
-    found = {**metadata, **text}
-    return tuple(n for key in keys if (n := whole(found.get(key))) is not None)
-
-
-def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
-    """The first of the numbers."""
-    return next(iter(numbers(metadata, keys)), None)
-
-
 def _steps(part: Part, metadata: Metadata) -> Steps:
     named = (part.step, part.epoch) != (None, None)
     return (
@@ -195,8 +158,8 @@ def _of_ranks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     mine = {pattern: word for p in c.parts for word, _, pattern in _told_parts(p)}
     numbers: dict[str, set[int]] = {pattern: set() for pattern in mine}
     for p in (p for o in (c, *others) if mine and o.layout == c.layout for p in o.parts):
-        for _, number, pattern in _told_parts(p):
-            numbers.get(pattern, set()).add(number)
+        for _, which, pattern in _told_parts(p):
+            numbers.get(pattern, set()).add(which)
     for pattern, found in numbers.items():
         if len(found) > 1:
             what = f"{mine[pattern].lower()}s"
@@ -369,39 +332,6 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         [(p, said) for p, r in parts if _placed_part(p) and (said := number(r.metadata, STEPS)) is not None]
     )
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
-
-
-def told_otherwise(
-    parts: Sequence[tuple[Part, Report]], named_by: Callable[[Part], Steps]
-) -> Iterator[tuple[str, Finding]]:
-    """Files that tell another step or epoch than their name, which is ``named_by`` whoever asks: damage where
-    it is that of another file.
-    """
-    for code, at, keys in (("step-mismatch", 0, STEPS), ("epoch-mismatch", 1, EPOCHS)):
-        rows = [(p, named_by(p)[at], numbers(r.metadata, keys)) for p, r in parts]
-        names = {named for _, named, _ in rows}
-        if _counts_something_else([(named, told) for _, named, told in rows if named is not None and told]):
-            continue
-        for p, named, told in rows:
-            if named is not None and told and all(abs(named - n) > 1 for n in told):
-                severity = Severity.WARNING if names.isdisjoint(told) else Severity.ERROR
-                text = f"the name says {code[:-9]} {named}, the file {told[0]}"
-                yield p.path, finding(code, text, severity=severity)
-
-
-def _counts_something_else(rows: Sequence[tuple[int, tuple[int, ...]]]) -> bool:
-    """Whether what the files of several saves tell grows with their names, and far more slowly: VITS calls
-    the epoch ``iteration``, and its files after the steps.
-    """
-    by_name: dict[int, set[int]] = {}
-    for named, told in rows:
-        by_name.setdefault(named, set()).add(told[0])
-    counted = [by_name[named] for named in sorted(by_name)]
-    if len(counted) < 2 or any(len(told) > 1 for told in counted):
-        return False
-    numbers_ = [min(told) for told in counted]
-    grows = all(a < b for a, b in pairwise(numbers_))
-    return grows and all(2 * told < named for told, named in zip(numbers_, sorted(by_name), strict=True))
 
 
 def _placed_part(p: Part) -> bool:

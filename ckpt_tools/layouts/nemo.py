@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from ckpt_tools.layouts import megatron_core
 from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.loop_counters import told_otherwise
 from ckpt_tools.layouts.dcp import without_common
-from ckpt_tools.layouts.files import told_otherwise
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part

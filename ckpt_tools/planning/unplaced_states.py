@@ -18,6 +18,7 @@ from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
+from ckpt_tools.layouts.common import loop_counters
 from ckpt_tools.layouts.common.bare_names import may_be_later, read_bare_name
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -147,7 +148,7 @@ def _held(s: Session, file: BareFile, above: str, c: Checkpoint, step: int | Non
     if not _is_training_state(report, anatomy):
         arrays = any(max(t.shape, default=1) > 1 for t in anatomy.tensors)
         return _Held.OTHER if arrays else None
-    told = files.number(report.metadata, files.STEPS)
+    told = loop_counters.number(report.metadata, loop_counters.STEPS)
     return _Held.LATER if step is None or told is None or told > step else _Held.EARLIER
 
 

@@ -14,6 +14,7 @@ from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common.bare_names import BareName, bare_name_of, is_under_way, stem_of, together
+from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, numbers
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind, Part
@@ -121,7 +122,7 @@ def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
 
 
 def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _Bare:
-    steps, epoch = files.numbers(report.metadata, files.STEPS), files.number(report.metadata, files.EPOCHS)
+    steps, epoch = numbers(report.metadata, STEPS), number(report.metadata, EPOCHS)
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
     of_optimizer = p.path.lower().endswith(".pdopt")
     optimizer = of_optimizer or has_optimizer(report, anatomy)

@@ -8,7 +8,7 @@ import pytest
 
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.pickles.scalars import scalars
-from ckpt_tools.layouts import files
+from ckpt_tools.layouts.common import loop_counters
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 
 
@@ -29,7 +29,7 @@ from ckpt_tools.layouts.common.bare_names import read_bare_name
 def test_the_step_is_found_where_a_framework_keeps_it(value: dict[str, Any], step: int | None) -> None:
     anatomy = Anatomy()
     scalars(value, anatomy)
-    assert files.number(anatomy.metadata, files.STEPS) == step
+    assert loop_counters.number(anatomy.metadata, loop_counters.STEPS) == step
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+"""What training loops call the steps and epochs that they count in their files, and files that tell others
+than their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.layout import Metadata, Steps, whole
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Report
+
+STEPS = (
+    "global_step",
+    "step",
+    "iteration",
+    "step_num",
+    "iter",
+    "n_iter",
+    "it",
+    "train_step",
+    "current_step",
+    "num_updates",
+    "step_count",  # LitGPT, which counts iter_num beside it
+    "iter_num",  # nanoGPT
+    "meta.iter",
+    "train_state.global_step",
+    "train_state.step",
+    "optimizer_history.num_updates",
+    "state.timestamp.Timestamp.batch",
+    "state.timestamp.batch",
+)
+EPOCHS = (
+    *("epoch", "epoch_num", "current_epoch", "last_finished_epoch", "meta.epoch", "train_state.epoch"),
+    "reporter.epoch",  # ESPnet
+    "start_epoch",  # YOLOX: how many are done
+)
+
+
+def numbers(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
+    """What those of the keys hold that hold a whole number; safetensors keeps all values as text."""
+    text = {k: int(v) for k in keys if isinstance(v := metadata.get(k), str) and v.isdigit() and len(v) <= 18}
+    found = {**metadata, **text}
+    return tuple(n for key in keys if (n := whole(found.get(key))) is not None)
+
+
+def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
+    """The first of the numbers."""
+    return next(iter(numbers(metadata, keys)), None)
+
+
+def told_otherwise(
+    parts: Sequence[tuple[Part, Report]], named_by: Callable[[Part], Steps]
+) -> Iterator[tuple[str, Finding]]:
+    """Files that tell another step or epoch than their name, which is ``named_by`` whoever asks: damage where
+    it is that of another file.
+    """
+    for code, at, keys in (("step-mismatch", 0, STEPS), ("epoch-mismatch", 1, EPOCHS)):
+        rows = [(p, named_by(p)[at], numbers(r.metadata, keys)) for p, r in parts]
+        names = {named for _, named, _ in rows}
+        if _counts_something_else([(named, told) for _, named, told in rows if named is not None and told]):
+            continue
+        for p, named, told in rows:
+            if named is not None and told and all(abs(named - n) > 1 for n in told):
+                severity = Severity.WARNING if names.isdisjoint(told) else Severity.ERROR
+                text = f"the name says {code[:-9]} {named}, the file {told[0]}"
+                yield p.path, finding(code, text, severity=severity)
+
+
+def _counts_something_else(rows: Sequence[tuple[int, tuple[int, ...]]]) -> bool:
+    """Whether what the files of several saves tell grows with their names, and far more slowly: VITS calls
+    the epoch ``iteration``, and its files after the steps.
+    """
+    by_name: dict[int, set[int]] = {}
+    for named, told in rows:
+        by_name.setdefault(named, set()).add(told[0])
+    counted = [by_name[named] for named in sorted(by_name)]
+    if len(counted) < 2 or any(len(told) > 1 for told in counted):
+        return False
+    numbers_ = [min(told) for told in counted]
+    grows = all(a < b for a, b in pairwise(numbers_))
+    return grows and all(2 * told < named for told, named in zip(numbers_, sorted(by_name), strict=True))
