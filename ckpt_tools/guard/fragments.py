@@ -13,11 +13,11 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals import document, names
-from ckpt_tools.guard.digest_pass import DigestPass, Seen, digest_pass
 from ckpt_tools.guard.options import SealOptions
-from ckpt_tools.guard.sealed_files import sealed_files, state_of
+from ckpt_tools.guard.sealed_files import digest_pass, sealed_files, state_of
 from ckpt_tools.guard.targets import described, files_of
 from ckpt_tools.guard.writing import opened_home, put, tidy
+from ckpt_tools.inspection.digest_pass import DigestPass, Seen
 from ckpt_tools.inspection.seals import Known
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part

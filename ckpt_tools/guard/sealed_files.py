@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.guard.digest_pass import Seen
+from ckpt_tools.guard.options import SealOptions
+from ckpt_tools.inspection.digest_pass import DigestPass, Seen
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.seal import SealedFile
+from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.local import Identity
 from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.urls import is_url
@@ -29,6 +31,21 @@ class SealedFiles(NamedTuple):
     def state(self) -> str:
         """How the checkpoint ends, by what is wrong with it."""
         return state_of(self.wrong)
+
+
+def digest_pass(s: Session, options: SealOptions) -> DigestPass:
+    """How the files of a session are read to be sealed."""
+    read = options.read
+    return DigestPass(
+        options.algorithm,
+        options.also,
+        options.tensors,
+        read.jobs,
+        s.reader.io,
+        read.require,
+        s.reader.key,
+        s.reader.advance,
+    )
 
 
 def sealed_files(paths: Sequence[str], read: Callable[[str], Seen]) -> SealedFiles:

@@ -14,13 +14,13 @@ from ckpt_tools.crosscheck.crosscheck import crosscheck
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals import document, names
 from ckpt_tools.formats.seals.names import NAME
-from ckpt_tools.guard.digest_pass import Seen, digest_pass
 from ckpt_tools.guard.fragments import merged, of_one_rank, remove_fragments
 from ckpt_tools.guard.options import SealOptions
-from ckpt_tools.guard.sealed_files import sealed_files, state_of
+from ckpt_tools.guard.sealed_files import digest_pass, sealed_files, state_of
 from ckpt_tools.guard.soundness import Soundness
 from ckpt_tools.guard.targets import Target, described, targets
 from ckpt_tools.guard.writing import put, tidy
+from ckpt_tools.inspection.digest_pass import Seen
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Sum, mismatches
 from ckpt_tools.checksum.single_bit import flipped_bit, odds
-from ckpt_tools.guard.digest_pass import counters
 from ckpt_tools.guard.repair.damage import (
     Bench,
     Damaged,
@@ -24,6 +23,7 @@ from ckpt_tools.guard.repair.damage import (
     place_in_file,
 )
 from ckpt_tools.guard.repair.patched import Patch, Patched
+from ckpt_tools.inspection.digest_pass import counters
 from ckpt_tools.storage import LocalSource, Source
 
 _ROUNDS = 4

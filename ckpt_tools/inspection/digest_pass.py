@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools import formats
@@ -16,14 +17,12 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Claim
 from ckpt_tools.formats.common.zero_pages import watching
 from ckpt_tools.formats.seals.whole_digests import hash_of
-from ckpt_tools.guard.options import SealOptions
-from ckpt_tools.inspection.check import Inspection
+from ckpt_tools.inspection.check import Inspection, Told
 from ckpt_tools.inspection.digests import tensor_digests
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level, Report, Scalar
 from ckpt_tools.model.seal import SealedFile
-from ckpt_tools.reading.session import Session
-from ckpt_tools.storage import OpenFile, opened
+from ckpt_tools.storage import Identity, OpenFile, opened
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:
@@ -35,15 +34,20 @@ _COUNTER = re.compile(
 )
 """Names of numbers that are others in every save."""
 _COUNTERS = 16
+Wanted = tuple[OpenFile, "list[Sum]", "list[tuple[int, int]] | None"]
+"""As ``Ask``; None where nobody asks for zero pages."""
 _XXH3 = 16
 _CRC = 4
 
 
 class Seen(NamedTuple):
-    """What the pass saw: ``file`` is None where the file must not be sealed, as the report says."""
+    """What the pass saw: ``file`` is None where the file must not be sealed, as the report says; ``identity``
+    is that of the file that was read.
+    """
 
     report: Report | None
     file: SealedFile | None
+    identity: Identity | None = None
 
 
 class DigestPass(NamedTuple):
@@ -60,8 +64,37 @@ class DigestPass(NamedTuple):
 
     def read(self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim]) -> Seen:
         """A file that the seal calls ``name``. Raises OSError where nobody can look at it."""
+        return self._driven(self.steps(path, name, expect, claims, hold=True))
+
+    def plain(self, path: str, name: str) -> Seen:
+        """A file of which only an index could say what it is. Raises OSError where nobody can look at it."""
+        return self._driven(self._plain(path, name))
+
+    def _driven(self, steps: Generator[Wanted, Told, Seen]) -> Seen:
+        try:
+            source, sums, empty = next(steps)
+            told = mismatches(
+                source,
+                sums,
+                jobs=self.jobs,
+                progress=self.progress,
+                gaps=empty is not None,
+                watch=None if empty is None else watching(empty),
+            )
+            steps.send(told)
+        except StopIteration as done:
+            seen: Seen = done.value
+            return seen
+        raise AssertionError("the content of a file is asked for once")
+
+    def steps(
+        self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim], *, hold: bool = False
+    ) -> Generator[Wanted, Told, Seen]:
+        """The same, as ``Inspection.steps``: its content is asked for with a yield, at most once. Raises
+        OSError where nobody can look at it.
+        """
         if not (expect or claims or formats.names.known(os.path.basename(path))):
-            return self.plain(path, name)  # many bytes begin as JSON does
+            return (yield from self._plain(path, name))  # many bytes begin as JSON does
         inspection = Inspection(
             path,
             Level.CONTENT,
@@ -73,42 +106,36 @@ class DigestPass(NamedTuple):
             io=self.io,
         )
         inspection.asks_store = True
-        steps, found = inspection.steps(hold=True), _Digests(0, ())
-        try:
-            source, sums, empty = next(steps)
-            found = self._wanted(source.size)
-            told = mismatches(
-                source,
-                [*sums, *found.sums],
-                jobs=self.jobs,
-                progress=self.progress,
-                gaps=True,
-                watch=watching(empty),
-            )
-            steps.send(found.taken(told))
-        except StopIteration as done:
-            report, anatomy = done.value
+        found = _Digests(0, ())
+        with closing(inspection.steps(hold=hold)) as steps:
+            try:
+                source, sums, empty = next(steps)
+                found = self._wanted(source.size)
+                told = yield source, [*sums, *found.sums], empty
+                steps.send(found.taken(told))
+            except StopIteration as done:
+                report, anatomy = done.value
         if report.format is None and not report.findings:
-            return self.plain(path, name)
+            return (yield from self._plain(path, name))
         if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or not found.complete:
-            return Seen(report, None)
+            return Seen(report, None, anatomy.identity)
         tensors = (
             tensor_digests(path, anatomy, self.progress, jobs=self.jobs, io=self.io) if self.tensors else {}
         )
-        return Seen(report, found.file(name, self.algorithm, counters(report.metadata), tensors))
+        file = found.file(name, self.algorithm, counters(report.metadata), tensors)
+        return Seen(report, file, anatomy.identity)
 
     def _wanted(self, size: int) -> _Digests:
         others = [n for n in (self.algorithm, *self.also) if n != "xxh3"]
         return _Digests(size, dict.fromkeys(others))
 
-    def plain(self, path: str, name: str) -> Seen:
-        """A file of no format that anybody here knows. Raises OSError where nobody can look at it."""
+    def _plain(self, path: str, name: str) -> Generator[Wanted, Told, Seen]:
+        """A file of no format that anybody here knows."""
         with opened(path, self.io) as source:
             found, wrong = self._wanted(source.size), list[Finding]()
             if source.size:
                 kept = _kept(source, found.sums)
-                sums = found.sums if kept is None else kept.sums
-                told = mismatches(source, sums, jobs=self.jobs, progress=self.progress)
+                told = yield source, found.sums if kept is None else kept.sums, None
                 for _ in found.taken(told if kept is None else kept.taken(told)):
                     raise AssertionError("nothing is stored that could differ")
                 wrong += kept.findings() if kept is not None else ()
@@ -117,7 +144,7 @@ class DigestPass(NamedTuple):
             if wrong:
                 report = Report(path, None, source.size, Verdict.BROKEN, Level.CONTENT, findings=tuple(wrong))
                 return Seen(report, None)
-            return Seen(None, found.file(name, self.algorithm, {}, {}))
+            return Seen(None, found.file(name, self.algorithm, {}, {}), source.identity())
 
 
 def _kept(source: OpenFile, sums: Sequence[Sum]) -> KeptChecksum | None:
@@ -127,21 +154,6 @@ def _kept(source: OpenFile, sums: Sequence[Sum]) -> KeptChecksum | None:
     from ckpt_tools.inspection.kept_checksum import kept_checksum
 
     return kept_checksum(source, sums)
-
-
-def digest_pass(s: Session, options: SealOptions) -> DigestPass:
-    """How the files of a session are read to be sealed."""
-    read = options.read
-    return DigestPass(
-        options.algorithm,
-        options.also,
-        options.tensors,
-        read.jobs,
-        s.reader.io,
-        read.require,
-        s.reader.key,
-        s.reader.advance,
-    )
 
 
 def counters(metadata: Mapping[str, Scalar]) -> dict[str, Scalar]:
