@@ -121,10 +121,10 @@ def unknown_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: b
 def _by_engine(
     s: Session, engine: Engine, parts: Sequence[Part], level: Level, bare: bool
 ) -> Iterator[tuple[Request, Seen]]:
-    from ckpt_tools.reading.scheduler import Scheduler
+    from ckpt_tools.reading.inspecting import Inspecting
 
     if level > Level.PRESENCE:
-        yield from Scheduler(engine, s.reader).read(unknown_requests(s, parts, level, bare=bare))
+        yield from Inspecting(engine, s.reader).read(unknown_requests(s, parts, level, bare=bare))
 
 
 # ---- by processes of this host

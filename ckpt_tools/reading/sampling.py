@@ -128,7 +128,7 @@ class Sampling:
 
     def _by_engine(self, engine: Engine, todo: Todo) -> Todo:
         """The same by an engine, each file once; returns what is to be read here."""
-        from ckpt_tools.reading.scheduler import Scheduler
+        from ckpt_tools.reading.inspecting import Inspecting
 
         by, numbers = {f.request.path: f for f, _ in todo}, {f.request.path: some for f, some in todo}
         reader = self.reader
@@ -140,7 +140,7 @@ class Sampling:
         def pick(request: Request, ask: Ask) -> Picked | None:
             return self._pick(by[request.path], ask, numbers[request.path])
 
-        for request, seen in Scheduler(engine, reader, pick, over).read(
+        for request, seen in Inspecting(engine, reader, pick, over).read(
             [by[path].request for path in numbers]
         ):
             self._took(by[request.path], seen)

@@ -12,26 +12,21 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from ckpt_tools.cache.codec import Seen, unpack
 from ckpt_tools.checksum import Picked
 from ckpt_tools.checksum.remote import Content, Result
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.findings import finding
-from ckpt_tools.formats import Anatomy
-from ckpt_tools.inspection.check import Ask, Inspection
-from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.plain import encode
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.inspection.check import Ask, Told
+from ckpt_tools.model.report import Level
 from ckpt_tools.reading import engines, work_units
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.reader import Reader
-from ckpt_tools.reading.remote_report import other, ours, replaced, seen_from_here, unknown, unseen
-from ckpt_tools.reading.request import Answer, Request
+from ckpt_tools.reading.remote_report import other, replaced, unseen
+from ckpt_tools.reading.request import Request
 from ckpt_tools.reading.work_units import Open, Unit, mismatches_of, portions, unit_of
 from ckpt_tools.reading.worker import work
 from ckpt_tools.settings.plugins import tool_version
@@ -44,9 +39,12 @@ AHEAD = 3
 Pick = Callable[[Request, Ask], "Picked | None"]
 
 
-class Scheduler:
-    """Hands out work to an engine. ``pick`` says which blocks of a file are to be read, nothing more is
-    handed out when it is ``over``.
+Came = TypeVar("Came")
+
+
+class Scheduler(ABC, Generic[Came]):
+    """Hands out work to an engine; what comes of a file is for those to say who want it. ``pick`` says which
+    blocks of a file are to be read, nothing more is handed out when it is ``over``.
 
     The reader's progress hears of bytes that a worker has read, once for each unit that came back.
     """
@@ -64,9 +62,37 @@ class Scheduler:
         self._whole, self._ranges = Unit(self._unit), Unit(self._unit)
         self._most = max(32, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._alone = time.monotonic()
-        self._done: list[tuple[Request, Seen]] = []
+        self._done: list[tuple[Request, Came]] = []
 
-    def read(self, requests: Iterable[Request]) -> Iterator[tuple[Request, Seen]]:
+    # ---- what is wanted of a file
+
+    @abstractmethod
+    def sent(self, request: Request) -> tuple[Any, ...] | None:
+        """What a worker is told who reads the file whole; None for one that is begun here."""
+
+    @abstractmethod
+    def steps(self, request: Request) -> Generator[Any, Told, Any]:
+        """The structure of a file that is begun here; its content is asked for with a yield."""
+
+    @abstractmethod
+    def ended(self, made: Any, opened_ns: int, *, changed: bool) -> Came:
+        """What came of a file that was begun here: ``made`` is the value of its steps."""
+
+    @abstractmethod
+    def failed(self, error: OSError) -> Came:
+        """What it means that nobody here can look at a file that was begun."""
+
+    @abstractmethod
+    def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Came | None:
+        """What a worker on ``host`` found; None when it is better read here."""
+
+    @abstractmethod
+    def unknown(self, request: Request, why: str) -> Came:
+        """What it means that nobody lived to say what is in a file."""
+
+    # ---- what goes out
+
+    def read(self, requests: Iterable[Request]) -> Iterator[tuple[Request, Came]]:
         """Every file that could be read so, in the order in which they are done. What is left out is to be
         read here. Raises CannotLook when the engine is gone.
         """
@@ -96,17 +122,14 @@ class Scheduler:
         return len(self._out) >= AHEAD * max(2, self.engine.width())
 
     def _hand_out(self, request: Request) -> None:
-        claims = self._sent(request)
-        if claims is None:
+        sent = self._sent(request)
+        if sent is None:
             self._begin(request)
             if self._open >= self._most:
                 self._submit_ranges()
             return
         size = _HEADER if request.level is Level.STRUCTURE else request.size
-        require = self.reader.options.require
-        if self._whole.add(
-            request, (), size, "whole", request.path, int(request.level), request.expect, require, claims
-        ):
+        if self._whole.add(request, (), size, *sent):
             self._submit_whole()
 
     def _abandon(self) -> None:
@@ -120,17 +143,19 @@ class Scheduler:
         self._out.clear()
 
     def _sent(self, request: Request) -> tuple[Any, ...] | None:
-        """The claims on a file that a worker may inspect whole; None for one that is begun here."""
-        large = request.size > 2 * self._unit and request.level is Level.CONTENT
         own = self.pick is not None or self.reader.key is not None or self.reader.options.explain
-        if large or own or any(c.joint for c in request.claims):
+        if own or any(c.joint for c in request.claims):
             return None
         try:
-            return tuple(map(encode, request.claims))
+            return self.sent(request)
         except TypeError:
             return None
 
-    def _taken(self) -> Iterator[tuple[Request, Seen]]:
+    def is_large(self, request: Request) -> bool:
+        """Whether a file is so large that its content is better read by many workers."""
+        return request.size > 2 * self._unit and request.level is Level.CONTENT
+
+    def _taken(self) -> Iterator[tuple[Request, Came]]:
         done, self._done = self._done, []
         yield from done
 
@@ -152,23 +177,14 @@ class Scheduler:
     def _begin(self, request: Request) -> None:
         """The structure of a file, here; its content goes into units."""
         opened_ns = time.time_ns()
-        options = self.reader.options
-        inspection = Inspection(
-            request.path,
-            request.level,
-            expect=request.expect,
-            claims=request.claims,
-            require=options.require,
-            key=self.reader.key,
-            explain=options.explain,
-            progress=self.reader.progress,
-        )
-        inspection.asks_store = self.pick is None
-        steps = inspection.steps()
+        steps = self.steps(request)
         try:
             ask = next(steps)
         except StopIteration as done:
-            self._finished(request, done.value, opened_ns)
+            self._done.append((request, self.ended(done.value, opened_ns, changed=False)))
+            return
+        except OSError as e:
+            self._done.append((request, self.failed(e)))
             return
         source = ask[0]
         try:
@@ -235,7 +251,7 @@ class Scheduler:
             if isinstance(owner, Open):
                 self._take_ranges(owner, numbers, host, answer)
             else:
-                self._take_whole(owner, unit.begun_ns, host, Answer(*answer))
+                self._take_whole(owner, unit.begun_ns, host, answer)
 
     def _fatal(self, unit: Unit) -> None:
         """Nobody lived to say what is in these files."""
@@ -245,17 +261,19 @@ class Scheduler:
                 owner.wrong, owner.left = owner.wrong or OSError(0, why), owner.left - 1
                 self._close(owner)
             else:
-                self._done.append((owner, Seen(unknown(owner, why), {}, None)))
+                self._done.append((owner, self.unknown(owner, why)))
 
-    def _take_whole(self, request: Request, begun_ns: int, host: str, answer: Answer) -> None:
-        made = unpack(request.path, answer.packed) if answer.packed is not None else None
-        here = made and seen_from_here(request, host, made[0], answer.identity)
-        if not made or not here:
+    def _take_whole(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> None:
+        came = self.answered(request, begun_ns, host, answer)
+        if came is None:
             return  # it is read here
-        count(answer.bytes_read)
+        self._done.append((request, came))
+
+    def count(self, request: Request, bytes_read: int) -> None:
+        """A worker has read so much of a file."""
+        count(bytes_read)
         self.reader.opened(request.path)
-        self.reader.progress(answer.bytes_read)
-        self._done.append((request, Seen(here[0], made[1], ours(request.path, here[1], begun_ns))))
+        self.reader.progress(bytes_read)
 
     def _take_ranges(self, one: Open, numbers: tuple[int, ...], host: str, answer: Sequence[Any]) -> None:
         wrong: Result | None
@@ -265,7 +283,8 @@ class Scheduler:
         source.bytes_read += read
         self.reader.opened(one.request.path)
         self.reader.progress(read)
-        one.ask[2].extend(empty)
+        if one.ask[2] is not None:
+            one.ask[2].extend(empty)
         for i, result in zip(numbers, results, strict=False):  # fewer, when the last of them is a failure
             one.results[i] = ("os", result[1], f"{result[2]} (on {host})") if result[0] == "os" else result
         if wrong:
@@ -281,15 +300,7 @@ class Scheduler:
         try:
             one.steps.send(mismatches_of(one, self.reader.progress))
         except StopIteration as done:
-            report, anatomy = done.value
-        if one.changed:
-            changed = finding("in-use", "size or modification time changed while the file was read")
-            report, anatomy.identity = replace(report, findings=(changed,), verdict=Verdict.UNKNOWN), None
-        self._finished(one.request, (report, anatomy), one.opened_ns)
-
-    def _finished(self, request: Request, made: tuple[Report, Anatomy], opened_ns: int) -> None:
-        report, anatomy = made
-        identity = (
-            anatomy.identity if anatomy.identity is not None and anatomy.identity.settled(opened_ns) else None
-        )
-        self._done.append((request, Seen(report, anatomy.places, identity)))
+            came = self.ended(done.value, one.opened_ns, changed=one.changed)
+        except OSError as e:
+            came = self.failed(e)
+        self._done.append((one.request, came))

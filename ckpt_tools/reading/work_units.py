@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckpt_tools.checksum.remote import Content, Result
-from ckpt_tools.formats import Anatomy
-from ckpt_tools.inspection.check import Ask, Told
-from ckpt_tools.model.report import Report
+from ckpt_tools.inspection.check import Told
+from ckpt_tools.inspection.digest_pass import Wanted
 from ckpt_tools.reading.request import Request
 
 UNIT = 256 * 1024 * 1024
@@ -29,11 +28,11 @@ _ITEMS = 1 << 14
 
 @dataclass
 class Open:
-    """A file whose content is out."""
+    """A file whose content is out; ``steps`` are those of an inspection, or of a pass that digests it."""
 
     request: Request
-    steps: Generator[Ask, Told, tuple[Report, Anatomy]]
-    ask: Ask
+    steps: Generator[Any, Told, Any]
+    ask: Wanted
     content: Content
     opened_ns: int
     left: int = 0
