@@ -128,28 +128,14 @@ def verify(
     asked = _asked(sample, max_duration, level)
     roots = [absolute(p) for p in several(paths)]
     if engine is not None and any(map(is_url, roots)):
-        _require_nothing_untold(roots, stores)
+        from ckpt_tools.reading.engines import require_nothing_untold
+
+        require_nothing_untold(roots, stores)
     if by_store:
         _may_ask_stores(roots, level, asked)
     from ckpt_tools.crosscheck.verification import Verifier
 
     return Verifier(level, options, asked, engine).verify(roots)
-
-
-def _require_nothing_untold(roots: Sequence[str], stores: StoreOptions | None) -> None:
-    """Workers open stores as their own environment says: what they are not told, they would do otherwise, and
-    read what has the same name elsewhere. Raises UsageError.
-    """
-    from ckpt_tools.storage.signed import query_of
-    from ckpt_tools.storage.stores import mounts
-
-    given = mounts.configured() if stores is None else stores
-    if any(given.of(root) or query_of(root) for root in roots):
-        raise UsageError(
-            "the workers of --scheduler are told neither options of stores nor what signs a URL",
-            "set the library's variables where the workers start (AWS_ENDPOINT_URL, AWS_PROFILE …), or leave"
-            " out --scheduler",
-        )
 
 
 def _may_ask_stores(roots: Sequence[str], level: Level, asked: Asked | None) -> None:

@@ -74,6 +74,7 @@ def seal(
     jobs: options.Jobs = None,
     io: options.Io = None,
     limit_rate: options.LimitRate = None,
+    scheduler: options.Scheduler = None,
     output_file: options.OutputFile = None,
     format: options.Format = None,
     json: options.Json = False,
@@ -95,8 +96,11 @@ def seal(
     found = options.settings(given, to, tuple(paths))
     output.broken_plugins()
     from ckpt_tools import guard
+    from ckpt_tools.reading.engines import engine
 
-    with progress(to) as meter:
+    # fragments are merged without reading a file
+    asked = None if merge else found.values.get("scheduler")
+    with engine(asked) as workers, progress(to) as meter:
         result = guard.seal(
             paths,
             digest=digest or "xxh3",
@@ -110,6 +114,7 @@ def seal(
             trust=found.trust,
             layouts=found.layouts,
             progress=meter,
+            engine=workers,
         )
     from ckpt_tools.output import sealing
 

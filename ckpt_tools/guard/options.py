@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.seal import Fragment
 from ckpt_tools.model.selection import ReadOptions
+
+if TYPE_CHECKING:
+    from ckpt_tools.reading.engines import Engine
 
 
 @frozen
@@ -13,6 +18,7 @@ class SealOptions:
     digest too. ``again`` replaces seals without asking whether the files fit them, ``dry_run`` writes
     nothing. ``merge`` makes one seal of fragments, ``fragment`` seals what one rank wrote, of which ``files``
     are named (relative to the checkpoint) or told by the layout. ``sign_key`` is the file of a private key.
+    The workers of an ``engine`` read.
     """
 
     read: ReadOptions = ReadOptions()
@@ -25,3 +31,4 @@ class SealOptions:
     fragment: Fragment | None = None
     files: tuple[str, ...] = ()
     sign_key: str | None = None
+    engine: Engine | None = None

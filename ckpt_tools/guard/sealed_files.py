@@ -48,11 +48,17 @@ def digest_pass(s: Session, options: SealOptions) -> DigestPass:
     )
 
 
-def sealed_files(paths: Sequence[str], read: Callable[[str], Seen]) -> SealedFiles:
+Identities = Mapping[str, "Identity | None"]
+
+
+def sealed_files(
+    paths: Sequence[str], read: Callable[[str], Seen], before: Identities | None = None
+) -> SealedFiles:
     """Every file, read. All are looked at again when the last one was read: one that was written meanwhile
-    would be sealed as part of a checkpoint that there never was.
+    would be sealed as part of a checkpoint that there never was. Where they are read ahead, ``before`` is
+    what they were when the first of them was not.
     """
-    before = _identities(paths)
+    before = identities(paths) if before is None else before
     files, wrong = list[SealedFile](), list[Finding]()
     for path in paths:
         try:
@@ -66,14 +72,14 @@ def sealed_files(paths: Sequence[str], read: Callable[[str], Seen]) -> SealedFil
         elif seen.report is not None:
             found = (f for f in seen.report.findings if f.severity is not Severity.NOTE)
             wrong += (replace(f, path=path) for f in found)
-    after = _identities(paths, again=True)
+    after = identities(paths, again=True)
     changed = [path for path in paths if before[path] != after[path]]
     if changed:  # what else is wrong may come from that
         wrong = [finding("in-use", _CHANGED, path=path) for path in changed]
     return SealedFiles(tuple(files), tuple(wrong))
 
 
-def _identities(paths: Sequence[str], *, again: bool = False) -> Mapping[str, Identity | None]:
+def identities(paths: Sequence[str], *, again: bool = False) -> Identities:
     """What tells that a file is still the same; None where nobody can say, and reading it tells why. A store
     is only asked ``again``: each other time it is as it was listed.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from ckpt_tools import __version__
 from ckpt_tools.crosscheck.crosscheck import crosscheck
 from ckpt_tools.findings import finding
+from ckpt_tools.formats import Claim
 from ckpt_tools.formats.seals import document, names
 from ckpt_tools.formats.seals.names import NAME
 from ckpt_tools.guard.fragments import merged, of_one_rank, remove_fragments
 from ckpt_tools.guard.options import SealOptions
-from ckpt_tools.guard.sealed_files import digest_pass, sealed_files, state_of
+from ckpt_tools.guard.sealed_files import Identities, digest_pass, identities, sealed_files, state_of
 from ckpt_tools.guard.soundness import Soundness
 from ckpt_tools.guard.targets import Target, described, targets
 from ckpt_tools.guard.writing import put, tidy
@@ -27,13 +28,16 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile, SealedOne, Sealing
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
+from ckpt_tools.reading.request import Request
 from ckpt_tools.reading.session import formats_allowed
 from ckpt_tools.reading.unseen import not_seen
-from ckpt_tools.storage import counted
+from ckpt_tools.storage import Identity, counted
 from ckpt_tools.storage.retry import status
 
 if TYPE_CHECKING:
+    from ckpt_tools.guard.by_workers import Outcome
     from ckpt_tools.guard.signing import Signer
+    from ckpt_tools.reading.engines import Engine
 
 
 def seal_below(
@@ -83,19 +87,25 @@ class Sealer:
     def outcomes(self) -> Iterator[SealedOne]:
         """One checkpoint after the other, each sealed before the next is read."""
         s = self.session
-        prefetch(s, s.parts, Level.STRUCTURE)
+        engine = self.options.engine
+        prefetch(s, s.parts, Level.STRUCTURE, engine=engine)
         for part in s.parts:
             s.report(part, Level.STRUCTURE)
         crosscheck(s, s.found.tree, Level.STRUCTURE)
         found = [self._placed(target) for target in targets(s)]
         self._alone = {target.path for target in found if target.files == (target.path,)}
-        s.reader.files_total = len({path for target in found for path in target.files})
-        s.bytes_total = s.bytes_done + sum(_size(path) for target in found for path in target.files)
+        sizes = {path: _size(path) for target in found for path in target.files}
+        s.reader.files_total = len(sizes)
+        s.bytes_total = s.bytes_done + sum(sizes[path] for target in found for path in target.files)
         if not self.options.dry_run:
             for home in {os.path.dirname(target.seal) for target in found}:
                 tidy(home)
+        if engine is not None:
+            yield from self._by_workers(engine, found, sizes)
+            return
         for target in found:
-            yield self._outcome(target)
+            done, is_left = self._begun(target)
+            yield self._ended(target, done, partial(self._file, target)) if is_left else done
 
     def _placed(self, target: Target) -> Target:
         """The target with its seal where it belongs."""
@@ -106,8 +116,8 @@ class Sealer:
 
         return target._replace(seal=place(away, target.seal))
 
-    def _outcome(self, target: Target) -> SealedOne:
-        """What becomes of one target: why it is not sealed, or its seal, written."""
+    def _begun(self, target: Target) -> tuple[SealedOne, bool]:
+        """What becomes of one target, and whether that is only known when its files have been read."""
         done = SealedOne(
             target.path,
             target.seal,
@@ -117,14 +127,24 @@ class Sealer:
             sum(_size(path) for path in target.files),
         )
         if wrong := self._soundness.against(target):
-            return replace(done, state=state_of(wrong), findings=tuple(wrong))
+            return replace(done, state=state_of(wrong), findings=tuple(wrong)), False
         if not self.options.again and self._is_sealed(target):
-            return replace(done, state="already")
+            return replace(done, state="already"), False
         if (n := len(target.files)) > document.MOST_FILES:
             why = f"it has {n:,} files, and a seal names {document.MOST_FILES:,} at most"
             many = finding("too-complex", why, path=target.path, hint=document.SHARED)
-            return replace(done, state="unreadable", findings=(many,))
-        read = sealed_files(target.files, partial(self._file, target))
+            return replace(done, state="unreadable", findings=(many,)), False
+        return done, True
+
+    def _ended(
+        self,
+        target: Target,
+        done: SealedOne,
+        file: Callable[[str], Seen],
+        before: Identities | None = None,
+    ) -> SealedOne:
+        """Why a target is not sealed, or its seal, written: ``file`` reads one of its files."""
+        read = sealed_files(target.files, file, before)
         if read.wrong:
             return replace(done, state=read.state, findings=read.wrong)
         if self.options.dry_run:
@@ -136,6 +156,35 @@ class Sealer:
         if self.options.again and os.path.basename(target.seal) == NAME:
             remove_fragments(os.path.dirname(target.seal))
         return done
+
+    def _by_workers(
+        self, engine: Engine, found: Sequence[Target], sizes: Mapping[str, int]
+    ) -> Iterator[SealedOne]:
+        """The same, with files read by workers: those of several targets at once."""
+        from ckpt_tools.guard.by_workers import Digesting, batches
+
+        for some in batches(found, sizes, engine.width()):
+            begun = [(target, *self._begun(target)) for target in some]
+            wanted = {path: target for target, _, is_left in begun if is_left for path in target.files}
+            before = identities(list(wanted))
+            names = {path: self._name(target, path) for path, target in wanted.items()}
+            requests = [self._request(path, before[path]) for path in wanted]
+            reading = Digesting(engine, self.session.reader, self._pass, names, before)
+            came = {request.path: outcome for request, outcome in reading.read(requests)}
+
+            def file(target: Target, path: str, came: dict[str, Outcome] = came) -> Seen:
+                outcome = came.pop(path, None)
+                if isinstance(outcome, OSError):
+                    raise outcome
+                return self._file(target, path) if outcome is None else outcome
+
+            for target, done, is_left in begun:
+                yield self._ended(target, done, partial(file, target), before) if is_left else done
+
+    def _request(self, path: str, identity: Identity | None) -> Request:
+        expect, claims = self._about(path)
+        size, mtime_ns = (-1, 0) if identity is None else identity[:2]
+        return Request(path, size, mtime_ns, Level.CONTENT, tuple(expect), tuple(claims))
 
     def _is_sealed(self, target: Target) -> bool:
         """Whether a seal that counts names these files and no others, with their sizes."""
@@ -149,13 +198,17 @@ class Sealer:
     # ---- read and swear
 
     def _file(self, target: Target, path: str) -> Seen:
+        self.session.reader.opened(path)
+        return self._pass.read(path, self._name(target, path), *self._about(path))
+
+    def _about(self, path: str) -> tuple[Sequence[str], Sequence[Claim]]:
+        """The formats that a file may have, and what others say of it."""
         s, part = self.session, self._parts.get(path)
         expect = formats_allowed(part, s.layouts.piece_of(part)) if part else ()
         claims = s.indexes.described(path) if self.options.again else s.indexes.claims(path)
         if self.options.again and self._signer is not None:  # the signature is made anew as well
             claims = tuple(c for c in claims if c.format != "model_signing")
-        self.session.reader.opened(path)
-        return self._pass.read(path, self._name(target, path), expect, claims)
+        return expect, claims
 
     def _signatures(self, target: Target, files: Sequence[SealedFile]) -> Iterator[tuple[str, bytes]]:
         """(path, content) of its signatures."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, fields
 
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import frozen
@@ -31,6 +31,11 @@ class SealedFile:
     counters: Mapping[str, Scalar] = field(default_factory=dict)
     also: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
+
+
+def values(file: SealedFile) -> tuple[object, ...]:
+    """What ``SealedFile`` makes the same of again, in the order of its fields."""
+    return tuple(getattr(file, f.name) for f in fields(file))
 
 
 @frozen

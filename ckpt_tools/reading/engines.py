@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,6 +19,8 @@ from ckpt_tools.errors import CannotLook, UsageError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+    from ckpt_tools.model.stores import StoreOptions
 
 CONNECT = 15.0
 """Seconds until a scheduler must have answered."""
@@ -75,6 +77,22 @@ def engine(scheduler: str | None) -> Iterator[Engine | None]:
         yield from _mpi()
     else:
         yield from _dask(_address(scheduler))
+
+
+def require_nothing_untold(roots: Sequence[str], stores: StoreOptions | None) -> None:
+    """Workers open stores as their own environment says: what they are not told, they would do otherwise, and
+    read what has the same name elsewhere. Raises UsageError.
+    """
+    from ckpt_tools.storage.signed import query_of
+    from ckpt_tools.storage.stores import mounts
+
+    given = mounts.configured() if stores is None else stores
+    if any(given.of(root) or query_of(root) for root in roots):
+        raise UsageError(
+            "the workers of --scheduler are told neither options of stores nor what signs a URL",
+            "set the library's variables where the workers start (AWS_ENDPOINT_URL, AWS_PROFILE …), or leave"
+            " out --scheduler",
+        )
 
 
 def _address(scheduler: str) -> str:

@@ -46,8 +46,11 @@ class Scheduler(ABC, Generic[Came]):
     """Hands out work to an engine; what comes of a file is for those to say who want it. ``pick`` says which
     blocks of a file are to be read, nothing more is handed out when it is ``over``.
 
-    The reader's progress hears of bytes that a worker has read, once for each unit that came back.
+    The reader's progress hears of bytes that a worker has read, once for each unit that came back. With
+    ``by_ctime`` a worker must see the file with the same time of its last change, not only of its last write.
     """
+
+    by_ctime = False
 
     def __init__(
         self,
@@ -207,9 +210,9 @@ class Scheduler(ABC, Generic[Came]):
                 return
             one.left += 1
             items = tuple(one.content.items[i] for i in numbers)
-            if self._ranges.add(
-                one, numbers, size, "read", source.path, source.size, source.stat.st_mtime_ns, items
-            ):
+            about = source.path, source.size, source.stat.st_mtime_ns
+            more = (source.stat.st_ctime_ns,) if self.by_ctime else ()
+            if self._ranges.add(one, numbers, size, "read", *about, items, *more):
                 self._submit_ranges()
             while self.pick is not None and self._busy():  # so that little is out when it is over
                 self._collect()

@@ -56,7 +56,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_LIMIT_RATE", "--limit-rate", "read at most this many bytes of contents per second, such as 200MB, to leave bandwidth on shared file systems", parsers.size),
     Variable("CKPT_SAMPLE", "--sample", "read only a part of the contents: a fraction such as 2/7 (all 7 make up the whole), a percentage such as 10%, or a size such as 50GiB; the least recently checked first", sample_size.share),
     Variable("CKPT_MAX_DURATION", "--max-duration", "stop reading contents after this time, such as 2h; the next run continues there, with the least recently checked first", parsers.duration),
-    Variable("CKPT_SCHEDULER", "--scheduler", "who reads for 'ckpt verify': threads (the default), tcp://HOST:PORT or file:FILE of a Dask scheduler, or mpi; docs/scale.md", parsers.scheduler),
+    Variable("CKPT_SCHEDULER", "--scheduler", "who reads for 'ckpt verify' and 'ckpt seal': threads (the default), tcp://HOST:PORT or file:FILE of a Dask scheduler, or mpi; docs/scale.md", parsers.scheduler),
     Variable("CKPT_ORDER", "--order", "what newest means: mtime (which follows a rollback) or step; default: mtime, unless the times look copied or wrong", parsers.one_of("mtime", "step")),
     Variable("CKPT_RESUME_FROM", "--resume-from", "where to start: tracker (the checkpoint that the framework's own tracker names), mtime or step", parsers.one_of("tracker", "mtime", "step")),
     Variable("CKPT_PREFER", "--prefer", "checkpoints of this kind go before all others, such as periodic before a newer dying-gasp", parsers.kind),

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch
 from dask_cluster import Cluster, alone, without_time
 from places import FIXTURES
 from run_helpers import CLEAN, megatron
-from slurm_cluster import needs
+from scheduled import MIB, Threads, big, flip, mpirun, not_its_own_crash
 
 from ckpt_tools import Level, api, guard
 from ckpt_tools.errors import CannotLook
@@ -31,22 +30,6 @@ from ckpt_tools.reading.engines import Engine
 
 ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
 KEYS = sorted(FIXTURES.glob("formats/mindspore_encrypted/*.key"))
-MiB = 1 << 20
-
-
-class Threads(ThreadPoolExecutor):
-    """An engine whose workers are threads here. ``before`` is called with the files of a unit before it is
-    worked on; what was sent is kept as a pickle.
-    """
-
-    def __init__(self, before: Callable[[Any], object] = lambda _: None) -> None:
-        super().__init__(3)
-        self.before, self.sent = before, list[bytes]()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.sent.append(pickle.dumps(args))
-        self.before(args[1])
-        return super().submit(fn, *args, **kwargs)
 
 
 def asked(
@@ -60,20 +43,6 @@ def asked(
 
 def alike(root: Path, level: Level = Level.CONTENT, **more: Any) -> str:
     return without_time(emit.render(api.verify([str(root)], level, **more)))
-
-
-def big(path: Path, megabytes: int = 64) -> Path:
-    torch.manual_seed(1)
-    torch.save({"step": 3, "model": {f"layer{i}": torch.randn(megabytes, 4096) for i in range(64)}}, path)
-    return path
-
-
-def flip(path: Path, at: int) -> None:
-    with open(path, "r+b") as f:
-        f.seek(at)
-        byte = f.read(1)[0]
-        f.seek(at)
-        f.write(bytes([byte ^ 1]))
 
 
 # ---- the same answer
@@ -129,13 +98,13 @@ def test_a_record_of_many_ranges(tmp_path: Path, megabytes: int, monkeypatch: py
     """
     from safetensors.torch import save_file
 
-    monkeypatch.setattr(work_units, "UNIT", megabytes * MiB)
+    monkeypatch.setattr(work_units, "UNIT", megabytes * MIB)
     torch.save({"epoch": 1, "state_dict": {"w": torch.randn(5000, 4096)}}, tmp_path / "a.pt")
     torch.save({"epoch": 1, "state_dict": {"w": torch.randn(5000, 4096)}}, tmp_path / "b.pt")
-    flip(tmp_path / "b.pt", 70 * MiB)
+    flip(tmp_path / "b.pt", 70 * MIB)
     save_file({"w": torch.randn(1000, 4099)}, tmp_path / "c.safetensors")
     with open(tmp_path / "c.safetensors", "r+b") as f:
-        f.seek(8 * MiB)
+        f.seek(8 * MIB)
         f.write(bytes(8192))
     text = asked(tmp_path)
     assert text == alike(tmp_path) and [c in text for c in ("crc-mismatch", "zero-pages")] == [True, True]
@@ -228,7 +197,7 @@ def once(do: Callable[[], object]) -> Callable[[Any], None]:
 
 
 def ranges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(work_units, "UNIT", MiB)
+    monkeypatch.setattr(work_units, "UNIT", MIB)
     return big(tmp_path / "model.pt", 4)
 
 
@@ -327,12 +296,12 @@ def test_one_file_is_read_by_several_workers_and_every_byte_once(tmp_path: Path)
         (tmp_path / "run").mkdir()
         file = big(tmp_path / "run/model.pt", 48)
         words = ("verify", str(file), "--json", "--quiet", "--no-cache")
-        here, there = alone(*words, cache=str(tmp_path)), cluster.run(*words, unit=8 * MiB)
+        here, there = alone(*words, cache=str(tmp_path)), cluster.run(*words, unit=8 * MIB)
         assert (there[0], without_time(there[1])) == (here[0], without_time(here[1]))
         shares = [sum(n for _, _, n in reads) for reads in cluster.reads().values()]
         size = file.stat().st_size
         # the rest is structure
-        assert len(shares) == 2 and min(shares) > size // 4 and sum(shares) <= size < sum(shares) + MiB
+        assert len(shares) == 2 and min(shares) > size // 4 and sum(shares) <= size < sum(shares) + MIB
     finally:
         cluster.close()
 
@@ -342,10 +311,10 @@ def test_a_worker_killed_in_the_middle_is_replaced_by_the_others(tmp_path: Path)
     try:
         (tmp_path / "run").mkdir()
         file = big(tmp_path / "run/model.pt", 48)
-        flip(file, 20 * MiB)
+        flip(file, 20 * MIB)
         words = ("verify", str(file), "--json", "--quiet", "--no-cache")
         here = alone(*words, cache=str(tmp_path))
-        process = cluster.begin(*words, unit=8 * MiB)
+        process = cluster.begin(*words, unit=8 * MIB)
         cluster.until(lambda: all(len(r) > 3 for r in cluster.reads().values()) and len(cluster.reads()) == 2)
         victim = cluster.workers[0]
         victim.send_signal(signal.SIGKILL)
@@ -358,7 +327,7 @@ def test_a_worker_killed_in_the_middle_is_replaced_by_the_others(tmp_path: Path)
         assert '"crc-mismatch"' in out
         # it had begun what the other then read from the start: only the answer counts it once
         assert (
-            sum(n for r in reads.values() for _, _, n in r) > json.loads(out)["summary"]["bytes_read"] - MiB
+            sum(n for r in reads.values() for _, _, n in r) > json.loads(out)["summary"]["bytes_read"] - MIB
         )
     finally:
         cluster.close()
@@ -406,7 +375,7 @@ def test_a_scheduler_that_goes_away_is_exit_5(tmp_path: Path) -> None:
         (tmp_path / "run").mkdir()
         big(tmp_path / "run/model.pt", 48)
         words = ("verify", str(tmp_path / "run"), "--json", "--no-cache")
-        process = cluster.begin(*words, unit=8 * MiB)
+        process = cluster.begin(*words, unit=8 * MIB)
         cluster.until(lambda: len(cluster.reads()) == 2)
         cluster.scheduler.kill()
         out, err = process.communicate(timeout=1000)
@@ -431,20 +400,6 @@ def test_without_workers_it_does_not_wait_for_ever(tmp_path: Path) -> None:
 # ---- MPI
 
 
-def not_its_own_crash(line: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """What the ranks answered. Open MPI 4.1.4 with PMIx 4.2.2, Debian 12's, at times dies of SIGSEGV in
-    PMIx_server_finalize when all ranks have ended: then nobody knows their exit code, and they are asked
-    again. A rank that dies of a signal is 128 + its number, so it is never taken for mpirun.
-    """
-    words = []
-    for _ in range(5):
-        done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=1000)
-        if done.returncode >= 0:
-            return done
-        words.append(f"mpirun ended by signal {-done.returncode}:\n{done.stderr}")
-    pytest.fail("\n".join(words), pytrace=False)
-
-
 def test_mpirun_is_asked_again_where_it_crashed_itself_and_not_where_a_rank_did(tmp_path: Path) -> None:
     def tried(end: str) -> int:
         (tmp_path / "tried").write_text("")
@@ -456,32 +411,6 @@ def test_mpirun_is_asked_again_where_it_crashed_itself_and_not_where_a_rank_did(
     assert tried("exit 139") == 139
     with pytest.raises(pytest.fail.Exception, match=r"(?s)(ended by signal 6:\nwords.*){5}"):
         not_its_own_crash(["sh", "-c", "echo words >&2; kill -ABRT $$"], dict(os.environ))
-
-
-def mpirun(*words: str, tmp: Path, ranks: int = 3) -> subprocess.CompletedProcess[str]:
-    needs("mpirun")
-    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    env = {
-        **CLEAN,
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(FIXTURES.parent),
-        "CKPT_CACHE_DIR": str(tmp),
-        "OMP_NUM_THREADS": "1",
-    }
-    line = [
-        "mpirun",
-        *as_root,
-        "--oversubscribe",
-        "-n",
-        str(ranks),
-        sys.executable,
-        "-m",
-        "mpi4py.futures",
-        "-m",
-        "ckpt_tools",
-        *words,
-    ]
-    return not_its_own_crash([*line, "--scheduler", "mpi"], env)
 
 
 def test_mpi_gives_the_same_bytes(tmp_path: Path) -> None:

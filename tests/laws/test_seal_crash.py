@@ -215,7 +215,7 @@ def test_what_changes_while_it_is_sealed_is_in_use(
     how: Callable[[Path], object], moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = one(tmp_path / "run")
-    path, real, asked = next(root.rglob("*.pt")), sealed_files._identities, list[object]()
+    path, real, asked = next(root.rglob("*.pt")), sealed_files.identities, list[object]()
 
     def harmed(paths: Sequence[str], *, again: bool = False) -> object:
         if moment and asked:
@@ -226,7 +226,7 @@ def test_what_changes_while_it_is_sealed_is_in_use(
         asked.append(found)
         return found
 
-    monkeypatch.setattr(sealed_files, "_identities", harmed)
+    monkeypatch.setattr(sealed_files, "identities", harmed)
     done = guard.seal(root / "iter_0000010")
     assert len(asked) == 2 and [x.state for x in done.checkpoints] == ["in-use"]
     assert not seal_of(root).exists()

@@ -1,0 +1,121 @@
+"""What is to be sealed, read by the workers of an engine: verified and digested there, sworn to here."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ckpt_tools.cache.codec import unpack
+from ckpt_tools.guard.targets import Target
+from ckpt_tools.inspection.digest_pass import DigestPass, Seen
+from ckpt_tools.model.plain import decode, encode
+from ckpt_tools.model.seal import SealedFile
+from ckpt_tools.reading.engines import Engine
+from ckpt_tools.reading.reader import Reader
+from ckpt_tools.reading.remote_report import other, seen_from_here, unseen
+from ckpt_tools.reading.request import Request
+from ckpt_tools.reading.scheduler import AHEAD, Scheduler
+from ckpt_tools.reading import work_units
+from ckpt_tools.storage import Identity, opened
+
+Outcome = Seen | OSError
+"""What the pass saw, or why nobody could look."""
+_FILES = 10_000
+"""Files of which the digests are waited for at once."""
+
+
+class Digesting(Scheduler[Outcome]):
+    """Has files read as ``reading`` says. ``names`` are those that the seals have for them, ``before`` is
+    what they were when none of them had been handed out.
+
+    A worker that sees anything else under a name has seen nothing: what it digested is not what is sealed.
+    """
+
+    by_ctime = True
+
+    def __init__(
+        self,
+        engine: Engine,
+        reader: Reader,
+        reading: DigestPass,
+        names: Mapping[str, str],
+        before: Mapping[str, Identity | None],
+    ) -> None:
+        super().__init__(engine, reader)
+        self._reading, self._names, self._before = reading, names, before
+
+    def sent(self, request: Request) -> tuple[Any, ...] | None:
+        """What a worker needs to digest a file. One of whose tensors or other digests are wanted is not cut:
+        these are of the whole.
+        """
+        how = self._reading
+        is_whole = how.tensors or how.also or how.algorithm != "xxh3"
+        if not is_whole and self.is_large(request):
+            return None
+        claims = tuple(map(encode, request.claims))
+        wanted = self._names[request.path], how.algorithm, how.also, how.tensors
+        return "seal", request.path, request.expect, how.require, claims, wanted
+
+    def steps(self, request: Request) -> Generator[Any, Any, Seen]:
+        """The same pass, begun here."""
+        name = self._names[request.path]
+        return self._reading.steps(request.path, name, request.expect, request.claims)
+
+    def ended(self, made: Seen, opened_ns: int, *, changed: bool) -> Outcome:  # noqa: ARG002 - nothing is kept
+        """What the pass saw."""
+        if changed:
+            return OSError(errno.ESTALE, "size or modification time changed while the file was read")
+        return made
+
+    def failed(self, error: OSError) -> Outcome:
+        """Nobody can look at the file."""
+        return error
+
+    def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Outcome | None:  # noqa: ARG002 - nothing is kept
+        """What a worker saw, if it is the file that is here."""
+        packed, can_be_sent, file, identity, wrong, read = answer
+        if wrong is not None:
+            return _seen_by_nobody(request, host, wrong)
+        made = None if packed is None else unpack(request.path, packed)
+        if not can_be_sent or (packed is not None and made is None):
+            return None
+        if made is not None:
+            here = seen_from_here(request, host, made[0], identity)
+            if here is None:
+                return None
+            if here[0] is not made[0]:
+                return Seen(here[0], None)
+        self.count(request, read)
+        before = self._before.get(request.path)
+        if before is None or identity is None or tuple(identity[:3]) != before[:3]:
+            return OSError(0, other(host))  # that it was changed is seen when all are looked at again
+        sealed = None if file is None else SealedFile(*decode(file))
+        return Seen(None if made is None else made[0], sealed, before)
+
+    def unknown(self, request: Request, why: str) -> Outcome:  # noqa: ARG002 - whoever asks knows it
+        """Nobody lived to say what is in the file."""
+        return OSError(0, why)
+
+
+def _seen_by_nobody(request: Request, host: str, wrong: Sequence[Any]) -> OSError | None:
+    """A worker could not read; None where nobody can, which is said as it is seen from here."""
+    try:
+        opened(request.path).close()
+    except OSError:
+        return None
+    return OSError(0, unseen(wrong[1], host))
+
+
+def batches(targets: Iterable[Target], sizes: Mapping[str, int], width: int) -> Iterator[list[Target]]:
+    """Targets that are read together: enough for so many workers, and no more than is well kept at once."""
+    some, files, size = list[Target](), 0, 0
+    for target in targets:
+        some.append(target)
+        files += len(target.files)
+        size += sum(sizes.get(path, 0) for path in target.files)
+        if files >= _FILES or size >= 4 * AHEAD * work_units.UNIT * max(2, width):
+            yield some
+            some, files, size = [], 0, 0
+    if some:
+        yield some
