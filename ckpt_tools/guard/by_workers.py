@@ -11,12 +11,12 @@ from ckpt_tools.guard.targets import Target
 from ckpt_tools.inspection.digest_pass import DigestPass, Seen
 from ckpt_tools.model.plain import decode, encode
 from ckpt_tools.model.seal import SealedFile
+from ckpt_tools.reading import work_units
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.reader import Reader
 from ckpt_tools.reading.remote_report import other, seen_from_here, unseen
 from ckpt_tools.reading.request import Request
 from ckpt_tools.reading.scheduler import AHEAD, Scheduler
-from ckpt_tools.reading import work_units
 from ckpt_tools.storage import Identity, opened
 
 Outcome = Seen | OSError
