@@ -18,7 +18,7 @@ from ckpt_tools.guard.sealed_files import digest_pass, sealed_files, state_of
 from ckpt_tools.guard.targets import described, files_of
 from ckpt_tools.guard.writing import opened_home, put, tidy
 from ckpt_tools.inspection.digest_pass import DigestPass, Seen
-from ckpt_tools.inspection.seals import Known
+from ckpt_tools.inspection.seals import Known, replaces
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile, SealedOne
@@ -106,17 +106,30 @@ def merged(root: str, options: SealOptions) -> Iterator[SealedOne]:
     for known in seals.known:
         if known.seal.fragment is not None:
             by_home.setdefault(known.base, []).append(known)
-    for home, fragments in sorted(by_home.items()):
-        yield _merged(home, fragments, seals.findings, options)
+    for home, found in sorted(by_home.items()):
+        fragments = sorted(found, key=lambda k: k.path)
+        seal = f"{os.path.dirname(os.path.dirname(fragments[0].path))}/{names.NAME}"
+        done = SealedOne(home, seal, "merged", f"{len(fragments)} ranks")
+        if not options.dry_run:
+            for directory in (os.path.dirname(seal), os.path.dirname(fragments[0].path)):
+                tidy(directory)
+        if whole := next((k.seal for k in seals.at(seal) if replaces(k, fragments)), None):
+            done = replace(done, files=len(whole.files), size=sum(f.size for f in whole.files))
+            if not options.dry_run:  # what somebody has left who died while he merged
+                _remove(seal, fragments)
+            yield done
+            continue
+        yield _merged(done, fragments, seals.findings, options)
+
+
+def _remove(seal: str, fragments: Sequence[Known]) -> None:
+    remove_fragments(os.path.dirname(seal), [os.path.basename(k.path) for k in fragments])
 
 
 def _merged(
-    home: str, fragments: Sequence[Known], findings: dict[str, list[Finding]], options: SealOptions
+    done: SealedOne, fragments: Sequence[Known], findings: dict[str, list[Finding]], options: SealOptions
 ) -> SealedOne:
-    fragments = sorted(fragments, key=lambda k: k.path)
     first = fragments[0]
-    seal = f"{os.path.dirname(os.path.dirname(first.path))}/{names.NAME}"
-    done = SealedOne(home, seal, "merged", f"{len(fragments)} ranks")
     wrong = [replace(f, path=k.path) for k in fragments for f in findings.get(k.path, ())]
     algorithms = {k.seal.algorithm for k in fragments}
     if len(algorithms) > 1:
@@ -135,8 +148,8 @@ def _merged(
     if options.dry_run:
         return done
     made = Seal(__version__, first.seal.checkpoint, algorithms.pop(), tuple(files[n] for n in sorted(files)))
-    put(seal, document.text(made), away=options.read.seal_dir is not None)
-    remove_fragments(os.path.dirname(seal), [os.path.basename(k.path) for k in fragments])
+    put(done.seal, document.text(made), away=options.read.seal_dir is not None)
+    _remove(done.seal, fragments)
     return done
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Claim, Damage
 from ckpt_tools.formats.seals.document import misplaced
-from ckpt_tools.formats.seals.names import of_one_file
+from ckpt_tools.formats.seals.names import NAME, of_one_file
 from ckpt_tools.formats.seals.seal import compare, read, whole_of
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
@@ -190,7 +190,7 @@ class Seals:
     def _count_fragments(self, found: Sequence[Known]) -> None:
         """Say which ranks' fragments are missing."""
         fragments = {k.seal.fragment.rank: k for k in found if k.seal.fragment}
-        if not fragments:
+        if not fragments or any(replaces(k, list(fragments.values())) for k in found):
             return
         sizes = {k.seal.fragment.world_size for k in fragments.values() if k.seal.fragment}
         size = max(sizes)
@@ -249,6 +249,16 @@ class Seals:
         except OSError as e:
             self.unseen[path] = e.strerror or str(e)
             return True
+
+
+def replaces(one: Known, fragments: Sequence[Known]) -> bool:
+    """Whether a seal says all that these fragments say: they are what is left of those that became it, by
+    somebody who died before he had removed them all.
+    """
+    if one.seal.fragment is not None or os.path.basename(one.path) != NAME:
+        return False
+    said = {f.path: (f.size, f.chunks) for f in one.seal.files}
+    return all(said.get(f.path) == (f.size, f.chunks) for k in fragments for f in k.seal.files)
 
 
 _MOST = 1 << 20

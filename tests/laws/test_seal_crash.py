@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from injected import Fault, Victim, words_of
+from kill_points import Commands, Traced, files_of
 from run_helpers import CKPT, CLEAN, megatron
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.cli.seal import exit_code
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats.seals.names import FRAGMENTS, NAME
+from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, aside
 from ckpt_tools.guard import sealed_files
 from ckpt_tools.model.answers import Verification
-
-WRITES = (
-    "openat",
-    "write",
-    "fsync",
-    "rename",
-    "renameat",
-    "renameat2",
-    "unlink",
-    "unlinkat",
-    "mkdirat",
-    "mkdir",
-)
 
 
 def one(root: Path) -> Path:
@@ -61,73 +48,208 @@ def age(root: Path, name: str = "*.tmp") -> list[Path]:
     return left
 
 
-@pytest.mark.parametrize("words", [[], ["--again", "--digest", "sha256"]], ids=["first", "again"])
-def test_killed_at_any_call_that_writes(words: list[str], tmp_path: Path) -> None:
-    root = one(tmp_path / "run")
-    if words:
-        guard.seal(root)
-    kept = tmp_path / "kept"
-    shutil.copytree(root, kept)
-    old = seal_of(root).read_bytes() if words else None
-    calls = traced(root, words, tmp_path / "trace")
-    assert {"write", "fsync"} <= set(calls)
-    for call, places in calls.items():
-        kills = 0
-        for nth in sorted(places):
-            shutil.rmtree(root)
-            shutil.copytree(kept, root)
-            kills += killed(root, words, call, nth)
-            assert_old_or_new(root, old)
-            left = age(root)
-            guard.seal(root)
-            assert "seal-broken" not in codes(verify(root)) and seal_of(root).exists()
-            assert not any(path.exists() for path in left)
-        assert kills, f"nothing was killed at {call}"
+RANK = (
+    "from ckpt_tools import guard; home, rank, *files = words\n"
+    "done = guard.seal(home, rank=int(rank), world_size=2, files=files)\n"
+    "assert done.count('sealed') == 1, done"
+)
+"""What one rank does; it is no command."""
 
 
-# A compiled module that the first of them writes would be a write that the others do not make.
-ENVIRONMENT = CLEAN | {"PYTHONDONTWRITEBYTECODE": "1"}
+@dataclass(frozen=True)
+class Way:
+    """A way to seal one tree: what is done ``before``, and the words of what is killed."""
+
+    name: str
+    words: Callable[[Path], list[str]]
+    before: Callable[[Path], object] = lambda _: None
+
+    @classmethod
+    def of_rank(cls, name: str, rank: int, before: Callable[[Path], object] = lambda _: None) -> Way:
+        """One rank's fragment."""
+        return cls(
+            name, lambda top: ["-c", RANK, str(home_of(top)), str(rank), *files_of_rank(top, rank)], before
+        )
 
 
-def traced(root: Path, words: list[str], out: Path) -> dict[str, set[int]]:
-    """The calls on what has to do with seals, by what they are called: the how-manieth of that name each is in
-    its thread, which is how strace counts.
-    """
-    trial = out.with_suffix(".run")
-    shutil.copytree(root, trial)
-    line = ["strace", "-f", "-qq", "-y", "-o", str(out), "-e", f"trace={','.join(WRITES)}"]
-    subprocess.run(
-        [*line, *CKPT, "seal", str(trial), *words], env=ENVIRONMENT, check=True, capture_output=True
+def home_of(top: Path) -> Path:
+    return top / "run/iter_0000010"
+
+
+def away_of(top: Path) -> Path:
+    return top / "away"
+
+
+def files_of_rank(top: Path, rank: int) -> list[str]:
+    """Half of the files, by their names."""
+    home = home_of(top)
+    names = sorted(
+        str(p.relative_to(home)) for p in home.rglob("*") if p.is_file() and "ckpt-seal" not in str(p)
     )
-    made, found = Counter[tuple[str, str]](), dict[str, set[int]]()
-    for row in out.read_text().splitlines():
-        thread, text = row.split(None, 1)
-        call = text.partition("(")[0]
-        if "resumed>" in text or call not in WRITES:
-            continue
-        made[thread, call] += 1
-        if "ckpt-seal" in text or (str(trial) in text and call == "fsync"):
-            found.setdefault(call, set()).add(made[thread, call])
-    return found
+    return names[rank::2]
 
 
-def killed(root: Path, words: list[str], call: str, nth: int) -> bool:
-    """The command, killed as it makes a call for the n-th time; whether it was."""
-    line = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={call}:signal=KILL:when={nth}"]
-    done = subprocess.run([*line, *CKPT, "seal", str(root), *words], env=ENVIRONMENT, capture_output=True)
-    return done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+def by_ranks(top: Path) -> None:
+    for rank in range(2):
+        guard.seal(home_of(top), rank=rank, world_size=2, files=files_of_rank(top, rank))
 
 
-def assert_old_or_new(root: Path, old: bytes | None) -> None:
-    seal = seal_of(root)
-    if seal.exists() and seal.read_bytes() != old:
-        assert json.loads(seal.read_bytes())["files"]
-    said = codes(verify(root))
-    assert not said & {"seal-broken", "seal-extra", "seal-mismatch", "unfinished-save"}, said
-    assert [c.step for c in scan(root).checkpoints] == [10]
-    made = plan(root)
-    assert made.checkpoint and made.checkpoint.step == 10
-    assert "another-writer" not in {f.code for f in made.warnings}
+def stale(top: Path) -> None:
+    """A seal, and beside it what somebody left who died while it was written."""
+    guard.seal(home_of(top))
+    left = home_of(top) / aside(NAME)
+    left.write_bytes(b"{")
+    os.utime(left, (1, 1))
+
+
+WAYS = [
+    Way("first", lambda top: ["seal", str(top / "run")]),
+    Way(
+        "again",
+        lambda top: ["seal", str(top / "run"), "--again", "--digest", "sha256"],
+        lambda top: guard.seal(top / "run"),
+    ),
+    Way("over what a dead one left", lambda top: ["seal", str(top / "run"), "--again", "--tensors"], stale),
+    Way("merge", lambda top: ["seal", str(home_of(top)), "--merge"], by_ranks),
+    Way("again over fragments", lambda top: ["seal", str(top / "run"), "--again"], by_ranks),
+    Way.of_rank("the first rank", 0),
+    Way.of_rank(
+        "the second rank",
+        1,
+        lambda top: guard.seal(home_of(top), rank=0, world_size=2, files=files_of_rank(top, 0)),
+    ),
+    Way("away", lambda top: ["seal", str(top / "run"), "--seal-dir", str(away_of(top))]),
+    Way(
+        "away again",
+        lambda top: [
+            "seal",
+            str(top / "run"),
+            "--seal-dir",
+            str(away_of(top)),
+            "--again",
+            "--digest",
+            "sha256",
+        ],
+        lambda top: guard.seal(top / "run", seal_dir=str(away_of(top))),
+    ),
+]
+
+
+class Place:
+    """A tree that is put back as it was before each kill, and what holds after one."""
+
+    def __init__(self, top: Path, way: Way) -> None:
+        self.top, self.way, self.kept = top / "top", way, top / "kept"
+        one(self.top / "run")
+        away_of(self.top).mkdir()
+        way.before(self.top)
+        shutil.copytree(self.top, self.kept)
+        self.words = way.words(self.top)
+        self.old = self.seals()
+        self.partial = {"seal-incomplete"} if "rank" in way.name else set[str]()
+        self._judged: set[frozenset[tuple[str, str]]] = set()
+
+    def seals(self) -> dict[str, bytes]:
+        """Every seal and fragment, without what is aside."""
+        found = (
+            p for p in self.top.rglob("*") if p.is_file() and "ckpt-seal" in str(p.relative_to(self.top))
+        )
+        return {
+            str(p.relative_to(self.top)): p.read_bytes() for p in sorted(found) if not p.name.endswith(".tmp")
+        }
+
+    def reset(self) -> None:
+        """As it was, with new copies: a killed process may have left its hand on the old ones."""
+        shutil.rmtree(self.top)
+        shutil.copytree(self.kept, self.top)
+
+    def judge(self, new: dict[str, bytes], again: Callable[[], int]) -> None:
+        """Each seal is the old one or the new one, whole; nothing else changed; and done ``again`` it ends as
+        it would have. What was judged once is not judged again.
+        """
+        state = frozenset(files_of(self.top).items())
+        if state in self._judged:
+            return
+        self._judged.add(state)
+        for name, data in self.seals().items():
+            assert data in (self.old.get(name), new.get(name)), name
+        gone = self.old.keys() - self.seals().keys()
+        assert not gone - (self.old.keys() - new.keys()), gone
+        if gone:  # the fragments go once the one seal of all is there
+            assert new.items() <= self.seals().items()
+        assert_nothing_else(self.kept, self.top)
+        more = {"seal_dir": str(away_of(self.top))} if "away" in self.way.name else {}
+        said = codes(verify(self.top / "run", **more))
+        assert (
+            not said
+            & {
+                "seal-broken",
+                "seal-extra",
+                "seal-mismatch",
+                "seal-missing",
+                "seal-incomplete",
+                "unfinished-save",
+            }
+            - self.partial
+        ), said
+        assert [c.step for c in scan(self.top / "run").checkpoints] == [10]
+        made = plan(self.top / "run")
+        assert made.checkpoint and made.checkpoint.step == 10
+        assert "another-writer" not in {f.code for f in made.warnings}
+        left = age(self.top)
+        assert again() in ((0, 3) if self.way.name == "merge" else (0,))  # 3: there is nothing left to merge
+        assert self.seals() == new
+        assert not any(path.exists() for path in left)
+
+
+def assert_nothing_else(kept: Path, top: Path) -> None:
+    """No byte of a checkpoint is another one."""
+
+    def own(root: Path) -> dict[str, str]:
+        return {name: text for name, text in files_of(root).items() if "ckpt-seal" not in name}
+
+    assert own(top) == own(kept)
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[Commands]:
+    made = Commands()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_killed_at_any_call_that_changes_something(way: Way, commands: Commands, tmp_path: Path) -> None:
+    place = Place(tmp_path, way)
+    whole = commands.run(place.words, place.top)
+    assert whole.code == 0 and len(whole.calls) > 3, whole
+    assert {"open", "write", "fsync", "rename"} <= {call.split()[0] for call in whole.calls}
+    new = place.seals()
+    assert new != place.old
+    for nth in range(1, len(whole.calls) + 1):
+        place.reset()
+        assert commands.run(place.words, place.top, nth).code == -signal.SIGKILL, whole.calls[nth - 1]
+        place.judge(new, lambda: commands.run(place.words, place.top).code)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_killed_at_any_call(way: Way, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """Of any kind, also those that only look."""
+    place, new, nth = Place(tmp_path, way), dict[str, bytes](), 0
+    with Traced() as traced:
+        assert traced.run(place.words, 0) == 0
+        new = place.seals()
+        assert new != place.old
+        code = -signal.SIGKILL
+        while code:
+            nth += 1
+            place.reset()
+            code = traced.run(place.words, nth)
+            assert code in (0, -signal.SIGKILL)
+            place.judge(new, lambda: traced.run(place.words, 0))
+    record_property("kill points", nth - 1)
+    assert nth > 100
 
 
 # ---- what cannot be read

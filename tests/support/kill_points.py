@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from places import ROOT, SUPPORT
 from run_helpers import CLEAN
+from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,45 @@ class Commands:
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
+
+
+class Traced:
+    """The same, with strace: killed at the n-th system call of any kind, of any of its threads."""
+
+    def __init__(self) -> None:
+        line = [sys.executable, str(SUPPORT / "kill_points_child.py"), "wait"]
+        env = {**CLEAN, "LD_PRELOAD": shim(), "PYTHONPATH": str(ROOT), "CKPT_NO_CACHE": "1", "CKPT_JOBS": "1"}
+        self.process = subprocess.Popen(
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def run(self, words: Sequence[str], nth: int) -> int:
+        """How a command ended (negative: by that signal): one thread of it, or the only one, was killed as it
+        made its n-th call; with 0 none is.
+        """
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(list(words)) + "\n")
+        self.process.stdin.flush()
+        pid = int(self.process.stdout.readline())  # a copy, stopped
+        inject = [] if not nth else ["-e", f"inject=all:signal=KILL:when={nth}"]
+        line = ["strace", "-f", "-o", "/dev/null", *inject, "-p", str(pid)]
+        tracer = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+        assert tracer.stderr
+        said = tracer.stderr.readline()
+        assert "attached" in said, said
+        os.kill(pid, signal.SIGCONT)
+        code = int(self.process.stdout.readline())
+        tracer.communicate()
+        return code
 
 
 def files_of(root: Path, *, state: bool = True) -> dict[str, str]:

@@ -8,6 +8,7 @@ import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 import tempfile
 from typing import Any, NoReturn
@@ -16,12 +17,14 @@ WARM = (
     "api",
     "cli.quarantine",
     "cli.repair",
+    "cli.seal",
     "cli.stage",
     "cli.undo",
     "crosscheck.verification",
     "formats.torch.torch_zip",
     "guard.quarantine",
     "guard.repair",
+    "guard.sealing",
     "job.staged_start",
     "output.changes",
     "output.staging",
@@ -60,16 +63,24 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def become(shim: ctypes.CDLL, asked: dict[str, Any], out: int, err: int, log: int) -> NoReturn:
+def run(words: list[str]) -> int:
+    """A command, or with ``-c`` Python: what only the API does."""
     from ckpt_tools.cli import execute
 
+    if words[0] != "-c":
+        return execute(words)
+    exec(words[1], {"words": words[2:]})
+    return 0
+
+
+def become(shim: ctypes.CDLL, asked: dict[str, Any], out: int, err: int, log: int) -> NoReturn:
     os.dup2(out, 1)
     os.dup2(err, 2)
     sys.argv = ["ckpt", *asked["words"]]
     shim.kill_points_set(os.fsencode(asked["directory"]), asked["nth"], asked["errno"], log)
     code = 70
     try:
-        code = execute(asked["words"])
+        code = run(asked["words"])
     finally:
         shim.kill_points_set(b"", 0, 0, -1)
         sys.stdout.flush()
@@ -77,5 +88,31 @@ def become(shim: ctypes.CDLL, asked: dict[str, Any], out: int, err: int, log: in
         os._exit(code)
 
 
+def wait_for_a_tracer() -> None:
+    """The same for a tracer: each copy stops before it begins; its number out, then how it ended."""
+    for name in WARM:
+        importlib.import_module(f"ckpt_tools.{name}")
+    for line in sys.stdin:
+        pid = os.fork()
+        if not pid:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.dup2(nowhere, 2)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            code = 70
+            try:
+                code = run(json.loads(line))
+            finally:
+                os._exit(code)
+        os.waitpid(pid, os.WUNTRACED)
+        sys.stdout.write(f"{pid}\n")
+        sys.stdout.flush()
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
+        sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["wait"]:
+        wait_for_a_tracer()
+    else:
+        main()
