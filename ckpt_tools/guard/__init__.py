@@ -64,8 +64,7 @@ def seal(
     waits for the seal that is being written, 5 minutes at most.
 
     Raises UsageError for digests that are not known or need a package that is not installed, and CannotLook
-    when a path cannot be listed or a seal cannot be written, and when
-    the engine is gone.
+    when a path cannot be listed or a seal cannot be written, and when the engine is gone.
     """
     from ckpt_tools.guard.options import SealOptions
     from ckpt_tools.guard.sealing import seal_below
