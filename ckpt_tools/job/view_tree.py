@@ -114,9 +114,8 @@ class Tree:
         own = self._of_rank.get((part.piece, rank), [])
         # even where it is broken: several are copies, of which the rank keeps the one in its own directory
         if own:
-            return self.name_of(
-                min(own, key=lambda p: (dict(p.coords).get("node", rank) != rank, p is not part))
-            )
+            nearest = min(own, key=lambda p: (dict(p.coords).get("node", rank) != rank, p is not part))
+            return self._at_home(nearest, rank) or self.name_of(nearest)
         if base := self.base_of(part, rank):
             return base + self.name_of(part).partition("/")[2]
         if name := named_for(self.layout.piece(part.piece), part, rank, self._coords.get(rank)):
@@ -126,6 +125,12 @@ class Tree:
             " cannot have one",
             "start without --view",
         )
+
+    def _at_home(self, part: Part, rank: int) -> str | None:
+        """What a rank calls its file where it looks for it, though another rank keeps the only copy."""
+        if not self.layout.kept_by_ranks:
+            return None
+        return named_for(self.layout.piece(part.piece), part, rank, {"node": rank})
 
     # ---- filling it
 

@@ -62,6 +62,7 @@ LAYOUT = Layout(
     tracker="dlrover_latest.txt",
     read_tracker=read_number,
     always_tracked=False,
+    own_files=True,  # FullCheckpointEngine._gen_restore_checkpoint_path: rank_0.pt, or the rank's own
     reference=(
         "dlrover/python/elastic_agent/torch/ckpt_saver.py commit_checkpoint; "
         "dlrover/trainer/torch/flash_checkpoint"

@@ -67,6 +67,7 @@ LAYOUT = Layout(
         Piece("callable", "model", "{name}.ckpt", CKPT, step_from="content", weak=True),
     ),
     resume=_resume,
+    own_files=False,  # MindFormers looks into the directories of all ranks for the last step that all have
     steps=steps,
     place=place,
     check=check,

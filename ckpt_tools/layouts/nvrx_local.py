@@ -46,6 +46,8 @@ LAYOUT = Layout(
     title="NVIDIA resiliency extension, local",
     pieces=tuple(_pieces()),
     resume=_resume,
+    own_files=True,  # LocalCheckpointManager lists and opens the directory of its rank alone
+    kept_by_ranks=True,
     reference="nvidia-resiliency-ext checkpointing/local/ckpt_managers/local_manager.py",
     limits=(
         (

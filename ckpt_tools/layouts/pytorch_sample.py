@@ -76,6 +76,7 @@ LAYOUT = Layout(
         ),
     ),
     resume=_resume,
+    own_files=True,  # main.py: torch.load(args.resume), and nothing else
     steps=_steps,
     check=_check,
     epoch_base=1,  # main.py saves 'epoch': epoch + 1, so the number counts finished epochs

@@ -51,7 +51,28 @@ def test_copies_are_planned_as_the_store_is(
         assert here & others == (set() if own else others)
 
 
+def test_the_only_copy_lies_where_its_rank_looks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVRx's manager lists the directory of its rank alone: with nothing there a job without replication starts
+    from nothing.
+    """
+    case = next(c for c in CASES if c.parent.parent.name == "nvrx-local")
+    shutil.move(materialise(case, tmp_path), tmp_path / "nvrx")
+    (tmp_path / "nvrx/session/1/iter_0000020_1_local.pt").unlink()
+    monkeypatch.chdir(tmp_path)
+    copied = stage("local://nvrx", Selection(), Copies(str(tmp_path / "ssd")), SILENT)
+    assert copied is not None
+    (path,) = Path(copied.staged.directory).rglob("iter_0000020_1_local.pt")
+    assert path.parent.name == "1"
+    here = Staging.of(copied.body["stage"]).of_ranks([1])
+    assert [w.name.split("/")[-2:] for w in here] == [
+        ["0", "iter_0000020_0_local.pt"],
+        ["1", "iter_0000020_1_local.pt"],
+    ]
+
+
 def test_layouts_whose_ranks_open_their_own_files_alone() -> None:
     """Each by its framework's source: with one too many a rank lacks what it looks for."""
     own = {layout.name for layout in BUILT_IN if layout.own_files}
-    assert own == {"megatron", "nanochat", "rank-files", "verl"}
+    assert own == {"dlrover", "megatron", "nanochat", "nvrx-local", "pytorch-sample", "rank-files", "verl"}

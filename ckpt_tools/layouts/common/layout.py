@@ -177,7 +177,8 @@ class Layout:
     file beside it) of those that hold none where that file is there. ``rank_directories``: directories of its
     files that are called alike but for a number, from 0 without a gap, hold those of one rank each.
     ``own_files``: a rank asks for no file that only other ranks load, but for those of rank 0; else every
-    node needs all of them.
+    node needs all of them. ``kept_by_ranks``: what names call a node is the rank that keeps the file, which
+    looks for its own in no other directory.
     """
 
     name: str
@@ -224,6 +225,7 @@ class Layout:
     unneeded: tuple[tuple[str, str], ...] = ()
     rank_directories: bool = False
     own_files: bool = False
+    kept_by_ranks: bool = False
     traces: tuple[re.Pattern[str], ...] = ()
 
     __eq__ = object.__eq__  # as of pieces

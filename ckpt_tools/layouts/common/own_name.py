@@ -15,6 +15,9 @@ from ckpt_tools.layouts.common.templates import COORDS, FIELD, compile_template
 from ckpt_tools.model.part import Part
 
 
+_PLACES = frozenset((*COORDS, "node"))
+
+
 def named_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | None = None) -> str | None:
     """The end of the path (as many components as the template has) that ``piece`` gives to ``rank``,
     made from that of ``part``; None when no rank is in it.
@@ -22,7 +25,7 @@ def named_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | N
     ``coords`` are those of that rank where they are known: ranks that hold the same state usually share them.
     """
     below = part.path.split("/")[-piece.depth - 1 :]
-    wanted = {**{a: n for a, n in (coords or {}).items() if a in COORDS}, "rank": rank}
+    wanted = {**{a: n for a, n in (coords or {}).items() if a in _PLACES}, "rank": rank}
     above, _, last = piece.template.rpartition("/")
     directory = _renamed(above, "/".join(below[:-1]), part, wanted)
     file = _renamed(last, below[-1], part, wanted)
