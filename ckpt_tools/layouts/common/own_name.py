@@ -14,7 +14,6 @@ from ckpt_tools.layouts.common.layout import Piece
 from ckpt_tools.layouts.common.templates import COORDS, FIELD, compile_template
 from ckpt_tools.model.part import Part
 
-
 _PLACES = frozenset((*COORDS, "node"))
 
 
