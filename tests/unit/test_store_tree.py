@@ -230,3 +230,32 @@ def test_what_is_late_and_old_is_said(written: bool) -> None:
         assert found in ({None} if written else {f"{store.url}/run/b", f"{store.url}/run/b/1"})
         mounts.refresh(f"{store.url}/run")
         assert again.late(f"{store.url}/run", [], lambda _mtime: False) is None
+
+
+class Compared(str):
+    """A key that counts how often it is compared: those of a pair differ in their first letter alone."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __hash__(self) -> int:
+        return hash(str(self)[1:])
+
+    def __eq__(self, other: object) -> bool:
+        Compared.compared += 1
+        return str(self) == other
+
+
+def test_forgetting_one_of_many_directories_costs_as_much_as_there_are() -> None:
+    """Sets of a hundred thousand directories that are made anew for each of them would take hours."""
+    counts = []
+    for n in (100, 200):
+        tree = Tree(Keys())  # type: ignore[arg-type]
+        names = ["b", *(Compared(f"{top}/{i}") for top in "ab" for i in range(n))]
+        tree._directories = {k: tree_module._Directory({}, {}, whole=True) for k in names}
+        tree._whole = {""}
+        Compared.compared = 0
+        tree._forget("b")
+        assert sorted(tree._directories) == sorted(f"a/{i}" for i in range(n))
+        counts.append(Compared.compared)
+    assert counts[1] <= 2.5 * counts[0]

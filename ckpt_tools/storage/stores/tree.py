@@ -106,8 +106,8 @@ class Tree:
         only = () if key in self._directories else (k for k in self._whole if _below(key, k))
         self._whole = {k for k in self._whole if not _within(k, key)} - set(only)
         covered = {k for k in self._directories if any(_within(k, top) for top in self._whole)}
-        own = {k for k in covered if _within(k, key)}  # also where more was listed than this
-        self._directories = {k: here for k, here in self._directories.items() if k in covered - own}
+        kept = {k for k in covered if not _within(k, key)}  # also where more was listed than this
+        self._directories = {k: here for k, here in self._directories.items() if k in kept}
 
     def list_again(self, key: str) -> None:
         """List all that lies below a key once more, and note in ``late`` what the list before had not."""
