@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from places import FIXTURES
 from stores.asking import Said, as_user, ask
+from stores.behind_proxy import behind_proxy
 from stores.bucket import Bucket
 from stores.faults import (
     Corrupt,
@@ -28,8 +29,7 @@ from stores.faults import (
 )
 from stores.proxy import Fault, Proxy, Rule
 
-from ckpt_tools.storage import retry, stalls
-from ckpt_tools.storage.stores import store
+from ckpt_tools.storage import stalls
 
 TREE = FIXTURES / "layouts/megatron/tp/tree"
 LIST, GET = r"list-type=2", r"/run/.+"
@@ -57,20 +57,10 @@ class Asker:
 
 
 @pytest.fixture
-def asker(
-    s3: Bucket,
-    proxy_of: Callable[[Bucket], Proxy],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Asker]:
+def asker(s3: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path) -> Iterator[Asker]:
     s3.upload(TREE, "run")
-    for module in (retry, store):
-        monkeypatch.setattr(module, "pause", lambda _seconds: None)
-    proxy = proxy_of(s3)
-    bucket = s3.through(proxy.endpoint)
-    with as_user(tmp_path, bucket):
-        monkeypatch.setenv("CKPT_STORE_OPTION", "max_retries=1\ninit_backoff=1ms\nmax_backoff=1ms")
-        yield Asker(bucket, proxy)
+    with behind_proxy(s3, proxy_of, tmp_path) as behind:
+        yield Asker(behind.bucket, behind.proxy)
 
 
 FAULTS: dict[str, Fault] = {

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from places import FIXTURES
 from stores.asking import Said, as_user, ask
+from stores.behind_proxy import behind_proxy
 from stores.bucket import Bucket
 from stores.exchange import Answer, Exchange
 from stores.faults import Corrupt, Cut, Hook, Short, Status, denied, expired_token, too_many, unavailable
 from stores.proxy import Fault, Proxy, Rule
 
-from ckpt_tools.storage import retry
-from ckpt_tools.storage.stores import mounts, store
+from ckpt_tools.storage.stores import mounts
 
 TREE = FIXTURES / "layouts/megatron/tp/tree"
 NEWEST = "iter_0000030"
@@ -86,18 +86,11 @@ def age(bucket: Bucket) -> None:
 
 
 @pytest.fixture
-def asker(
-    gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Asker]:
+def asker(gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path) -> Iterator[Asker]:
     gcs.upload(TREE, "run")
     age(gcs)
-    for module in (retry, store):
-        monkeypatch.setattr(module, "pause", lambda _seconds: None)
-    proxy = proxy_of(gcs)
-    bucket = gcs.through(proxy.endpoint)
-    with as_user(tmp_path, bucket):
-        monkeypatch.setenv("CKPT_STORE_OPTION", "max_retries=1\ninit_backoff=1ms\nmax_backoff=1ms")
-        yield Asker(bucket, proxy, tmp_path / "ssd")
+    with behind_proxy(gcs, proxy_of, tmp_path) as behind:
+        yield Asker(behind.bucket, behind.proxy, tmp_path / "ssd")
 
 
 def right_or_unseen(said: Said) -> bool:

@@ -1,0 +1,39 @@
+"""A user whose store is asked through a proxy, where tests have things go wrong; nothing waits before it asks
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ckpt_tools.storage import retry
+from ckpt_tools.storage.stores import store
+from stores.asking import as_user
+from stores.bucket import Bucket
+from stores.proxy import Proxy
+
+
+@dataclass(frozen=True)
+class Behind:
+    """The bucket as it is asked for through the proxy."""
+
+    bucket: Bucket
+    proxy: Proxy
+
+
+@contextmanager
+def behind_proxy(bucket: Bucket, proxy_of: Callable[[Bucket], Proxy], home: Path) -> Iterator[Behind]:
+    """What is refused is asked for twice at most."""
+    proxy = proxy_of(bucket)
+    through = bucket.through(proxy.endpoint)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (retry, store):
+            patch.setattr(module, "pause", lambda _seconds: None)
+        with as_user(home, through), pytest.MonkeyPatch.context() as options:
+            options.setenv("CKPT_STORE_OPTION", "max_retries=1\ninit_backoff=1ms\nmax_backoff=1ms")
+            yield Behind(through, proxy)
