@@ -45,18 +45,23 @@ class _Directory:
 class Entry:
     """One name in a directory of a store, with what ``os.DirEntry`` answers."""
 
-    __slots__ = ("_stat", "_tree", "name", "path")
+    __slots__ = ("_facts", "_home", "_tree", "name")
 
-    def __init__(self, tree: Tree, path: str, name: str, found: os.stat_result | None) -> None:
-        self._tree, self.path, self.name, self._stat = tree, path, name, found
+    def __init__(self, tree: Tree, home: str, name: str, facts: _Facts | None) -> None:
+        """``facts`` are None of a directory. A million entries are kept: what can be worked out is not."""
+        self._tree, self._home, self.name, self._facts = tree, home, name, facts
+
+    @property
+    def path(self) -> str:
+        return joined(self._home, self.name)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - as of the system
-        if self._stat is None:
-            self._stat = self._tree.stat_directory(self.path)
-        return self._stat
+        if self._facts is None:
+            return self._tree.stat_directory(self.path)
+        return _stat(self.path, self._facts)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        return self._stat is None or modes.S_ISDIR(self._stat.st_mode)
+        return self._facts is None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
         return not self.is_dir()
@@ -314,12 +319,12 @@ class Tree:
                 raise NotADirectoryError(errno.ENOTDIR, "it is an object, not a directory", url)
             raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
         out = [
-            Entry(self, joined(url, name), name, _stat(joined(url, name), facts))
+            Entry(self, url, name, facts)
             for name, facts in here.objects.items()
             # an empty object that stands for a directory, as consoles make them
             if not (name in here.below and facts.size == 0)
         ]
-        out += (Entry(self, joined(url, name), name, None) for name in here.below)
+        out += (Entry(self, url, name, None) for name in here.below)
         return sorted(out, key=lambda e: e.name)
 
     def names(self, key: str) -> list[str]:
