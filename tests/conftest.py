@@ -4,6 +4,7 @@ decisions.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import resource
@@ -78,6 +79,19 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
     marked = {mark.name for mark in getattr(obj, "pytestmark", ()) if isinstance(mark, pytest.Mark)}
     nightly = marked & {"exhaustive", "image"}
     return [] if any(leaves_out(collector.config, mark) for mark in nightly) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is made here, some million objects, stays until the end: looking through it for garbage again and
+    again was half of what collecting costs, and a part of every test.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_report_header() -> str | None:
