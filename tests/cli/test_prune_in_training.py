@@ -5,10 +5,10 @@ always finds the checkpoint that it saved last.
 from __future__ import annotations
 
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
+import warm
 from run_helpers import CLEAN, ckpt
 
 from ckpt_tools.api import plan
@@ -49,7 +49,7 @@ JOB = """
 
 
 def job(root: Path, first: int, last: int, limit: int) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", textwrap.dedent(JOB), str(root), str(first), str(last), str(limit)]
+    words = [warm.python_with_torch(), "-c", textwrap.dedent(JOB), str(root), str(first), str(last), str(limit)]
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN)
 
 

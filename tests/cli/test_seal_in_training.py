@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import warm
 from places import DOCS
 from run_helpers import megatron
 
@@ -35,9 +36,9 @@ def nothing_goes_on() -> Iterator[None]:
         background._worker.cache_clear()
 
 
-def python(code: str, *words: object, **env: str) -> str:
+def python(code: str, *words: object, interpreter: str = sys.executable, **env: str) -> str:
     """What a process prints that runs this."""
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, words)]
+    command = [interpreter, "-c", textwrap.dedent(code), *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | env)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
@@ -226,9 +227,8 @@ def errors(verified: ckpt_tools.Verification) -> set[str]:
 @pytest.mark.parametrize("world", [1, 2])
 def test_what_torch_saves_is_sealed(tmp_path: Path, world: int) -> None:
     """By torch.save, DCP and DCP's asynchronous save: 100 % of every file, and every bit is guarded."""
-    words = [
-        [sys.executable, "-c", textwrap.dedent(SAVES), tmp_path, str(r), str(world)] for r in range(world)
-    ]
+    python_here = warm.python_with_torch()
+    words = [[python_here, "-c", textwrap.dedent(SAVES), tmp_path, str(r), str(world)] for r in range(world)]
     ranks = [subprocess.Popen(w, stderr=subprocess.PIPE, text=True) for w in words]
     said = [rank.communicate()[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * world, said
@@ -258,7 +258,7 @@ def test_the_examples_on_the_page(tmp_path: Path, name: str) -> None:
     (code,) = examples(name)
     (tmp_path / "run").mkdir()
     # in a process of its own: what torch leaves running here would be in the way of other tests
-    python(AROUND_AN_EXAMPLE, code, tmp_path)
+    python(AROUND_AN_EXAMPLE, code, tmp_path, interpreter=warm.python_with_torch())
     verified = ckpt_tools.verify(tmp_path / "run", require_seal=True)
     assert verified.files
     assert not errors(verified)

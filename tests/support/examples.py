@@ -6,12 +6,12 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-QUICK, STEADY = 8, 3
+QUICK, STEADY = 8, 6
 """The profiles ``quick`` and ``steady`` try one of so many examples."""
 
 
 def register_profiles() -> None:
-    """``quick``: a few examples, for the loop of edit and test. ``steady``: a third of what each test says,
+    """``quick``: a few examples, for the loop of edit and test. ``steady``: a sixth of what each test says,
     for CI. In both the same examples in every run. ``searching``: all, and others every time; for the nightly
     run. None is remembered from the run before, and no time limit ends one: luck and load decide no verdict.
     """

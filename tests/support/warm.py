@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import selectors
 import shutil
 import signal
@@ -118,6 +119,11 @@ def commands() -> str:
     return _on_path("ckpt")
 
 
+def python_with_torch() -> str:
+    """An interpreter that has torch loaded, for ``-c CODE`` and for scripts; ``-u`` before them is passed over."""
+    return os.path.join(_on_path("python-torch"), "python-torch")
+
+
 def _on_path(name: str) -> str:
     server = _server(name)
     script = Path(server.home, "bin", name)
@@ -220,6 +226,12 @@ def _load(what: str) -> None:
         import torch.distributed.run  # noqa: F401
 
         return
+    if what == "python-torch":
+        import torch._dynamo
+        import torch.distributed.checkpoint
+        import torch.optim  # noqa: F401
+
+        return
     import ckpt_tools
 
     for module in pkgutil.walk_packages(ckpt_tools.__path__, "ckpt_tools."):
@@ -246,12 +258,26 @@ def _prepare() -> None:
             os.close(copy)
 
 
+def run_as_python(words: list[str]) -> None:
+    """What ``python WORDS`` does, in a module that is the main one."""
+    first, *rest = words[1:] if words[0] == "-u" else words
+    if first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+    else:
+        sys.argv, sys.path[0] = [first, *rest], os.path.dirname(os.path.abspath(first))
+        runpy.run_path(first, run_name="__main__")
+
+
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())
     place, what = sys.argv[1:]
     _load(what)
     gc.freeze()
     sys.argv = [what, *serve(place)]
+    if what == "python-torch":
+        run_as_python(sys.argv[1:])
+        sys.exit()
     if what == "ckpt":
         from ckpt_tools.cli import main
     else:
