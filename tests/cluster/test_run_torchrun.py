@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from places import SUPPORT
 from training_script import uninterrupted
 
@@ -36,8 +37,10 @@ class Job:
             str(self.log),
         ]
 
-    def torchrun(self, *options: str) -> list[str]:
-        return [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={self.processes}", *options]
+    def torchrun(self, *options: str, home: str | Path = "") -> list[str]:
+        """That of a process which has torch already, unless the ``home`` of another is given."""
+        command = os.path.join(home or warm.torchrun(), "torchrun")
+        return [command, "--standalone", f"--nproc-per-node={self.processes}", *options]
 
     def ckpt(self, *options: str) -> list[str]:
         return [str(BIN / "ckpt"), "run", str(self.root), "--plan-dir", str(self.plans), *options]
@@ -48,6 +51,7 @@ class Job:
             "OMP_NUM_THREADS": "1",
             "FAULT": fault,
             "FAULT_RANK": str(self.processes - 1),
+            "PYTHON_EXEC": warm.python_with_torch(),
             **env,
         }
         return subprocess.run(words, env=full, capture_output=True, text=True, timeout=1000)
@@ -73,9 +77,11 @@ PROCESSES = pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytes
 
 
 def test_a_job_without_any_fault_ends_with_the_weights_that_one_process_computes(tmp_path: Path) -> None:
-    """Started as usual: with them the weights of jobs that came back are compared."""
+    """Started as usual, with processes that load torch themselves: with them the weights of jobs that came
+    back are compared.
+    """
     job = Job(tmp_path, 2)
-    done = job.start(*job.torchrun(), *job.script)
+    done = job.start(*job.torchrun(home=BIN), *job.script, PYTHON_EXEC=sys.executable)
     assert done.returncode == 0, done.stderr
     assert job.weights == uninterrupted(2, STEPS)
 
@@ -93,7 +99,7 @@ def test_in_place_restart_takes_a_new_decision_and_ends_with_the_same_weights(
         *job.torchrun("--max-restarts=2", "--no-python"),
         *worker,
         "--",
-        sys.executable,
+        warm.python_with_torch(),
         *job.script,
         "{ckpt.args}",
         fault="0:6:corrupt-and-kill",
@@ -127,7 +133,7 @@ def test_relaunch_under_the_same_id_decides_anew(tmp_path: Path) -> None:
         *job.torchrun("--rdzv-id=same", "--no-python"),
         *job.ckpt("--worker", "--allow-none", "--settle", "0"),
         "--",
-        sys.executable,
+        warm.python_with_torch(),
         *job.script,
         "{ckpt.args}",
     ]
