@@ -443,16 +443,29 @@ def told(result: Verification) -> Any:
     return answer
 
 
+SHARES = ("1/2", "2/2", "100%")
+PARTS = [
+    pytest.param(
+        root,
+        share,
+        id=f"{root.relative_to(FIXTURES)}-{share}",
+        marks=[] if SHARES[n % 3] == share else pytest.mark.exhaustive,
+    )
+    for n, root in enumerate(ROOTS)
+    for share in SHARES
+]
+"""Each tree with one of the shares, which take turns; with all of them by night."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
+@pytest.mark.parametrize(("root", "share"), PARTS)
 def test_an_engine_reads_the_same_part(
-    root: Path, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, share: str, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for share in ("1/2", "2/2", "100%"):
-        monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "a"))
-        here = told(asked(root, sample=share))
-        monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "b"))
-        assert told(by_engine(root, sample=share)) == here
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "a"))
+    here = told(asked(root, sample=share))
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "b"))
+    assert told(by_engine(root, sample=share)) == here
 
 
 def test_an_engine_is_handed_nothing_more_when_the_time_is_over(

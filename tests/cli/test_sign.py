@@ -13,19 +13,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from places import ROOT, SUPPORT
 from run_helpers import CLEAN, ckpt, megatron
 
-PYTHON = sys.executable
 RUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); sys.path += sys.argv.pop(1).split(':'); "
 
 
 def script(text: str, *words: object) -> subprocess.CompletedProcess[str]:
     """Run Python code where the package is, with what we need behind it."""
     others = ":".join([*(p for p in sys.path if "site-packages" in p), str(SUPPORT)])
-    line = [PYTHON, "-c", RUN + text, str(ROOT), others, *map(str, words)]
+    line = [warm.python_with_signing(), "-c", RUN + text, str(ROOT), others, *map(str, words)]
     return subprocess.run(line, env=CLEAN, capture_output=True, text=True, timeout=1000)
 
 
@@ -33,9 +33,12 @@ def ours(*words: object) -> subprocess.CompletedProcess[str]:
     return script("from ckpt_tools.cli import main; main()", *words)
 
 
-def theirs(*words: object, cwd: Path | None = None) -> int:
-    line = [PYTHON, "-m", "model_signing", *map(str, words)]
-    return subprocess.run(line, env=CLEAN, capture_output=True, cwd=cwd, timeout=1000).returncode
+def theirs(*words: object, python: str = "") -> int:
+    """How the command of the package ends: its own code, in a process that has it loaded, unless a ``python``
+    is named.
+    """
+    line = [python or warm.python_with_signing(), "-m", "model_signing", *map(str, words)]
+    return subprocess.run(line, env=CLEAN, capture_output=True, timeout=1000).returncode
 
 
 def pair(home: Path, name: str) -> tuple[Path, Path]:
@@ -71,8 +74,8 @@ def test_the_command_accepts_what_we_sign(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     home = root / "iter_0000020"
     words = ("verify", "key", home, "--signature", home / "model.sig", "--public_key")
-    assert theirs(*words, public) == 0
-    assert theirs(*words, foreign) == 1
+    assert theirs(*words, public, python=sys.executable) == 0
+    assert theirs(*words, foreign, python=sys.executable) == 1
     assert invalid(root, public) == (0, set())
     again = ours("seal", root, "--sign-key", private, "--json")
     assert json.loads(again.stdout)["summary"]["already"] == 2

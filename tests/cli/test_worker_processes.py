@@ -114,15 +114,16 @@ def test_indexed_sets_and_bare_files_too(tmp_path: Path, copies: list[tuple[int,
     assert copies and copies[0][0] == copies[0][1] >= 80
 
 
+@pytest.mark.parametrize("runs", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("root", ["formats", "layouts"])
-def test_every_fixture_at_once(root: str, copies: list[tuple[int, int]]) -> None:
+def test_every_fixture_at_once(root: str, runs: int, copies: list[tuple[int, int]]) -> None:
     """What a check adds up over several files, such as the total size of sharded safetensors, is not torn
     apart.
     """
     alone = told(verify_paths([str(FORMAT_FILES.parent / root)], jobs=1))
-    for _ in range(3):
+    for _ in range(runs):
         assert told(verify_paths([str(FORMAT_FILES.parent / root)], jobs=4)) == alone
-    assert len(copies) >= 3 and max(copies)[0] > 100 and all(n == done for n, done in copies)
+    assert len(copies) >= runs and max(copies)[0] > 100 and all(n == done for n, done in copies)
 
 
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])

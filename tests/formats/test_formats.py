@@ -36,6 +36,11 @@ EACH = [
     pytest.param(g, marks=[] if SMALLEST[g.format.name] is g else pytest.mark.slow, id=g.name) for g in GOOD
 ]
 """One file of each format in the loop of edit and test, all of them in CI."""
+EVERY = pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["some", "all"]
+)
+APART = 5
+"""In files beside the smallest of a format every so many bytes are tried, and all borders; by night each one."""
 SMALL_GOOD = [g for g in GOOD if len(g.data) <= SMALL]
 
 
@@ -248,14 +253,17 @@ def test_a_bad_file_is_bad_in_the_way_its_name_says(path: Path) -> None:
         assert path.stat().st_size <= 20 * 1024
 
 
+@EVERY
 @pytest.mark.parametrize("good", EACH)
-def test_every_cut_is_seen(good: Fixture) -> None:
+def test_every_cut_is_seen(good: Fixture, every: bool) -> None:
     data, (anatomy, _) = good.data, good.anatomy()
     cuts = set(range(len(data)))
+    borders = {t.offset for t in anatomy.tensors if t.offset is not None} | {s.offset for s in anatomy.sums}
+    if len(data) <= SMALL and not every and good is not SMALLEST[good.format.name]:
+        ends = {r.offset + r.length for r in good.regions()}
+        around = {b + d for b in borders | ends for d in (-1, 0, 1)} | set(range(8))
+        cuts &= around | set(range(zlib.crc32(good.name.encode()) % APART, len(data), APART))
     if len(data) > SMALL:
-        borders = {t.offset for t in anatomy.tensors if t.offset is not None} | {
-            s.offset for s in anatomy.sums
-        }
         around = (
             {b + d for b in borders for d in (-1, 0, 1)}
             | set(range(32))
@@ -267,19 +275,21 @@ def test_every_cut_is_seen(good: Fixture) -> None:
     assert missed == []
 
 
-@pytest.mark.parametrize(
-    "every", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["one-a-byte", "all"]
-)
+@EVERY
 @pytest.mark.parametrize("good", EACH)
 def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture, every: bool) -> None:
-    """In each byte of a file of a few hundred all bits, in the others one, which takes turns; of the bytes
-    under a checksum a quarter, and the first and last of each range. Every single one with -m exhaustive.
+    """In each byte of the smallest file of a format one bit, which takes turns, or all bits where it has a few
+    hundred; of the bytes under a checksum a quarter. In its other files some bytes, and the first and last of
+    each range. Every single one with -m exhaustive.
     """
     data, (anatomy, _) = bytearray(good.data), good.anatomy()
     harmless = _deflate_ends(anatomy)
-    sparse = len(data) // SMALL + 1  # every byte of a small file, some of a large one
-    apart = sparse if every or len(data) <= TINY else 4 * sparse
-    every = sparse == 1 and (every or len(data) <= TINY)
+    large = len(data) // SMALL + 1  # every byte of a small file, some of a large one
+    smallest = good is SMALLEST[good.format.name]
+    tiny = smallest and len(data) <= TINY
+    sparse = large if every or smallest else APART * large
+    apart = sparse if every or tiny or not smallest else 4 * sparse
+    every = large == 1 and (every or tiny)
     missed = []
     for r in good.regions():
         if r.guard is Guard.UNPROTECTED:

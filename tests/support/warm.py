@@ -120,8 +120,15 @@ def commands() -> str:
 
 
 def python_with_torch() -> str:
-    """An interpreter that has torch loaded, for ``-c CODE`` and for scripts; ``-u`` before them is passed over."""
+    """An interpreter that has torch loaded, for ``-c CODE``, ``-m MODULE`` and scripts; ``-u`` before them is
+    passed over.
+    """
     return os.path.join(_on_path("python-torch"), "python-torch")
+
+
+def python_with_signing() -> str:
+    """The same with the command of OpenSSF model signing, and ours."""
+    return os.path.join(_on_path("python-signing"), "python-signing")
 
 
 def _on_path(name: str) -> str:
@@ -232,6 +239,8 @@ def _load(what: str) -> None:
         import torch.optim  # noqa: F401
 
         return
+    if what == "python-signing":
+        import model_signing._cli  # noqa: F401
     import ckpt_tools
 
     for module in pkgutil.walk_packages(ckpt_tools.__path__, "ckpt_tools."):
@@ -264,6 +273,9 @@ def run_as_python(words: list[str]) -> None:
     if first == "-c":
         sys.argv = ["-c", *rest[1:]]
         exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+    elif first == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[0] = [first, *rest], os.path.dirname(os.path.abspath(first))
         runpy.run_path(first, run_name="__main__")
@@ -275,7 +287,7 @@ if __name__ == "__main__":
     _load(what)
     gc.freeze()
     sys.argv = [what, *serve(place)]
-    if what == "python-torch":
+    if what.startswith("python-"):
         run_as_python(sys.argv[1:])
         sys.exit()
     if what == "ckpt":
