@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from asked_plan import asked
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, daily, materialise
 from places import FORMAT_FILES
 
 from ckpt_tools import Level, errors
@@ -23,17 +23,7 @@ from ckpt_tools.formats import names
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.selection import Selection
 
-FAST = ("accelerate-steps", "dcp-two", "megatron-core-plain", "hf-trainer-trainer", "orbax-ocdbt")
-
-
-def case_id(case: Path) -> str:
-    return f"{case.parts[-3]}-{case.parts[-2]}"
-
-
-EACH = [
-    pytest.param(case, marks=[] if case_id(case) in FAST else pytest.mark.slow, id=case_id(case))
-    for case in CASES
-]
+EACH = daily()
 
 
 def add_sums(root: Path) -> None:
@@ -242,7 +232,7 @@ def test_what_dvc_has_not_fetched_is_no_reason_to_start_fresh(tmp_path: Path) ->
         else:
             assert plan(str(tmp_path), Selection(allow_none=True)).checkpoint is None
         (tmp_path / f"{name}.dvc").unlink()
-    root = materialise(next(c for c in CASES if case_id(c) == "hf-trainer-trainer"), tmp_path)
+    root = materialise(next(c for c in CASES if c.parts[-3:-1] == ("hf-trainer", "trainer")), tmp_path)
     (root / "checkpoint-9000.dvc").write_text(text.replace("model.safetensors", "checkpoint-9000"))
     with pytest.raises(errors.UsageError, match=r"checkpoint-9000\.dvc") as doubt:
         plan(str(root))

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, materialise
+from fixture_trees import daily, materialise
 
 from ckpt_tools import Level, errors
 from ckpt_tools.api import plan, verify
@@ -51,7 +51,7 @@ def state_files(root: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parts[-3]}-{case.parts[-2]}")
+@pytest.mark.parametrize("case", daily())
 def test_nobody_starts_over_it(case: Path, tmp_path: Path) -> None:
     """Of a clone without its large files, no job resumes, and none begins from nothing."""
     root = materialise(case, tmp_path)

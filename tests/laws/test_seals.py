@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, daily, materialise
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, scan, verify
@@ -25,14 +25,7 @@ from ckpt_tools.model.seal import Sealing
 from ckpt_tools.model.selection import Selection
 
 FIRST = {case.parent.parent.name: case for case in reversed(CASES)}
-EACH = [
-    pytest.param(
-        case,
-        marks=[] if case in FIRST.values() else pytest.mark.slow,
-        id=f"{case.parent.parent.name}/{case.parent.name}",
-    )
-    for case in CASES
-]
+EACH = daily()
 ONE_OF_EACH = [pytest.param(case, id=layout) for layout, case in sorted(FIRST.items())]
 
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, materialise
+from fixture_trees import daily, materialise
 from run_helpers import megatron, sparse
 
 from ckpt_tools import cli, errors
@@ -91,7 +91,7 @@ def answer(root: Path, *exclude: str) -> LoadPlan | str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}")
+@pytest.mark.parametrize("case", daily())
 def test_what_is_hidden_might_as_well_not_be_there(case: Path, tmp_path: Path) -> None:
     """A copy of the whole run, which alone would be a question or a better answer."""
     root = materialise(case, tmp_path)

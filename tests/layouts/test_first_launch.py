@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import small_files
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, daily, materialise
 from places import FORMAT_FILES
 from run_helpers import SAY, broken, ckpt, megatron, sparse
 
@@ -96,7 +96,7 @@ def renamed(root: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}")
+@pytest.mark.parametrize("case", daily())
 def test_what_is_left_of_a_checkpoint_is_never_a_first_launch(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     held(renamed(root))
@@ -123,7 +123,7 @@ def kinds(root: Path) -> dict[str, set[Path]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}")
+@pytest.mark.parametrize("case", daily())
 def test_one_kind_of_file_left_of_several_checkpoints_is_never_a_first_launch(
     case: Path, tmp_path: Path
 ) -> None:

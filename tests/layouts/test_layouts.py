@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_trees import CASES, damage, files_of, materialise, questions, selection
+from fixture_trees import CASES, damage, files_of, firsts, materialise, questions, selection
 from places import LAYOUT_TREES
 
 from ckpt_tools import errors
@@ -46,7 +46,7 @@ def alarms(result: Verification, root: Path, least: Severity = Severity.WARNING)
             yield f.code, "" if path == str(root) else os.path.relpath(path, root)
 
 
-@pytest.mark.parametrize(("case", "question"), questions())
+@pytest.mark.parametrize(("case", "question"), firsts(questions(), pytest.mark.slow))
 def test_the_plan_is_the_right_one(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     damage(root, question)

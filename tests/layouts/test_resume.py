@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch.distributed.checkpoint as saver
-from fixture_trees import CASES, QUESTIONS, damage, materialise, selection
+from fixture_trees import CASES, QUESTIONS, damage, firsts, materialise, selection
 from real_loaders import _Modules, dcp_home, load_dcp, load_torch, tensors
 
 from ckpt_tools.api import plan, verify
@@ -105,7 +105,7 @@ def loaded(made: LoadPlan, formats: Mapping[str, str | None]) -> tuple[dict[str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "question"), QUESTIONS)
+@pytest.mark.parametrize(("case", "question"), firsts(QUESTIONS, pytest.mark.exhaustive))
 def test_the_real_loaders_load_what_the_plan_says(
     case: Path, question: dict[str, Any], tmp_path: Path
 ) -> None:

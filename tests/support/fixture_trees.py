@@ -112,12 +112,34 @@ def questions(key: str = "plans") -> list[Any]:
     ]
 
 
-def a_quarter(rows: list[Any]) -> list[Any]:
-    """The same rows; three of four are for the nightly run alone."""
+def daily(share: int = 6) -> list[Any]:
+    """All cases as parameters; those but the first of a layout, and one of so many others, are for the nightly
+    run alone.
+    """
+    seen, out = set[Path](), []
+    for n, case in enumerate(CASES):
+        layout, name = case.parent.parent, f"{case.parent.parent.name}-{case.parent.name}"
+        nightly = layout in seen and n % share
+        out.append(pytest.param(case, id=name, marks=[pytest.mark.exhaustive] if nightly else []))
+        seen.add(layout)
+    return out
+
+
+def a_quarter(rows: list[Any], mark: pytest.MarkDecorator = pytest.mark.exhaustive) -> list[Any]:
+    """The same rows; three of four are for the nightly run alone, or have another mark."""
     return [
-        row if i % 4 == 0 else pytest.param(*row.values, id=row.id, marks=pytest.mark.exhaustive)
-        for i, row in enumerate(rows)
+        row if i % 4 == 0 else pytest.param(*row.values, id=row.id, marks=mark) for i, row in enumerate(rows)
     ]
+
+
+def firsts(rows: list[Any], mark: pytest.MarkDecorator) -> list[Any]:
+    """The same rows, whose first value is a case; those but the first of a case and a quarter have this mark."""
+    seen, out = set[Path](), []
+    for i, row in enumerate(rows):
+        case = row.values[0]
+        out.append(pytest.param(*row.values, id=row.id, marks=mark) if case in seen and i % 4 else row)
+        seen.add(case)
+    return out
 
 
 QUESTIONS = [

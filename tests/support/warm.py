@@ -230,7 +230,7 @@ def _become(asked: dict[str, Any], streams: list[int]) -> list[str]:
 
 def _load(what: str) -> None:
     if what == "torchrun":
-        import torch.distributed.run  # noqa: F401
+        import torch.distributed.run
 
         return
     if what == "python-torch":
