@@ -111,6 +111,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
+QUICK_MOST = 7_800
+"""How many tests the loop of edit and test may have. Above that look which of them are variants of one law, and
+leave some to CI (``slow``) or to the night (``exhaustive``), or raise it on purpose.
+"""
+
+
+def too_many(tests: int, expression: str) -> str | None:
+    """What is wrong with the loop of edit and test where it has grown beyond what was agreed."""
+    if expression != "not slow and not cluster" or tests <= QUICK_MOST:
+        return None
+    return f"the loop of edit and test has {tests} tests, and {QUICK_MOST} were agreed (QUICK_MOST)"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """The loop of edit and test does not grow unnoticed."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    ran = sum(len(reporter.stats.get(how, ())) for how in ("passed", "failed")) if reporter else 0
+    wrong = too_many(ran, session.config.option.markexpr)
+    if wrong and reporter and not hasattr(session.config, "workerinput"):
+        reporter.write_line(f"\n{wrong}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What the run has used of the CPUs, which a busy machine hardly changes: nothing fails by it."""
+    if (used := cpu_seconds()) > 30:
+        terminalreporter.write_line(f"{used:.0f} s of CPU time, with all that was waited for")
+
+
 MOST = 60.0
 """CPU seconds that a test may take, with the processes that it has waited for: an order of magnitude above
 what one should. What takes more is ``slow``.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_trees import CASES, damage, files_of, firsts, materialise, questions, selection
+from fixture_trees import CASES, daily, damage, files_of, firsts, materialise, questions, selection
 from places import LAYOUT_TREES
 
 from ckpt_tools import errors
@@ -106,7 +106,7 @@ def test_the_plan_is_the_right_one(case: Path, question: dict[str, Any], tmp_pat
         assert " ".join(question["resume_args"]) in " ".join(made.resume.args)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
+@pytest.mark.parametrize("case", daily(mark=pytest.mark.slow))
 def test_a_whole_tree_has_no_false_alarm(case: Path, tmp_path: Path) -> None:
     """``known`` in expected.json lists what is wrong with the tree as it is: a save that was really cut
     short.
@@ -125,7 +125,7 @@ def test_no_two_pieces_of_a_layout_have_one_name(layout: Layout) -> None:
     assert max(Counter(piece.name for piece in layout.pieces).values()) == 1
 
 
-@pytest.mark.parametrize(("case", "question"), questions("verify"))
+@pytest.mark.parametrize(("case", "question"), firsts(questions("verify"), pytest.mark.slow))
 def test_damage_leads_to_exactly_these_findings(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     before = Counter(alarms(verify([str(root)]), root))

@@ -112,15 +112,15 @@ def questions(key: str = "plans") -> list[Any]:
     ]
 
 
-def daily(share: int = 6) -> list[Any]:
+def daily(share: int = 6, mark: pytest.MarkDecorator = pytest.mark.exhaustive) -> list[Any]:
     """All cases as parameters; those but the first of a layout, and one of so many others, are for the nightly
-    run alone.
+    run alone, or have another mark.
     """
     seen, out = set[Path](), []
     for n, case in enumerate(CASES):
         layout, name = case.parent.parent, f"{case.parent.parent.name}-{case.parent.name}"
         nightly = layout in seen and n % share
-        out.append(pytest.param(case, id=name, marks=[pytest.mark.exhaustive] if nightly else []))
+        out.append(pytest.param(case, id=name, marks=[mark] if nightly else []))
         seen.add(layout)
     return out
 

@@ -28,6 +28,15 @@ def test_a_test_that_takes_a_minute_of_cpu_time_is_marked_slow(
             next(running)
 
 
+def test_the_loop_of_edit_and_test_does_not_grow_unnoticed(request: pytest.FixtureRequest) -> None:
+    plugins = request.config.pluginmanager.get_plugins()
+    guard = next(plugin for plugin in plugins if hasattr(plugin, "too_many"))
+    quick = "not slow and not cluster"
+    assert guard.too_many(guard.QUICK_MOST, quick) is None
+    assert "QUICK_MOST" in guard.too_many(guard.QUICK_MOST + 1, quick)
+    assert guard.too_many(guard.QUICK_MOST + 1, "") is None
+
+
 def test_no_test_module_imports_another() -> None:
     """What two of them share is in tests/support, so that either can be run, read or removed alone."""
     wrong = {
