@@ -114,6 +114,7 @@ class Candidates:
             self._require_first_launch(everything)
             return []
         self.checkpoints = self._of_one_run(finished)
+        self.warnings += self._told_apart(everything)
         self.lost = self._named_by_trackers_and_gone()
         self.unfinished = self._unfinished_of_the_run()
         self._settle_steps_and_places()
@@ -296,6 +297,14 @@ class Candidates:
             text = f"{self.root} holds {completeness.listed(runs)}"
             raise UsageError(text, self._which_run(runs))
         return finished
+
+    def _told_apart(self, everything: Sequence[Checkpoint]) -> Iterator[Finding]:
+        """What was asked for, where it reads like one part of a state. Raises UsageError."""
+        if (self.selection.run, self.selection.prefix) != (None, None):
+            from ckpt_tools.planning.one_part import one_part  # only where a run was named
+
+            if part := one_part(self.checkpoints, everything, self.layouts, self.root):
+                yield part
 
     def _which_run(self, runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> str:
         """What to say where one of several runs must be named, unless they are none."""
