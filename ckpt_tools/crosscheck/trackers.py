@@ -101,8 +101,14 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
             if target is None or isinstance(target, Finding) or target == "release" or target in seen:
                 continue
             seen.add(target)
-            if _found(target, here, layout) is None:
+            if _found(target, here, layout) is None and not _of_another_run(session, target, base):
                 yield _rejected(here[0], path, target, _found(target, torn, layout), layout)
+
+
+def _of_another_run(session: Session, target: int | str, base: str) -> bool:
+    """Whether a name is that of a file or directory of a checkpoint that lies there: of a run beside."""
+    path = f"{base}/{target}"
+    return isinstance(target, str) and any(path in (p.home, p.path) for p in session.parts)
 
 
 def _found(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:

@@ -31,6 +31,7 @@ ORDER = (
     "nanotron",
     "lerobot",
     "olmo_core",
+    "cosmos",
     "hf_trainer",  # before the layouts of what may lie inside it
     "deepspeed_universal",
     "deepspeed",

@@ -1,5 +1,6 @@
 """ColossalAI's applications: ``epoch-E_step-S/`` with the booster's shards in ``modeling/`` and
-``optimizer/``, ``lr_scheduler`` and ``running_states.json``, which is written last.
+``optimizer/``, ``lr_scheduler`` and ``running_states.json``, which is written last; Open-Sora's
+``epochE-global_stepN/`` with ``model/`` in place of ``modeling/``.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.counters import named_epochs
+from ckpt_tools.layouts.common.counters import named_epochs, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -18,63 +19,74 @@ from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy")
 ST = ("safetensors",)
-_HOME = "epoch-{epoch}_step-{step_in_epoch}"
-_SHARD = "[-stage-{layer:05d}-shard]-{shard:05d}"
+_HOMES = (
+    ("epoch-{epoch}_step-{step_in_epoch}", "modeling", ""),
+    ("epoch{epoch}-global_step{step}", "model", "_sora"),
+)
+"""Templates of a directory, what the model's is called in it, and ends of the names of pieces."""
+_SHARD = "[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}]"
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """running_states.json against the directory's name."""
-    states = [row for row in parts if row[0].piece == "state"]
+    states = [row for row in parts if row[0].role == "state"]
     yield from named_epochs(states, lambda m: whole(m.get("epoch")), "epoch")
+    counted = [row for row in states if row[0].step is not None]
+    yield from named_steps(counted, lambda m: whole(m.get("global_step")), "global_step")
     for part, report in states:
         said = whole(report.metadata.get("step"))
-        if said is not None and said != part.step_in_epoch:
+        if None not in (said, part.step_in_epoch) and said != part.step_in_epoch:
             text = f"the name says step {part.step_in_epoch}, the file's step is {said}"
             yield part.path, finding("step-mismatch", text)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path, ("--load_checkpoint", checkpoint.path))
+    flag = "--load" if checkpoint.step is not None else "--load_checkpoint"
+    return Resume(checkpoint.path, (flag, checkpoint.path))
 
 
-def _pieces() -> Iterator[Piece]:
+def _pieces(home: str, modeling: str, mark: str) -> Iterator[Piece]:
     torch = Piece("", "", "", TORCH, shared=True, unasked=True)
     index = Piece("", "", "", ("safetensors_index",), shared=True)
     for role, at, names in (
-        ("model", "modeling", ("pytorch_model.bin", "model.safetensors")),
+        ("model", modeling, ("pytorch_model.bin", "model.safetensors")),
         ("optimizer", "optimizer", ("pytorch_optim.bin", "optimizer.safetensors")),
     ):
         for name in names:
             stem, _, suffix = name.partition(".")
             formats = TORCH if suffix == "bin" else ST
-            shard = f"{_HOME}/{at}/{stem}{_SHARD}.{suffix}"
-            yield replace(torch, name=f"{role}_{suffix}", role=role, template=shard, formats=formats)
-            said = f"{_HOME}/{at}/{name}.index.json"
-            yield replace(index, name=f"{role}_{suffix}_index", role=f"{role}_index", template=said)
-    groups = f"{_HOME}/optimizer/pytorch_optim_group.bin"
-    yield replace(torch, name="groups", role="groups", template=groups)
-    adapter = f"{_HOME}/modeling/adapter_model"
-    yield replace(torch, name="adapter", role="model", template=f"{adapter}.safetensors", formats=ST)
-    yield replace(torch, name="adapter_bin", role="model", template=f"{adapter}.bin")
-    config = f"{_HOME}/modeling/<config|generation_config|adapter_config>.json"
-    yield Piece(
-        "config",
-        "config",
-        config,
-        ("json_member",),
-        shared=True,
-        companion=True,
-        required=False,
-        loaded=False,
-    )
-    yield replace(torch, name="scheduler", role="scheduler", template=f"{_HOME}/lr_scheduler")
-    yield Piece("state", "state", f"{_HOME}/running_states.json", ("json_member",), shared=True)
+            shard = f"{home}/{at}/{stem}{_SHARD}.{suffix}"
+            yield replace(torch, name=f"{role}_{suffix}{mark}", role=role, template=shard, formats=formats)
+            said = f"{home}/{at}/{name}.index.json"
+            yield replace(index, name=f"{role}_{suffix}_index{mark}", role=f"{role}_index", template=said)
+    groups = f"{home}/optimizer/pytorch_optim_group.bin"
+    yield replace(torch, name=f"groups{mark}", role="groups", template=groups)
+    adapter = f"{home}/{modeling}/adapter_model"
+    lora = replace(torch, name=f"adapter{mark}", role="model", template=f"{adapter}.safetensors", formats=ST)
+    yield lora
+    yield replace(lora, name=f"adapter_bin{mark}", template=f"{adapter}.bin", formats=TORCH)
+    described = Piece("", "config", "", ("json_member",), shared=True, companion=True, required=False)
+    config = f"{home}/{modeling}/<config|generation_config|adapter_config>.json"
+    yield replace(described, name=f"config{mark}", template=config, loaded=False)
+    yield replace(torch, name=f"scheduler{mark}", role="scheduler", template=f"{home}/lr_scheduler")
+    state = f"{home}/running_states.json"
+    yield Piece(f"state{mark}", "state", state, ("json_member",), shared=True)
+
+
+def _beside(home: str) -> Iterator[Piece]:
+    """What Open-Sora saves of an average, of the sampler and of master weights."""
+    torch = Piece("", "", "", TORCH, shared=True, unasked=True, required=False)
+    yield replace(torch, name="ema_sora", role="ema", template=f"{home}/ema.pt")
+    yield replace(torch, name="sampler_sora", role="sampler", template=f"{home}/sampler")
+    for role in ("ema", "master"):
+        arrays = f"{home}/{role}.safetensors"
+        yield replace(torch, name=f"{role}_arrays_sora", role=role, template=arrays, formats=ST)
 
 
 LAYOUT = Layout(
     name="colossalai",
     title="ColossalAI applications",
-    pieces=tuple(_pieces()),
+    pieces=(*(p for home in _HOMES for p in _pieces(*home)), *_beside(_HOMES[1][0])),
     resume=_resume,
     check=_check,
     commit="state",
@@ -85,10 +97,12 @@ LAYOUT = Layout(
     reference=(
         "ColossalAI 0.5: applications/Colossal-LLaMA/colossal_llama/utils/ckpt_io.py and "
         "applications/ColossalChat/coati/utils/ckpt_io.py save_checkpoint(), load_checkpoint(); "
-        "colossalai/checkpoint_io/general_checkpoint_io.py, utils.py get_shard_filename()"
+        "colossalai/checkpoint_io/general_checkpoint_io.py, utils.py get_shard_filename(); "
+        "Open-Sora opensora/utils/ckpt.py CheckpointIO.save(), load()"
     ),
     limits=(
         "S counts batches: in some trainers (SFT, DPO) of the whole training, in others of the epoch",
+        "Open-Sora saves master weights while running_states.json is written: one that is cut off is damaged",
         "ColossalChat's scripts call the flag --checkpoint_path",
         "nothing but its directory tells of which save a model or an optimizer is",
     ),

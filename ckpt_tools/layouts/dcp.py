@@ -35,7 +35,7 @@ def read_number(data: bytes) -> int | None:
     return int(text) if text.isdigit() and len(text) <= 18 else None
 
 
-def _step(metadata: Metadata) -> int | None:
+def step_of(metadata: Metadata) -> int | None:
     """The step that the job saved beside its tensors;
     schedulers and optimizers have counters of their own.
     """
@@ -43,7 +43,7 @@ def _step(metadata: Metadata) -> int | None:
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
-    step = _step(metadata)
+    step = step_of(metadata)
     return (part.step if step is None else step), part.epoch, None
 
 
@@ -62,11 +62,11 @@ def without_common(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     yield from without_common(parts)
     if all(p.step is None for p, _ in parts):
-        yield from odd_steps(parts, _step)
+        yield from odd_steps(parts, step_of)
     else:
         names = {p.step for p, _ in parts}
-        certain = [(p, r) for p, r in parts if not _in_epoch(p, _step(r.metadata), names)]
-        yield from named_steps(certain, _step, "step")
+        certain = [(p, r) for p, r in parts if not _in_epoch(p, step_of(r.metadata), names)]
+        yield from named_steps(certain, step_of, "step")
         yield from borrowed(
             parts,
             {

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import SECOND_NETWORKS, bare_name_of
+from ckpt_tools.layouts.common.bare_names import SECOND_NETWORKS, SUFFIXES, bare_name_of, read_bare_name
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
@@ -45,6 +45,8 @@ _NAMES = {
 """The names of files, and the formats that each may have, by the name of its piece."""
 
 
+_LONGEST = 255
+"""Characters of a file's name."""
 _MORE = 1.5
 """A state of training has this many times the bytes of its weights, and more: optimizers keep a value or two
 for each, all but SGD without momentum.
@@ -381,6 +383,20 @@ def _pieces() -> Iterator[Piece]:
             )
 
 
+def read_tracker(data: bytes) -> str | None:
+    """The name of the checkpoint that a text names, whose path may be that of another machine; None for any
+    other text.
+    """
+    name = data.decode("utf-8", "surrogateescape").strip().rstrip("/").rpartition("/")[2]
+    is_name = 0 < len(name) <= _LONGEST and name.isprintable() and not name.isdigit()
+    return name if is_name and (SUFFIXES.search(name) or read_bare_name(name).numbered) else None
+
+
+def named(checkpoint: Checkpoint) -> str:
+    """What such a text holds: of several files the model's, which comes first."""
+    return (checkpoint.parts[0].home or checkpoint.parts[0].path).rpartition("/")[2]
+
+
 LAYOUT = Layout(
     name="files",
     title="Files of no known arrangement",
@@ -392,6 +408,10 @@ LAYOUT = Layout(
     lost=_lost,
     later=_later,
     unclear=_unclear,
+    tracker="latest_checkpoint.txt",
+    read_tracker=read_tracker,
+    tracked=named,
+    always_tracked=False,
     reshardable=True,
     compare_steps=False,
     last_resort=True,

@@ -210,20 +210,36 @@ verl verl note:latest_checkpointed_iteration.txt
 
 colossalai colossalai
   epoch-{epoch}_step-{step_in_epoch}/modeling/
-    model_bin:pytorch_model[-stage-{layer:05d}-shard]-{shard:05d}.bin
+    model_bin:pytorch_model[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}].bin
     model_bin_index:pytorch_model.bin.index.json
-    model_safetensors:model[-stage-{layer:05d}-shard]-{shard:05d}.safetensors
+    model_safetensors:model[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}].safetensors
     model_safetensors_index:model.safetensors.index.json
   epoch-{epoch}_step-{step_in_epoch}/optimizer/
-    optimizer_bin:pytorch_optim[-stage-{layer:05d}-shard]-{shard:05d}.bin
+    optimizer_bin:pytorch_optim[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}].bin
     optimizer_bin_index:pytorch_optim.bin.index.json
-    optimizer_safetensors:optimizer[-stage-{layer:05d}-shard]-{shard:05d}.safetensors
+    optimizer_safetensors:optimizer[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}].safetensors
     optimizer_safetensors_index:optimizer.safetensors.index.json groups:pytorch_optim_group.bin
   epoch-{epoch}_step-{step_in_epoch}/modeling/
     adapter:adapter_model.safetensors adapter_bin:adapter_model.bin
     config:<config|generation_config|adapter_config>.json
   epoch-{epoch}_step-{step_in_epoch}/
     scheduler:lr_scheduler state:running_states.json
+  epoch{epoch}-global_step{step}/model/
+    model_bin_sora:pytorch_model[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}].bin
+    model_bin_index_sora:pytorch_model.bin.index.json
+    model_safetensors_sora:model[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}].safetensors
+    model_safetensors_index_sora:model.safetensors.index.json
+  epoch{epoch}-global_step{step}/optimizer/
+    optimizer_bin_sora:pytorch_optim[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}].bin
+    optimizer_bin_index_sora:pytorch_optim.bin.index.json
+    optimizer_safetensors_sora:optimizer[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}].safetensors
+    optimizer_safetensors_index_sora:optimizer.safetensors.index.json groups_sora:pytorch_optim_group.bin
+  epoch{epoch}-global_step{step}/model/
+    adapter_sora:adapter_model.safetensors adapter_bin_sora:adapter_model.bin
+    config_sora:<config|generation_config|adapter_config>.json
+  epoch{epoch}-global_step{step}/
+    scheduler_sora:lr_scheduler state_sora:running_states.json ema_sora:ema.pt sampler_sora:sampler
+    ema_arrays_sora:ema.safetensors master_arrays_sora:master.safetensors
 
 nanotron nanotron note:latest.txt
   {step}/model/
@@ -296,6 +312,20 @@ olmo_core olmo-core
     trainer_any:rank{rank}.pt
   {name}/
     done_any:.metadata.json
+
+cosmos cosmos note:latest_checkpoint.txt
+  iter_{step:09d}/model/
+    metadata_model:.metadata rank_metadata_model:__{rank}.metadata data_model:__{rank}_{shard}.distcp
+    prefixed_model:{name}__{rank}_{shard}.distcp
+  iter_{step:09d}/optim[_{name}]/
+    metadata_optim:.metadata rank_metadata_optim:__{rank}.metadata data_optim:__{rank}_{shard}.distcp
+    prefixed_optim:{name}__{rank}_{shard}.distcp
+  iter_{step:09d}/scheduler[_{name}]/
+    metadata_scheduler:.metadata rank_metadata_scheduler:__{rank}.metadata
+    data_scheduler:__{rank}_{shard}.distcp prefixed_scheduler:{name}__{rank}_{shard}.distcp
+  iter_{step:09d}/trainer/
+    metadata_trainer:.metadata rank_metadata_trainer:__{rank}.metadata
+    data_trainer:__{rank}_{shard}.distcp prefixed_trainer:{name}__{rank}_{shard}.distcp
 
 hf_trainer hf-trainer note:dlrover_latest.txt
   checkpoint-{step}/
@@ -1672,7 +1702,7 @@ mindspore mindspore note:meta.json stateless:-graph.meta
   .
     ~callable:{name}.ckpt
 
-files files
+files files note:latest_checkpoint.txt
   .
     ~torch:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|bin|BIN> ~ckpt:{name}.<ckpt|CKPT>
     ~safetensors:{name}.<safetensors|SAFETENSORS> ~numpy:{name}.<npz|NPZ|npy|NPY>

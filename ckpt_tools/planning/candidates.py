@@ -159,6 +159,9 @@ class Candidates:
         if not left:
             text = f"{number(self.checkpoints)}, but --kind or --max-step hides them all"
             raise NoneUsable(text, "relax the filters", plan=self.nothing())
+        if self.selection.max_step is not None:
+            of_kind = (c for c in self.checkpoints if self.selection.kind in (None, c.kind))
+            self.warnings += choice_warnings.of_no_step([c for c in of_kind if self.step(c) is None], left)
         return left
 
     def _prepare_judge(self, candidates: list[Checkpoint]) -> None:

@@ -28,6 +28,9 @@ _MOST = 512
 there.
 """
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
+_OF_MODEL = re.compile(r"model|net|weight|param", re.IGNORECASE)
+_FLAT = ("safetensors", *files.MAY_BE_DATA)
+"""Formats of arrays under names, and nothing else."""
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
 _MAY_BE_DATA = tuple(f".{name}" for name in files.MAY_BE_DATA)
 _EXPORTS = frozenset({"model", "models", "weights", "pytorch_model", "net", "state_dict", "model_weights"})
@@ -124,7 +127,7 @@ def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
 def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _Bare:
     steps, epoch = numbers(report.metadata, STEPS), number(report.metadata, EPOCHS)
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
-    of_optimizer = p.path.lower().endswith(".pdopt")
+    of_optimizer = p.path.lower().endswith(".pdopt") or _named_after_optimizer(name, report)
     optimizer = of_optimizer or has_optimizer(report, anatomy)
     is_object = p.path.lower().endswith(".joblib")  # a model as a whole
     holds = files.Holds(
@@ -136,6 +139,11 @@ def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _B
     if not isinstance(count, int):
         count = None
     return _Bare(p, name, holds, steps, epoch, count, _role(name, holds, scheduler))
+
+
+def _named_after_optimizer(name: BareName, report: Report) -> bool:
+    """Whether a set of arrays alone is called an optimizer's, and no model's: MLX writes ``0.weight.m``."""
+    return name.role == "optimizer" and report.format in _FLAT and not _OF_MODEL.search(name.pattern)
 
 
 def _role(name: BareName, holds: files.Holds, scheduler: bool) -> str:

@@ -349,7 +349,9 @@ class Session:
             return None
         data = read_tracker(path, TRACKER_LIMIT)
         if not isinstance(data, Finding):
-            return path, read(data)
+            said = read(data)
+            # beside files of no known arrangement any other text is no tracker
+            return None if said is None and self.layouts[layout].last_resort else (path, said)
         if data.code == "unreadable":
             self.unread[path] = data.message
         return path, data

@@ -1,15 +1,17 @@
 """Directories of which each is one save of a training loop of one's own: ``step_100/model.pt`` and
-``step_100/optimizer.pt`` are of one run with ``step_200/``, as ``model_100.pt`` is with ``model_200.pt``.
+``step_100/optimizer.pt`` are of one run with ``step_200/``, as ``model_100.pt`` is with ``model_200.pt``; so
+are ``step_100/model/w.pt`` and ``step_100/optimizer/state.pt``.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from os.path import basename, dirname
 
-from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name
+from ckpt_tools.layouts.common.bare_names import BareName, is_called_after_a_role, read_bare_name
 from ckpt_tools.model.part import Kind, Part
 
 _SAVES = frozenset({"ckpt", "checkpoint", "chkpt", "chkpnt", "cp", "save", "snapshot"})
@@ -19,11 +21,28 @@ _WORD = re.compile("[a-z]+")
 
 def in_step_folders(parts: Iterable[Part]) -> list[Part]:
     """The parts, each below such a directory as one of the run above it, with that directory as its home."""
+    found: dict[str, list[Part]] = defaultdict(list)
     by_base: dict[str, list[Part]] = defaultdict(list)
     for p in parts:
-        by_base[p.base].append(p)
+        lifted = _lifted(p)
+        found[lifted.base].append(p)
+        by_base[lifted.base].append(lifted)
     folders = _folders(by_base)
-    return [p for base, same in by_base.items() for p in (map(_at_home, same) if base in folders else same)]
+    return [
+        p for base, same in by_base.items() for p in (map(_at_home, same) if base in folders else found[base])
+    ]
+
+
+def _lifted(p: Part) -> Part:
+    """A part in a directory that is called after what it holds (``step_100/optimizer/``) as one of the save
+    above.
+    """
+    above, folder = os.path.split(p.base)
+    if basename(p.run) != folder or not (
+        is_called_after_a_role(folder) and _counts(read_bare_name(basename(above)))
+    ):
+        return p
+    return p._replace(base=above, run=dirname(p.run) or ".")
 
 
 def _folders(by_base: Mapping[str, Sequence[Part]]) -> set[str]:

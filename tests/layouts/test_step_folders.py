@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from safetensors.torch import save as safetensors_save
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan, verify
@@ -37,6 +38,17 @@ def weights(step: int) -> bytes:
 @cache
 def optimizer(step: int) -> bytes:
     return saved(adam(step))
+
+
+@cache
+def arrays(step: int, *names: str) -> bytes:
+    """What MLX saves of a model or of its optimizer: arrays, whose names no other framework has."""
+    return safetensors_save({name: tensor(step, len(name)) for name in names})
+
+
+def nested(home: str, step: int, model: str = "model", state: str = "state.pt") -> dict[str, bytes]:
+    """The halves, each in a directory that is called after it."""
+    return {f"{home}/{model}/{state}": weights(step), f"{home}/optimizer/{state}": optimizer(step)}
 
 
 def halves(home: str, step: int) -> dict[str, bytes]:
@@ -112,6 +124,37 @@ CASES = {
     "three numbers": Case(
         {f"epoch1epochstep{n}globalstep{n}/{name}.pt": make(n) for n in (10, 20) for name, make in PAIR},
         ["epoch1epochstep20globalstep20/model.pt", "epoch1epochstep20globalstep20/optim.pt"],
+    ),
+    "a directory for each half": Case(
+        {**nested("step_100", 100), **nested("step_200", 200)},
+        ["step_200/model/state.pt", "step_200/optimizer/state.pt"],
+    ),
+    "one half in a directory": Case(
+        {
+            f"step_{n}/{name}": make(n)
+            for n in (1, 2)
+            for name, make in (("w.pt", weights), ("optim/o.pt", optimizer))
+        },
+        ["step_2/optim/o.pt", "step_2/w.pt"],
+    ),
+    "one half of two directories was not written": Case(
+        {**nested("epoch_1", 1), **nested("epoch_2", 2), "epoch_3/model/state.pt": weights(3)},
+        ["epoch_2/model/state.pt", "epoch_2/optimizer/state.pt"],
+    ),
+    "directories of no step": Case({**nested("exp_a", 100), **nested("exp_b", 200)}, 2),
+    "a directory of another name beside them": Case(
+        {f"step_{n}/{at}/state.pt": full(n) for n in (1, 2) for at in ("teacher", "student")}, 2
+    ),
+    "arrays called an optimizer's": Case(
+        {
+            f"step_{n}/{name}.safetensors": arrays(n, *names)
+            for n in (1, 2)
+            for name, names in (("model", ("0.w", "1.w")), ("optimizer", ("0.w.m", "0.w.v")))
+        },
+        ["step_2/model.safetensors", "step_2/optimizer.safetensors"],
+    ),
+    "arrays of both": Case(
+        {f"step_{n}/{name}.safetensors": arrays(n, "0.w") for n in (1, 2) for name in ("a", "model_optim")}, 2
     ),
     "more below": Case(
         {f"step_{n}/{name}": weights(n) for n in (1, 2) for name in ("model.pt", "optim/state.pt")}, 2

@@ -272,6 +272,12 @@ def bare_name_of(p: Part) -> BareName:
     if not p.home:
         return own
     folder = read_bare_name(p.home.rpartition("/")[2])
+    inside = p.path[len(p.home) + 1 :].rpartition("/")[0]
+    if inside:
+        held = read_bare_name(inside)
+        own = own._replace(
+            role=own.role or held.role, pattern=f"{held.pattern}_{own.pattern}", noun=own.noun or held.noun
+        )
     return own._replace(
         kind=folder.kind if own.kind is Kind.PERIODIC else own.kind,
         step=folder.step,
@@ -281,6 +287,17 @@ def bare_name_of(p: Part) -> BareName:
         words=(*(word for word in folder.words if word not in _UNDER_WAY), *own.words),
         pattern=f"{folder.pattern}_{own.pattern}",
         noun=own.noun or folder.noun,
+    )
+
+
+_HOLDS = re.compile("models?|net|network|weights", re.IGNORECASE)
+
+
+def is_called_after_a_role(directory: str) -> bool:
+    """Whether a directory's name only says what of a save it holds: ``model``, ``optimizer``."""
+    said = read_bare_name(directory)
+    return bool(_HOLDS.fullmatch(directory)) or (
+        bool(said.role) and not (said.words or said.numbered or said.alias)
     )
 
 

@@ -1,0 +1,64 @@
+"""Cosmos and others on Imaginaire: ``iter_N/`` with a DCP directory each for ``model``, ``optim``,
+``scheduler`` and ``trainer``; ``latest_checkpoint.txt``, written last, names the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.layouts import dcp
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.files import named, read_tracker
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+_HOME = "iter_{step:09d}"
+_ROLES = ("model", "optim", "scheduler", "trainer")
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """The trainer's own count against the directory's name."""
+    trainers = [row for row in parts if row[0].role == "trainer_index"]
+    yield from named_steps(trainers, dcp.step_of, "iteration")
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)  # checkpoint.load_path, with load_training_state
+
+
+def _pieces() -> Iterator[Piece]:
+    """Jobs with several networks have an optimizer and a scheduler for each: ``optim_net`` …"""
+    for role in _ROLES:
+        several = "" if role in ("model", "trainer") else "[_{name}]"
+        for piece in dcp.pieces(f"{_HOME}/{role}{several}", f"_{role}"):
+            index = piece.role == "metadata"
+            yield replace(piece, role=f"{role}_index" if index else role, required=index)
+
+
+LAYOUT = Layout(
+    name="cosmos",
+    title="Cosmos (Imaginaire)",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    check=_check,
+    needs=("model_index", "optim_index", "trainer_index"),
+    tracker="latest_checkpoint.txt",
+    read_tracker=read_tracker,
+    tracked=named,
+    always_tracked=False,
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "cosmos-predict2 imaginaire/checkpointer/dcp.py DistributedCheckpointer.save(), "
+        "_write_latest_checkpoint_file(), keys_to_resume_during_load()"
+    ),
+    limits=(
+        "a job that finds latest_checkpoint.txt resumes from what it names, and not from the plan",
+        "of iter_N.pt, which its other checkpointers write, see the layout files",
+    ),
+)

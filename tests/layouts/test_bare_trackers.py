@@ -1,0 +1,75 @@
+"""``latest_checkpoint.txt`` beside files of no known arrangement, and ``--max-step`` where nothing tells a step:
+no older checkpoint is taken without a reason, and a text that means something else is none.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from fixture_trees import tree
+from small_files import adam, saved, tensor
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import NoneUsable
+from ckpt_tools.model.selection import Selection
+
+TRACKER = "latest_checkpoint.txt"
+
+
+def put(root: Path, name: str, step: int, at: int) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {"model": {"w": tensor(step)}, "optimizer": adam(step), "step": step}
+    path.write_bytes(saved(state))
+    os.utime(path, (1_700_000_000 + at,) * 2)
+
+
+@pytest.fixture(params=["step_{}.pt", "step_{}/state.pt", "ckpt-{}.pth"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+    """Saves of steps 100 and 200; the tracker would hold their first component."""
+    for step in (100, 200):
+        put(tmp_path / "run", request.param.format(step), step, step)
+    return tmp_path / "run", request.param.partition("/")[0]
+
+
+@pytest.mark.parametrize("said", ["{}\n", "/elsewhere/ckpts/{}", "out/{}/"])
+def test_a_checkpoint_that_it_names_and_that_is_gone_is_said(run: tuple[Path, str], said: str) -> None:
+    root, name = run
+    (root / TRACKER).write_text(said.format(name.format(300)))
+    made = plan(str(root))
+    assert made.checkpoint and made.checkpoint.step == 200
+    assert [f.code for r in made.rejected for f in r.findings] == ["missing-part"]
+    assert "dangling-tracker" in {f.code for f in made.warnings}
+    for path in [p for p in root.rglob("*") if p.is_file() and p.name != TRACKER]:
+        path.unlink()
+    with pytest.raises(NoneUsable):  # and nothing starts from nothing
+        plan(str(root), Selection(allow_none=True))
+
+
+@pytest.mark.parametrize("said", ["", "200", "the best so far", "\x00\xff", "x" * 5000, "a\nb\n"])
+def test_another_text_is_no_tracker(run: tuple[Path, str], said: str) -> None:
+    root, _ = run
+    (root / TRACKER).write_text(said)
+    made = plan(str(root))
+    assert made.checkpoint and made.checkpoint.step == 200 and not made.rejected and not made.warnings
+
+
+def test_one_that_names_another_run_beside_says_nothing_of_this_one(tmp_path: Path) -> None:
+    for name, step in (("bert_step_100.pt", 100), ("gpt_step_200.pt", 200)):
+        put(tmp_path, name, step, step)
+    (tmp_path / TRACKER).write_text("gpt_step_200.pt")
+    made = plan(str(tmp_path), Selection(run="bert"))
+    assert made.checkpoint and made.checkpoint.step == 100 and not made.rejected
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00" * 3000], ids=["empty", "zeros"])
+def test_max_step_says_what_it_leaves_out_as_nothing_tells_its_step(damage: bytes, tmp_path: Path) -> None:
+    root = tree("streams", tmp_path)
+    newest = root / "streaming_train_state"
+    newest.write_bytes(damage)
+    said = [f for f in plan(str(root), Selection(max_step=26)).warnings if f.code == "passed-over"]
+    assert len(said) == 1 and "--max-step" in said[0].message
+    os.utime(newest, (1_500_000_000,) * 2)
+    assert not [f for f in plan(str(root), Selection(max_step=26)).warnings if "--max-step" in f.message]
