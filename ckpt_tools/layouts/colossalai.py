@@ -75,7 +75,7 @@ def _pieces(home: str, modeling: str, mark: str) -> Iterator[Piece]:
 
 def _beside(home: str) -> Iterator[Piece]:
     """What Open-Sora saves of an average, of the sampler and of master weights."""
-    torch = Piece("", "", "", TORCH, shared=True, unasked=True, required=False)
+    torch = Piece("", "", "", TORCH, shared=True, unasked=True)
     yield replace(torch, name="ema_sora", role="ema", template=f"{home}/ema.pt")
     yield replace(torch, name="sampler_sora", role="sampler", template=f"{home}/sampler")
     for role in ("ema", "master"):
