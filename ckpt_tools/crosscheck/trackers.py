@@ -101,14 +101,16 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
             if target is None or isinstance(target, Finding) or target == "release" or target in seen:
                 continue
             seen.add(target)
-            if _found(target, here, layout) is None and not _of_another_run(session, target, base):
+            if _is_gone(session, target, base, here):
                 yield _rejected(here[0], path, target, _found(target, torn, layout), layout)
 
 
-def _of_another_run(session: Session, target: int | str, base: str) -> bool:
-    """Whether a name is that of a file or directory of a checkpoint that lies there: of a run beside."""
+def _is_gone(session: Session, target: int | str, base: str, here: Sequence[Checkpoint]) -> bool:
+    """Whether a tracker names none of the checkpoints, and no file or directory of a run beside them."""
+    if _found(target, here, session.layouts.of(here[0])) is not None:
+        return False
     path = f"{base}/{target}"
-    return isinstance(target, str) and any(path in (p.home, p.path) for p in session.parts)
+    return isinstance(target, int) or not any(path in (p.home, p.path) for p in session.parts)
 
 
 def _found(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:

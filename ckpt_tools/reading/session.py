@@ -349,9 +349,7 @@ class Session:
             return None
         data = read_tracker(path, TRACKER_LIMIT)
         if not isinstance(data, Finding):
-            said = read(data)
-            # beside files of no known arrangement any other text is no tracker
-            return None if said is None and self.layouts[layout].last_resort else (path, said)
+            return path, read(data)
         if data.code == "unreadable":
             self.unread[path] = data.message
         return path, data

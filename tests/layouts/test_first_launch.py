@@ -172,7 +172,11 @@ def test_files_lost_one_by_one_never_make_a_first_launch(case: Path, backwards: 
 
 @pytest.mark.parametrize("tracker", sorted(TRACKERS))
 def test_a_tracker_without_its_checkpoint(tracker: str, tmp_path: Path) -> None:
-    said = {"checkpoint": b'model_checkpoint_path: "ckpt-500"\n', "last_checkpoint": b"out/iter_500.pth"}
+    said = {
+        "checkpoint": b'model_checkpoint_path: "ckpt-500"\n',
+        "last_checkpoint": b"out/iter_500.pth",
+        "latest_checkpoint.txt": b"iter_500.pth",
+    }
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / tracker).write_bytes(said.get(tracker, b"500"))
     with pytest.raises(errors.NoneUsable, match=r"500(\.pth)?, which is not there") as caught:

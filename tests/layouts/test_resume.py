@@ -52,6 +52,7 @@ STEPS = ("iteration", "global_step", "global_steps", "step", "steps")
 FLAGS = {
     "accelerate": ("--resume_from_checkpoint",),
     "colossalai": ("--load_checkpoint",),
+    "colossalai/sora": ("--load",),
     "deepspeed": ("--load_dir", "--tag"),
     "deepspeed-universal": ("--load_dir", "--tag", "--universal-checkpoint"),
     "espnet": ("--resume",),
@@ -63,7 +64,9 @@ FLAGS = {
     "mmengine": ("--resume",),
     "timm": ("--resume",),
 }
-"""Layout -> what its framework's programs are called with; the others take a path in their code."""
+"""Layout, or one of its cases -> what its framework's programs are called with; the others take a path in
+their code.
+"""
 
 
 def told_steps(state: object) -> set[int]:
@@ -134,7 +137,7 @@ def test_the_real_loaders_load_what_the_plan_says(
     for word in (*resume.args, *resume.env.values()):
         assert not word.startswith("/") or os.path.exists(word), word
     told = dict(zip(resume.args, resume.args[1:], strict=False))
-    flags = FLAGS.get(made.checkpoint.layout, ())
+    flags = FLAGS.get("/".join(case.parent.parts[-2:]), FLAGS.get(made.checkpoint.layout, ()))
     assert {flag for flag in resume.args if flag.startswith("--")} == set(flags) - (
         {"--ckpt-step"} if made.checkpoint.kind is Kind.RELEASE else set()
     )
