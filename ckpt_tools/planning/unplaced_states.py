@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from glob import escape
 from shlex import quote
+from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import BareFile
@@ -42,17 +43,32 @@ class _Held(Enum):
 
     LATER = "it holds an optimizer's state, but is not called a checkpoint"
     EARLIER = "it holds an optimizer's state, but is of no later step"
+    UNTOLD = "it holds an optimizer's state and tells no step, so --max-step leaves it out"
     OTHER = "it holds no optimizer's state that can be read"
+
+
+class _Steps(NamedTuple):
+    """Between which a file is of interest: that of the choice, and the highest that is asked for."""
+
+    chosen: int | None
+    highest: int | None
+
+    def held(self, told: int | None) -> _Held | None:
+        """What a state of training is that tells this step; None for one above the highest."""
+        if self.highest is not None and (told is None or told > self.highest):
+            return _Held.UNTOLD if told is None else None
+        return _Held.LATER if told is None or self.chosen is None or told > self.chosen else _Held.EARLIER
 
 
 def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) -> Iterator[Finding]:
     """Notes about such files that are passed over: the best and exports, which are never the newest by their
     names, and those whose content tells no later step or no training state.
 
-    Raises UsageError where one of another name may be of a later step than the choice.
+    Raises UsageError where one of another name may be of a later step than the choice. Below a --max-step it
+    is one that tells such a step: what was saved after an older choice is mostly of the steps above.
     """
-    narrowed = (asked.layout, asked.prefix, asked.max_step, asked.kind)
-    if narrowed != (None,) * 4 or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
+    narrowed = (asked.layout, asked.prefix, asked.kind)
+    if narrowed != (None,) * 3 or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
         return
     yield from _left_out(s, c)
     above = c.parts[0].base if asked.run is not None else s.root
@@ -60,16 +76,16 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     others = list[str]()
     for file in newer[:_MOST]:
         if packed := wrapped_state(os.path.basename(file.path)):
-            yield from _packed(s, c, file.path, packed, step)
+            yield from _packed(s, c, file.path, packed, _Steps(step, asked.max_step))
             continue
-        held = _held(s, file, above, c, step)
+        held = _held(s, file, above, c, _Steps(step, asked.max_step))
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
         if held is _Held.LATER and kinds == {Kind.PERIODIC}:
             raise _question(s, c, file.path)
         if held is _Held.OTHER and formats.names.state(os.path.basename(file.path)):
             others.append(file.path)
-        elif held in (_Held.LATER, _Held.EARLIER):
-            severity = Severity.WARNING if held is _Held.EARLIER else None
+        elif held is not None and held is not _Held.OTHER:
+            severity = None if held is _Held.LATER else Severity.WARNING
             yield _passed_over(file.path, c, held.value, severity)
     yield from _without_training_state(others, above, c)
 
@@ -135,21 +151,20 @@ def _passed_over(path: str, c: Checkpoint, why: str, severity: Severity | None =
     return finding("passed-over", text, path=path, severity=severity)
 
 
-def _held(s: Session, file: BareFile, above: str, c: Checkpoint, step: int | None) -> _Held | None:
+def _held(s: Session, file: BareFile, above: str, c: Checkpoint, steps: _Steps) -> _Held | None:
     """None for a file that is a copy of one of the choice (latest.pth), and for one without an array."""
     report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
     s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return _Held.OTHER
     if _is_optimizer_array(file, above, anatomy):
-        return _Held.LATER
+        return steps.held(None)
     if any(_same_bytes(s, file, p) for p in c.parts):
         return None
     if not _is_training_state(report, anatomy):
         arrays = any(max(t.shape, default=1) > 1 for t in anatomy.tensors)
         return _Held.OTHER if arrays else None
-    told = loop_counters.number(report.metadata, loop_counters.STEPS)
-    return _Held.LATER if step is None or told is None or told > step else _Held.EARLIER
+    return steps.held(loop_counters.number(report.metadata, loop_counters.STEPS))
 
 
 def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
@@ -182,16 +197,17 @@ def _renamed(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
         s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))
 
 
-def _packed(s: Session, c: Checkpoint, path: str, name: str, step: int | None) -> Iterator[Finding]:
+def _packed(s: Session, c: Checkpoint, path: str, name: str, steps: _Steps) -> Iterator[Finding]:
     """A note about a packed file, whose content nobody reads. Raises UsageError where it is called by a later
     step or epoch.
     """
-    if may_be_later(name, step, c.epoch):
+    if steps.highest is None and may_be_later(name, steps.chosen, c.epoch):
         name = os.path.relpath(path, s.root)
         text = f"{name} was saved no earlier than {c.label} ({c.path}), and is packed or encrypted"
         hint = f"unpack it to resume from it, or say --exclude {quote(escape(name))} to resume from {c.label}"
         raise UsageError(f"which checkpoint is the newest is in doubt: {text}", hint)
-    yield _passed_over(path, c, "it is packed or encrypted, and called by no later step")
+    why = "called by no later step" if steps.highest is None else "left out by --max-step"
+    yield _passed_over(path, c, f"it is packed or encrypted, and {why}")
 
 
 def _is_optimizer_array(file: BareFile, above: str, anatomy: Anatomy) -> bool:

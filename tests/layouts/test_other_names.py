@@ -287,3 +287,32 @@ def test_runs_that_read_like_parts_are_none_to_choose_from(tmp_path: Path) -> No
         plan(str(tmp_path))
     assert caught.value.exit_code == 2
     assert "--guess" in (caught.value.hint or "") and "--run" not in (caught.value.hint or "")
+
+
+# ---- below a highest step
+
+
+def test_a_later_state_below_the_highest_step_is_asked_about(run: Path) -> None:
+    """--max-step is no reason to take an older one without a word."""
+    put(run / "step_250.pt.1", full(250), 250)
+    assert answer(run) == answer(run, max_step=300) == 2
+
+
+def test_a_state_above_the_highest_step_is_not(run: Path) -> None:
+    put(run / "step_250.pt.1", full(250), 250)
+    made = answer(run, max_step=220)
+    assert step_of(made) == 200 and ("passed-over", "step_250.pt.1") not in said(made)
+
+
+def test_a_state_that_tells_no_step_is_named_below_the_highest(run: Path) -> None:
+    put(run / "step_250.pt.1", saved({"model": {"w": tensor(3)}, "optimizer": adam(3)}), 250)
+    assert answer(run) == 2
+    made = answer(run, max_step=220)
+    assert step_of(made) == 200 and ("passed-over", "step_250.pt.1") in said(made)
+
+
+def test_a_packed_checkpoint_is_named_below_the_highest(run: Path) -> None:
+    put(run / "step_250.tar.gz", b"\x1f\x8b" + bytes(100), 250)
+    assert answer(run) == 2
+    made = answer(run, max_step=220)
+    assert step_of(made) == 200 and ("passed-over", "step_250.tar.gz") in said(made)
