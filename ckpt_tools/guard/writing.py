@@ -13,7 +13,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals import names
 from ckpt_tools.formats.seals.names import FRAGMENTS
 from ckpt_tools.storage.urls import is_url
-from ckpt_tools.storage.writes import write_and_rename
+from ckpt_tools.storage.writes import write_all, write_and_rename
 
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.store import Object
@@ -32,8 +32,9 @@ _HINTS = {
 
 
 def put(path: str, data: bytes, *, away: bool) -> None:
-    """Write a file aside, sync it, rename it, and sync its directory. Raises CannotLook, with the old file in
-    its place.
+    """Write a file that is not seen, sync it, give it its name, and sync its directory.
+
+    Raises CannotLook, with the old file in its place.
 
     Directories are made for a seal that lies ``away`` from what it is of. The directory of a checkpoint is
     not: one that is deleted meanwhile would come back, with nothing but a seal in it.
@@ -117,6 +118,30 @@ def tidy(home: str) -> None:
 
 
 def _put(at: int, name: str, data: bytes) -> None:
+    if _put_unnamed(at, name, data):
+        return
     aside = names.aside(name)
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at)
     write_and_rename(fd, data, aside, name, at)
+
+
+def _put_unnamed(at: int, name: str, data: bytes) -> bool:
+    """Write a new file that has no name before it is whole; False where the file system has no such files, or
+    there is a file of this name.
+
+    A framework may prune a checkpoint while its seal is written, and shutil.rmtree fails on a name that it
+    has listed and that is gone: with a file aside, renamed at that moment, sealing would end the training.
+    """
+    try:
+        fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666, dir_fd=at)
+    except (AttributeError, OSError):  # the flag is Linux's, and NFS does not have it
+        return False
+    try:
+        write_all(fd, data)
+        os.fsync(fd)
+        os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=at, follow_symlinks=True)
+    except OSError:
+        return False  # whoever writes it aside says what is wrong
+    finally:
+        os.close(fd)
+    return True
