@@ -23,6 +23,8 @@ from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy", "torch_tar")
 MAY_BE_DATA = ("npz", "npy")
+ARRAYS = ("safetensors", *MAY_BE_DATA)
+"""Formats of arrays under names, and nothing else."""
 OBJECTS = ("pickle_plain", "joblib")
 FORMATS = (*TORCH, "mindspore_ckpt", "safetensors", *MAY_BE_DATA, "eqx")
 PADDLE = ("pickle_plain", "paddle_tensors")

@@ -12,7 +12,7 @@ from typing import Any
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts, use
 from ckpt_tools.layouts.common.counters import first, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, named_step
 from ckpt_tools.layouts.common.templates import COORDS, TEXTS, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -108,7 +108,7 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
         check=partial(_check, step_keys, epoch_keys),
         tracker=t.get("tracker"),
         read_tracker=_number if holds == "step" else _name,
-        tracked=_named if holds == "name" else Layout.tracked,
+        tracked=_named if holds == "name" else named_step,
         commit=t.get("commit", ""),
         needs=tuple(t.get("needs", ())),
         epoch_base=t.get("epoch_base"),

@@ -37,7 +37,7 @@ def render(scan: Scan, view: View = PLAIN) -> str:
             [column.header for column in columns],
             [[column.cell(c) for column in columns] for c in scan.checkpoints],
             right=[column.header for column in columns if column.right],
-            below=("path", "run", "layout"),
+            below=("path", "run", "layout", "kind"),
             dull=_DULL,
         )
     page.findings(scan.findings, scan.root)

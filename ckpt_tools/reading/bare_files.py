@@ -29,8 +29,6 @@ there.
 """
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
 _OF_MODEL = re.compile(r"model|net|weight|param", re.IGNORECASE)
-_FLAT = ("safetensors", *files.MAY_BE_DATA)
-"""Formats of arrays under names, and nothing else."""
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
 _MAY_BE_DATA = tuple(f".{name}" for name in files.MAY_BE_DATA)
 _EXPORTS = frozenset({"model", "models", "weights", "pytorch_model", "net", "state_dict", "model_weights"})
@@ -143,7 +141,7 @@ def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _B
 
 def _named_after_optimizer(name: BareName, report: Report) -> bool:
     """Whether a set of arrays alone is called an optimizer's, and no model's: MLX writes ``0.weight.m``."""
-    return name.role == "optimizer" and report.format in _FLAT and not _OF_MODEL.search(name.pattern)
+    return name.role == "optimizer" and report.format in files.ARRAYS and not _OF_MODEL.search(name.pattern)
 
 
 def _role(name: BareName, holds: files.Holds, scheduler: bool) -> str:

@@ -146,6 +146,6 @@ def test_what_is_good_is_sealed_and_the_rest_pruned(s3: Bucket, tmp_path: Path) 
         events = Watched(s3, options).look()
     rows = [row for e in events if e.type == "pruned" for row in e.fields["removed"]]  # type: ignore[attr-defined]
     keys = s3.keys()
-    assert [row["checkpoint"] for row in rows] == ["step 10", "step 20"]
+    assert sorted(row["checkpoint"] for row in rows) == ["step 10", "step 20"]  # one second may have both
     assert "run/iter_0000030/.ckpt-seal.json" in keys
     assert {key.split("/")[1] for key in keys} == {"iter_0000030", "latest_checkpointed_iteration.txt"}
