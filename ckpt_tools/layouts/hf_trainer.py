@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp, deepspeed
+from ckpt_tools.layouts.common.arrays import lost
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -21,6 +23,8 @@ TORCH = ("torch_zip", "torch_legacy")
 PADDLE = ("pickle_plain",)
 ST = ("safetensors",)
 HOME = "checkpoint-{step}"
+NAMED = f"{HOME}/{{name}}"
+"""Where peft saves an adapter of another name than ``default``; the trainer loads all of them."""
 _TOKENIZER = (
     "generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config"
 )
@@ -37,6 +41,27 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         "global_step",
     )
     yield from borrowed(parts, {"scheduler": ("last_epoch",), "optimizer": ("optimizer_step",)})
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Adapters that have their configuration here, or weights in the saves ``beside`` it: the trainer loads
+    those whose weights are there, and says nothing of another one.
+    """
+    described = {p.path for p in c.parts if p.name == "adapter_config.json"}
+    models = {p.path.rpartition("/")[0] for p in c.parts if p.role == "model"}
+    for path in sorted(described):
+        if path.rpartition("/")[0] not in models:
+            text = f"there is no adapter_model file beside {path.removeprefix(f'{c.path}/')}"
+            yield finding("missing-part", text, path=c.path)
+    for name in lost(c, beside, _adapters):
+        text = f"there is no {name}, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+
+
+def _adapters(c: Checkpoint) -> frozenset[str]:
+    """Their weights and configurations, without which peft loads none."""
+    files = (p for p in c.parts if p.name.startswith(("adapter_model.", "adapter_config.")))
+    return frozenset(p.path.removeprefix(f"{c.path}/") for p in files)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -72,6 +97,9 @@ def _own_pieces() -> Iterator[Piece]:
         for end, formats in (("model.safetensors", ST), ("pytorch_model.bin", TORCH)):
             below = f"{HOME}/{number}_{{name}}/{end}"
             yield Piece(f"{role}_{end.partition('.')[0]}", role, below, formats, shared=True, companion=True)
+    for name, end, formats in (("", "safetensors", ST), ("_bin", "bin", TORCH)):
+        below = f"{NAMED}/adapter_model.{end}"
+        yield Piece(f"named_adapter{name}", "model", below, formats, shared=True, companion=True)
     yield torch("optimizer", "optimizer", f"{HOME}/optimizer.pt")
     # with FSDP; Accelerate, too, saves optimizer.bin and scaler.pt into a checkpoint-N of its own
     yield torch("optimizer_bin", "optimizer", f"{HOME}/optimizer.bin", companion=True)
@@ -83,7 +111,9 @@ def _own_pieces() -> Iterator[Piece]:
     yield either("args", "args", f"{HOME}/training_args.bin", loaded=False)
     # before it loads the weights, the trainer reads by which version of transformers they were saved
     yield described("config", "config", f"{HOME}/config.json", ("json_member",))
-    yield described("adapter_config", "config", f"{HOME}/adapter_config.json", ("json_member",), loaded=False)
+    for home in (HOME, NAMED):
+        name = "adapter_config" if home == HOME else "named_adapter_config"
+        yield described(name, "config", f"{home}/adapter_config.json", ("json_member",), loaded=False)
     yield described("tokenizer", "tokenizer", f"{HOME}/<{_TOKENIZER}>.json", required=False, loaded=False)
     # transformers 4.3x staged there
     yield Piece("tmp", "model", "tmp-checkpoint-{step}/{name}", (), shared=True, unfinished=True)
@@ -125,6 +155,7 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
+    lost=_lost,
     commit="state",
     needs=("model",),
     saved_with=(  # save_only_model leaves out all three

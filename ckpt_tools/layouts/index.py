@@ -340,10 +340,15 @@ hf_trainer hf-trainer note:dlrover_latest.txt
     model_model:model.safetensors model_pytorch_model:pytorch_model.bin
   checkpoint-{step}/{layer}_{name}/
     module_model:model.safetensors module_pytorch_model:pytorch_model.bin
+  checkpoint-{step}/{name}/
+    named_adapter:adapter_model.safetensors named_adapter_bin:adapter_model.bin
   checkpoint-{step}/
     optimizer:optimizer.pt optimizer_bin:optimizer.bin scheduler:scheduler.pt scaler:scaler.pt
     rng:rng_state.pth rng_rank:rng_state_{rank}.pth args:training_args.bin config:config.json
     adapter_config:adapter_config.json
+  checkpoint-{step}/{name}/
+    named_adapter_config:adapter_config.json
+  checkpoint-{step}/
     tokenizer:<generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config>.json
   tmp-checkpoint-{step}/
     tmp:{name}
