@@ -707,6 +707,8 @@ lightning lightning
     metadata_sharded_last:.metadata rank_metadata_sharded_last:__{rank}.metadata
     data_sharded_last:__{rank}_{shard}.distcp prefixed_sharded_last:{name}__{rank}_{shard}.distcp
     meta_sharded_last:meta.pt
+  .
+    hpc:hpc_ckpt_{name}.ckpt on_exception:on_exception.ckpt
 
 composer composer
   .

@@ -13,7 +13,7 @@ from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.part import Part
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
@@ -60,6 +60,15 @@ def _sharded() -> Iterator[Piece]:
         yield replace(dcp.rest_of_state(home, mark), required=False)
 
 
+def _gasps() -> Iterator[Piece]:
+    """What Lightning saves when Slurm is about to end the job, with a number that grows, and what its
+    OnExceptionCheckpoint saves.
+    """
+    for name, file in (("hpc", "hpc_ckpt_{name}.ckpt"), ("on_exception", "on_exception.ckpt")):
+        piece = Piece(name, "model", file, FORMATS, shared=True, unasked=True, single=True)
+        yield replace(piece, kind=Kind.DYING_GASP, step_from="content")
+
+
 def _half_sharded(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Directories that lack one of the two files without which Lightning takes none of it."""
     homes: dict[str, list[Part]] = {}
@@ -102,6 +111,7 @@ LAYOUT = Layout(
             proof="pytorch-lightning_version",
         ),
         *_sharded(),
+        *_gasps(),
     ),
     resume=_resume,
     steps=_steps,
@@ -112,7 +122,8 @@ LAYOUT = Layout(
     renewed="last",
     reference=(
         "lightning/pytorch/callbacks/model_checkpoint.py; epoch counts from 0, global_step counts optimizer "
-        "steps"
+        "steps; trainer/connectors/checkpoint_connector.py hpc_save_path; "
+        "callbacks/on_exception_checkpoint.py"
     ),
     limits=(
         "last.ckpt may be a link or a copy: a copy that is whole stands in for a broken original",
