@@ -123,7 +123,7 @@ class _Duplicates:
         """
         steps = self.files.of_place(p)
         own = steps[order(p)].pages
-        if not self._moves_on(older, p):
+        if not self._moves_on(older, p) or self._one_state(older, p):
             return None
         others = [f for f in steps.values() if f.pages != own]
         if p.role == "optimizer" or self.files.counts(p):
@@ -135,6 +135,12 @@ class _Duplicates:
         if len(steps) > 2 or p.role in ("rng", "data"):
             return None  # equal at all steps: nothing in it is trained
         return self._beside_the_rest(older, p)
+
+    def _one_state(self, older: Part, p: Part) -> bool:
+        """Whether their checkpoints are the same state under two names, of which one counts steps and the
+        other epochs, so that nothing says that training moved on between them.
+        """
+        return not _comparable(older, p) and not self.files.rest(order(older), order(p)).differs
 
     def _moves_on(self, older: Part, p: Part) -> bool:
         """Whether anything in the file must change; two equal states of random numbers show nothing."""
@@ -245,6 +251,11 @@ def _both_placed(a: Part, b: Part) -> bool:
     the file with its step is of no other step.
     """
     return all((p.step, p.epoch, p.generation) != (None, None, None) for p in (a, b))
+
+
+def _comparable(a: Part, b: Part) -> bool:
+    """Whether the same is known of both, so that one is older than the other."""
+    return any(x >= 0 and y >= 0 for x, y in zip(order(a), order(b), strict=True))
 
 
 def _before(a: Part, b: Part) -> bool:

@@ -4,9 +4,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.arrays import lost
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.hf_trainer import ST, TORCH
@@ -20,6 +24,11 @@ DIFFUSERS = ("unet", "unet_ema", "transformer", "transformer_ema", "controlnet",
 """Directories into which hooks of diffusers' training scripts save the model, each with a role of its own."""
 MARKS = ("", "_step", "_epoch", "_kohya_step", "_kohya_epoch", "_kohya")
 """Ends of the names of pieces, by what the directory is called."""
+_NUMBERED = re.compile(
+    r"((?:pytorch_)?model|optimizer|scheduler|sampler|dl_state_dict|custom_checkpoint)(?:_(\d+))?"
+    r"\.(?:safetensors|bin|pkl)"
+)
+"""What is saved of each model, optimizer … that was prepared: the first has no number, or 0."""
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
@@ -51,6 +60,29 @@ def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
         p.role for p in c.parts
     }
     return untold and bool(run) and all(o.mtime_ns < c.mtime_ns for o in run)
+
+
+def _numbered(c: Checkpoint) -> frozenset[str]:
+    return frozenset(p.name for p in c.parts if _NUMBERED.fullmatch(p.name))
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Files of one model or optimizer of several: those below a higher number, and those that the saves
+    beside it have.
+    """
+    numbers, mine = defaultdict[str, set[int]](set), _numbered(c)
+    for found in filter(None, map(_NUMBERED.fullmatch, mine)):
+        numbers[found[1]].add(int(found[2] or 0))
+    for kind, held in numbers.items():
+        if gone := set(range(max(held))) - held:
+            text = f"there is a {kind} file of number {max(held)}, and none of {min(gone)}"
+            yield finding("missing-part", text, path=c.path)
+            return
+    for name in lost(c, beside, _numbered):
+        named = _NUMBERED.fullmatch(name)
+        if named is not None and named[1] in numbers:  # without any of a kind, the kind is missed
+            text = f"there is no {name}, which the run's other checkpoints have"
+            yield finding("missing-part", text, path=c.path)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -145,6 +177,7 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
+    lost=_lost,
     unclear=_unclear,
     commit="rng",
     needs_any=("model", *DIFFUSERS),

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_trees import materialise, overwrite
+from places import LAYOUT_TREES
 from safetensors.torch import save as safetensors_save
 from shards import DAY, copy, numbers, optimizer, put, shard
 from small_files import saved, trainer
@@ -410,3 +412,16 @@ def test_a_file_that_is_out_without_a_finding_is_no_copy_to_ask_about() -> None:
     review.selection, review.twins, review.bad = Selection(skip_unreadable=True), {}, {"/run/model.bin": []}
     asked: Any = None  # nothing of the candidate is needed to see that there is no question
     assert review._require_known(asked) is None
+
+
+def test_one_state_under_the_names_of_its_step_and_its_epoch(tmp_path: Path) -> None:
+    """Nothing says that training moved on between ``step_32`` and ``epoch_1``, until their models differ."""
+    root = materialise(LAYOUT_TREES / "accelerate/both_names/expected.json", tmp_path)
+    assert not found(root)
+    model, at = root / "epoch_1/model.safetensors", -4
+    data = bytearray(model.read_bytes())
+    data[at] ^= 1
+    overwrite(model, bytes(data), 0)
+    assert {name for name, _ in found(root)} >= {"epoch_1/optimizer.bin", "step_32/optimizer.bin"}
+    with pytest.raises(UsageError, match="byte for byte the same"):
+        plan(str(root))

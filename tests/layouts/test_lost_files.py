@@ -25,6 +25,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage import BytesSource
 
 VERL, RANKS = "verl/grpo", "rank-files/directories"
+MODELS = "accelerate/two_models"
 T5X, LEVANTER, ITEMS, SNAPSHOTS = "t5x/steps", "levanter/steps", "orbax/items", "torchsnapshot/plain"
 
 
@@ -56,6 +57,10 @@ GONE = {
     "a rank's file beside its others": (RANKS, "epoch_3_step_30/rank_1/model.pt"),
     "an array of NumPy": ("numpy/arrays", "step_300/w.adam_m.npy"),
     "the index of an item": (ITEMS, "30/state/manifest.ocdbt"),
+    "the first of two models": (MODELS, "checkpoint-30/model.safetensors"),
+    "the second of two models": (MODELS, "checkpoint-30/model_1.safetensors"),
+    "the first of two optimizers": (MODELS, "checkpoint-30/optimizer.bin"),
+    "the second of two optimizers": (MODELS, "checkpoint-30/optimizer_1.bin"),
 }
 
 
@@ -116,6 +121,17 @@ def test_a_run_that_went_on_with_a_newer_framework_lacks_nothing(tmp_path: Path)
     shutil.copytree(newer / "iter_0000020", root / "iter_0000020")
     assert chosen(plan(str(root))).step == 20
     assert not {f.code for f in verify(str(root)).findings} & LOST
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.bin"])
+def test_the_first_of_two_is_missed_of_a_lone_save(name: str, tmp_path: Path) -> None:
+    root = tree(MODELS, tmp_path)
+    for step in (10, 20):
+        remove(root / f"checkpoint-{step}")
+    assert chosen(plan(str(root))).step == 30
+    remove(root / "checkpoint-30" / name)
+    with pytest.raises(NoneUsable):
+        plan(str(root))
 
 
 SPARED = {
