@@ -34,7 +34,8 @@ TARGET, FUZZ = loaded(ROOT / "benchmarks" / "_target.py"), loaded(ROOT / "benchm
 def test_the_target_holds_for_seeds_and_splices_of_them(fmt: Format) -> None:
     run, known, r = TARGET.target(fmt.name), TARGET.seeds(fmt.name), random.Random(1)
     assert known
-    for data in known:
+    beginnings = {data[:size] for data in known for size in range(1, 17)}
+    for data in (*known, *sorted(beginnings)):
         run(data)
     small = [d for d in known if len(d) <= 8192]
     for _ in range(200):

@@ -151,7 +151,8 @@ def record(
             begins = f"{what} begins with {header.kind.hex()} instead of {kind.hex()}"
             raise Damage("bad-header", begins, offset)
     except Damage:
-        anatomy.failed.append(_sworn(source, offset, length, what))
+        if length >= 4:  # of a shorter one not even the checksum is there
+            anatomy.failed.append(_sworn(source, offset, length, what))
         raise
     _sum(source, anatomy, offset, length, what)
     if header.compression and not have_zstd():
