@@ -28,7 +28,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import choice_warnings, filters
+from ckpt_tools.planning import choice_warnings, filters, hidden_steps
 from ckpt_tools.planning import other_writers as writers
 from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.common_steps import newest_untold, untold, with_common_steps
@@ -160,8 +160,15 @@ class Candidates:
             text = f"{number(self.checkpoints)}, but --kind or --max-step hides them all"
             raise NoneUsable(text, "relax the filters", plan=self.nothing())
         if self.selection.max_step is not None:
-            of_kind = (c for c in self.checkpoints if self.selection.kind in (None, c.kind))
-            self.warnings += choice_warnings.of_no_step([c for c in of_kind if self.step(c) is None], left)
+            kept = {c.key for c in left}
+            hidden = [
+                replace(c, step=self.step(c))
+                for c in self.checkpoints
+                if c.key not in kept and self.selection.kind in (None, c.kind)
+            ]
+            self.warnings += hidden_steps.of_no_step([c for c in hidden if c.step is None], left)
+            above = [c for c in hidden if c.step is not None]
+            self.warnings += hidden_steps.told_inside(self.session, above, left, self.selection.level)
         return left
 
     def _prepare_judge(self, candidates: list[Checkpoint]) -> None:

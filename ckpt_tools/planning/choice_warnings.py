@@ -183,17 +183,6 @@ def damaged_and_unplaced(
             yield finding("passed-over", text, path=c.path, severity=Severity.WARNING)
 
 
-def of_no_step(hidden: Sequence[Checkpoint], left: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Those that --max-step leaves out because nothing tells their step, written no earlier than all that it
-    leaves.
-    """
-    newest = max(left, key=lambda c: c.mtime_ns)
-    for c in hidden:
-        if c.mtime_ns >= newest.mtime_ns and c.kind not in (Kind.BEST, Kind.RELEASE):
-            text = f"--max-step leaves it out, as nothing tells its step: it may be later than {newest.label}"
-            yield finding("passed-over", text, path=c.path, severity=Severity.WARNING)
-
-
 def newest_in_doubt(
     times: Times, witnesses: Witnesses, by_mtime: Checkpoint, by_step: Checkpoint
 ) -> UsageError:
