@@ -82,6 +82,12 @@ def ranks_of_its_own(checkpoint: Checkpoint, layout: Layout) -> set[int]:
     return {p.rank for p in checkpoint.parts if p.rank is not None and _per_rank(layout.piece(p.piece))}
 
 
+def highest_rank(checkpoint: Checkpoint, layout: Layout) -> int:
+    """The highest rank that has such a file, also where a commit says that all is there; -1 for none."""
+    own = (p.rank for p in checkpoint.parts if _per_rank(layout.piece(p.piece)))
+    return max((rank for rank in own if rank is not None), default=-1)
+
+
 def _nothing_said(_checkpoint: Checkpoint) -> Mapping[str, int]:
     """The sizes where no file is asked."""
     return {}

@@ -33,19 +33,21 @@ _KINDS = {Kind.PERIODIC: 0, Kind.BEST: 1, Kind.DYING_GASP: 2, Kind.RELEASE: 3}
 
 
 class _Step(NamedTuple):
-    """One step of one run.
+    """One step of the one run whose checkpoints are ranked; its dying gasps may be of another layout.
 
-    Checkpoints whose step nothing tells are of no common step: ``path`` keeps them apart.
+    A global step is enough to tell it. Checkpoints whose step nothing tells are of no common step: ``path``
+    keeps them apart.
     """
 
-    layout: str
-    run: str
     order: tuple[int, int, int]
+    layout: str
     path: str
 
 
 def _step(c: Checkpoint) -> _Step:
-    return _Step(c.layout, c.run, c.order, c.path if c.order == (-1, -1, -1) else "")
+    if c.step is not None:
+        return _Step((c.step, -1, -1), "", "")
+    return _Step(c.order, c.layout, c.path if c.order == (-1, -1, -1) else "")
 
 
 def rank(

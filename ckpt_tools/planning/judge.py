@@ -85,7 +85,7 @@ class Review:
             if self.selection.ranks is None:  # else another node may have the files of those without a group
                 require_groups(c, assigned)
             if not self.bad:
-                require_its_world(c, assigned, self.run, self.selection.sizes)
+                require_its_world(c, assigned, self.run, self.selection)
             if any(f.severity is Severity.ERROR for f in assigned.findings):
                 self._require_known(assigned)
                 return Judgement(False, assigned.findings, self.read)

@@ -12,24 +12,30 @@ from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Assignment
+from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.run import Run
 
 _MODEL_PARALLEL = ("tp", "pp", "cp")
 """The axes along which one copy of a model is cut."""
+_FEW = 8
+"""Ranks that a hint lists at most."""
 _PLACES = ("tp", "pp")
 """Those of them that names of files show."""
 
 
-def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, given: Mapping[str, int]) -> None:
+def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection) -> None:
     """Raises UsageError where the job would leave state unread.
 
     That is where it has another number of ranks than saved this very checkpoint, or another grid of them.
-    ``given`` are the parallel sizes that the caller has named.
     """
-    layout = run.expected.layouts.of(c)
+    layout, given = run.expected.layouts.of(c), selection.sizes
     own = {} if layout.reshardable else _own_sizes(c, run)
-    saved = completeness.named_world(c) or _world_of(own) or _saved_by(c, run)
+    told = completeness.named_world(c) or _world_of(own)
+    if not (told or layout.reshardable or _tells_replicas(selection)) and _named_gasp(c, layout):
+        _require_world_of_gasp(c, run)
+    saved = told or _saved_by(c, run)
     clash = mismatched(c, assignment, run.topology, saved, layout=layout)
     now = {a: run.topology.sizes.get(a, own[a]) for a in _PLACES if own.get(a) and a not in given}
     other = next((axis for axis, size in now.items() if size != own[axis]), None)
@@ -42,6 +48,40 @@ def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, given: Ma
     raise UsageError(
         f"topology-mismatch: {text} ({c.path})",
         "start with the saved world size, or name the replicas with --replica-groups or --replicas all",
+    )
+
+
+def _tells_replicas(selection: Selection) -> bool:
+    """Whether the caller has said which ranks hold the same state."""
+    told = (selection.replica_groups, selection.strategy_dir, selection.sizes)
+    return selection.replicas_all or any(told)
+
+
+def _named_gasp(c: Checkpoint, layout: Layout) -> bool:
+    """Whether it is called a dying gasp, and is not taken for one because it lacks ranks."""
+    return all(layout.piece(p.piece).kind is Kind.DYING_GASP for p in c.parts)
+
+
+def _require_world_of_gasp(c: Checkpoint, run: Run) -> None:
+    """Raises UsageError where a dying gasp may hold state of ranks that the job does not have.
+
+    It need not have a file of every rank, so those that it has do not show that the job had become smaller:
+    the regular save before it tells how many there were.
+    """
+    layouts, world = run.expected.layouts, run.topology.world_size
+    before = [o for o in run.checkpoints if o.kind is Kind.PERIODIC and o.order <= c.order]
+    asked = [c, *sorted(before, key=lambda o: o.order)[-1:]]
+    saved = max(completeness.highest_rank(o, layouts.of(o)) for o in asked) + 1
+    if saved <= world:
+        return
+    alike = "say which of them hold the same state, as in --replica-groups '0,2;1,3' or --replicas all"
+    hint = f"start with {saved} ranks, or {alike}"
+    who = "it has"
+    if saved > completeness.highest_rank(c, layouts.of(c)) + 1:
+        who, alone = "the save before it has", ";".join(map(str, range(world))) if world <= _FEW else "0;1;…"
+        hint += f"; if the job had {world} ranks by then: --replica-groups '{alone}'"
+    raise UsageError(
+        f"topology-mismatch: {who} files of {saved} ranks, to be loaded by {world} ({c.path})", hint
     )
 
 
@@ -69,10 +109,11 @@ def _saved_by(c: Checkpoint, run: Run) -> int | None:
     That an older one had more says nothing of one without a file beyond this job's ranks.
     """
     world = run.topology.world_size
-    highest = max(completeness.ranks_of_its_own(c, run.expected.layouts.of(c)), default=world)
+    own = completeness.ranks_of_its_own(c, run.expected.layouts.of(c))
+    highest = max(own, default=world)
     if (run.saved or 0) > world > highest:
         return None
-    return run.saved
+    return max(run.saved or 0, highest + 1) if own and highest >= world else run.saved
 
 
 def mismatched(

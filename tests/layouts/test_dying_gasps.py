@@ -1,0 +1,94 @@
+"""Dying gasps beside the regular saves of a job: at one step, and in a job of another size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import small_files
+
+from ckpt_tools import Selection, plan
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model.part import Kind
+
+START, RANKS, BATCH = 1_750_000_000, 4, 10
+Writer = Callable[[Path, int, int, float], Path]
+
+
+def put(path: Path, rank: int, epoch: int, step: int, at: float) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = {"epoch_num": epoch, "step_num": step, "cur_rank": rank, "batch_num": BATCH}
+    path.write_bytes(small_files.mindspore(False, rank, **told))
+    os.utime(path, (START + at,) * 2)
+    return path
+
+
+def regular(root: Path, step: int, rank: int, at: float) -> Path:
+    """The save at the end of an epoch."""
+    return put(root / f"rank_{rank}/net-{step // BATCH}_{BATCH}.ckpt", rank, step // BATCH, step, at)
+
+
+def mindio(root: Path, step: int, rank: int, at: float) -> Path:
+    epoch, inside = (step - 1) // BATCH + 1, (step - 1) % BATCH + 1
+    name = f"tft_saved_checkpoints-step_{step}/rank_{rank}/ttp_rank_{rank}-{epoch}_{inside}.ckpt"
+    return put(root / "ttp" / name, rank, epoch, step, at)
+
+
+def breakpoint_(root: Path, step: int, rank: int, at: float) -> Path:
+    epoch, inside = (step - 1) // BATCH + 1, (step - 1) % BATCH + 1
+    return put(root / f"rank_{rank}/net-{epoch}_{inside}_breakpoint.ckpt", rank, epoch, inside, at)
+
+
+GASPS = pytest.mark.parametrize("gasp", [mindio, breakpoint_], ids=["mindio", "breakpoint"])
+
+
+def train(root: Path) -> None:
+    for step in (10, 20, 30):
+        for rank in range(RANKS):
+            regular(root, step, rank, 60 * step + rank)
+
+
+@pytest.mark.parametrize("later", [-60, 0, 1, 60, 3600])
+@GASPS
+def test_a_regular_save_goes_before_a_gasp_of_its_step_whenever_that_was_written(
+    gasp: Writer, later: float, tmp_path: Path
+) -> None:
+    train(tmp_path)
+    for rank in range(RANKS):
+        gasp(tmp_path, 30, rank, 60 * 30 + rank + later)
+    made = plan(str(tmp_path), Selection(world_size=RANKS))
+    assert made.checkpoint is not None
+    assert (made.checkpoint.kind, made.checkpoint.step) == (Kind.PERIODIC, 30)
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["sound", "damaged"])
+@pytest.mark.parametrize("saved", [range(1), range(2), range(3), range(4)], ids=len)
+@GASPS
+def test_a_smaller_job_never_leaves_the_state_of_ranks_unread_in_silence(
+    gasp: Writer, saved: range, damaged: bool, tmp_path: Path
+) -> None:
+    """A gasp lacks files of ranks whose state others hold, so it does not show that the job had shrunk."""
+    train(tmp_path)
+    for rank in saved:
+        path = gasp(tmp_path, 35, rank, 60 * 35 + rank)
+        if damaged:
+            os.truncate(path, 40)
+            os.utime(path, (START + 60 * 35 + rank,) * 2)
+    for world in range(1, RANKS):
+        with pytest.raises(UsageError):
+            plan(str(tmp_path), Selection(world_size=world))
+
+
+@GASPS
+def test_who_says_which_ranks_are_alike_may_start_a_smaller_job_from_a_gasp(
+    gasp: Writer, tmp_path: Path
+) -> None:
+    train(tmp_path)
+    for rank in range(2):
+        gasp(tmp_path, 35, rank, 60 * 35 + rank)
+    groups = {"": ((0, 2), (1, 3))}
+    made = plan(str(tmp_path), Selection(world_size=2, replica_groups=groups))
+    assert made.checkpoint is not None and made.checkpoint.kind is Kind.DYING_GASP
+    assert [r.rank for r in made.ranks] == [0, 1]
