@@ -31,6 +31,8 @@ from ckpt_tools.settings.checked_json import parsed as json_of
 from ckpt_tools.storage.urls import is_url, split
 
 Body = dict[str, Any]
+MEANT = "ckpt-tools/plan/v1"
+"""What the fields mean. A version that means something else by them says another number."""
 
 
 def parsed(data: bytes) -> Body:
@@ -49,6 +51,8 @@ def check(body: Mapping[str, object]) -> None:
     agreement with the others.
     """
     shallow(body)
+    if body.get("schema") != MEANT:
+        raise Invalid(f"its schema is {body.get('schema')!r}, and not {MEANT!r}: another version wrote it")
     _BODY(body, "")
     if body.get("error") is not None:
         return  # nobody starts by it

@@ -137,6 +137,8 @@ def test_every_change_of_one_value(tmp_path: Path) -> None:
         (("ranks", 0, "files", 0, "size"), 2**70),
         (("ranks", 0, "files", 0, "size"), True),
         (("ranks", 0, "files", 0, "path"), "\ud800"),
+        (("schema",), "ckpt-tools/plan/v2"),
+        (("schema",), None),
         (("decision",), {}),
         (("decision", "root"), 1),
         (("decision", "decided_at"), "now"),
