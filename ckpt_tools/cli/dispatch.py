@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import sys
 import threading
 import time
@@ -224,18 +225,41 @@ def _fail(argv: Sequence[str], error: CkptError) -> int:
 
 def _usage(argv: Sequence[str], error: Exception) -> int:
     """A mistake that typer has found, said as ours are."""
-    from ckpt_tools.settings.resolve import nearest
-
     # A missing argument is named only in what is shown of the error.
     shown = getattr(error, "format_message", None)
     message = (shown() if shown else str(error)).rstrip(".")
     context = getattr(error, "ctx", None)
-    command = getattr(context, "command_path", "ckpt")
+    command = getattr(context, "command_path", " ".join(["ckpt", *[w for w in argv[:1] if w in COMMANDS]]))
+    hint = f"'{command} -h' shows how it is called"
+    undashed = "run" in argv[:1] and "--" not in argv  # its flag may be one of the command to start
     if flag := getattr(error, "option_name", None) if "No such option" in message else None:
         known = [name for p in context.command.params for name in p.opts] if context else []
-        meant = nearest(flag, known)
+        meant = _flag_meant(flag, known, argv, 0.8 if undashed else 0.5)
         message = f"there is no flag {flag}" + (f"; did you mean {meant}?" if meant else "")
-    return _fail(argv, UsageError(message, f"'{command} -h' shows how it is called"))
+    elif found := _NEEDS_VALUE.match(message):
+        message = f"{found[1]} needs a value"
+    elif "unexpected extra argument" in message:
+        message = f"there are more words than '{command}' takes: {message.partition('(s) (')[2].rstrip(')')}"
+    if undashed:
+        hint = f"the command to start comes after --: ckpt run ROOT -- torchrun … train.py; {hint}"
+    return _fail(argv, UsageError(message, hint))
+
+
+_NEEDS_VALUE = re.compile(r"Option '([^']+)' requires an argument")
+
+
+def _flag_meant(flag: str, known: Sequence[str], argv: Sequence[str], alike: float) -> str | None:
+    """The flag that was probably meant: one that has it as a word, or is like it. Of -rank the parser names
+    one letter.
+    """
+    from ckpt_tools.settings.resolve import nearest
+
+    single = [word for word in argv if word[:1] == "-" and word[1:2] != "-" and flag[-1] in word]
+    short = [f"-{word.partition('=')[0]}" for word in single]
+    word = flag.strip("-").rstrip("s")
+    within = [name for name in known if word in name.strip("-").split("-")] if len(word) > 1 else []
+    meant = next((name for name in short if name in known), None) or next(iter(within), None)
+    return meant or nearest(flag, known, alike)
 
 
 def _no_command(word: str) -> UsageError:

@@ -80,7 +80,7 @@ def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") 
         try:
             parsers.word(value, allowed)
         except ValueError as e:
-            raise UsageError(f"{flag}: {e}") from e
+            raise UsageError(f"{flag}: {e}", _instead(flag, allowed)) from e
     return Output(
         choice,
         given.get("quiet", False),
@@ -90,6 +90,16 @@ def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") 
         _file(given),
         warnings_fail=given.get("fail_on") == "warning",
     )
+
+
+def _instead(flag: str, allowed: Sequence[str]) -> str:
+    """What to say in place of a word that a flag does not know."""
+    if tuple(allowed) == ("text",):
+        return (
+            "'ckpt run' becomes the command, and what is printed is its own; 'ckpt plan --json' answers "
+            "without starting it, and $CKPT_PLAN names the decision within it"
+        )
+    return f"leave {flag} out for {allowed[0]}"
 
 
 def _file(given: Mapping[str, Any]) -> str | None:

@@ -17,6 +17,7 @@ from ckpt_tools.model.plan import LoadPlan
 CLASS = Wrapper
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of shells for a command that cannot be started."""
+AFTER_DASHES = "write it after --: ckpt run ROOT -- torchrun … train.py"
 Worker = Annotated[
     bool,
     typer.Option(
@@ -43,10 +44,8 @@ def run(request: options.Request) -> int:
     from ckpt_tools.job.command import become, environment, inherited, substituted
 
     command = request.given["command"] or []
-    if not command:
-        raise UsageError(
-            "there is no command to start", "write it after --: ckpt run ROOT -- torchrun … train.py"
-        )
+    if not command or not command[0]:
+        raise UsageError("there is no command to start", AFTER_DASHES)
     own = console.named(_own(sys.argv[2:]))
     job_options = job.Options(words=["ckpt", "run", *own], worker=request.given["worker"], **request.job)
     with output.explaining_failure(request.output, request.explain), progress(request.output) as meter:
@@ -60,6 +59,8 @@ def run(request: options.Request) -> int:
     if taken.staged is not None:
         os.set_inheritable(taken.staged.lock, True)  # in use as long as the command runs
     words = substituted(command, taken.decision, taken.rank)
+    if not words or not words[0]:
+        raise UsageError(f"{command[0]!r} becomes no command to start", AFTER_DASHES)
     if not request.output.quiet and (taken.rank or 0) == 0:
         console.problem("note", _what(taken))
     console.flush()

@@ -1,0 +1,94 @@
+"""Mistakes in a command line: each is said in ckpt's own words, with the next step."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from run_helpers import megatron
+
+from ckpt_tools.cli import dispatch
+from ckpt_tools.cli.command import COMMANDS, Command
+
+
+def flags(command: str) -> dict[str, Any]:
+    """Its long flags, and what typer knows of each."""
+    loaded = import_module(f"ckpt_tools.cli.{command}")
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(command, cls=getattr(loaded, "CLASS", Command))(getattr(loaded, command))
+    params = typer.main.get_command(app).params
+    return {name: p for p in params for name in p.opts if name.startswith("--")}
+
+
+def said(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
+    code = dispatch.execute(argv)
+    return code, capfd.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_one_dash_in_place_of_two_names_the_flag(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    known = flags(command)
+    for flag in known:
+        code, err = said(capfd, command, flag[1:], "x")
+        if "there is no flag" in err:  # -j and -o are flags with a value of their own
+            assert code == 2 and f"did you mean {flag}?" in err, (flag, err)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_flag_without_its_value_is_named_with_its_command(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for flag, param in flags(command).items():
+        if not param.is_flag:
+            code, err = said(capfd, command, flag)
+            assert code == 2 and f"{flag} needs a value" in err and f"'ckpt {command} -h'" in err, (flag, err)
+
+
+@pytest.mark.parametrize("word", ["step", "steps", "rank", "world", "groups", "ranks", "interval", "cache"])
+def test_a_word_of_a_flag_is_enough_to_name_it(
+    word: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, err = said(capfd, "plan", str(tmp_path), f"--{word}", "3")
+    assert "no flag" not in err or word.rstrip("s") in err.partition("did you mean ")[2], err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["python", "train.py"],
+        ["python", "train.py", "--lr", "3"],
+        ["torchrun", "--nproc_per_node", "2", "train.py"],
+        ["sh", "-c", "true"],
+        ["python"],
+        [],
+        ["--", ""],
+        ["--"],
+    ],
+    ids=" ".join,
+)
+def test_run_without_a_command_after_dashes_says_where_it_goes(
+    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = megatron(tmp_path / "run")
+    code, err = said(capfd, "run", str(root), "--plan-dir", str(tmp_path / "plans"), *words)
+    assert code == 2 and "after --: ckpt run ROOT -- " in err, err
+    assert not (tmp_path / "plans").exists(), "nothing was decided for a job that cannot start"
+
+
+def test_a_command_that_vanishes_is_no_bug(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").mkdir()
+    words = ("--plan-dir", str(tmp_path / "plans"), "--allow-none", "--", "{ckpt.args}")
+    code, err = said(capfd, "run", str(tmp_path / "run"), *words)
+    assert code == 2 and "after --" in err, err
+
+
+def test_run_says_why_it_has_no_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, err = said(capfd, "run", str(tmp_path), "--json", "--", "true")
+    assert code == 2 and "ckpt plan --json" in err and "$CKPT_PLAN" in err, err
