@@ -60,8 +60,8 @@ class Review:
     """One candidate under judgement.
 
     ``bad`` are files that must not be loaded, with why; of these ``concluded`` are wrong only beside
-    others. ``twins`` holds, for a finding about a file, the file of another step that may as well be the
-    copy.
+    others, and ``unseen`` could not be read when they were judged, even if they can be by now. ``twins``
+    holds, for a finding about a file, the file of another step that may as well be the copy.
     """
 
     def __init__(self, judge: Judge, c: Checkpoint) -> None:
@@ -72,6 +72,7 @@ class Review:
         self.names = judge.evidence.level
         self.bad: dict[str, Sequence[Finding]] = {}
         self.concluded: set[str] = set()
+        self.unseen: dict[str, Finding] = {}
         self.twins: dict[tuple[str, Finding], Part] = {}
         self.read = False
 
@@ -212,6 +213,8 @@ class Review:
             report, self.read = self.session.report(part, self.selection.level), True
         if report.verdict not in _UNUSABLE and not self._of_another_format(part, report):
             return None
+        if report.verdict is Verdict.UNKNOWN and (why := why_unseen(part, self.session)) is not None:
+            self.unseen[part.path] = why
         return [
             replace(f, severity=Severity.ERROR) for f in report.findings if f.severity is not Severity.NOTE
         ]
@@ -267,9 +270,10 @@ class Review:
         Not having looked is no reason to go back in time. What was concluded from several files may be so
         for want of those.
         """
-        unseen = {
+        now = {
             p.path: f for p in self.candidate.whole.parts if (f := why_unseen(p, self.session)) is not None
         }
+        unseen = {**now, **self.unseen}
         if not unseen:
             return
         at_best = self._usable_but_for({*unseen, *self.concluded})

@@ -204,8 +204,10 @@ class Session:
     def _goes_deeper(self, have: Report, level: Level) -> bool:
         """Whether reading on could say more: not where a part was asked for and is in the report already, the
         budget is spent, or the file's end is missing.
+
+        Nor where it could not be read before: answers that one question has from a file must fit together.
         """
-        if have.level >= level or have.format is None:
+        if have.level >= level or have.format is None or could_not_read(have):
             return False
         reader, path = self.reader, have.path
         sampled = path in reader.partial and path not in reader.prefetched
@@ -388,6 +390,11 @@ class Session:
 def formats_allowed(part: Part, piece: Piece) -> Sequence[str]:
     """Those that a part's place in its layout allows; none where its name does not tell the place."""
     return () if piece.weak or part.role != piece.role else piece.formats
+
+
+def could_not_read(report: Report) -> bool:
+    """Whether some of the file, or what describes it, could not be read."""
+    return report.verdict is Verdict.UNKNOWN and any(f.code == "unreadable" for f in report.findings)
 
 
 def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:

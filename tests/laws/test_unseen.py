@@ -82,6 +82,22 @@ def test_an_error_on_any_path_is_never_absence(case: Path, victim: Victim, tmp_p
     assert injected
 
 
+@pytest.mark.parametrize("case", daily(3))
+def test_an_error_that_passes_by_itself_is_never_absence(case: Path, victim: Victim, tmp_path: Path) -> None:
+    """What was concluded while a file could not be read is not held against it once it can be."""
+    root = materialise(case, tmp_path)
+    files = [path for path, directory in paths(root) if not directory]
+    turn = zlib.crc32(f"{case.parent.parent.name}/{case.parent.name}".encode())
+    unharmed, wrong = victim.ask(words_of("plan", str(root))), list[str]()
+    for n, path in enumerate(files[turn % 2 :: 1 + len(files) // (2 * FAULTS)]):
+        fault = Fault(
+            path, ("read", "read", "open", "stat")[n % 4], (errno.EIO, errno.ENOMEM)[n % 2], times=1
+        )
+        if why := broken_law("plan", unharmed, victim.ask(words_of("plan", str(root)), fault), path):
+            wrong.append(f"{fault.call} of {path[len(str(root)) :]}: {errno.errorcode[fault.errno]}: {why}")
+    assert not wrong
+
+
 def all_hold(victim: Victim, command: str, words: list[str], tried: Iterable[Fault]) -> None:
     unharmed, injected, wrong = victim.ask(words), 0, list[str]()
     for fault in tried:
