@@ -63,7 +63,9 @@ def _place_by_content(s: Session) -> tuple[list[Part], list[Part], list[Part]]:
         elif report.format is None:
             strange.append(part)
         else:
-            placed += _moved(s, part, next((p for p in _places(s, part) if fits(p.piece, report)), None))
+            places = list(_places(s, part))
+            own = next((p for p in places if fits(p.piece, report)), None)
+            placed += _moved(s, part, own or next((p for p in places if p.layout.last_resort), None))
     return placed, damaged, strange
 
 

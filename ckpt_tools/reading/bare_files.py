@@ -92,10 +92,27 @@ def settle_bare_files(s: Session) -> None:
     kept: list[Part] = []
     for parts in by_home.values():
         newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
-        bare = [b for p in parts if (b := _read(p, s, p.path in newest)) is not None]
+        bare = _states([(p, _read(p, s, p.path in newest)) for p in parts], s)
         for save in _saves(_with_units(_with_runs(_in_pairs(bare)))).values():
             kept += _parts_of(save)
     s.found.parts = kept
+
+
+def _states(read: Sequence[tuple[Part, _Bare | None]], s: Session) -> list[_Bare]:
+    """The files of one directory that are checkpoints: by what they hold, or because they have the name of
+    one more save of those that are, and hold what no save does.
+    """
+    bare = [b for _, b in read if b is not None]
+    known = {b.pattern for b in bare if b.holds is not None and b.holds.weights}
+    for p, held in read:
+        if held is not None:
+            continue
+        named = _Bare(p, name := bare_name_of(p), role=name.role or "model")
+        if p.path in s.reports and name.numbered and named.pattern in known:
+            bare.append(named)
+        else:
+            s.make_bare(p)
+    return bare
 
 
 # --- what one file is
@@ -105,7 +122,6 @@ def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
     """The file by its name and content; None where neither is that of a checkpoint."""
     name = bare_name_of(p)
     if p.path.lower().endswith(_MAY_BE_DATA) and not name.calls_it_a_state:
-        s.make_bare(p)
         return None
     by_name = _Bare(p, name, role=name.role or "model")
     if not inside or p.size <= 0:
@@ -118,7 +134,6 @@ def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
         return _by_content(p, name, report, anatomy)
     if report.format is None and name.says_something:
         return by_name
-    s.make_bare(p)
     return None
 
 

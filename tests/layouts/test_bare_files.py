@@ -4,9 +4,15 @@ chosen, never a half and never an export.
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
+import lzma
 import os
+import pickle
+import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -473,3 +479,46 @@ def test_weights_alone_still_answer(patterns: list[str], steps: set[int], extra:
 def test_what_a_name_says(name: str, wanted: dict[str, object]) -> None:
     said = read_bare_name(name)
     assert said._replace(pattern="") == BareName(**wanted)
+
+
+def _tar(data: bytes) -> bytes:
+    head, out = tarfile.TarInfo("step_200.pt"), io.BytesIO()
+    head.size = len(data)
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        archive.addfile(head, io.BytesIO(data))
+    return out.getvalue()
+
+
+REPLACED: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "xz": lzma.compress,
+    "zip-in-gzip-in-tar": lambda data: _tar(gzip.compress(data)),
+    "tar": _tar,
+    "pickle": lambda _: pickle.dumps({"step": 200, "loss": 1.5}),
+    "json": lambda _: b'{"step": 200}',
+    "text": lambda _: b"moved to /archive\n",
+    "page": lambda _: b"<!DOCTYPE html><html><body>502</body></html>",
+    "zeros": lambda data: bytes(len(data)),
+    "noise": lambda data: hashlib.sha256(data).digest() * 40,
+    "picture": lambda _: b"\x89PNG\r\n\x1a\n" + bytes(60),
+}
+
+
+@pytest.mark.parametrize("name", ["step_{}.pt", "model-{}.pth", "ckpt_{}.ckpt", "epoch_{}.pt"])
+@pytest.mark.parametrize("kind", REPLACED)
+def test_whatever_stands_where_the_newest_save_should_is_no_reason_to_go_back_in_silence(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    for at, data in zip((100, 200), (full(100), REPLACED[kind](full(200))), strict=True):
+        (tmp_path / name.format(at)).write_bytes(data)
+        os.utime(tmp_path / name.format(at), (1_750_000_000 + 60 * at,) * 2)
+    newest = str(tmp_path / name.format(200))
+    if kind == "page":  # the data is elsewhere
+        with pytest.raises(UsageError, match="was not fetched"):
+            plan(str(tmp_path))
+        return
+    made = plan(str(tmp_path))
+    named = [f.path for r in made.rejected for f in r.findings] + [r.checkpoint.path for r in made.rejected]
+    assert newest in named, made.warnings
+    with pytest.raises(CkptError):
+        plan(str(tmp_path), Selection(no_fallback=True))
