@@ -74,7 +74,7 @@ class Twins:
         said = ask(*(root + word[1:] if word.startswith("@") else word for word in words))
         answer = make.normalised(said.printed.replace(root, ""))
         text: str = make.facts(json.dumps({"exit_code": said.code, "answer": answer}))
-        return json.dumps(json.loads(text, object_hook=_of_a_disk), indent=1)
+        return json.dumps(json.loads(text, object_hook=_of_a_disk))
 
 
 def _of_a_disk(fields: dict[str, Any]) -> dict[str, Any]:

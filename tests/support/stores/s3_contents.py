@@ -5,15 +5,27 @@ choice, uploads in parts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 ACCESS, SECRET, REGION = "ckpt-tests-access", "ckpt-tests-secret", "us-east-1"
+
+
+@cache
+def _describe_once() -> None:
+    """boto3 reads what it knows of S3 for each session anew, half of what a command of the tests takes. That
+    a process asks one store after the other as another user each time is true of the tests alone.
+    """
+    import botocore.session
+
+    botocore.session.create_loader = cache(botocore.session.create_loader)
 
 
 def client(endpoint: str) -> Any:
     import boto3
     from botocore.config import Config
 
+    _describe_once()
     return boto3.client(
         "s3",
         endpoint_url=endpoint,
