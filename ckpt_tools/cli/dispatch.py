@@ -26,7 +26,6 @@ from ckpt_tools.storage.urls import is_url
 WITHIN = {("hook", "install"): "hook_install"}
 """Commands of two words; a directory of the second one's name is said as ./install."""
 
-BUG = 70
 COMMON = ("json", "jsonl", "shell")
 """Formats in which every command says that it failed."""
 _NAMES = 10_000

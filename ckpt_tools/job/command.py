@@ -14,19 +14,6 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.job.decision import Decision
 from ckpt_tools.output.shell import words
 
-EXPORTED = (
-    "CKPT_PATH",
-    "CKPT_STEP",
-    "CKPT_EPOCH",
-    "CKPT_STEP_IN_EPOCH",
-    "CKPT_PLAN",
-    "CKPT_RESUME",
-    "CKPT_ARGS",
-    "CKPT_FINGERPRINT",
-)
-"""What every start sets; what is unknown is empty, so that no value of an outer shell shines through.
-CKPT_ARGS are the words of {ckpt.args}, quoted for a shell's eval.
-"""
 _OURS = ("PYTHONSAFEPATH",)
 """What is set for ckpt alone: with it a training script would not find the modules beside it."""
 _FIELD = re.compile(r"\{ckpt\.(\w+)\}")
@@ -38,7 +25,11 @@ def inherited(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment(decision: Decision, rank: int | None) -> dict[str, str]:
-    """The variables of one process: of a worker when its rank is known, else of the whole job."""
+    """The variables of one process: of a worker when its rank is known, else of the whole job.
+
+    Every start sets all of them; what is unknown is empty, so that no value of an outer shell shines through.
+    CKPT_ARGS are the words of {ckpt.args}, quoted for a shell's eval.
+    """
     checkpoint, resume = decision.body.get("checkpoint") or {}, decision.body.get("resume") or {}
     told: dict[str, object] = {
         "CKPT_PATH": decision.path_of(rank),

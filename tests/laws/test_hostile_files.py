@@ -25,7 +25,7 @@ from ckpt_tools.cache.codec import pack, unpack
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.job import schema
-from ckpt_tools.job.command import EXPORTED, environment, substituted
+from ckpt_tools.job.command import environment, substituted
 from ckpt_tools.job.decision import body_of, failed, read
 from ckpt_tools.job.view import build
 from ckpt_tools.job.view_inspect import MARKER
@@ -35,6 +35,12 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as as_json
 from ckpt_tools.output import shell
 from ckpt_tools.planning import decision_log
+
+EXPORTED = {
+    *("CKPT_PATH", "CKPT_STEP", "CKPT_EPOCH", "CKPT_STEP_IN_EPOCH", "CKPT_PLAN", "CKPT_RESUME", "CKPT_ARGS"),
+    "CKPT_FINGERPRINT",
+}
+"""What every start sets, whatever a decision says."""
 
 
 def decided(tmp_path: Path, **more: Any) -> Path:
@@ -54,7 +60,7 @@ def followed(path: str, rank: int | None) -> str:
     """
     taken = job.taken(read(path), rank, needed=False)
     values = environment(taken.decision, taken.rank)
-    assert set(values) <= {*EXPORTED, *RESUME_VARIABLES}
+    assert EXPORTED <= set(values) <= EXPORTED | RESUME_VARIABLES
     words = substituted(["train", "{ckpt.args}"], taken.decision, taken.rank)
     for word in (*words, *values.values()):
         os.fsencode(word)

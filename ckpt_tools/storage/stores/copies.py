@@ -45,9 +45,6 @@ class Copy:
     called with each number of bytes that was. Safe for several threads.
     """
 
-    CELL = CHUNK
-    """Bytes of a cell."""
-
     def __init__(
         self, of: Object, fd: int, arrived: Callable[[int], object], ledger: Ledger | None = None
     ) -> None:
