@@ -33,9 +33,9 @@ ORDER = (
     "olmo_core",
     "cosmos",
     "hf_trainer",  # before the layouts of what may lie inside it
+    "accelerate",
     "deepspeed_universal",
     "deepspeed",
-    "accelerate",
     "dlrover",
     "nvrx_local",
     "pytorch_sample",

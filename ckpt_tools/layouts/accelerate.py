@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.arrays import lost
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.layouts.hf_trainer import ST, TORCH
+from ckpt_tools.layouts.hf_trainer import ST, TORCH, fsdp_pieces
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
@@ -128,6 +129,9 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
             f"{name}{mark}", name, f"{home}/{template}", TORCH, shared=True, companion=name != "optimizer"
         )
     yield from _diffusers(home, mark)
+    yield from fsdp_pieces(home, mark)
+    for piece in deepspeed.pieces(f"{home}/pytorch_model[_{{node}}]", f"_deepspeed{mark}"):
+        yield replace(piece, companion=True)
 
 
 def _kohya() -> Iterator[Piece]:

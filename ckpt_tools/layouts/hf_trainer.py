@@ -138,13 +138,24 @@ def _paddle_pieces() -> Iterator[Piece]:
         yield Piece(f"unified_{name}_index", f"{name}_index", index, ("safetensors_index",), shared=True)
 
 
-def _engine_pieces() -> Iterator[Piece]:
-    """What FSDP and DeepSpeed write below it."""
+def fsdp_pieces(home: str, mark: str = "") -> Iterator[Piece]:
+    """What Accelerate saves of a model, and its optimizer, that FSDP has cut: whole, a file for each rank, or
+    a directory of DCP's.
+    """
+    whole_one = Piece("", "model", "", TORCH, shared=True, companion=True)
+    yield replace(whole_one, name=f"fsdp{mark}", template=f"{home}/pytorch_model_fsdp[_{{shard}}].bin")
     for top, role in (("pytorch_model_fsdp", "model"), ("optimizer", "optimizer")):
-        for piece in dcp.pieces(f"{HOME}/{top}_{{node}}", f"_{top}"):
+        one = Piece(f"{top}_rank{mark}", role, f"{home}/{top}[_{{shard}}]_rank{{rank}}.bin", TORCH)
+        yield replace(one, sharded=True, companion=True)
+        for piece in dcp.pieces(f"{home}/{top}_{{node}}", f"_{top}{mark}"):
             index = piece.role == "metadata"
             role_here = f"fsdp_{role}_index" if index else role
-            yield Piece(piece.name, role_here, piece.template, piece.formats, shared=True, required=index)
+            yield replace(piece, role=role_here, required=index, companion=True)
+
+
+def _engine_pieces() -> Iterator[Piece]:
+    """What FSDP and DeepSpeed write below it."""
+    yield from fsdp_pieces(HOME)
     yield from deepspeed.pieces(f"{HOME}/global_step{{step}}", "_deepspeed")
 
 

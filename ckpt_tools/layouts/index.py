@@ -360,10 +360,14 @@ hf_trainer hf-trainer note:dlrover_latest.txt
     unified_optimizer_index:optimizer.safetensors.index.json
     unified_master_weights:master_weights[-{shard:05d}-of-{of:05d}].safetensors
     unified_master_weights_index:master_weights.safetensors.index.json
+    fsdp:pytorch_model_fsdp[_{shard}].bin
+    pytorch_model_fsdp_rank:pytorch_model_fsdp[_{shard}]_rank{rank}.bin
   checkpoint-{step}/pytorch_model_fsdp_{node}/
     metadata_pytorch_model_fsdp:.metadata rank_metadata_pytorch_model_fsdp:__{rank}.metadata
     data_pytorch_model_fsdp:__{rank}_{shard}.distcp
     prefixed_pytorch_model_fsdp:{name}__{rank}_{shard}.distcp
+  checkpoint-{step}/
+    optimizer_rank:optimizer[_{shard}]_rank{rank}.bin
   checkpoint-{step}/optimizer_{node}/
     metadata_optimizer:.metadata rank_metadata_optimizer:__{rank}.metadata
     data_optimizer:__{rank}_{shard}.distcp prefixed_optimizer:{name}__{rank}_{shard}.distcp
@@ -374,30 +378,6 @@ hf_trainer hf-trainer note:dlrover_latest.txt
     layer_deepspeed:layer_{layer:02d}-model_{tp:02d}-model_states.pt
     expert_deepspeed:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
-
-deepspeed_universal deepspeed-universal note:latest_universal
-  global_step{step}_universal/zero/{name}/
-    parameter:<fp32|exp_avg|exp_avg_sq|step>.pt
-  global_step{step}_universal/zero/
-    optimizer:optimizer_state.pt
-  global_step{step}_universal/
-    model:mp_rank_{tp:02d}_model_states.pt layer:layer_{layer:02d}-model_{tp:02d}-model_states.pt
-
-deepspeed deepspeed note:latest stateless:zero_to_fp32.py
-  <global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}/
-    model:mp_rank_{tp:02d}_model_states.pt
-    zero3:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
-    optim:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer:layer_{layer:02d}-model_{tp:02d}-model_states.pt
-    expert:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
-    expert_optim:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
-  {name}/
-    model_any:mp_rank_{tp:02d}_model_states.pt
-    zero3_any:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
-    optim_any:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_any:layer_{layer:02d}-model_{tp:02d}-model_states.pt
-    expert_any:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
-    expert_optim_any:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
 
 accelerate accelerate
   checkpoint_{generation}/
@@ -437,7 +417,24 @@ accelerate accelerate
     prior_ema_shard:diffusion_pytorch_model-{shard:05d}-of-{of:05d}.safetensors
     prior_ema_index:diffusion_pytorch_model.<safetensors|bin>.index.json prior_ema_config:config.json
   checkpoint_{generation}/
-    lora:pytorch_lora_weights.safetensors
+    lora:pytorch_lora_weights.safetensors fsdp:pytorch_model_fsdp[_{shard}].bin
+    pytorch_model_fsdp_rank:pytorch_model_fsdp[_{shard}]_rank{rank}.bin
+  checkpoint_{generation}/pytorch_model_fsdp_{node}/
+    metadata_pytorch_model_fsdp:.metadata rank_metadata_pytorch_model_fsdp:__{rank}.metadata
+    data_pytorch_model_fsdp:__{rank}_{shard}.distcp
+    prefixed_pytorch_model_fsdp:{name}__{rank}_{shard}.distcp
+  checkpoint_{generation}/
+    optimizer_rank:optimizer[_{shard}]_rank{rank}.bin
+  checkpoint_{generation}/optimizer_{node}/
+    metadata_optimizer:.metadata rank_metadata_optimizer:__{rank}.metadata
+    data_optimizer:__{rank}_{shard}.distcp prefixed_optimizer:{name}__{rank}_{shard}.distcp
+  checkpoint_{generation}/pytorch_model[_{node}]/
+    model_deepspeed:mp_rank_{tp:02d}_model_states.pt
+    zero3_deepspeed:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_deepspeed:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_deepspeed:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_deepspeed:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_deepspeed:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/
     rng_step:random_states_{rank}.pkl model_step:model[_{shard}].safetensors
     model_shard_step:model-{shard:05d}-of-{of:05d}.safetensors bin_step:pytorch_model[_{shard}].bin
@@ -481,7 +478,24 @@ accelerate accelerate
     prior_ema_index_step:diffusion_pytorch_model.<safetensors|bin>.index.json
     prior_ema_config_step:config.json
   <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/
-    lora_step:pytorch_lora_weights.safetensors
+    lora_step:pytorch_lora_weights.safetensors fsdp_step:pytorch_model_fsdp[_{shard}].bin
+    pytorch_model_fsdp_rank_step:pytorch_model_fsdp[_{shard}]_rank{rank}.bin
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/pytorch_model_fsdp_{node}/
+    metadata_pytorch_model_fsdp_step:.metadata rank_metadata_pytorch_model_fsdp_step:__{rank}.metadata
+    data_pytorch_model_fsdp_step:__{rank}_{shard}.distcp
+    prefixed_pytorch_model_fsdp_step:{name}__{rank}_{shard}.distcp
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/
+    optimizer_rank_step:optimizer[_{shard}]_rank{rank}.bin
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/optimizer_{node}/
+    metadata_optimizer_step:.metadata rank_metadata_optimizer_step:__{rank}.metadata
+    data_optimizer_step:__{rank}_{shard}.distcp prefixed_optimizer_step:{name}__{rank}_{shard}.distcp
+  <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/pytorch_model[_{node}]/
+    model_deepspeed_step:mp_rank_{tp:02d}_model_states.pt
+    zero3_deepspeed_step:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_deepspeed_step:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_deepspeed_step:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_deepspeed_step:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_deepspeed_step:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/
     rng_epoch:random_states_{rank}.pkl model_epoch:model[_{shard}].safetensors
     model_shard_epoch:model-{shard:05d}-of-{of:05d}.safetensors bin_epoch:pytorch_model[_{shard}].bin
@@ -526,7 +540,24 @@ accelerate accelerate
     prior_ema_index_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
     prior_ema_config_epoch:config.json
   <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/
-    lora_epoch:pytorch_lora_weights.safetensors
+    lora_epoch:pytorch_lora_weights.safetensors fsdp_epoch:pytorch_model_fsdp[_{shard}].bin
+    pytorch_model_fsdp_rank_epoch:pytorch_model_fsdp[_{shard}]_rank{rank}.bin
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/pytorch_model_fsdp_{node}/
+    metadata_pytorch_model_fsdp_epoch:.metadata rank_metadata_pytorch_model_fsdp_epoch:__{rank}.metadata
+    data_pytorch_model_fsdp_epoch:__{rank}_{shard}.distcp
+    prefixed_pytorch_model_fsdp_epoch:{name}__{rank}_{shard}.distcp
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/
+    optimizer_rank_epoch:optimizer[_{shard}]_rank{rank}.bin
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/optimizer_{node}/
+    metadata_optimizer_epoch:.metadata rank_metadata_optimizer_epoch:__{rank}.metadata
+    data_optimizer_epoch:__{rank}_{shard}.distcp prefixed_optimizer_epoch:{name}__{rank}_{shard}.distcp
+  <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/pytorch_model[_{node}]/
+    model_deepspeed_epoch:mp_rank_{tp:02d}_model_states.pt
+    zero3_deepspeed_epoch:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_deepspeed_epoch:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_deepspeed_epoch:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_deepspeed_epoch:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_deepspeed_epoch:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   {prefix}-step{step:08d}-state/
     rng_kohya_step:random_states_{rank}.pkl model_kohya_step:model[_{shard}].safetensors
     model_shard_kohya_step:model-{shard:05d}-of-{of:05d}.safetensors
@@ -577,7 +608,28 @@ accelerate accelerate
     prior_ema_index_kohya_step:diffusion_pytorch_model.<safetensors|bin>.index.json
     prior_ema_config_kohya_step:config.json
   {prefix}-step{step:08d}-state/
-    lora_kohya_step:pytorch_lora_weights.safetensors train_state_kohya_step:train_state.json
+    lora_kohya_step:pytorch_lora_weights.safetensors fsdp_kohya_step:pytorch_model_fsdp[_{shard}].bin
+    pytorch_model_fsdp_rank_kohya_step:pytorch_model_fsdp[_{shard}]_rank{rank}.bin
+  {prefix}-step{step:08d}-state/pytorch_model_fsdp_{node}/
+    metadata_pytorch_model_fsdp_kohya_step:.metadata
+    rank_metadata_pytorch_model_fsdp_kohya_step:__{rank}.metadata
+    data_pytorch_model_fsdp_kohya_step:__{rank}_{shard}.distcp
+    prefixed_pytorch_model_fsdp_kohya_step:{name}__{rank}_{shard}.distcp
+  {prefix}-step{step:08d}-state/
+    optimizer_rank_kohya_step:optimizer[_{shard}]_rank{rank}.bin
+  {prefix}-step{step:08d}-state/optimizer_{node}/
+    metadata_optimizer_kohya_step:.metadata rank_metadata_optimizer_kohya_step:__{rank}.metadata
+    data_optimizer_kohya_step:__{rank}_{shard}.distcp
+    prefixed_optimizer_kohya_step:{name}__{rank}_{shard}.distcp
+  {prefix}-step{step:08d}-state/pytorch_model[_{node}]/
+    model_deepspeed_kohya_step:mp_rank_{tp:02d}_model_states.pt
+    zero3_deepspeed_kohya_step:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_deepspeed_kohya_step:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_deepspeed_kohya_step:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_deepspeed_kohya_step:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_deepspeed_kohya_step:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+  {prefix}-step{step:08d}-state/
+    train_state_kohya_step:train_state.json
   {prefix}-{epoch:06d}-state/
     rng_kohya_epoch:random_states_{rank}.pkl model_kohya_epoch:model[_{shard}].safetensors
     model_shard_kohya_epoch:model-{shard:05d}-of-{of:05d}.safetensors
@@ -629,7 +681,28 @@ accelerate accelerate
     prior_ema_index_kohya_epoch:diffusion_pytorch_model.<safetensors|bin>.index.json
     prior_ema_config_kohya_epoch:config.json
   {prefix}-{epoch:06d}-state/
-    lora_kohya_epoch:pytorch_lora_weights.safetensors train_state_kohya_epoch:train_state.json
+    lora_kohya_epoch:pytorch_lora_weights.safetensors fsdp_kohya_epoch:pytorch_model_fsdp[_{shard}].bin
+    pytorch_model_fsdp_rank_kohya_epoch:pytorch_model_fsdp[_{shard}]_rank{rank}.bin
+  {prefix}-{epoch:06d}-state/pytorch_model_fsdp_{node}/
+    metadata_pytorch_model_fsdp_kohya_epoch:.metadata
+    rank_metadata_pytorch_model_fsdp_kohya_epoch:__{rank}.metadata
+    data_pytorch_model_fsdp_kohya_epoch:__{rank}_{shard}.distcp
+    prefixed_pytorch_model_fsdp_kohya_epoch:{name}__{rank}_{shard}.distcp
+  {prefix}-{epoch:06d}-state/
+    optimizer_rank_kohya_epoch:optimizer[_{shard}]_rank{rank}.bin
+  {prefix}-{epoch:06d}-state/optimizer_{node}/
+    metadata_optimizer_kohya_epoch:.metadata rank_metadata_optimizer_kohya_epoch:__{rank}.metadata
+    data_optimizer_kohya_epoch:__{rank}_{shard}.distcp
+    prefixed_optimizer_kohya_epoch:{name}__{rank}_{shard}.distcp
+  {prefix}-{epoch:06d}-state/pytorch_model[_{node}]/
+    model_deepspeed_kohya_epoch:mp_rank_{tp:02d}_model_states.pt
+    zero3_deepspeed_kohya_epoch:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_deepspeed_kohya_epoch:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_deepspeed_kohya_epoch:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_deepspeed_kohya_epoch:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_deepspeed_kohya_epoch:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+  {prefix}-{epoch:06d}-state/
+    train_state_kohya_epoch:train_state.json
   {prefix}-state/
     rng_kohya:random_states_{rank}.pkl model_kohya:model[_{shard}].safetensors
     model_shard_kohya:model-{shard:05d}-of-{of:05d}.safetensors bin_kohya:pytorch_model[_{shard}].bin
@@ -674,7 +747,50 @@ accelerate accelerate
     prior_ema_index_kohya:diffusion_pytorch_model.<safetensors|bin>.index.json
     prior_ema_config_kohya:config.json
   {prefix}-state/
-    lora_kohya:pytorch_lora_weights.safetensors train_state_kohya:train_state.json
+    lora_kohya:pytorch_lora_weights.safetensors fsdp_kohya:pytorch_model_fsdp[_{shard}].bin
+    pytorch_model_fsdp_rank_kohya:pytorch_model_fsdp[_{shard}]_rank{rank}.bin
+  {prefix}-state/pytorch_model_fsdp_{node}/
+    metadata_pytorch_model_fsdp_kohya:.metadata rank_metadata_pytorch_model_fsdp_kohya:__{rank}.metadata
+    data_pytorch_model_fsdp_kohya:__{rank}_{shard}.distcp
+    prefixed_pytorch_model_fsdp_kohya:{name}__{rank}_{shard}.distcp
+  {prefix}-state/
+    optimizer_rank_kohya:optimizer[_{shard}]_rank{rank}.bin
+  {prefix}-state/optimizer_{node}/
+    metadata_optimizer_kohya:.metadata rank_metadata_optimizer_kohya:__{rank}.metadata
+    data_optimizer_kohya:__{rank}_{shard}.distcp prefixed_optimizer_kohya:{name}__{rank}_{shard}.distcp
+  {prefix}-state/pytorch_model[_{node}]/
+    model_deepspeed_kohya:mp_rank_{tp:02d}_model_states.pt
+    zero3_deepspeed_kohya:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_deepspeed_kohya:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_deepspeed_kohya:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_deepspeed_kohya:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_deepspeed_kohya:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+  {prefix}-state/
+    train_state_kohya:train_state.json
+
+deepspeed_universal deepspeed-universal note:latest_universal
+  global_step{step}_universal/zero/{name}/
+    parameter:<fp32|exp_avg|exp_avg_sq|step>.pt
+  global_step{step}_universal/zero/
+    optimizer:optimizer_state.pt
+  global_step{step}_universal/
+    model:mp_rank_{tp:02d}_model_states.pt layer:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+
+deepspeed deepspeed note:latest stateless:zero_to_fp32.py
+  <global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}/
+    model:mp_rank_{tp:02d}_model_states.pt
+    zero3:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+  {name}/
+    model_any:mp_rank_{tp:02d}_model_states.pt
+    zero3_any:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_any:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_any:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_any:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_any:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
 
 dlrover dlrover note:dlrover_latest.txt
   checkpoint-{step}/

@@ -8,7 +8,7 @@ from math import prod
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import Layout
+from ckpt_tools.layouts import Layout, Piece
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -31,9 +31,10 @@ def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, selection
     That is where it has another number of ranks than saved this very checkpoint, or another grid of them.
     """
     layout, given = run.expected.layouts.of(c), selection.sizes
-    own = {} if layout.reshardable else _own_sizes(c, run)
+    reshardable = _reshardable(c, layout)
+    own = {} if reshardable else _own_sizes(c, run)
     told = completeness.named_world(c) or _world_of(own)
-    if not (told or layout.reshardable or _tells_replicas(selection)) and _named_gasp(c, layout):
+    if not (told or reshardable or _tells_replicas(selection)) and _named_gasp(c, layout):
         _require_world_of_gasp(c, run)
     saved = told or _saved_by(c, run)
     clash = mismatched(c, assignment, run.topology, saved, layout=layout)
@@ -49,6 +50,17 @@ def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, selection
         f"topology-mismatch: {text} ({c.path})",
         "start with the saved world size, or name the replicas with --replica-groups or --replicas all",
     )
+
+
+def _reshardable(c: Checkpoint, layout: Layout) -> bool:
+    """Whether a job of another size can load it: as its layout says, unless ranks have pieces of their own
+    in it, as those of DeepSpeed below a directory of the Trainer or of Accelerate.
+    """
+    return layout.reshardable and not any(map(_of_one_rank, {layout.piece(p.piece) for p in c.parts}))
+
+
+def _of_one_rank(piece: Piece) -> bool:
+    return piece.sharded and not piece.survivable
 
 
 def _tells_replicas(selection: Selection) -> bool:
@@ -121,7 +133,7 @@ def mismatched(
 ) -> Finding | None:
     """``topology-mismatch`` when another number of ranks would leave state unread or load it wrongly."""
     world = topology.world_size
-    if saved is None or saved == world or layout.reshardable:
+    if saved is None or saved == world or _reshardable(checkpoint, layout):
         return None
     used = {p.path for p in assignment.parts}
     idle = [p for p in checkpoint.parts if p.path not in used and (p.rank is None or p.rank >= world)]
