@@ -36,6 +36,7 @@ _LISTED = 16
 _FRESH = "to start from nothing anyway say --allow-fresh"
 _AFRESH = "for a first launch add --allow-none; else check the path"
 _BYSTANDERS = "if the files have nothing to do with checkpoints say --exclude GLOB"
+_NUMBER = re.compile(r"\d+")
 Scope = Callable[[str], bool]
 """Whether a path matters to the question."""
 TrackerReader = Callable[[bytes], "int | str | None"]
@@ -170,6 +171,7 @@ def _objection(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> 
 
 def _several_interrupted(session: Session, unfinished: Sequence[Checkpoint]) -> Outcome | None:
     """Saves of one run that lack what is written last, although their names are those of finished ones.
+    Runs that a number alone tells apart may be directories of one run's steps.
 
     A job that dies in its first save leaves one. Where there are several, training went on after the earlier:
     they were finished, and have lost it.
@@ -177,7 +179,7 @@ def _several_interrupted(session: Session, unfinished: Sequence[Checkpoint]) -> 
     runs: dict[tuple[str, str], list[Checkpoint]] = {}
     for c in unfinished:
         if not any(p.unfinished for p in c.parts):
-            runs.setdefault((c.layout, c.run), []).append(c)
+            runs.setdefault((c.layout, _NUMBER.sub("", c.run)), []).append(c)
     several = [c for saves in runs.values() if len(saves) > 1 for c in saves]
     if not several:
         return None
