@@ -34,12 +34,12 @@ ORDER = (
     "cosmos",
     "hf_trainer",  # before the layouts of what may lie inside it
     "accelerate",
+    "lightning",
     "deepspeed_universal",
     "deepspeed",
     "dlrover",
     "nvrx_local",
     "pytorch_sample",
-    "lightning",
     "composer",
     "basicsr",
     "nanochat",

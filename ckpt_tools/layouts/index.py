@@ -768,6 +768,48 @@ accelerate accelerate
   {prefix}-state/
     train_state_kohya:train_state.json
 
+lightning lightning
+  .
+    checkpoint:[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt last:last[-v{generation}].ckpt
+    ~named:{name}.ckpt
+  [{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt/
+    metadata_sharded:.metadata rank_metadata_sharded:__{rank}.metadata
+    data_sharded:__{rank}_{shard}.distcp prefixed_sharded:{name}__{rank}_{shard}.distcp
+    meta_sharded:meta.pt
+  [{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt/checkpoint/
+    model_deepspeed_sharded:mp_rank_{tp:02d}_model_states.pt
+    zero3_deepspeed_sharded:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_deepspeed_sharded:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_deepspeed_sharded:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_deepspeed_sharded:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_deepspeed_sharded:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+  [{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt/
+    tag_deepspeed_sharded:latest
+  last[-v{generation}].ckpt/
+    metadata_sharded_last:.metadata rank_metadata_sharded_last:__{rank}.metadata
+    data_sharded_last:__{rank}_{shard}.distcp prefixed_sharded_last:{name}__{rank}_{shard}.distcp
+    meta_sharded_last:meta.pt
+  last[-v{generation}].ckpt/checkpoint/
+    model_deepspeed_sharded_last:mp_rank_{tp:02d}_model_states.pt
+    zero3_deepspeed_sharded_last:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_deepspeed_sharded_last:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_deepspeed_sharded_last:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_deepspeed_sharded_last:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_deepspeed_sharded_last:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+  last[-v{generation}].ckpt/
+    tag_deepspeed_sharded_last:latest
+  <global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}/checkpoint/
+    model_deepspeed_fabric:mp_rank_{tp:02d}_model_states.pt
+    zero3_deepspeed_fabric:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    optim_deepspeed_fabric:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
+    layer_deepspeed_fabric:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    expert_deepspeed_fabric:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
+    expert_optim_deepspeed_fabric:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+  <global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}/
+    tag_deepspeed_fabric:latest
+  .
+    hpc:hpc_ckpt_{name}.ckpt on_exception:on_exception.ckpt
+
 deepspeed_universal deepspeed-universal note:latest_universal
   global_step{step}_universal/zero/{name}/
     parameter:<fp32|exp_avg|exp_avg_sq|step>.pt
@@ -810,21 +852,6 @@ nvrx_local nvrx-local
 pytorch_sample pytorch-sample
   rank_{rank}/
     checkpoint:checkpoint.pth.tar model_best:model_best.pth.tar
-
-lightning lightning
-  .
-    checkpoint:[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt last:last[-v{generation}].ckpt
-    ~named:{name}.ckpt
-  [{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt/
-    metadata_sharded:.metadata rank_metadata_sharded:__{rank}.metadata
-    data_sharded:__{rank}_{shard}.distcp prefixed_sharded:{name}__{rank}_{shard}.distcp
-    meta_sharded:meta.pt
-  last[-v{generation}].ckpt/
-    metadata_sharded_last:.metadata rank_metadata_sharded_last:__{rank}.metadata
-    data_sharded_last:__{rank}_{shard}.distcp prefixed_sharded_last:{name}__{rank}_{shard}.distcp
-    meta_sharded_last:meta.pt
-  .
-    hpc:hpc_ckpt_{name}.ckpt on_exception:on_exception.ckpt
 
 composer composer
   .
@@ -1760,6 +1787,8 @@ rank_files rank-files
     over_scaler_turned:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]<_|-|.><scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors>
 
 ray ray
+  checkpoint_{generation:06d}/checkpoint/
+    trainer_state:trainer_state.json rng:rng_state.pth rng_{rank}:rng_state_{rank}.pth
   checkpoint_{generation:06d}/
     torch:{name}.<pt|pth|pth.tar|ckpt|bin>
   checkpoint_{generation:06d}/{name}/

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import dcp
+from ckpt_tools.layouts import dcp, deepspeed
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -53,11 +53,21 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _sharded() -> Iterator[Piece]:
-    """A directory instead of a file: DCP's files, and ``meta.pt``, which is written last."""
+    """A directory instead of a file: DCP's files, and ``meta.pt``, which is written last; or DeepSpeed's, with
+    a tag that is always the same.
+    """
     for home, mark in ((NAME, "_sharded"), (LAST, "_sharded_last")):
         for piece in dcp.pieces(home, mark):
             yield replace(piece, required=False)
         yield replace(dcp.rest_of_state(home, mark), required=False)
+        yield from _engine(home, f"_deepspeed{mark}")
+    yield from _engine(deepspeed.STEP, "_deepspeed_fabric")  # Fabric.save(path)
+
+
+def _engine(home: str, mark: str) -> Iterator[Piece]:
+    """What DeepSpeed's engine saves, and ``latest``, which names the tag to it when it loads that."""
+    yield from deepspeed.pieces(f"{home}/checkpoint", mark)
+    yield Piece(f"tag{mark}", "tag", f"{home}/latest", mark=True, loaded=False, companion=True)
 
 
 def _gasps() -> Iterator[Piece]:
@@ -73,7 +83,7 @@ def _half_sharded(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, F
     """Directories that lack one of the two files without which Lightning takes none of it."""
     homes: dict[str, list[Part]] = {}
     for part, _ in parts:
-        if part.home:
+        if part.home and "_deepspeed" not in part.piece:
             homes.setdefault(part.home, []).append(part)
     for home, files in homes.items():
         for role, name in (("metadata", ".metadata"), ("state", "meta.pt")):

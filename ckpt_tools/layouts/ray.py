@@ -56,10 +56,20 @@ def _pieces() -> Iterator[Piece]:
             yield replace(file, name=below, template=where, formats=formats)
 
 
+def _trainer() -> Iterator[Piece]:
+    """What RayTrainReportCallback copies of a checkpoint of transformers' Trainer, where it is not a model."""
+    home = f"{_HOME}/checkpoint"
+    state = Piece("trainer_state", "state", f"{home}/trainer_state.json", ("json_member",), shared=True)
+    yield replace(state, companion=True)
+    for end in ("", "_{rank}"):
+        rng = Piece(f"rng{end}", "rng", f"{home}/rng_state{end}.pth", TORCH, shared=True)
+        yield replace(rng, generic=True, sharded=bool(end), survivable=True)
+
+
 LAYOUT = Layout(
     name="ray",
     title="Ray Train and Tune",
-    pieces=tuple(_pieces()),
+    pieces=(*_trainer(), *_pieces()),
     resume=_resume,
     steps=_steps,
     lost=_lost,
