@@ -97,10 +97,9 @@ class Indexes:
     ) -> None:
         self.unseen: dict[str, str] = {}
         self.seals: Seals | None = None
+        self._same = same
         if seals:
-            from ckpt_tools.inspection.seals import Seals  # most trees have none
-
-            self.seals = Seals(seals, self.unseen, same)
+            self._seal(seals)
         self._waiting: dict[str, list[str]] = defaultdict(list)
         for path in paths:
             if placed := formats.names.placed(path):
@@ -116,6 +115,16 @@ class Indexes:
         self.findings: dict[str, list[Finding]] = {}
         self.left_out: dict[str, list[str]] = {}
         self.bytes_read = 0
+
+    def _seal(self, seals: Mapping[str, str]) -> Seals:
+        from ckpt_tools.inspection.seals import Seals  # most trees have none
+
+        self.seals = made = Seals(seals, self.unseen, self._same)
+        return made
+
+    def add_seal(self, path: str, base: str) -> None:
+        """A seal that was written since the others were listed, of the directory ``base``."""
+        (self.seals or self._seal({})).add(path, base)
 
     def claims(self, path: str) -> tuple[Claim, ...]:
         """What the indexes and seals in the directory of ``path`` and above it say about it."""
@@ -137,8 +146,8 @@ class Indexes:
         return self.seals is not None and bool(self.seals.claims(path))
 
     def based(self, path: str) -> str | None:
-        """A digest of the index files behind the ``claims`` of ``path`` and of when they were changed; ""
-        without claims, None when one of them has just been changed.
+        """A digest of the index files behind the ``claims`` of ``path`` and of when they were changed, and of
+        what its seals say; "" without claims, None when an index has just been changed.
         """
         behind = {*self._bases.get(path, ()), *(self.seals.behind(path) if self.seals else ())}
         if not behind:

@@ -5,7 +5,6 @@ about is asked for.
 from __future__ import annotations
 
 import os
-import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,14 +37,11 @@ _PROOF = 2
 
 
 class Known(NamedTuple):
-    """A seal that counts: of which directory, what it says, its identity ("" when it has just changed) and
-    when it was written.
-    """
+    """A seal that counts: of which directory, what it says, and when it was written."""
 
     path: str
     base: str
     seal: Seal
-    identity: str
     mtime_ns: int
 
 
@@ -106,8 +102,13 @@ class Seals:
         return tuple(_claim(*said) for said in _different(self._said.get(path, ())).values())
 
     def behind(self, path: str) -> Sequence[tuple[str, str]]:
-        """The seals that the ``claims`` of a file rest on, with their identities."""
-        return [(known.path, known.identity) for known, _ in self._first(path)]
+        """The seals that the ``claims`` of a file rest on, with the digests of their texts."""
+        return [(known.path, known.seal.digest) for known, _ in self._first(path)]
+
+    def add(self, path: str, base: str) -> None:
+        """One more, which was written since the others were listed."""
+        self._waiting[base].append(path)
+        self._climbed = {home for home in self._climbed if not f"{home}/".startswith(f"{base}/")}
 
     def unchanged(self, path: str, size: int, mtime_ns: int) -> SealedFile | None:
         """What was sealed of a file that is as long as then and was not written since, by its times; None
@@ -161,10 +162,9 @@ class Seals:
 
     def _known(self, path: str, base: str) -> Known | None:
         """One seal; None where it does not count."""
-        opened_ns = time.time_ns()
         try:
             with opened(path) as source:
-                seal, identity, mtime_ns = read(source), source.identity(), source.stat.st_mtime_ns
+                seal, mtime_ns = read(source), source.stat.st_mtime_ns
         except Damage as e:
             self._say_of_home(path, base, e.finding)
             return None
@@ -179,8 +179,7 @@ class Seals:
         if self._last is not None and self._last == seal.checkpoint:
             seal = replace(seal, checkpoint=self._last)
         self._last = seal.checkpoint
-        settled = identity is not None and identity.settled(opened_ns)
-        return Known(path, base, seal, " ".join(map(str, identity or ())) if settled else "", mtime_ns)
+        return Known(path, base, seal, mtime_ns)
 
     def _say_of_home(self, path: str, base: str, f: Finding) -> None:
         """Note what is wrong with a seal that does not count, for the file or directory that it lies with."""

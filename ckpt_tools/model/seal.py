@@ -66,7 +66,8 @@ class Fragment:
 @frozen
 class Seal:
     """The contents of a seal. ``beside`` are the other files of the checkpoint, if each file has a seal of
-    its own: while one of those is there, this file is missed if it is gone.
+    its own: while one of those is there, this file is missed if it is gone. ``digest`` is that at the end of
+    its text, of one that was read.
     """
 
     tool_version: str
@@ -75,6 +76,7 @@ class Seal:
     files: tuple[SealedFile, ...]
     fragment: Fragment | None = None
     beside: tuple[str, ...] = ()
+    digest: str = field(default="", compare=False)
 
 
 STATES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import time
@@ -16,13 +17,16 @@ from described_layouts import described_tree
 from kill_points import files_of
 from run_helpers import OLD, broken, broken_body, megatron
 
+from ckpt_tools.api import verify
 from ckpt_tools.guard.journal import opened
 from ckpt_tools.guard.prune import Policy
 from ckpt_tools.guard.watch import loop, records, root
 from ckpt_tools.guard.watch.loop import Watcher
 from ckpt_tools.guard.watch.options import WatchOptions
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.model.watching import Event
+from ckpt_tools.storage import Identity, counted
 
 FILE = "iter_0000020/mp_rank_00/model_optim_rng.pt"
 Act = Callable[[], object]
@@ -320,3 +324,29 @@ def test_the_state_of_somebody_else_does_not_count(watch: Callable[..., Watched]
     (home / records.NAME).chmod(0o666)
     with pytest.raises(Untrusted, match=r"watch\.json"):
         Watcher([str(path)], WatchOptions(once=True), lambda _: None).run()
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_what_is_sealed_is_read_twice(away: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once to be verified and once to be sealed: then it is known to fit its seal."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(Identity, "settled", lambda *_: True)  # the files are new
+    path, size = tmp_path / "run", 4 << 20
+    path.mkdir()
+    for step in (4, 5):
+        head = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+        data = len(head).to_bytes(8, "little") + head + bytes([step]) * size
+        (path / f"net-1_{step}.safetensors").write_bytes(data)
+    read = ReadOptions(jobs=1, settle=0.0, cache=True, seal_dir=str(tmp_path / "seals") if away else None)
+    events = list[Event]()
+    with counted() as total:
+        assert Watcher([str(path)], WatchOptions(read=read, once=True, seal=True), events.append).run() == 0
+    assert [e.fields["seal"] for e in events if e.type == "checkpoint"] == ["sealed", "sealed"]
+    assert total.bytes < 2.1 * 2 * size
+    with counted() as again:
+        known = verify(path, Level.CONTENT, settle=0, cache=True, max_age=3600.0, seal_dir=read.seal_dir)
+    anew = verify(path, Level.CONTENT, settle=0, seal_dir=read.seal_dir)
+    assert again.bytes < size, "what is kept rests on the seals"
+    assert [f.report for f in known.files] == [f.report for f in anew.files]
+    assert {f.report.coverage for f in known.files if f.part} == {1.0}

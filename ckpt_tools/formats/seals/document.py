@@ -182,10 +182,13 @@ def parsed(data: bytes) -> Seal:
     Damage.
     """
     start, end = data.find(b"\n"), len(data) - _TAIL - len(_CLOSE)
+    own = _END.fullmatch(data[-_TAIL:])
+    digest = own[1].decode() if own else ""
     if not (0 < start <= end and data.endswith(_OPEN, 0, start) and data.startswith(_CLOSE, end)):
-        return seal_of(parse(data, []))
+        return replace(seal_of(parse(data, [])), digest=digest)
     seal = seal_of(parse(data[:start] + b"]}", []))
-    return replace(seal, files=tuple(_files(_lines(data, start + 1, end), ALGORITHMS[seal.algorithm])))
+    files = tuple(_files(_lines(data, start + 1, end), ALGORITHMS[seal.algorithm]))
+    return replace(seal, files=files, digest=digest)
 
 
 def _lines(data: bytes, at: int, end: int) -> Iterator[Any]:

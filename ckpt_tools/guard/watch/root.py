@@ -136,7 +136,7 @@ class WatchedRoot:
         self._to_prune |= state in _GOOD and self.options.prune is not None
         same = before is not None and before.stamp == one.stamp and before.state == state
         if not (same and due.reason == "retry"):
-            self._tell(c, due.reason, checked, state)
+            self._tell(s, c, due.reason, checked, state)
         if not same:
             self._call(c, checked, state)
         codes = tuple(sorted({f.code for f in checked.findings}))
@@ -157,8 +157,8 @@ class WatchedRoot:
         finally:
             cache.max_age = age
 
-    def _tell(self, c: Checkpoint, reason: str, checked: Checked, state: str) -> None:
-        seal = self._sealed(c, state)
+    def _tell(self, s: Session, c: Checkpoint, reason: str, checked: Checked, state: str) -> None:
+        seal = self._sealed(s, c, state)
         of_checkpoint = {
             name: getattr(c, name) for name in ("step", "epoch", "step_in_epoch", "layout", "run")
         }
@@ -176,17 +176,14 @@ class WatchedRoot:
         }
         self.say("checkpoint", fields, checked.findings)
 
-    def _sealed(self, c: Checkpoint, state: str) -> str | None:
+    def _sealed(self, s: Session, c: Checkpoint, state: str) -> str | None:
         """Seal what is good, if that is asked for: how it ended."""
         if not self.options.seal or state != "good":
             return None
-        from ckpt_tools.guard.options import SealOptions
-        from ckpt_tools.guard.sealing import seal_below
+        from ckpt_tools.guard.watch.sealing import seal
 
-        homes = {part.home for part in c.parts}
-        paths = sorted(homes) if all(homes) else [part.path for part in c.parts]
         try:
-            result = seal_below(paths, SealOptions(read=self.options.read))
+            result = seal(s, c, self.options.read)
         except CkptError as e:
             self.problem("seal-failed", str(e))
             return "failed"
