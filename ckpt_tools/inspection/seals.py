@@ -226,6 +226,8 @@ class Seals:
                 self._say(known, f, [*present, *beside])
             else:  # what lies in its directory now is not what was sealed there
                 self._say_of_home(known.path, known.base, f)
+        if absent and not present:
+            self.findings[known.path] += _in_its_place(known.base, absent)
 
     def _note(self, path: str, said: _Said) -> None:
         """Keep what a seal says of a file, where it is one of the first or says something else than these."""
@@ -320,6 +322,14 @@ def _gone(names: Sequence[str]) -> Iterator[Finding]:
     if more := names[_LISTED:]:
         listed = ranges.names(name[:200] for name in more)
         yield finding("seal-missing", f"{len(more):,} more files were sealed and are not there: {listed}")
+
+
+def _in_its_place(base: str, names: Sequence[str]) -> Iterator[Finding]:
+    """What to say of sealed files in whose place something else lies: who prunes leaves nothing there."""
+    for name in names[:_LISTED]:
+        if os.path.lexists(f"{base}/{name}"):
+            why = f"{name[:200]!r} was sealed, and what lies in its place is no file"
+            yield finding("seal-missing", why, severity=Severity.WARNING)
 
 
 def _ranks(missing: Sequence[int]) -> str:

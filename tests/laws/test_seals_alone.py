@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fixture_trees import CASES, materialise
+from places import FORMAT_FILES
 from run_helpers import megatron
 
 from ckpt_tools import guard
-from ckpt_tools.api import plan
+from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.seals.names import FRAGMENTS, NAME
+from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
@@ -83,3 +86,28 @@ def test_a_newest_directory_that_is_emptied_is_said(tmp_path: Path) -> None:
     made = plan(root)
     assert made.checkpoint and made.checkpoint.step == 20
     assert warned(made) == ["iter_0000030"]
+
+
+IN_ITS_PLACE: dict[str, Callable[[Path], object]] = {
+    "dangling": lambda path: path.symlink_to("nowhere"),
+    "loop": lambda path: path.symlink_to(path.name),
+    "directory": lambda path: path.mkdir(),
+    "nothing": lambda path: None,
+}
+
+
+@pytest.mark.parametrize("what", IN_ITS_PLACE)
+def test_what_lies_in_the_place_of_a_sealed_file_is_said(what: str, tmp_path: Path) -> None:
+    """Of a file without state, which no layout looks at; and the checkpoint beside it is as good as before."""
+    root = shutil.copytree(FORMAT_FILES / "tf_bundle/good/manager", tmp_path / "run")
+    graph = root / "ckpt-2.meta"
+    graph.write_bytes(b"graph")
+    chosen = plan(root).checkpoint
+    seal = next(one.seal for one in guard.seal(root, settle=0).checkpoints if one.path == str(graph))
+    graph.unlink()
+    IN_ITS_PLACE[what](graph)
+    found = verify(root, settle=0)
+    said = {(one.report.path, f.code, f.severity) for one in found.files for f in one.report.findings}
+    expected = set() if what == "nothing" else {(seal, "seal-missing", Severity.WARNING)}
+    assert {row for row in said if row[1].startswith("seal-")} == expected
+    assert chosen and plan(root).checkpoint == chosen
