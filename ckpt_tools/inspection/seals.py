@@ -21,7 +21,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level, Scalar
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import ShortRead, opened
-from ckpt_tools.storage.retry import is_file
+from ckpt_tools.storage.retry import is_file, there
 
 _ABOVE = 16
 """How many directories above a file its seal may lie."""
@@ -327,7 +327,11 @@ def _gone(names: Sequence[str]) -> Iterator[Finding]:
 def _in_its_place(base: str, names: Sequence[str]) -> Iterator[Finding]:
     """What to say of sealed files in whose place something else lies: who prunes leaves nothing there."""
     for name in names[:_LISTED]:
-        if os.path.lexists(f"{base}/{name}"):
+        try:
+            taken = there(f"{base.rstrip('/')}/{name}")
+        except OSError:  # who listed the directory says so
+            taken = False
+        if taken:
             why = f"{name[:200]!r} was sealed, and what lies in its place is no file"
             yield finding("seal-missing", why, severity=Severity.WARNING)
 
