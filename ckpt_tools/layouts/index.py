@@ -784,7 +784,7 @@ lightning lightning
     expert_deepspeed_sharded:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed_sharded:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   [{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt/
-    tag_deepspeed_sharded:latest
+    tag_sharded:latest
   last[-v{generation}].ckpt/
     metadata_sharded_last:.metadata rank_metadata_sharded_last:__{rank}.metadata
     data_sharded_last:__{rank}_{shard}.distcp prefixed_sharded_last:{name}__{rank}_{shard}.distcp
@@ -797,7 +797,7 @@ lightning lightning
     expert_deepspeed_sharded_last:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed_sharded_last:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   last[-v{generation}].ckpt/
-    tag_deepspeed_sharded_last:latest
+    tag_sharded_last:latest
   <global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}/checkpoint/
     model_deepspeed_fabric:mp_rank_{tp:02d}_model_states.pt
     zero3_deepspeed_fabric:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
@@ -805,8 +805,6 @@ lightning lightning
     layer_deepspeed_fabric:layer_{layer:02d}-model_{tp:02d}-model_states.pt
     expert_deepspeed_fabric:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed_fabric:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
-  <global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}/
-    tag_deepspeed_fabric:latest
   .
     hpc:hpc_ckpt_{name}.ckpt on_exception:on_exception.ckpt
 

@@ -53,21 +53,17 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _sharded() -> Iterator[Piece]:
-    """A directory instead of a file: DCP's files, and ``meta.pt``, which is written last; or DeepSpeed's, with
-    a tag that is always the same.
+    """A directory instead of a file: DCP's files, and ``meta.pt``, which is written last; or DeepSpeed's,
+    with a tag that is always the same.
     """
     for home, mark in ((NAME, "_sharded"), (LAST, "_sharded_last")):
         for piece in dcp.pieces(home, mark):
             yield replace(piece, required=False)
         yield replace(dcp.rest_of_state(home, mark), required=False)
-        yield from _engine(home, f"_deepspeed{mark}")
-    yield from _engine(deepspeed.STEP, "_deepspeed_fabric")  # Fabric.save(path)
-
-
-def _engine(home: str, mark: str) -> Iterator[Piece]:
-    """What DeepSpeed's engine saves, and ``latest``, which names the tag to it when it loads that."""
-    yield from deepspeed.pieces(f"{home}/checkpoint", mark)
-    yield Piece(f"tag{mark}", "tag", f"{home}/latest", mark=True, loaded=False, companion=True)
+        yield from deepspeed.pieces(f"{home}/checkpoint", f"_deepspeed{mark}")
+        # names the tag to the engine when it loads that
+        yield Piece(f"tag{mark}", "tag", f"{home}/latest", mark=True, loaded=False, companion=True)
+    yield from deepspeed.pieces(f"{deepspeed.STEP}/checkpoint", "_deepspeed_fabric")  # Fabric.save(path)
 
 
 def _gasps() -> Iterator[Piece]:

@@ -57,7 +57,7 @@ def _pieces() -> Iterator[Piece]:
 
 
 def _trainer() -> Iterator[Piece]:
-    """What RayTrainReportCallback copies of a checkpoint of transformers' Trainer, where it is not a model."""
+    """What RayTrainReportCallback copies of a checkpoint of the Trainer, where it is not a model."""
     home = f"{_HOME}/checkpoint"
     state = Piece("trainer_state", "state", f"{home}/trainer_state.json", ("json_member",), shared=True)
     yield replace(state, companion=True)
