@@ -82,6 +82,7 @@ class Candidates:
         self.cache = cache
         self.warnings: list[Finding] = []
         self.steps: dict[CheckpointKey, int | None] = {}
+        self.arranged = frozenset[str]()  # the layouts that have files below the root
         self.unfinished: list[Checkpoint] = []
         self.exports: list[Checkpoint] = []
         self.lost: list[Rejected] = []
@@ -107,6 +108,7 @@ class Candidates:
         everything = self._without_exports(
             grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
         )
+        self.arranged = frozenset(c.layout for c in everything)
         requested = [c for c in everything if filters.requested(c, self.selection)]
         self.unfinished = [c for c in requested if c.unfinished]
         finished = [c for c in requested if not c.unfinished]

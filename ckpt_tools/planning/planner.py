@@ -157,6 +157,10 @@ class Planner(Candidates):
 
             told = replace(c, step=self.step(c))
             require_fetched(self.session, choice, told, self.ranked, self.selection)
+        if len(self.arranged) > 1:
+            from ckpt_tools.planning.unplaced_states import require_no_stranger
+
+            require_no_stranger(self.session, c, self.selection)
         if self.session.found.bare or self.session.found.renamed:
             from ckpt_tools.planning.unplaced_states import newer_states  # rare: a start is faster without
 

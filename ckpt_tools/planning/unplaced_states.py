@@ -90,6 +90,20 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     yield from _without_training_state(others, above, c)
 
 
+def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
+    """Raises UsageError where another layout loads a file in the very directory of the choice, or below one
+    without a model: an engine may have saved it for the framework whose directory it is.
+    """
+    homes = {p.home for p in c.parts if p.home}
+    if asked.layout is not None or not homes:
+        return
+    above = tuple(f"{home}/" for home in homes) if all(p.role != "model" for p in c.parts) else ()
+    for p in s.parts:
+        if p.layout != c.layout and (p.home in homes or p.home.startswith(above)):
+            if s.layouts.piece_of(p).loaded:
+                raise _less_than_is_there(s, c, p.path)
+
+
 def _left_out(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Files in the directory of the choice, or below it, that its layout does not load: what is damaged.
 

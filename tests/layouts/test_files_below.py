@@ -13,7 +13,7 @@ from places import LAYOUT_TREES
 from safetensors.torch import save as safetensors_save
 from small_files import adam, saved, tensor
 
-from ckpt_tools import CkptError, plan
+from ckpt_tools import CkptError, Selection, errors, plan
 
 STATES = {
     "weights": {"w": tensor(1)},
@@ -88,3 +88,26 @@ def test_data_below_it_are_no_question(tmp_path: Path, case: str, name: str) -> 
     (home / name).parent.mkdir()
     (home / name).write_bytes(b"{}" if name.endswith("json") else b"\x93NUMPY")
     assert newest(root) == home
+
+
+@pytest.mark.parametrize("named", [None, "."], ids=["any", "named"])
+@pytest.mark.parametrize("where", ["engine", "engine/deep"])
+def test_what_an_engine_saved_below_a_directory_without_a_model_is_asked_about(
+    where: str, named: str | None, tmp_path: Path
+) -> None:
+    """Accelerate's own files are there, and the model in a place that its layout does not know."""
+    root = materialise(LAYOUT_TREES / "accelerate/deepspeed/expected.json", tmp_path)
+    for save in root.iterdir():
+        (save / where).parent.mkdir(parents=True, exist_ok=True)
+        (save / "pytorch_model").rename(save / where)
+    with pytest.raises(errors.UsageError):
+        plan(str(root), Selection(run=named))
+
+
+def test_files_of_two_layouts_in_one_directory_are_asked_about(tmp_path: Path) -> None:
+    root = materialise(LAYOUT_TREES / "accelerate/deepspeed/expected.json", tmp_path)
+    for save in root.iterdir():
+        for path in (save / "pytorch_model").iterdir():
+            path.rename(save / path.name)
+    with pytest.raises(errors.UsageError):
+        plan(str(root), Selection(run="."))
