@@ -160,8 +160,10 @@ def _of_ranks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     arrangement of rank-files.
     """
     mine = {pattern: word for p in c.parts for word, _, pattern in _told_parts(p)}
+    if not mine:
+        return
     numbers: dict[str, set[int]] = {pattern: set() for pattern in mine}
-    for p in (p for o in (c, *others) if mine and o.layout == c.layout for p in o.parts):
+    for p in (p for o in (c, *others) if o.layout == c.layout for p in o.parts):
         for _, which, pattern in _told_parts(p):
             numbers.get(pattern, set()).add(which)
     for pattern, found in numbers.items():

@@ -18,6 +18,8 @@ class Links:
     """``inside`` maps links to the directories below ``root`` that they lead to, spelled as ``root`` is;
     ``outside`` those that lead elsewhere. ``followed`` are those that say more than the names of what they
     lead to, ``unseen`` those of which nobody can say where they lead; ``met`` those that ``follow`` met.
+    ``above`` are those to a directory that the root lies in, such as /: they are loops, and nobody follows
+    them.
     """
 
     root: str
@@ -26,6 +28,7 @@ class Links:
     followed: set[str] = field(default_factory=set)
     unseen: dict[str, OSError] = field(default_factory=dict)
     met: list[str] = field(default_factory=list)
+    above: set[str] = field(default_factory=set)
     real: str = ""
 
     def __post_init__(self) -> None:
@@ -81,6 +84,8 @@ class Links:
             return True
         if within(real, self.real):
             self.inside[entry.path] = self.root + real[len(self.real) :]
+        elif within(self.real, real):
+            self.above.add(entry.path)
         else:
             self.outside[entry.path] = real
         return True
@@ -89,6 +94,8 @@ class Links:
         """Whether a link leads to a directory on the way to it, or above one: all of that would be listed
         again by names that mean nothing.
         """
+        if link in self.above:
+            return True
         to = self.resolved(link)
         way = (self.resolved(here) for here in _parents(link) if len(here) > len(self.root))
         return any(within(here, to) for here in (*way, self.root, self.real))

@@ -710,3 +710,21 @@ def test_text_is_no_pickle(text: str) -> None:
 def test_severity_of_foreign_names_is_a_note() -> None:
     found = ids(["a", "b"], b"%020d%020d" % (1, 0))
     assert [f.severity for f in found if f.code == "odd-header"] == [Severity.NOTE]
+
+
+@pytest.mark.parametrize("disk", [0, 1, 2, 3, 0xFFFF])
+def test_a_record_on_another_disk_is_one_that_torch_finds_or_damage(disk: int) -> None:
+    import torch
+
+    torch.save({"w": torch.zeros(3)}, buffer := io.BytesIO())
+    data, at = bytearray(buffer.getvalue()), 0
+    while (at := data.find(b"PK\1\2", at + 1)) >= 0:
+        copy = bytearray(data)
+        struct.pack_into("<H", copy, at + 34, disk)
+        errors = [f for f in look(bytes(copy)) if f.severity is Severity.ERROR]
+        try:
+            torch.load(io.BytesIO(bytes(copy)), weights_only=True)
+        except RuntimeError:
+            assert errors
+        else:
+            assert not errors

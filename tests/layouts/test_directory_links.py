@@ -259,3 +259,23 @@ def test_two_links_to_one_directory_elsewhere_name_it_by_what_tells_more(target:
         20,
         [str(disk / "kept" / f"mp_rank_0{rank}" / "model_optim_rng.pt") for rank in (0, 1)],
     )
+
+
+@pytest.mark.parametrize("up", [1, 2])
+@pytest.mark.parametrize("at", ["iter_0000040", "iter_0000010/mp_rank_01", "away/iter_0000040"])
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_link_to_a_directory_that_the_root_lies_in_is_a_loop(
+    absolute: bool, at: str, up: int, tmp_path: Path
+) -> None:
+    """/ would be all of the machine. What lies beside ROOT is none of its checkpoints."""
+    root = tmp_path / "jobs/run"
+    for home in (root / "iter_0000010/mp_rank_00", tmp_path / "jobs/mp_rank_00", tmp_path / "mp_rank_00"):
+        home.mkdir(parents=True)
+        (home / "model_optim_rng.pt").write_bytes(small_files.megatron(10, 0, 1, 1, 1))
+    (tmp_path / "away").mkdir()
+    (root / "away").symlink_to(tmp_path / "away")
+    plain = asked(root)
+    link, to = root / at, root.parents[up - 1]
+    link.symlink_to(to if absolute else os.path.relpath(to, os.path.realpath(link.parent)))
+    assert asked(root) == plain
+    assert len(verify([str(root)]).files) == 1

@@ -19,6 +19,8 @@ MAX_DIRECTORY = 64 << 20
 MAX_RECORDS = 300_000
 """Records at most: each takes some 700 bytes of memory, and a state_dict has one for each tensor."""
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
+_DISKS = (0, 1)
+"""Those on which torch (miniz) finds a record."""
 _TOP = 0xFFFFFFFF
 _PYTHON = (0x0314, 0x032D)  # zipfile's own version on Unix: 2.0, and 4.5 for ZIP64
 _MODE, _REGULAR = 0o600 << 16, 1 << 31
@@ -75,7 +77,9 @@ def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generato
             size, stored, header = yield from _sizes(extra, i, told, torch, where)
         if header + 30 + n + stored > end.directory:
             raise Damage("bad-header", f"directory entry {i} places its record outside the file", where)
-        if disk or (torch and comment):
+        if torch and disk not in _DISKS:
+            yield finding("bad-header", f"directory entry {i} is on disk {disk}", offset=where)
+        elif disk or (torch and comment):
             what = f"directory entry {i} has a disk number or a comment, which its writer never sets"
             yield finding("odd-header", what, offset=where)
         numbers = (*fields[1:8], stored, size, internal, external, header, wide, where)
