@@ -5,6 +5,7 @@ was renamed, or another framework's. Nobody but the caller can say that training
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from glob import escape
@@ -44,6 +45,7 @@ class _Held(Enum):
     LATER = "it holds an optimizer's state, but is not called a checkpoint"
     EARLIER = "it holds an optimizer's state, but is of no later step"
     UNTOLD = "it holds an optimizer's state and tells no step, so --max-step leaves it out"
+    ABOVE = "it holds an optimizer's state, and by its contents alone is of a step above --max-step"
     OTHER = "it holds no optimizer's state that can be read"
 
 
@@ -54,9 +56,9 @@ class _Steps(NamedTuple):
     highest: int | None
 
     def held(self, told: int | None) -> _Held | None:
-        """What a state of training is that tells this step; None for one above the highest."""
+        """What a state of training is that tells this step."""
         if self.highest is not None and (told is None or told > self.highest):
-            return _Held.UNTOLD if told is None else None
+            return _Held.UNTOLD if told is None else _Held.ABOVE
         return _Held.LATER if told is None or self.chosen is None or told > self.chosen else _Held.EARLIER
 
 
@@ -67,13 +69,12 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     Raises UsageError where one of another name may be of a later step than the choice. Below a --max-step it
     is one that tells such a step: what was saved after an older choice is mostly of the steps above.
     """
-    narrowed = (asked.layout, asked.prefix, asked.kind)
-    if narrowed != (None,) * 3 or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
+    if _told_where(asked) or asked.level is Level.PRESENCE:
         return
     yield from _left_out(s, c)
     above = c.parts[0].base if asked.run is not None else s.root
     newer = sorted((*_saved_after(s, c, above), *_renamed(s, c, above)), key=lambda f: -f.mtime_ns)
-    others = list[str]()
+    others, above_highest = list[str](), ""
     for file in newer[:_MOST]:
         if packed := wrapped_state(os.path.basename(file.path)):
             yield from _packed(s, c, file.path, packed, _Steps(step, asked.max_step))
@@ -84,9 +85,12 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
             raise _question(s, c, file.path)
         if held is _Held.OTHER and formats.names.state(os.path.basename(file.path)):
             others.append(file.path)
+        elif held is _Held.ABOVE:
+            above_highest = file.path  # in the end the one that was saved first
         elif held is not None and held is not _Held.OTHER:
             severity = None if held is _Held.LATER else Severity.WARNING
             yield _passed_over(file.path, c, held.value, severity)
+    yield from _above_the_highest(above_highest, c)
     yield from _without_training_state(others, above, c)
 
 
@@ -99,9 +103,22 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
         return
     above = tuple(f"{home}/" for home in homes) if all(p.role != "model" for p in c.parts) else ()
     for p in s.parts:
-        if p.layout != c.layout and (p.home in homes or p.home.startswith(above)):
-            if s.layouts.piece_of(p).loaded:
-                raise _less_than_is_there(s, c, p.path)
+        here = p.layout != c.layout and (p.home in homes or p.home.startswith(above))
+        if here and s.layouts.piece_of(p).loaded:
+            raise _less_than_is_there(s, c, p.path)
+
+
+def _told_where(asked: Selection) -> bool:
+    """Whether the caller has said which files count."""
+    return (asked.layout, asked.prefix, asked.kind) != (None,) * 3 or asked.resume_from == "tracker"
+
+
+def _above_the_highest(path: str, c: Checkpoint) -> Iterator[Finding]:
+    """That --max-step leaves out the first file that was saved later: a damaged byte can make a later step of
+    an earlier one.
+    """
+    if path and not re.search(r"\d", os.path.basename(path)):
+        yield _passed_over(path, c, _Held.ABOVE.value)
 
 
 def _left_out(s: Session, c: Checkpoint) -> Iterator[Finding]:

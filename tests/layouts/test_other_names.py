@@ -304,6 +304,13 @@ def test_a_state_above_the_highest_step_is_not(run: Path) -> None:
     assert step_of(made) == 200 and ("passed-over", "step_250.pt.1") not in said(made)
 
 
+def test_a_state_above_the_highest_step_by_its_contents_alone_is_named(run: Path) -> None:
+    """A damaged byte can make a later step of an earlier one."""
+    put(run / "state.pt.x", full(250), 250)
+    made = answer(run, max_step=220)
+    assert step_of(made) == 200 and ("passed-over", "state.pt.x") in said(made)
+
+
 def test_a_state_that_tells_no_step_is_named_below_the_highest(run: Path) -> None:
     put(run / "step_250.pt.1", saved({"model": {"w": tensor(3)}, "optimizer": adam(3)}), 250)
     assert answer(run) == 2
