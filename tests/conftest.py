@@ -75,10 +75,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
-    """Make no tests of functions for the nightly run alone: a third of all, in each of the workers."""
+    """Make no tests of functions that the mark expression leaves out: half of all, in each of the workers."""
     marked = {mark.name for mark in getattr(obj, "pytestmark", ()) if isinstance(mark, pytest.Mark)}
-    nightly = marked & {"exhaustive", "image"}
-    return [] if any(leaves_out(collector.config, mark) for mark in nightly) else None
+    left_out = marked & {"exhaustive", "image", "slow"}
+    return [] if any(leaves_out(collector.config, mark) for mark in left_out) else None
 
 
 @pytest.hookimpl(wrapper=True)

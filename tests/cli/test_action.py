@@ -98,7 +98,12 @@ def test_the_contents_are_read_once(job: Job) -> None:
 
 @pytest.mark.parametrize(
     ("path", "fails", "code"),
-    [("gone", "error", 5), ("gone", "never", 5), ("empty", "never", 3), ("sound", "warning", 0)],
+    [
+        ("gone", "never", 5),
+        ("empty", "never", 3),
+        pytest.param("gone", "error", 5, marks=pytest.mark.slow),
+        pytest.param("sound", "warning", 0, marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_no_damage_keeps_its_exit_code(job: Job, path: str, fails: str, code: int) -> None:
     work = job.home / "work"

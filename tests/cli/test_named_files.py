@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from fixture_trees import pairs
 from places import LAYOUT_TREES
 
 import ckpt_tools
@@ -62,8 +63,7 @@ def other(tmp_path: Path, name: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("name", "first"), pairs(NAMES, [True, False], pytest.mark.slow))
 def test_verify_names_what_it_did_not_inspect(
     name: str, first: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

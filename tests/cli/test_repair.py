@@ -346,11 +346,12 @@ def test_stopped_at_any_call(what: str, stop: Stop, commands: Commands, tmp_path
 # ---- the odds
 
 
-def test_with_a_witness_no_random_damage_is_repaired_wrongly(root: Path) -> None:
+@pytest.mark.parametrize("tries", [15, pytest.param(60, marks=pytest.mark.exhaustive)])
+def test_with_a_witness_no_random_damage_is_repaired_wrongly(root: Path, tries: int) -> None:
     guard.seal(root)
     chance = random.Random(1)
     whole = (root / FILE).read_bytes()
-    for _ in range(60):
+    for _ in range(tries):
         bits = chance.sample(range(8 * len(whole)), chance.randrange(1, 5))
         data = bytearray(whole)
         for bit in bits:

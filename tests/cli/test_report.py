@@ -392,7 +392,9 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
+)
 def test_files_take_little_room(name: str) -> None:
     few, many = (
         len(page.render(data.document(synthetic_reports.gathered(ranks, 10, (), name))).encode())

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fixture_trees import pairs
 from small_files import saved, tensor
 
 from ckpt_tools.api import plan, scan
@@ -32,8 +33,8 @@ def questions(root: Path) -> list[Selection]:
     return [*(Selection(run=run) for run in runs), *(Selection(run=run.rpartition("/")[2]) for run in runs)]
 
 
-@pytest.mark.parametrize("word", WORDS[1:])  # files of ranks are a layout, which joins them
-@pytest.mark.parametrize("template", FILES)
+# files of ranks are a layout, which joins them
+@pytest.mark.parametrize(("word", "template"), pairs(WORDS[1:], FILES, pytest.mark.slow))
 def test_a_part_among_the_files_of_a_directory_is_asked_about(
     template: str, word: str, tmp_path: Path
 ) -> None:
@@ -46,8 +47,7 @@ def test_a_part_among_the_files_of_a_directory_is_asked_about(
         assert "--guess" in raised.value.hint and "--exclude" in raised.value.hint
 
 
-@pytest.mark.parametrize("word", WORDS)
-@pytest.mark.parametrize("template", FOLDERS)
+@pytest.mark.parametrize(("word", "template"), pairs(WORDS, FOLDERS, pytest.mark.slow))
 def test_a_part_with_a_directory_of_its_own_is_said(template: str, word: str, tmp_path: Path) -> None:
     put(tmp_path, template, word, range(3))
     for selection in questions(tmp_path):

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from fixture_trees import pairs
 from places import FIXTURES
 
 from ckpt_tools import plan, scan
@@ -29,8 +30,11 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("source", [BARE, *WITH_ITEMS, ORBAX / "zarr2/tree/15"], ids=lambda p: p.parts[-3])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("source", "name"),
+    pairs([BARE, *WITH_ITEMS, ORBAX / "zarr2/tree/15"], list(NAMES), pytest.mark.slow),
+    ids=lambda value: value if isinstance(value, str) else value.parts[-3],
+)
 def test_it_is_found_whatever_it_is_called(source: Path, name: str, tmp_path: Path) -> None:
     home = tmp_path / "run" / name
     shutil.copytree(source, home)

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, materialise, one_of_each
 from recorded import TREES as PLANNED
 
 from ckpt_tools.api import plan
@@ -45,7 +45,7 @@ def written(made: LoadPlan, word: str) -> bytes | None:
     return None if said is None else layout.write_tracker(said)
 
 
-@pytest.mark.parametrize("case", TREES)
+@pytest.mark.parametrize("case", one_of_each(TREES, pytest.mark.slow))
 def test_a_tracker_that_disagrees_is_never_followed_and_never_silent(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     tracker = next(root.rglob(TRACKERS[case.parent.parent.name]))

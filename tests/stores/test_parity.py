@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_trees import CASES
+from fixture_trees import CASES, one_of_each
 from places import FIXTURES
 from scripts import loaded
 from stores.asking import as_user, ask
@@ -143,18 +143,6 @@ def subject_of(case: Path) -> str:
 
 
 TREES = [pytest.param(case, id=f"{case.parent.parent.name}-{case.parent.name}") for case in CASES]
-
-
-def one_of_each(rows: Sequence[Any]) -> list[Any]:
-    """The same rows; those but the first of each layout are for the nightly run alone."""
-    seen, out = set[Path](), []
-    for row in rows:
-        layout = row.values[0].parent.parent
-        out.append(
-            pytest.param(*row.values, id=row.id, marks=pytest.mark.exhaustive) if layout in seen else row
-        )
-        seen.add(layout)
-    return out
 
 
 ASKED = ("verify @ --level content --json", "plan @ --json", "ls @ --json", "latest @ --rank 0 --json")

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,30 @@ def firsts(rows: list[Any], mark: pytest.MarkDecorator) -> list[Any]:
         out.append(pytest.param(*row.values, id=row.id, marks=mark) if case in seen and i % 4 else row)
         seen.add(case)
     return out
+
+
+def one_of_each(rows: Sequence[Any], mark: pytest.MarkDecorator = pytest.mark.exhaustive) -> list[Any]:
+    """The same rows, whose first value is a case; those but the first of a layout are for the nightly run alone,
+    or have another mark.
+    """
+    seen, out = set[Path](), []
+    for row in rows:
+        layout = row.values[0].parent.parent
+        out.append(pytest.param(*row.values, id=row.id, marks=mark) if layout in seen else row)
+        seen.add(layout)
+    return out
+
+
+def pairs(ones: Sequence[Any], others: Sequence[Any], mark: pytest.MarkDecorator) -> list[Any]:
+    """Every pair of two lists; all have this mark but one of each value of the longer list, in which the values
+    of the other take turns.
+    """
+    shorter = min(len(ones), len(others))
+    return [
+        pytest.param(one, other, marks=mark if (i - j) % shorter else ())
+        for i, one in enumerate(ones)
+        for j, other in enumerate(others)
+    ]
 
 
 QUESTIONS = [
