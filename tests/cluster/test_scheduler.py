@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from dask_cluster import Cluster, alone, without_time
+from fixture_trees import one_of_each
 from places import FIXTURES
 from run_helpers import CLEAN, megatron
 from scheduled import MIB, Threads, big, flip, mpirun, not_its_own_crash
@@ -28,7 +29,15 @@ from ckpt_tools.output import json as emit
 from ckpt_tools.reading import engines, request, work_units, worker
 from ckpt_tools.reading.engines import Engine
 
-ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
+ROOTS = [
+    *(pytest.param(path, id=f"formats/{path.name}") for path in sorted((FIXTURES / "formats").iterdir())),
+    *one_of_each(
+        [
+            pytest.param(tree, id="/".join(tree.parts[-4:-1]))
+            for tree in sorted((FIXTURES / "layouts").glob("*/*/tree"))
+        ]
+    ),
+]
 KEYS = sorted(FIXTURES.glob("formats/mindspore_encrypted/*.key"))
 
 
@@ -48,7 +57,7 @@ def alike(root: Path, level: Level = Level.CONTENT, **more: Any) -> str:
 # ---- the same answer
 
 
-@pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
+@pytest.mark.parametrize("root", ROOTS)
 def test_every_fixture_has_the_same_report(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Good and damaged ones of every format and layout: cut into ranges as small as the format allows, and
     looked at whole.

@@ -103,7 +103,7 @@ def undisturbed(case: Path, tmp_path: Path, copies: Iterable[tuple[str, str, int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", daily(3))
+@pytest.mark.parametrize("case", daily())
 def test_copies_beside_a_run_change_nothing_and_are_named(case: Path, tmp_path: Path) -> None:
     # every copy meets some layouts, and every layout a copy
     start = zlib.crc32(case.parent.relative_to(LAYOUT_TREES).as_posix().encode())

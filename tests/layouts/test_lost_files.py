@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, materialise, one_of_each
 from places import LAYOUT_TREES
 
 from ckpt_tools import plan, verify
@@ -250,11 +250,13 @@ def test_a_directory_that_lost_its_index_is_named(tmp_path: Path) -> None:
 EXEMPT = {"flax/gda", "lightning/sharded"}
 """Of a directory of arrays alone, and of one without its index, nothing tells that it was a checkpoint."""
 LOST = {"missing-part", "missing-rank"}
-SEVERAL = [case for case in CASES if "/".join(case.parts[-3:-1]) not in EXEMPT]
+SEVERAL = [
+    pytest.param(case, id=name) for case in CASES if (name := "/".join(case.parts[-3:-1])) not in EXEMPT
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SEVERAL, ids=lambda case: "/".join(case.parts[-3:-1]))
+@pytest.mark.parametrize("case", one_of_each(SEVERAL))
 def test_verify_misses_what_makes_plan_give_up_a_checkpoint(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     made = asked(root)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, materialise, one_of_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import FIXTURES
@@ -107,7 +107,9 @@ NAMED = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", NAMED, ids=lambda case: "/".join(case.parts[-3:-1]))
+@pytest.mark.parametrize(
+    "case", one_of_each([pytest.param(case, id="/".join(case.parts[-3:-1])) for case in NAMED])
+)
 def test_beside_the_files_of_a_framework_a_rank_of_its_own_is_no_checkpoint(
     case: Path, tmp_path: Path
 ) -> None:
