@@ -20,7 +20,7 @@ from ckpt_tools.guard.options import SealOptions
 from ckpt_tools.guard.sealed_files import Identities, digest_pass, identities, sealed_files, state_of
 from ckpt_tools.guard.soundness import Soundness
 from ckpt_tools.guard.targets import Target, described, targets
-from ckpt_tools.guard.writing import put, tidy
+from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, require_writable, tidy
 from ckpt_tools.inspection.digest_pass import Seen
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
@@ -48,6 +48,8 @@ def seal_below(
 
     Raises CannotLook where a root cannot be listed or a seal not be written.
     """
+    if not options.dry_run and options.read.seal_dir is None:
+        require_writable(roots, SEAL_ELSEWHERE)
     started, done, findings = time.perf_counter(), list[SealedOne](), list[Finding]()
     with counted() as read:
         for root in dict.fromkeys(roots):

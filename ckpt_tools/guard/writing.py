@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from ckpt_tools.errors import CannotLook
+from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats.seals import names
 from ckpt_tools.formats.seals.names import FRAGMENTS
-from ckpt_tools.storage.urls import is_url
+from ckpt_tools.storage.urls import READ_ONLY, is_url
 from ckpt_tools.storage.writes import write_all, write_and_rename
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ _DEAD = 60
 """Seconds after which nobody still writes a file that is as old: it takes milliseconds. Who does all the same
 is told that his seal could not be written.
 """
+SEAL_ELSEWHERE = "keep seals on this machine with --seal-dir DIR, or seal what is to be uploaded before"
+DELETE_ELSEWHERE = "delete files in the repository with its own tools"
 _HINTS = {
     errno.EROFS: "the file system is mounted read-only: keep seals elsewhere with --seal-dir DIR",
     errno.EACCES: "you may not write there: keep seals elsewhere with --seal-dir DIR",
@@ -29,6 +31,15 @@ _HINTS = {
     errno.ENOSPC: "make room, or keep seals elsewhere with --seal-dir DIR",
     errno.EDQUOT: "make room, or keep seals elsewhere with --seal-dir DIR",
 }
+
+
+def require_writable(roots: Sequence[str], instead: str) -> None:
+    """Raises UsageError if one of the roots lies in a store that is only read; ``instead`` is what can be
+    done.
+    """
+    for root in roots:
+        if is_url(root) and root.partition("://")[0] in READ_ONLY:
+            raise UsageError(f"{root}: nothing is written to {root.partition('://')[0]}://", instead)
 
 
 def put(path: str, data: bytes, *, away: bool) -> None:

@@ -14,6 +14,9 @@ _URL = r"[A-Za-z][A-Za-z0-9+.-]*://"  # RFC 3986, section 3.1; compiled where a 
 _WITHOUT_HOST = frozenset({"memory", "hf"})
 """Schemes in which the first name is no server or bucket: all that they have is one store."""
 
+READ_ONLY = frozenset({"hf"})
+"""Schemes in which nothing is ever written: there each write is a commit that others see."""
+
 
 def is_url(path: str) -> bool:
     """Whether a text names something in a store. What begins with "/" or "." is a path of this machine."""

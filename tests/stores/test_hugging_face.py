@@ -9,12 +9,15 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from places import LAYOUT_TREES
 from run_helpers import CKPT, CLEAN
 from stores.hugging_face import Hub, hugging_face
+
+from ckpt_tools.storage.stores.filesystem import FileSystem
 
 pytest.importorskip("huggingface_hub")
 MODEL = "org/model"
@@ -28,10 +31,15 @@ def hub() -> Iterator[Hub]:
 
 def ask(hub: Hub, home: Path, *words: str, **env: str) -> tuple[int, Any]:
     """The exit code and the JSON of a command in a process of its own: the client reads where the Hub is once."""
-    env = {**CLEAN, "HOME": str(home), "HF_ENDPOINT": hub.endpoint, "HF_HUB_DISABLE_XET": "1", **env}
-    done = subprocess.run([*CKPT, *words, "--json"], env=env, cwd=home, capture_output=True, text=True)
-    assert "Traceback" not in done.stderr
+    done = run(hub, home, *words, "--json", **env)
     return done.returncode, json.loads(done.stdout)
+
+
+def run(hub: Hub, home: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    env = {**CLEAN, "HOME": str(home), "HF_ENDPOINT": hub.endpoint, "HF_HUB_DISABLE_XET": "1", **env}
+    done = subprocess.run([*CKPT, *words], env=env, cwd=home, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    return done
 
 
 def tree(case: str) -> Path:
@@ -68,10 +76,37 @@ def test_a_repository_that_may_not_be_seen_is_not_absent(hub: Hub, tmp_path: Pat
     assert ask(hub, tmp_path, "ls", url, HF_TOKEN="hf_secret")[0] == 0
 
 
-def test_nothing_is_written(hub: Hub, tmp_path: Path) -> None:
+WRITES = {
+    "seal": ["seal", "@"],
+    "seal --merge": ["seal", "@", "--merge"],
+    "prune": ["prune", "@", "--keep-last", "1", "--apply"],
+    "watch --seal": ["watch", "@", "--once", "--seal"],
+    "watch --prune": ["watch", "@", "--once", "--prune", "--keep-last 1", "--apply"],
+}
+
+
+@pytest.mark.parametrize("words", WRITES)
+def test_no_write_is_asked_for(words: str, hub: Hub, tmp_path: Path) -> None:
+    """A token that may write would let it happen: each is a commit that others see."""
     url = uploaded(hub, "hf-trainer/trainer")
-    before = hub.shelves[MODEL].keys()
-    for words in (("seal", url), ("prune", url, "--keep", "1", "--apply"), ("quarantine", url, "--apply")):
-        code, said = ask(hub, tmp_path, *words)
-        assert code in (2, 5), (words, code, said)
-    assert hub.shelves[MODEL].keys() == before
+    line = [url if word == "@" else word for word in WRITES[words]]
+    done = run(hub, tmp_path, *line, HF_TOKEN="hf_secret")
+    assert done.returncode == 2, done.stderr
+    assert "nothing is written to hf://" in " ".join(done.stderr.split())
+    assert {m for m, path in hub.seen if "/paths-info/" not in path} <= {"GET", "HEAD"}
+
+
+def test_seals_of_it_lie_elsewhere(hub: Hub, tmp_path: Path) -> None:
+    url = uploaded(hub, "hf-trainer/trainer")
+    assert ask(hub, tmp_path, "seal", url, "--dry-run")[0] == 0
+    assert ask(hub, tmp_path, "seal", url, "--seal-dir", str(tmp_path / "seals"))[0] == 0
+    assert {m for m, path in hub.seen if "/paths-info/" not in path} <= {"GET", "HEAD"}
+
+
+def test_not_even_by_a_command_that_forgot_to_ask() -> None:
+    """No request leaves: there is no file system behind it."""
+    store = FileSystem("hf://", SimpleNamespace(), "")
+    with pytest.raises(OSError, match="writes nothing"):
+        store.put("org/model/a", b"")
+    assert set(store.delete(["org/model/a", "org/model/b"])) == {"org/model/a", "org/model/b"}
+    assert not store.requests

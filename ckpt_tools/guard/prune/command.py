@@ -19,6 +19,7 @@ from ckpt_tools.guard.journal import Move, Operation, Store
 from ckpt_tools.guard.prune.looked_at import Entry, entries, freed
 from ckpt_tools.guard.prune.policy import Policy, Save, kept
 from ckpt_tools.guard.prune.protected import Claims, always, name_of, needed, not_removable
+from ckpt_tools.guard.writing import DELETE_ELSEWHERE, require_writable
 from ckpt_tools.model.change import Change, Changes
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import frozen
@@ -51,6 +52,8 @@ def prune(
     """
     policy.require_one()
     root = real_path(absolute(root))
+    if apply:
+        require_writable([root], DELETE_ELSEWHERE)
     selection = replace(
         selection or Selection(cache=True),
         allow_none=False,

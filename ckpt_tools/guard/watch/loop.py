@@ -13,6 +13,7 @@ from ckpt_tools.guard.watch.metrics import Metrics
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.guard.watch.wake import Wake
+from ckpt_tools.guard.writing import DELETE_ELSEWHERE, SEAL_ELSEWHERE, require_writable
 from ckpt_tools.model.watching import Event
 from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
@@ -45,6 +46,7 @@ class Watcher:
         self._failed = False
 
     def run(self) -> int:
+        _require_writable([root.root for root in self.roots], self.options)
         for root in self.roots:
             _listable(root.root)
         with ExitStack() as held:
@@ -142,6 +144,14 @@ class Watcher:
             root.problem("state-not-written", f"{root.records.directory} cannot be written: {why}")
         else:
             root.solved("state-not-written")
+
+
+def _require_writable(roots: Sequence[str], options: WatchOptions) -> None:
+    """Raises UsageError if something is to be written where nothing ever is."""
+    if options.seal and options.read.seal_dir is None:
+        require_writable(roots, SEAL_ELSEWHERE)
+    if options.prune is not None and options.apply:
+        require_writable(roots, DELETE_ELSEWHERE)
 
 
 def _listable(root: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from ckpt_tools.storage.stalls import Stalled, watched
 from ckpt_tools.storage.stores.refused import refused
 from ckpt_tools.storage.stores.store import Object, Replaced, require_seen
-from ckpt_tools.storage.urls import joined
+from ckpt_tools.storage.urls import READ_ONLY, joined
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,14 +99,16 @@ class FileSystem:
         return memoryview(data), of
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
+        if refused := self._read_only(key):
+            raise refused
         require_seen(self, key, replacing)
         self.requests["put"] += 1
         self._asked(key, self.fs.pipe_file, self._path(key), data)
         return self.head(key)
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
-        failed: dict[str, OSError] = {}
-        for key in keys:
+        failed = {key: refused for key in keys if (refused := self._read_only(key))}
+        for key in keys if not failed else ():
             self.requests["delete"] += 1
             try:
                 self._asked(key, self.fs.rm_file, self._path(key))
@@ -115,6 +117,12 @@ class FileSystem:
             except OSError as e:
                 failed[key] = e
         return failed
+
+    def _read_only(self, key: str) -> OSError | None:
+        """Why an object there is not written, whatever the user may do."""
+        if self.url.partition("://")[0] not in READ_ONLY:
+            return None
+        return OSError(errno.EROFS, "ckpt writes nothing to this kind of store", joined(self.url, key))
 
     def _asked(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
