@@ -29,7 +29,10 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
         with opened(path) as source:
             if source.size > limit:
                 return finding("bad-tracker", f"{source.size} bytes are no tracker", path=path)
-            return source.read(0, source.size)
+            data = source.read(0, source.size)
+            if source.changed():  # the first two digits of three are a number as well
+                return finding("unreadable", "it was written while it was read", path=path)
+            return data
     except (OSError, ShortRead) as e:
         if isinstance(e, IsADirectoryError) or (
             isinstance(e, FileNotFoundError) and is_link(path)

@@ -30,6 +30,7 @@ from ckpt_tools.reading.request import Request
 from ckpt_tools.reading.schedule import File, Todo, by_file, first, in_turn, joined, rounds
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings.sample_size import Share
+from ckpt_tools.storage import Identity, OpenFile
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
@@ -199,7 +200,7 @@ class Sampling:
     def _pick(self, f: File, ask: Ask, numbers: Sequence[int]) -> Picked | None:
         """The blocks to read now; None where there is nothing to divide."""
         source, sums, _ = ask
-        grid, f.identity = grid_of(sums, source.size), source.identity()
+        grid, f.identity = grid_of(sums, source.size), _identity(source)
         if (grid.starts, grid.lengths) != (f.blocks.starts, f.blocks.lengths):
             based = self.s.indexes.based(f.request.path)
             question = None if based is None else self.reader.question(f.request.expect, based)
@@ -286,6 +287,14 @@ class Sampling:
             return
         f.times[numbers[0]] = -self.times.now_ns
         self.times.put(f.request.path, f.seen.identity, f.blocks, f.times)
+
+
+def _identity(source: OpenFile) -> Identity | None:
+    """What is read, so far; None where nobody can tell, which is said in the end."""
+    try:
+        return source.identity()
+    except OSError:
+        return None
 
 
 def _seen(report: Report, anatomy: Anatomy, opened_ns: int) -> Seen:

@@ -83,7 +83,10 @@ def _read(
         if ctime_ns not in (None, source.stat.st_ctime_ns):
             return ("other", source.stat.st_size, source.stat.st_ctime_ns), (), (), 0
         results = tuple(read_items(source, items, watching(empty)))
-        wrong = ("changed",) if source.changed() else None
+        try:
+            wrong: tuple[Any, ...] | None = ("changed",) if source.changed() else None
+        except OSError as e:  # nobody can tell
+            wrong = ("os", e.errno or 0, e.strerror or str(e))
         return wrong, results, tuple(empty[:MOST]), source.bytes_read
 
 

@@ -28,7 +28,7 @@ from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage.rate import Rate
 from ckpt_tools.storage.stores.copies import Copy, copying, fetch_rest
 from ckpt_tools.storage.stores.mounts import store_of, tree_of
-from ckpt_tools.storage.stores.store import Replaced
+from ckpt_tools.storage.stores.store import Replaced, other_than
 from ckpt_tools.storage.threads import Threads
 
 FILES = 4
@@ -198,10 +198,9 @@ class Fetch:
     def _require_same(self, wanted: Wanted) -> None:
         """Raises Replaced where a store that pins nothing has another object by now; OSError."""
         of = wanted.object
-        if not of.etag:
-            store, key = store_of(wanted.url)
-            if store.head(key)[1:4] != of[1:4]:
-                raise Replaced(wanted.url)
+        store, key = store_of(wanted.url)
+        if not (of.etag and store.pins) and other_than(of, store.head(key)):
+            raise Replaced(wanted.url)
 
     def _arrived(self, n: int) -> None:
         self.progress(n)

@@ -6,7 +6,10 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
+from inspect import signature
+from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 from ckpt_tools.storage.stalls import Stalled, watched
@@ -44,10 +47,15 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
 class FileSystem:
     """``fs`` is fsspec's, ``top`` the path there that ``url`` stands for."""
 
+    pins = False
+
     def __init__(self, url: str, fs: Any, top: str) -> None:
         self.url, self.fs, self.top = url, fs, top.rstrip("/")
         self.requests: Counter[str] = Counter()
         fs.use_listings_cache = False
+        # paramiko's client takes another thread's answer for its own, which then waits for ever
+        alone = url.partition("://")[0].lower() in ("sftp", "ssh")
+        self._turn: AbstractContextManager[Any] = Lock() if alone else nullcontext()
 
     def _path(self, key: str) -> str:
         return f"{self.top}/{key}" if key else self.top or "/"
@@ -71,7 +79,7 @@ class FileSystem:
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
         self.requests["list"] += 1
         try:
-            found = self._asked(prefix, self.fs.ls, self._path(prefix), detail=True, refresh=True)
+            found = self._asked(prefix, self.fs.ls, self._path(prefix), detail=True, **_anew(self.fs.ls))
         except (FileNotFoundError, NotADirectoryError):
             return [], []
         objects, names = [], []
@@ -87,7 +95,9 @@ class FileSystem:
 
     def head(self, key: str) -> Object:
         self.requests["head"] += 1
-        info = self._asked(key, self.fs.info, self._path(key), refresh=True)
+        # Hugging Face's tells the name of a blob only with all that it knows of it
+        more = {"expand_info": True} if self.url.startswith("hf://") else {}
+        info = self._asked(key, self.fs.info, self._path(key), **_anew(self.fs.info), **more)
         if info["type"] == "directory":
             raise FileNotFoundError(errno.ENOENT, "it is a directory", joined(self.url, key))
         return _object(key, info)
@@ -124,14 +134,25 @@ class FileSystem:
             return None
         return OSError(errno.EROFS, "ckpt writes nothing to this kind of store", joined(self.url, key))
 
+    def _in_turn(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._turn:
+            return call(*args, **kwargs)
+
     def _asked(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return watched(call, *args, **kwargs)
+            return watched(lambda: self._in_turn(call, *args, **kwargs))
         except Exception as e:  # each of its file systems has errors of its own
             if isinstance(e, OSError) and e.errno and not isinstance(e, (Replaced, Stalled)):
                 # not in its own words, which may hold what was sent
                 raise OSError(e.errno, os.strerror(e.errno), joined(self.url, key)) from None
             raise refused(e, joined(self.url, key)) from None
+
+
+def _anew(call: Callable[..., Any]) -> dict[str, bool]:
+    """That nothing is answered from memory, for those that can be told. SFTP's remembers nothing."""
+    known = signature(call).parameters.values()
+    takes = any(p.name == "refresh" or p.kind is p.VAR_KEYWORD for p in known)
+    return {"refresh": True} if takes else {}
 
 
 def _object(key: str, info: Mapping[str, Any]) -> Object:
@@ -142,9 +163,10 @@ def _object(key: str, info: Mapping[str, Any]) -> Object:
 
 
 def _ns(modified: Any) -> int:
+    """Whole microseconds: a list may tell as a number, which has no more, what an answer tells as a date."""
     if isinstance(modified, datetime):
         at = modified if modified.tzinfo else modified.replace(tzinfo=timezone.utc)
         return round(at.timestamp() * 1_000_000) * 1000
     if isinstance(modified, (int, float)):
-        return round(modified * 1e9)
+        return round(modified * 1_000_000) * 1000
     return 0

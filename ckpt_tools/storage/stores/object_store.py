@@ -37,6 +37,8 @@ class ObjectStore:
     one for the whole address of an object, query and all.
     """
 
+    pins = True
+
     def __init__(self, url: str, client: Any, single: Callable[[str], Any] | None = None) -> None:
         self.url, self.client, self._single = url, client, single
         self.requests: Counter[str] = Counter()

@@ -18,7 +18,7 @@ from ckpt_tools.storage import retry
 from ckpt_tools.storage.cpus import usable
 from ckpt_tools.storage.local import Identity, ShortRead, counting
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.store import Object, Replaced
+from ckpt_tools.storage.stores.store import Object, Replaced, other_than
 from ckpt_tools.storage.stores.tree import stat_of
 from ckpt_tools.storage.threads import Threads
 
@@ -67,6 +67,7 @@ class StoreSource:
         self._ahead = AHEAD
         self._threads: Threads | None = None
         self._replaced = False
+        self._unproven = False
         self._hold = hold
         self._whole = CHUNK if hold else 2 * WINDOW
         self._awaited: list[tuple[int, memoryview]] = []
@@ -93,7 +94,18 @@ class StoreSource:
             self.bytes_read += n
 
     def changed(self) -> bool:
-        """Whether it is another object now, as far as the reads have shown: all that was read is of one."""
+        """Whether it is another object now, as far as the reads have shown: all that was read is of one. A
+        store whose reads do not show it is asked. Raises OSError.
+        """
+        if self._unproven and not self._replaced:
+            self._unproven = False  # what comes from now on is proved by another answer
+            try:
+                self._replaced = other_than(self.object, self.store.head(self.object.key))
+            except FileNotFoundError:
+                self._replaced = True
+            except BaseException:
+                self._unproven = True
+                raise
         return self._replaced
 
     def kept_checksums(self) -> StoreChecksums:
@@ -107,7 +119,7 @@ class StoreSource:
             raise
 
     def identity(self) -> Identity | None:
-        return None if self._replaced else Identity.of(self.stat)
+        return None if self.changed() else Identity.of(self.stat)
 
     def close(self) -> None:
         if self._threads is not None:
@@ -297,6 +309,7 @@ class StoreSource:
 
     def _pin(self, now: Object) -> None:
         """From the first answer on every request names the version that it had, where there are versions."""
+        self._unproven = not self.store.pins
         self._tree.heard(now)
         if now.version and not self.object.version:
             self.object = self.object._replace(version=now.version)

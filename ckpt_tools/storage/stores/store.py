@@ -59,9 +59,16 @@ def require_seen(store: Store, key: str, seen: Object | None) -> None:
         raise FileExistsError(errno.EEXIST, ANOTHER, joined(store.url, key))
 
 
+def other_than(of: Object, now: Object) -> bool:
+    """Whether two answers are of different objects, by what both of them tell."""
+    told = zip(of[1:], now[1:], strict=True)
+    return of.size != now.size or any(was and is_ and was != is_ for was, is_ in told)
+
+
 class Store(Protocol):
     """Keys are relative to ``url``, without a slash at either end. ``requests`` counts those made: "list",
-    "head", "get", "put", "delete". Safe for several threads.
+    "head", "get", "put", "delete". Safe for several threads. ``pins``: a read of another object than the one
+    that is named raises; else who has read looks again whether it is still the one.
 
     Every method raises FileNotFoundError for what certainly is not there, PermissionError for what may not be
     seen, and OSError for everything else, with the URL as its file name and without anything secret.
@@ -69,6 +76,7 @@ class Store(Protocol):
 
     url: str
     requests: Counter[str]
+    pins: bool
 
     def objects(self, prefix: str) -> Iterator[Object]:
         """All objects whose keys are below ``prefix``; nothing of that name is no error. An empty object with
@@ -88,7 +96,7 @@ class Store(Protocol):
 
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
         """Up to ``length`` bytes at ``start``, and the object that they were read of, which has the ETag and
-        version of ``of``. Raises Replaced when there is another one now.
+        version of ``of``. Raises Replaced when there is another one now, where the store ``pins``.
         """
         ...
 

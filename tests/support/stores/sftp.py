@@ -32,7 +32,12 @@ def sftp_server(root: Path) -> Iterator[Sftp]:
     """Whoever has the password sees ``root`` as "/"."""
     import asyncssh
 
+    clients: list[asyncssh.SSHServerConnection] = []
+
     class Login(asyncssh.SSHServer):  # type: ignore[misc]
+        def connection_made(self, connection: asyncssh.SSHServerConnection) -> None:
+            clients.append(connection)
+
         def begin_auth(self, username: str) -> bool:
             return True
 
@@ -54,6 +59,10 @@ def sftp_server(root: Path) -> Iterator[Sftp]:
     async def end(server: asyncssh.SSHAcceptor) -> None:
         server.close()
         await server.wait_closed()
+        for client in clients:
+            client.abort()
+        for client in clients:
+            await client.wait_closed()
 
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(listen())

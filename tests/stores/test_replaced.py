@@ -1,0 +1,133 @@
+"""A store whose reads do not say of which object they are is asked afterwards: what was read of one that was
+replaced meanwhile is worth nothing, neither as good nor as broken.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fsspec.config import conf
+from places import FIXTURES
+from stores.asking import as_user, ask
+from stores.bucket import Bucket
+from stores.directory import Directory
+
+from ckpt_tools.storage.stores.filesystem import FileSystem
+from ckpt_tools.storage.stores.mounts import tree_of
+from ckpt_tools.storage.stores.store import Object, other_than
+
+TREE = FIXTURES / "layouts/megatron/tp/tree"
+NEWEST = "run/iter_0000030/mp_rank_00/model_optim_rng.pt"
+TRACKER = "run/latest_checkpointed_iteration.txt"
+Read = Callable[[FileSystem, Object, int, int], tuple[memoryview, Object]]
+QUESTIONS = ("plan", "plan --allow-none --allow-missing", "latest --rank 0", "plan --level structure")
+
+
+@pytest.fixture(params=["memory_store", "sftp"])
+def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    bucket: Bucket = request.getfixturevalue(request.param)
+    bucket.upload(TREE, "run")
+    grow_old(bucket)
+    monkeypatch.setitem(conf, "sftp", dict(bucket.options))  # ckpt takes no password
+    with as_user(tmp_path, bucket):
+        yield bucket
+
+
+def grow_old(bucket: Bucket) -> None:
+    """SFTP tells whole seconds: what was replaced within one cannot be seen."""
+    if isinstance(bucket.contents, Directory):
+        for path in bucket.contents.root.rglob("*"):
+            os.utime(path, (1.7e9, 1.7e9))
+
+
+def replace_at(patch: pytest.MonkeyPatch, bucket: Bucket, key: str, data: bytes, after: int) -> list[int]:
+    """Put other bytes there before the read number ``after`` of an object; all its reads are noted."""
+    usual: Read = FileSystem.read
+    reads: list[int] = []
+
+    def read(self: FileSystem, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        if f"{self.url}/{of.key}".endswith(f"/{key}"):
+            if len(reads) == after:
+                bucket.put(key, data)
+            reads.append(start)
+        return usual(self, of, start, length)
+
+    patch.setattr(FileSystem, "read", read)
+    return reads
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_what_was_replaced_while_it_was_read_makes_no_older_one_the_choice(
+    question: str, after: int, run: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes would be those of a broken file."""
+    garbage = bytes(len((TREE / NEWEST.removeprefix("run/")).read_bytes()))
+    reads = replace_at(monkeypatch, run, NEWEST, garbage, after)
+    said = ask(*question.split(), f"{run.url}/run", "--json")
+    if len(reads) <= after:  # it was judged before, and is what was judged
+        assert (said.code, said.json["resume_step"]) == (0, 30), said.text
+    else:
+        assert said.code == 5, said.text
+        assert said.json["checkpoint"] is None
+
+
+def test_it_is_in_use(run: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_at(monkeypatch, run, NEWEST, bytes((TREE / NEWEST[4:]).stat().st_size), 0)
+    said = ask("verify", f"{run.url}/run", "--json")
+    verdicts = {row["path"].partition("/run/")[2]: row["verdict"] for row in said.json["files"]}
+    assert verdicts.pop(NEWEST.removeprefix("run/")) == "unknown"
+    assert said.code == 5 and "in-use" in said.codes
+    assert set(verdicts.values()) == {"ok"}
+
+
+def test_a_tracker_that_is_replaced_is_not_half_of_each(run: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many bytes are read as the list told: two digits of three are a number as well."""
+    replace_at(monkeypatch, run, TRACKER, b"3000000", 0)
+    said = ask("plan", f"{run.url}/run", "--resume-from", "tracker", "--json")
+    assert said.code == 5, said.text
+
+
+@pytest.mark.parametrize("wrong", [errno.EIO, errno.EACCES, errno.ETIMEDOUT])
+def test_who_cannot_ask_says_nothing_of_the_file(
+    wrong: int, run: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is damaged or whole."""
+
+    def head(self: FileSystem, key: str) -> Object:
+        if key.endswith("mp_rank_00/model_optim_rng.pt"):
+            raise OSError(wrong, os.strerror(wrong), key)
+        return usual(self, key)
+
+    usual = FileSystem.head
+    monkeypatch.setattr(FileSystem, "head", head)
+    for damage in (0, 1):
+        said = ask("verify", f"{run.url}/run", "--json")
+        rows = {row["path"].partition("/run/")[2]: row["verdict"] for row in said.json["files"]}
+        assert {v for k, v in rows.items() if "mp_rank_00" in k} == {"unknown"}
+        assert {v for k, v in rows.items() if "mp_rank_00" not in k} == {"ok"}
+        assert said.code == 5
+        for question in QUESTIONS:
+            said = ask(*question.split(), f"{run.url}/run", "--json")
+            assert said.code == 5 and said.json["checkpoint"] is None, (damage, said.text)
+        run.put(NEWEST, bytes(5000))
+
+
+def test_it_takes_one_request_a_reading(run: Bucket) -> None:
+    assert ask("verify", f"{run.url}/run").code == 0
+    requests = tree_of(f"{run.url}/run")[0].store.requests
+    files = sum(path.is_file() for path in TREE.rglob("*"))
+    assert 0 < requests["head"] <= 2 * files, requests  # saves are compared with each other as well
+
+
+def test_only_what_both_answers_tell_is_compared() -> None:
+    """A list may lack what a HEAD has."""
+    of = Object("a", 3, 5, "x", "")
+    for same in (of, of._replace(etag=""), of._replace(mtime_ns=0), of._replace(version="v")):
+        assert not other_than(of, same) and not other_than(same, of)
+    for other in (of._replace(size=4), of._replace(etag="y"), of._replace(mtime_ns=6), of._replace(size=0)):
+        assert other_than(of, other) and other_than(other, of)
