@@ -159,6 +159,7 @@ def test_the_layouts_whose_frameworks_do_not_ask() -> None:
         "nanotron",
         "olmo-core",
         "basicsr",
+        "accelerate",
     }
     assert unasked == {*UNASKED, *others, "nemo", "nemo-rl", "openrlhf"}
 
