@@ -240,7 +240,7 @@ def _usage(argv: Sequence[str], error: Exception) -> int:
     elif "unexpected extra argument" in message:
         message = f"there are more words than '{command}' takes: {message.partition('(s) (')[2].rstrip(')')}"
     if undashed:
-        hint = f"the command to start comes after --: ckpt run ROOT -- torchrun … train.py; {hint}"
+        hint = f"the command to start comes after --: ckpt run ROOT -- python train.py; {hint}"
     return _fail(argv, UsageError(message, hint))
 
 

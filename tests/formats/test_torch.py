@@ -712,6 +712,7 @@ def test_severity_of_foreign_names_is_a_note() -> None:
     assert [f.severity for f in found if f.code == "odd-header"] == [Severity.NOTE]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("disk", [0, 1, 2, 3, 0xFFFF])
 def test_a_record_on_another_disk_is_one_that_torch_finds_or_damage(disk: int) -> None:
     import torch

@@ -216,7 +216,17 @@ def test_only_what_is_older_by_name_and_by_time_is_passed_over(
     assert timeless.code == 5
 
 
-STRICT = {"flax", "fabric", "prefixed", "sharded", "sharded_link", "speechbrain", "t5x", "torchsnapshot"}
+STRICT = {
+    "engine",
+    "flax",
+    "fabric",
+    "prefixed",
+    "sharded",
+    "sharded_link",
+    "speechbrain",
+    "t5x",
+    "torchsnapshot",
+}
 """Cases, and layouts, whose closed directories end in exit 5: Accelerate counts its saves in checkpoint_N, which is no step;
 SpeechBrain calls its directories after the time; a prefix or an ending may be anybody's, and only the layout's
 own files tell that it is not.

@@ -12,6 +12,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -208,7 +209,7 @@ class Job:
         self, lost: Iterable[str] = (), interval: int | None = None, max_step: int | None = None
     ) -> Save | None:
         """The save to resume from. A dying gasp that cannot be used sends the job back to its last regular
-        save (``interval``).
+        save (``interval``); a regular save of the same step goes before one that can.
         """
         limit = max_step
         for s in reversed(self.saves):
@@ -217,10 +218,13 @@ class Job:
             ):
                 continue
             if self.usable(s, lost):
-                return s
+                return next(filter(partial(self._regular, s.step, lost), reversed(self.saves)), s)
             if self.dying(s) and self.there(s) and interval:
                 limit = min(limit if limit is not None else s.step, s.step // interval * interval)
         return None
+
+    def _regular(self, step: int, lost: Iterable[str], s: Save) -> bool:
+        return s.step == step and not self.dying(s) and self.usable(s, lost)
 
     def mixed(self) -> set[str]:
         """Homes whose files are whole but of several saves: a crash while a save of the same name was
