@@ -37,6 +37,10 @@ class Copied(NamedTuple):
     rival: Part | None = None
 
 
+_MANIFEST = "manifest"
+"""What lists files under names that were drawn by lot: no two saves have equal ones."""
+
+
 class _Copy(NamedTuple):
     """Two equal files: the one that is the copy, its original, and whether anything tells which is which."""
 
@@ -126,7 +130,7 @@ class _Duplicates:
         if not self._moves_on(older, p) or self._one_state(older, p):
             return None
         others = [f for f in steps.values() if f.pages != own]
-        if p.role == "optimizer" or self.files.counts(p):
+        if p.role in ("optimizer", _MANIFEST) or self.files.counts(p):
             return Severity.ERROR
         if any(unlike(f.pages, own) or self.files.proven(f.part) for f in others):
             return Severity.ERROR
@@ -147,7 +151,7 @@ class _Duplicates:
         steps = len(self.files.of_place(p))
         if p.role == "rng" and (steps < 3 or self._stands_still(older, p)):
             return False
-        if self.files.session.reports[p.path].tensors > 0 or p.role == "data":
+        if self.files.session.reports[p.path].tensors > 0 or p.role in ("data", _MANIFEST):
             return True
         # of the files that an index names, one may hold nothing but settings
         return p.role == "model" and not self._indexed(p)

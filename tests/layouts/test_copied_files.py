@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from fixture_trees import CASES, materialise, selection
+from places import LAYOUT_TREES
 
-from ckpt_tools.api import plan
-from ckpt_tools.errors import CkptError
+from ckpt_tools.api import plan, scan
+from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Part
@@ -194,3 +196,18 @@ def test_a_copied_file_is_never_loaded_in_silence(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
 def test_no_copied_file_of_any_layout_is_loaded_in_silence(case: Path, tmp_path: Path) -> None:
     hold(case, tmp_path, everything=True)
+
+
+@pytest.mark.parametrize("case", ["orbax/ocdbt", "orbax/standard", "orbax/items", "orbax/flax"])
+@pytest.mark.parametrize("older", [0, -1], ids=["oldest", "newest"])
+def test_a_directory_under_the_name_of_a_later_step_is_asked_about(
+    case: str, older: int, tmp_path: Path
+) -> None:
+    """Nothing in it tells the step, but its manifest has names that were drawn by lot."""
+    root = materialise(LAYOUT_TREES / case / "expected.json", tmp_path)
+    saves = sorted(scan(str(root)).checkpoints, key=lambda c: c.order)
+    home = Path(saves[older].path)
+    later = home.with_name(home.name.replace(str(saves[older].step), "90000"))
+    shutil.copytree(home, later, copy_function=shutil.copy)  # without the times of the old one
+    with pytest.raises(UsageError, match="byte for byte the same"):
+        plan(str(root))
