@@ -419,7 +419,7 @@ class Orbax(Framework):
         )
 
     def files(self, step: int) -> Mapping[str, bytes]:
-        return small_files.orbax()
+        return small_files.orbax(step)
 
 
 FRAMEWORKS: dict[str, type[Framework]] = {

@@ -23,6 +23,8 @@ from mindspore_writer import record
 from places import FIXTURES
 from safetensors.torch import save as safetensors_save
 
+from ckpt_tools.checksum.combine import crc32c
+
 sys.path.insert(0, str(FIXTURES))
 import make_tensorflow as tf
 
@@ -220,10 +222,20 @@ def bundle(save: int, step: int) -> tuple[bytes, bytes]:
     return data, tf.bundle(entries)
 
 
+def _drawn_anew(manifest: bytes, number: int) -> bytes:
+    """A manifest of OCDBT with other bytes, as each save has, and the same content: a frame of zstd that
+    readers skip, the length and the CRC-32C.
+    """
+    body = manifest[12:-4] + struct.pack("<IIQ", 0x184D2A50, 8, number)
+    data = manifest[:4] + struct.pack("<Q", len(body) + 16) + body
+    return data + struct.pack("<I", crc32c(data))
+
+
 @cache
-def orbax() -> Mapping[str, bytes]:
+def orbax(number: int) -> Mapping[str, bytes]:
     """A real checkpoint of Orbax 0.12.8; nothing in it tells its step. The commit files come last."""
     home = FIXTURES / "layouts" / "orbax" / "ocdbt" / "tree" / "ck" / "20"
     made = {str(p.relative_to(home)): p.read_bytes() for p in sorted(home.rglob("*")) if p.is_file()}
+    made |= {k: _drawn_anew(v, number) for k, v in made.items() if k.endswith("manifest.ocdbt")}
     last = ("default/_METADATA", "default/commit_success.txt", "_CHECKPOINT_METADATA", "commit_success.txt")
     return {**{k: v for k, v in made.items() if k not in last}, **{k: made[k] for k in last}}
