@@ -1,7 +1,7 @@
 """Names of what lies in a store: URLs, which stand wherever an absolute path of this machine may stand.
 
-A URL is kept as its store writes it but for slashes at its end: keys are texts, so nothing between two
-slashes is folded, decoded or followed. ``file://`` names a path of this machine.
+A URL is kept as its store writes it but for slashes at its end and names ``.``: keys are texts, so nothing
+else between two slashes is folded, decoded or followed. ``file://`` names a path of this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def is_url(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """The path from the root of its file system, or the URL without slashes at its end."""
+    """The path from the root of its file system, or the URL without slashes at its end and names ``.``, which
+    no key can have (as RFC 3986, section 5.2.4, takes them out).
+    """
     if not is_url(path):
         return os.path.abspath(path)
     scheme, _, rest = path.partition("://")
@@ -32,7 +34,8 @@ def absolute(path: str) -> str:
         from urllib.parse import unquote
 
         return os.path.abspath(unquote("/" + rest.partition("/")[2]))
-    return f"{scheme.lower()}://{rest.rstrip('/')}"
+    names = "/".join(name for name in rest.split("/") if name != ".")
+    return f"{scheme.lower()}://{names.rstrip('/')}"
 
 
 def real_path(path: str) -> str:

@@ -47,6 +47,24 @@ def test_a_key_that_no_path_can_have_hides_nothing_in_silence(tree: Bucket, key:
         assert "rename or delete it" in said.text
 
 
+NO_URLS = ["..", "run/..", "run/../run", "run//iter_0000030", "/run", "run/a\x07b"]
+
+
+@pytest.mark.parametrize(
+    "words", ["plan --allow-none --allow-missing", "verify", "ls", "latest --rank 0", "show"]
+)
+@pytest.mark.parametrize("key", NO_URLS)
+def test_a_url_that_no_path_can_have_is_said_to_be_wrong(tree: Bucket, key: str, words: str) -> None:
+    said = ask(*words.split(), f"{tree.url}/{key}")
+    assert said.code == 5 and "correct the URL" in said.text, said.text
+
+
+@pytest.mark.parametrize("key", ["run/.", "run/./", "./run", "./run/./."])
+def test_names_that_lead_nowhere_change_no_answer(tree: Bucket, key: str) -> None:
+    said = ask("plan", f"{tree.url}/{key}", "--json")
+    assert (said.code, said.json["resume_step"], said.json["root"]) == (0, 30, f"{tree.url}/run")
+
+
 ODD = [
     "run/" + "k" * 1020,
     "run/ü é",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from ckpt_tools.storage.signed import query_of
 from ckpt_tools.storage.stalls import watched
 from ckpt_tools.storage.stores import store
-from ckpt_tools.storage.stores.refused import code_of, refused
+from ckpt_tools.storage.stores.refused import NO_URL, code_of, refused
 from ckpt_tools.storage.stores.store import ANOTHER, PAGE, WEAK, Object, Replaced, require_seen
 from ckpt_tools.storage.urls import joined
 
@@ -69,7 +69,7 @@ class ObjectStore:
 
     def _pages(self, prefix: str, after: str) -> Iterator[ObjectMeta]:
         """What lies below a prefix, after a key in the order of the list."""
-        pages = self.client.list(prefix or None, chunk_size=PAGE, offset=after or None)
+        pages = self._asked(prefix, self.client.list, prefix or None, chunk_size=PAGE, offset=after or None)
         whole, begun = True, set[str]()
         while whole:  # a page that is not full is the last
             self.requests["list"] += 1
@@ -207,6 +207,8 @@ class ObjectStore:
 
     def _asked(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What a call of the client returns. Raises OSError."""
+        if key.startswith("/") and self._single is None:  # the client would ask about another key
+            raise OSError(errno.EINVAL, NO_URL, joined(self.url, key))
         try:
             return watched(call, *args, **kwargs)
         except Replaced:

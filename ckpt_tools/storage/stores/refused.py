@@ -79,6 +79,10 @@ _MISSING = {
 """What clients say that cannot be made, and what to do."""
 
 
+NO_URL = "it has an empty name, '..' or a control character in it, which no path can have: correct the URL"
+"""What is said of a URL that was asked about."""
+
+
 def _words(kind: str, text: str, code: str, status: str) -> str:
     """The cause, as far as it is known without quoting what was sent, and what to do."""
     if any(sign in text for sign in _NO_CREDENTIALS):
@@ -94,6 +98,8 @@ def _words(kind: str, text: str, code: str, status: str) -> str:
         return answer
     if kind == "InvalidPathError":
         return _no_path(text)
+    if kind == "ValueError" and "Could not parse path" in text:  # of what was asked about
+        return NO_URL
     known = (words for sign, words in _SIGNS.items() if sign in text or sign == kind)
     return next(known, f"the store did not answer as it should ({kind})")
 
