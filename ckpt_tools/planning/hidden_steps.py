@@ -25,7 +25,7 @@ def of_no_step(hidden: Sequence[Checkpoint], left: Sequence[Checkpoint]) -> Iter
     """
     newest = max(left, key=lambda c: c.mtime_ns)
     for c in hidden:
-        if c.mtime_ns >= newest.mtime_ns and c.kind not in (Kind.BEST, Kind.RELEASE):
+        if c.mtime_ns >= newest.mtime_ns and c.kind not in _ASIDE:
             text = f"--max-step leaves it out, as nothing tells its step: it may be later than {newest.label}"
             yield finding("passed-over", text, path=c.path, severity=Severity.WARNING)
 
