@@ -22,12 +22,12 @@ def main() -> NoReturn:
         complete()
     import gc
 
-    from ckpt_tools.cli.dispatch import execute as dispatch
-    from ckpt_tools.cli.dispatch import leave
-
     # The collector has nothing to find while modules load, and results are trees without cycles: 5 % of a
     # short run.
     gc.set_threshold(100_000)
+    from ckpt_tools.cli.dispatch import execute as dispatch
+    from ckpt_tools.cli.dispatch import leave
+
     if any("://" in word for word in (*sys.argv[1:], os.environ.get("CKPT_ROOT", ""))):
         from ckpt_tools.storage.stores import heaps
 
