@@ -29,7 +29,7 @@ class Named(NamedTuple):
 
 
 TORCH_SUFFIXES = (
-    *(".pt", ".pth", ".pth.tar", ".ckpt", ".pkl"),
+    *(".pt", ".pth", ".pth.tar", ".ckpt", ".pkl", ".th", ".pyth", ".torch"),
     *("optimizer.bin", "scheduler.bin", "training_args.bin", "pytorch_model.bin", "adapter_model.bin"),
     "scaler.bin",
 )

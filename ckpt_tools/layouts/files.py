@@ -36,13 +36,14 @@ def _ending(*endings: str) -> str:
 
 
 _NAMES = {
-    "torch": (_ending("pt", "pth", "pth.tar", "bin"), TORCH),
+    "torch": (_ending("pt", "pth", "pth.tar", "pyth", "th", "torch", "bin"), TORCH),
     "ckpt": (_ending("ckpt"), (*TORCH, "mindspore_ckpt")),
     "safetensors": (_ending("safetensors"), ("safetensors",)),
     "numpy": (_ending("npz", "npy"), MAY_BE_DATA),
     "equinox": (_ending("eqx"), ("eqx",)),
     "paddle": (_ending("pdparams", "pdopt", "pdema", "pdstates", "states"), PADDLE),
     "joblib": (_ending("joblib"), OBJECTS),
+    "pickle": (_ending("pkl"), (*TORCH, *OBJECTS)),
 }
 """The names of files, and the formats that each may have, by the name of its piece."""
 
@@ -125,19 +126,29 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     """
     yield from _of_ranks(c, others)
     mine = holds_of(c)
+    siblings = list(_same_run(c, others))
     if mine is None:
+        yield from _lacks_what_is_unread(c, siblings)
         yield from _lost_beside_weights(c, others)
         return
-    siblings = list(_same_run(c, others))
     if not mine.weights:
         yield _lacking(c, "weights of a model", next((o for o, held in siblings if held.weights), None))
         return
     yield from _lacks_optimizer(c, mine, others, siblings)
     if not mine.counters and (o := next(_counting_peers(c, mine, siblings), None)):
         yield _lacking(c, "count of steps or epochs", o)
+    told = () if mine.optimizer else ("optimizer",)
     yield from _unwritten(
-        c, [o for o, _ in siblings if o.kind is c.kind], alone=len(c.parts) == 1 and mine.optimizer
+        c, [o for o, _ in siblings if o.kind is c.kind], told, alone=len(c.parts) == 1 and mine.optimizer
     )
+
+
+def _lacks_what_is_unread(c: Checkpoint, siblings: Sequence[tuple[Checkpoint, Holds]]) -> Iterator[Finding]:
+    """Weights alone never stand in for the state beside them that cannot be read."""
+    weights = {p.role for p in _weights_alone(c)}
+    unread = any(p.role in weights and p.piece in _NAMES for p in c.parts)
+    if unread and (o := next((o for o, held in siblings if held.optimizer), None)):
+        yield _lacking(c, "optimizer's state that can be read", o)
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -258,16 +269,20 @@ def _counting_peers(
             yield o
 
 
-def _unwritten(c: Checkpoint, siblings: Sequence[Checkpoint], *, alone: bool) -> Iterator[Finding]:
+def _unwritten(
+    c: Checkpoint, siblings: Sequence[Checkpoint], told: Sequence[str], *, alone: bool
+) -> Iterator[Finding]:
     """Files that most saves of the run have: a job that died in the middle of one did not come to them.
-    An average is no model where others have both. ``alone``: one file with an optimizer in it, which may be
-    all of a state but for the other one of two networks.
+    An average is no model where others have both.
+
+    ``told``: roles that are told as missing already. ``alone``: one file with an optimizer in it, which may
+    be all of a state but for the other one of two networks.
     """
     mine = _roles(c)
     of_two = {*SECOND_NETWORKS, "model"} if mine & SECOND_NETWORKS else SECOND_NETWORKS
     having = Counter(role for o in siblings for role in _roles(o) if not alone or role in of_two)
     for role, n in having.items():
-        if role not in mine and (role == "model" or 2 * n > len(siblings)) and (role != "optimizer"):
+        if role not in mine and role not in told and (role == "model" or 2 * n > len(siblings)):
             yield _lacking(c, f"{role} file", next(o for o in siblings if role in _roles(o)))
 
 
@@ -432,8 +447,12 @@ LAYOUT = Layout(
             "a directory is one save where its name counts steps, epochs or saves (step_100, ckpt-100), and"
             " its files count nothing else"
         ),
-        "a .npz or .npy is a checkpoint where its name says so: of others nobody knows whether they are data",
-        "what joblib keeps is taken for a model, whatever its classes are",
+        (
+            "a .npz, .npy or .pkl is a checkpoint where its name says so: of others nobody knows whether they"
+            " are data"
+        ),
+        "what joblib keeps, or a pickle of no arrays, is taken for a model, whatever its classes are",
+        "of two optimizers' states in one save, or of two other files, each has its name as its role",
         (
             "files of one step that hold different models are two runs: say how they belong together with"
             " [[layout]]; generator and discriminator, actor and critic, encoder and decoder are one"

@@ -13,7 +13,14 @@ from typing import NamedTuple
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
-from ckpt_tools.layouts.common.bare_names import BareName, bare_name_of, is_under_way, stem_of, together
+from ckpt_tools.layouts.common.bare_names import (
+    ALIASES,
+    BareName,
+    bare_name_of,
+    is_under_way,
+    stem_of,
+    together,
+)
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, numbers
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import frozen
@@ -29,8 +36,11 @@ there.
 """
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
 _OF_MODEL = re.compile(r"model|net|weight|param", re.IGNORECASE)
+_COUNT, _NUMBER = re.compile(r"(?<![\d.])\d+(?![\d]|\.\d)"), re.compile(r"\d+(\.\d+)?")
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
-_MAY_BE_DATA = tuple(f".{name}" for name in files.MAY_BE_DATA)
+_MAY_BE_DATA = (*(f".{name}" for name in files.MAY_BE_DATA), ".pkl")
+_OBJECTS = (".joblib", ".pkl")
+"""Endings of files that may be a model as a whole."""
 _EXPORTS = frozenset({"model", "models", "weights", "pytorch_model", "net", "state_dict", "model_weights"})
 
 
@@ -93,7 +103,8 @@ def settle_bare_files(s: Session) -> None:
     for parts in by_home.values():
         newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
         bare = _states([(p, _read(p, s, p.path in newest)) for p in parts], s)
-        for save in _saves(_with_units(_with_runs(_in_pairs(bare)))).values():
+        in_runs = _with_units(_with_runs(_in_pairs(_like_their_peers(bare))))
+        for save in _saves(_with_roles_of_their_own(_beside_a_model(in_runs))).values():
             kept += _parts_of(save)
     s.found.parts = kept
 
@@ -104,7 +115,7 @@ def _states(read: Sequence[tuple[Part, _Bare | None]], s: Session) -> list[_Bare
     """
     bare = [b for _, b in read if b is not None]
     known = {b.pattern for b in bare if b.holds is not None and b.holds.weights}
-    for p, held in read:
+    for p, held in sorted(read, key=lambda row: row[0].path):
         if held is not None:
             continue
         named = _Bare(p, name := bare_name_of(p), role=name.role or "model")
@@ -142,7 +153,7 @@ def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _B
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
     of_optimizer = p.path.lower().endswith(".pdopt") or _named_after_optimizer(name, report)
     optimizer = of_optimizer or has_optimizer(report, anatomy)
-    is_object = p.path.lower().endswith(".joblib")  # a model as a whole
+    is_object = _is_object(p, name, anatomy)
     holds = files.Holds(
         weights=is_object or (not of_optimizer and _has_weights(anatomy, name, optimizer)),
         optimizer=optimizer,
@@ -152,6 +163,12 @@ def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _B
     if not isinstance(count, int):
         count = None
     return _Bare(p, name, holds, steps, epoch, count, _role(name, holds, scheduler))
+
+
+def _is_object(p: Part, name: BareName, anatomy: Anatomy) -> bool:
+    """Whether a pickle is a model as a whole, whatever its classes are."""
+    ending = p.path.lower().rpartition(".")[2]
+    return ending == "joblib" or (ending == "pkl" and not (anatomy.tensors or name.role))
 
 
 def _named_after_optimizer(name: BareName, report: Report) -> bool:
@@ -197,6 +214,17 @@ def _is_weight(t: Tensor) -> bool:
         or t.name.endswith(".step")
     )
     return t.nbytes > 0 and not other and not (t.dtype == "uint8" and len(t.shape) == 1)
+
+
+def _like_their_peers(bare: Sequence[_Bare]) -> list[_Bare]:
+    """A file that cannot be read has the role that those of the same name have in other saves."""
+    roles: dict[str, set[str]] = defaultdict(set)
+    for b in bare:
+        if b.holds is not None and b.name.numbered:
+            roles[b.pattern].add(b.role)
+    unread = [b for b in bare if b.holds is None and b.name.numbered and len(roles[b.pattern]) == 1]
+    told = {b.part.path: next(iter(roles[b.pattern])) for b in unread}
+    return [replace(b, role=told.get(b.part.path, b.role)) for b in bare]
 
 
 # --- which run
@@ -321,6 +349,34 @@ def _numbered(name: BareName, epochs: bool) -> BareName:
 # --- which checkpoint
 
 
+def _with_roles_of_their_own(bare: Sequence[_Bare]) -> list[_Bare]:
+    """Several files of one save that are no copies of each other, such as two optimizers' states: each is
+    loaded. Of a whole state and its weights alone one is.
+    """
+    names: dict[tuple[_Save, str], set[str]] = defaultdict(set)
+    for b in bare:
+        names[_save_of(b), b.role].add(_own_name(b))
+    several = {(save.run, role) for (save, role), own in names.items() if len(own) > 1}
+    return [
+        replace(b, role=_own_name(b)) if (b.run, b.role) in several and not _may_be_copy(b) else b
+        for b in bare
+    ]
+
+
+def _own_name(b: _Bare) -> str:
+    """The name of a file without what differs from save to save: ``optim_encoder``; of averages, which are
+    told apart by their decay, ``ema_0.999``.
+    """
+    inside = stem_of(b.part.path.removeprefix(f"{b.part.home or b.part.base}/")).lower()
+    words = (_COUNT if b.role == "ema" else _NUMBER).sub("", inside)
+    return "_".join(word for word in re.split(r"[-_ =/]+", words) if word.strip(".") and word not in ALIASES)
+
+
+def _may_be_copy(b: _Bare) -> bool:
+    """Whether a file is a state or weights, of which two files of one save have the same."""
+    return b.role == "model" and not b.part.path.lower().endswith(_OBJECTS)
+
+
 def _saves(bare: Iterable[_Bare]) -> dict[_Save, list[_Bare]]:
     """Files that are saved together: of one number, or written over under the same word."""
     out: dict[_Save, list[_Bare]] = defaultdict(list)
@@ -331,6 +387,21 @@ def _saves(bare: Iterable[_Bare]) -> dict[_Save, list[_Bare]]:
             del out[save]
             out.update({save._replace(path=b.part.path): [b] for b in same})
     return out
+
+
+def _beside_a_model(bare: Sequence[_Bare]) -> list[_Bare]:
+    """Files that are written over with a model: words in their names that no model has say what they hold,
+    also where they cannot be read.
+    """
+    models = {b.name.words for b in bare if b.rolling and b.holds and b.holds.weights}
+    alone = [b for b in bare if b.rolling and b.run in models and b.name.words not in models]
+    beside = {b.part.path: _beside(b) for b in alone}
+    return [beside.get(b.part.path, b) for b in bare]
+
+
+def _beside(b: _Bare) -> _Bare:
+    role = _own_name(b) if b.holds is None and b.role == "model" else b.role
+    return replace(b, name=b.name._replace(words=b.run), role=role)
 
 
 def _save_of(b: _Bare) -> _Save:

@@ -352,6 +352,9 @@ class Program(NamedTuple):
 PATTERNS = [
     "{}step_{}.pt",
     "{}ckpt-{}.pth",
+    "{}ckpt_{}.pkl",
+    "{}checkpoint_{}.th",
+    "{}checkpoint_epoch_{:05d}.pyth",
     "{}step{}.bin",
     "{}checkpoint_{:06d}.pt",
     "{}{}.pth.tar",

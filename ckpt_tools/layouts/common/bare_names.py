@@ -51,7 +51,9 @@ class BareName(NamedTuple):
 _PADDLE = {"pdparams": "", "pdopt": "optimizer", "pdema": "ema", "pdstates": "trainer", "states": "trainer"}
 """Endings of PaddlePaddle's names, each with the role that it tells: one save has a file of each."""
 SUFFIXES = re.compile(
-    rf"\.(pt|pth|pth\.tar|bin|ckpt|safetensors|npz|npy|eqx|joblib|{'|'.join(_PADDLE)})$", re.IGNORECASE
+    r"\.(pt|pth|pth\.tar|pyth|th|torch|bin|ckpt|safetensors|npz|npy|pkl|eqx|joblib|"
+    rf"{'|'.join(_PADDLE)})$",
+    re.IGNORECASE,
 )
 _UNITS = {
     **dict.fromkeys(
@@ -98,7 +100,7 @@ _KINDS = {
         Kind.RELEASE,
     ),
 }
-_ALIASES = frozenset(("last", "latest", "newest", "current", "prev", "previous"))
+ALIASES = frozenset(("last", "latest", "newest", "current", "prev", "previous"))
 _PLAIN = frozenset(
     (
         "model",
@@ -199,7 +201,7 @@ _GLUED = frozenset(
     )
 )
 """Words whose number is part of a name, and no measure of progress."""
-_KNOWN = frozenset({*_UNITS, *_ROLES, *_KINDS, *_ALIASES, *_PLAIN, *_METRICS, *_GLUED})
+_KNOWN = frozenset({*_UNITS, *_ROLES, *_KINDS, *ALIASES, *_PLAIN, *_METRICS, *_GLUED})
 _UNDER_WAY = frozenset({"tmp", "temp", "incomplete", "partial"})
 """Words in the name of a directory into which a save is still being written."""
 _TOKEN = re.compile(r"[a-z]+\d*|\d+[a-z]*")
@@ -345,7 +347,7 @@ class _Reader:
             self.role = self.role or _ROLES[token]
         elif token in _KINDS:
             self.kind = self.kind if self.kind is Kind.BEST else _KINDS[token]
-        elif token in _ALIASES:
+        elif token in ALIASES:
             self.alias = token
         elif token in _UNITS:
             if (

@@ -1,0 +1,141 @@
+"""Whatever files somebody's own training loop makes of a save: each of them is loaded, and none can be lost or
+damaged without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from examples import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from small_files import adam, saved, tensor
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import CkptError
+
+STEPS = (100, 200, 300)
+START = 1_700_000_000
+
+
+def _weights(step: int, name: str) -> Any:
+    return {"w": tensor(step, *name.encode()), "b": tensor(step, 1)}
+
+
+def _optimizer(step: int, name: str) -> Any:
+    return {**adam(step), "name": name}
+
+
+def _scheduler(step: int, name: str) -> Any:
+    return {"base_lrs": [0.1], "last_epoch": step, "_step_count": step + 1, "name": name}
+
+
+def _rng(step: int, name: str) -> Any:
+    return {"cpu": torch.full((16,), (step + len(name)) % 251, dtype=torch.uint8)}
+
+
+def _other(step: int, name: str) -> Any:
+    return {"seen": step * 10, "name": name}
+
+
+Made = Callable[[int, str], Any]
+NAMES: Mapping[str, tuple[Made, tuple[str, ...]]] = {
+    "optimizer": (_optimizer, ("optim", "optim_enc", "optim_dec", "optG", "optD", "adam", "state_optimizer")),
+    "scheduler": (_scheduler, ("scheduler", "sched_a", "sched_b", "lr_scheduler")),
+    "rng": (_rng, ("rng", "random_cuda", "rng_numpy")),
+    "other": (_other, ("extra", "sampler", "loader", "trainer", "misc", "args")),
+}
+"""What a save has beside a model: how it is made, and what it may be called."""
+ARRANGED = ("{name}_{step}.pt", "{name}-step{step}.pth", "step_{step}/{name}.pt", "ckpt-{step}/{name}.bin")
+
+
+class Loop(NamedTuple):
+    """How a training loop saves: where, and what beside the model."""
+
+    arranged: str
+    beside: Mapping[str, Made]
+
+    def files(self, step: int) -> dict[str, bytes]:
+        made = {"model": _weights, **self.beside}
+        return {
+            self.arranged.format(name=name, step=step): saved(make(step, name)) for name, make in made.items()
+        }
+
+
+@st.composite
+def loops(draw: st.DrawFn) -> Loop:
+    beside: dict[str, Made] = {}
+    for role, (make, names) in NAMES.items():
+        most = 3 if role != "optimizer" else 2
+        least = 1 if role == "optimizer" else 0
+        drawn = draw(st.lists(st.sampled_from(names), min_size=least, max_size=most, unique=True))
+        beside.update(dict.fromkeys(drawn, make))
+    return Loop(draw(st.sampled_from(ARRANGED)), beside)
+
+
+def _write(root: Path, files: Mapping[str, bytes], when: int) -> None:
+    for i, (name, data) in enumerate(files.items()):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        os.utime(path, (START + when + i,) * 2)
+
+
+def _loaded(root: Path) -> set[str] | None:
+    """The files that are loaded; None where nobody is told to start."""
+    try:
+        made = plan(str(root))
+    except CkptError:
+        return None
+    files = [*made.shared, *(f for r in made.ranks for f in r.files)]
+    return {str(Path(f.path).relative_to(root)) for f in files}
+
+
+@examples(8)
+@given(loops(), st.data())
+def test_every_file_of_a_save_is_loaded_and_none_is_lost_in_silence(loop: Loop, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name) / "run"
+        for step in STEPS:
+            _write(root, loop.files(step), step * 60)
+        newest = loop.files(STEPS[-1])
+        assert _loaded(root) == set(newest), loop
+        victim = root / data.draw(st.sampled_from(sorted(newest)))
+        whole, times = victim.read_bytes(), victim.stat()
+        victim.write_bytes(whole[: len(whole) // 2])
+        os.utime(victim, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert _loaded(root) in (set(loop.files(STEPS[-2])), None), (loop, victim.name, "cut")
+        victim.unlink()
+        assert _loaded(root) in (set(loop.files(STEPS[-2])), None), (loop, victim.name, "gone")
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_weights_alone_never_stand_in_for_the_state_of_their_step(damage: str, tmp_path: Path) -> None:
+    for step in STEPS:
+        state = {"model": _weights(step, "m"), "optimizer": adam(step), "step": step}
+        both = {f"ckpt_{step}.pt": saved(state), f"weights_{step}.pt": saved(_weights(step, "m"))}
+        _write(tmp_path, both, step * 60)
+    state_path = tmp_path / "ckpt_300.pt"
+    if damage == "gone":
+        state_path.unlink()
+    else:
+        state_path.write_bytes(state_path.read_bytes()[:500])
+        os.utime(state_path, (START + 300 * 60,) * 2)
+    made = plan(str(tmp_path))
+    assert made.resume_step == 200
+    assert [r.checkpoint.step for r in made.rejected] == [300]
+
+
+def test_what_is_written_over_beside_a_model_is_of_its_save(tmp_path: Path) -> None:
+    names = {"model.pt": _weights, "optim.pt": _optimizer, "sampler.pt": _other}
+    files = {name: saved(make(300, name)) for name, make in names.items()}
+    _write(tmp_path, {**files, "extra.pt": saved({"step": 300})}, 0)
+    assert _loaded(tmp_path) == {*names, "extra.pt"}
+    (tmp_path / "sampler.pt").write_bytes(files["sampler.pt"][:200])
+    assert _loaded(tmp_path) is None
