@@ -28,7 +28,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part, Unseen
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.reading.bare_files import has_optimizer
+from ckpt_tools.reading.bare_file import has_optimizer
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, opened
 

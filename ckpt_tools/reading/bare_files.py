@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ckpt_tools.formats import Anatomy
-from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common.bare_names import (
     ALIASES,
@@ -21,12 +19,8 @@ from ckpt_tools.layouts.common.bare_names import (
     stem_of,
     together,
 )
-from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, numbers
-from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.report import Level, Report
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.reading.bare_file import Bare, read_bare_file
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.step_folders import in_step_folders
 
@@ -34,50 +28,10 @@ _MOST = 512
 """Files of a directory that are inspected, the newest ones: who keeps thousands beside each other keeps data
 there.
 """
-_OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
-_OF_MODEL = re.compile(r"model|net|weight|param", re.IGNORECASE)
 _COUNT, _NUMBER = re.compile(r"(?<![\d.])\d+(?![\d]|\.\d)"), re.compile(r"\d+(\.\d+)?")
-_SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
-_MAY_BE_DATA = (*(f".{name}" for name in files.MAY_BE_DATA), ".pkl")
 _OBJECTS = (".joblib", ".pkl")
 """Endings of files that may be a model as a whole."""
 _EXPORTS = frozenset({"model", "models", "weights", "pytorch_model", "net", "state_dict", "model_weights"})
-
-
-@frozen
-class _Bare:
-    """One file: what its name and its content say. ``holds`` is None where it could not be read; ``steps``
-    are its counters of steps, ``count`` is its optimizer's.
-    """
-
-    part: Part
-    name: BareName
-    holds: files.Holds | None = None
-    steps: tuple[int, ...] = ()
-    epoch: int | None = None
-    count: int | None = None
-    role: str = "model"
-    run: tuple[str, ...] = ()
-    kind: Kind = Kind.PERIODIC
-
-    @property
-    def step(self) -> int | None:
-        """The step that it tells, by the first of its counters."""
-        return next(iter(self.steps), None)
-
-    @property
-    def rolling(self) -> bool:
-        """Whether it is written over by each save."""
-        return not self.name.numbered
-
-    @property
-    def pattern(self) -> str:
-        return self.name.pattern.lower()
-
-    @property
-    def is_export(self) -> bool:
-        """Whether it holds weights and nothing to go on training with."""
-        return self.holds is not None and self.holds.weights and not self.holds.optimizer
 
 
 class _Save(NamedTuple):
@@ -102,14 +56,14 @@ def settle_bare_files(s: Session) -> None:
     kept: list[Part] = []
     for parts in by_home.values():
         newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
-        bare = _states([(p, _read(p, s, p.path in newest)) for p in parts], s)
+        bare = _states([(p, read_bare_file(p, s, p.path in newest)) for p in parts], s)
         in_runs = _with_units(_with_runs(_in_pairs(_like_their_peers(bare))))
         for save in _saves(_with_roles_of_their_own(_beside_a_model(in_runs))).values():
             kept += _parts_of(save)
     s.found.parts = kept
 
 
-def _states(read: Sequence[tuple[Part, _Bare | None]], s: Session) -> list[_Bare]:
+def _states(read: Sequence[tuple[Part, Bare | None]], s: Session) -> list[Bare]:
     """The files of one directory that are checkpoints: by what they hold, or because they have the name of
     one more save of those that are, and hold what no save does.
     """
@@ -118,7 +72,7 @@ def _states(read: Sequence[tuple[Part, _Bare | None]], s: Session) -> list[_Bare
     for p, held in sorted(read, key=lambda row: row[0].path):
         if held is not None:
             continue
-        named = _Bare(p, name := bare_name_of(p), role=name.role or "model")
+        named = Bare(p, name := bare_name_of(p), role=name.role or "model")
         if p.path in s.reports and name.numbered and named.pattern in known:
             bare.append(named)
         else:
@@ -126,97 +80,7 @@ def _states(read: Sequence[tuple[Part, _Bare | None]], s: Session) -> list[_Bare
     return bare
 
 
-# --- what one file is
-
-
-def _read(p: Part, s: Session, inside: bool) -> _Bare | None:
-    """The file by its name and content; None where neither is that of a checkpoint."""
-    name = bare_name_of(p)
-    if p.path.lower().endswith(_MAY_BE_DATA) and not name.calls_it_a_state:
-        return None
-    by_name = _Bare(p, name, role=name.role or "model")
-    if not inside or p.size <= 0:
-        return by_name
-    report, anatomy = s.inspect(p.path, Level.STRUCTURE, p.findings)
-    s.reports[p.path] = report
-    if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
-        return by_name
-    if report.format in (*files.FORMATS, *s.layouts.piece_of(p).formats):
-        return _by_content(p, name, report, anatomy)
-    if report.format is None and name.says_something:
-        return by_name
-    return None
-
-
-def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> _Bare:
-    steps, epoch = numbers(report.metadata, STEPS), number(report.metadata, EPOCHS)
-    scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
-    of_optimizer = p.path.lower().endswith(".pdopt") or _named_after_optimizer(name, report)
-    optimizer = of_optimizer or has_optimizer(report, anatomy)
-    is_object = _is_object(p, name, anatomy)
-    holds = files.Holds(
-        weights=is_object or (not of_optimizer and _has_weights(anatomy, name, optimizer)),
-        optimizer=optimizer,
-        counters=not scheduler and (bool(steps) or epoch is not None),
-    )
-    count = report.metadata.get("optimizer_step")
-    if not isinstance(count, int):
-        count = None
-    return _Bare(p, name, holds, steps, epoch, count, _role(name, holds, scheduler))
-
-
-def _is_object(p: Part, name: BareName, anatomy: Anatomy) -> bool:
-    """Whether a pickle is a model as a whole, whatever its classes are."""
-    ending = p.path.lower().rpartition(".")[2]
-    return ending == "joblib" or (ending == "pkl" and not (anatomy.tensors or name.role))
-
-
-def _named_after_optimizer(name: BareName, report: Report) -> bool:
-    """Whether a set of arrays alone is called an optimizer's, and no model's: MLX writes ``0.weight.m``."""
-    return name.role == "optimizer" and report.format in files.ARRAYS and not _OF_MODEL.search(name.pattern)
-
-
-def _role(name: BareName, holds: files.Holds, scheduler: bool) -> str:
-    if holds.weights:
-        return "ema" if name.role == "ema" else "model"
-    if holds.optimizer:
-        return "optimizer"
-    return name.role or ("scheduler" if scheduler else "other")
-
-
-def _is_optimizer_alone(anatomy: Anatomy) -> bool:
-    return "param_groups" in anatomy.keys
-
-
-def has_optimizer(report: Report, anatomy: Anatomy) -> bool:
-    """Whether a file holds the state of an optimizer, by its keys and the names of its tensors."""
-    if _is_optimizer_alone(anatomy) or any(is_optimizer_state(t.name) for t in anatomy.tensors):
-        return True
-    present = (key for key in anatomy.keys if report.metadata.get(key, key) is not None)
-    return any("optim" in key.lower() for key in present)
-
-
-def _has_weights(anatomy: Anatomy, name: BareName, optimizer: bool) -> bool:
-    if _is_optimizer_alone(anatomy) or (name.role == "rng" and not optimizer):
-        return False
-    return any(map(_is_weight, anatomy.tensors))
-
-
-def _is_weight(t: Tensor) -> bool:
-    """Whether a tensor is a model's: no optimizer's, no counter, and no generator's state, which is a row of
-    bytes.
-    """
-    if not t.shape and t.dtype.startswith(("int", "uint")):
-        return False
-    other = (
-        _OTHER_STATE.search(t.name.partition(".")[0])
-        or is_optimizer_state(t.name)
-        or t.name.endswith(".step")
-    )
-    return t.nbytes > 0 and not other and not (t.dtype == "uint8" and len(t.shape) == 1)
-
-
-def _like_their_peers(bare: Sequence[_Bare]) -> list[_Bare]:
+def _like_their_peers(bare: Sequence[Bare]) -> list[Bare]:
     """A file that cannot be read has the role that those of the same name have in other saves."""
     roles: dict[str, set[str]] = defaultdict(set)
     for b in bare:
@@ -230,18 +94,18 @@ def _like_their_peers(bare: Sequence[_Bare]) -> list[_Bare]:
 # --- which run
 
 
-def _in_pairs(bare: Sequence[_Bare]) -> list[_Bare]:
+def _in_pairs(bare: Sequence[Bare]) -> list[Bare]:
     """Two networks that are trained together (``G_200.pth``, ``D_200.pth``) are of one run."""
     told = together(b.name for b in bare)
     return [_one_of_two(b, *told[b.name.words]) if b.name.words in told else b for b in bare]
 
 
-def _one_of_two(b: _Bare, words: tuple[str, ...], network: str) -> _Bare:
+def _one_of_two(b: Bare, words: tuple[str, ...], network: str) -> Bare:
     role = b.role if not network else network if b.role == "model" else f"{network}_{b.role}"
     return replace(b, name=b.name._replace(words=words), role=role)
 
 
-def _with_runs(bare: Sequence[_Bare]) -> list[_Bare]:
+def _with_runs(bare: Sequence[Bare]) -> list[Bare]:
     """Words in numbered names that mean nothing keep runs apart; what has no number, and what is no model,
     belongs to the one run that there is.
     """
@@ -257,14 +121,14 @@ def _with_runs(bare: Sequence[_Bare]) -> list[_Bare]:
 
 
 def _trained(
-    bare: Sequence[_Bare], models: Sequence[_Bare], runs: set[tuple[str, ...]]
+    bare: Sequence[Bare], models: Sequence[Bare], runs: set[tuple[str, ...]]
 ) -> set[tuple[str, ...]]:
     """The runs that have an optimizer: in their models, else in files of its own."""
     together = {b.name.words for b in models if b.holds and b.holds.optimizer}
     return together or {b.name.words for b in bare if b.role == "optimizer"} & runs
 
 
-def _in_run_of(b: _Bare, trained: tuple[str, ...]) -> _Bare:
+def _in_run_of(b: Bare, trained: tuple[str, ...]) -> Bare:
     """A file beside the one run that is trained: under another name its weights are an export of a part of
     it.
     """
@@ -272,7 +136,7 @@ def _in_run_of(b: _Bare, trained: tuple[str, ...]) -> _Bare:
     return replace(b, run=trained, kind=Kind.RELEASE if exported else b.name.kind)
 
 
-def _told_apart(bare: Sequence[_Bare]) -> tuple[list[_Bare], set[tuple[str, ...]]]:
+def _told_apart(bare: Sequence[Bare]) -> tuple[list[Bare], set[tuple[str, ...]]]:
     """Two models of one number, kind and content under two names (``model_200``, ``ckpt_200``) are of two
     runs, which are then called by these.
     """
@@ -287,7 +151,7 @@ def _told_apart(bare: Sequence[_Bare]) -> tuple[list[_Bare], set[tuple[str, ...]
     return named, {b.name.words for b in named if b.pattern in clash}
 
 
-def _distinguishing(b: _Bare) -> tuple[object, ...] | None:
+def _distinguishing(b: Bare) -> tuple[object, ...] | None:
     """What no two files of one run have in common; None for a file of which that cannot be said."""
     name = b.name
     if b.holds is None:
@@ -302,15 +166,15 @@ def _distinguishing(b: _Bare) -> tuple[object, ...] | None:
 # --- which step
 
 
-def _with_units(bare: Sequence[_Bare]) -> list[_Bare]:
+def _with_units(bare: Sequence[Bare]) -> list[Bare]:
     """Every number in a name as a step or an epoch, run by run."""
-    runs: dict[tuple[str, ...], list[_Bare]] = {}
+    runs: dict[tuple[str, ...], list[Bare]] = {}
     for b in bare:
         runs.setdefault(b.run, []).append(b)
     return [b for run in runs.values() for b in _with_unit(run)]
 
 
-def _with_unit(run: Sequence[_Bare]) -> list[_Bare]:
+def _with_unit(run: Sequence[Bare]) -> list[Bare]:
     """A number in a name is the step unless the contents of the run's files make it an epoch."""
     epochs = _counts_epochs(run)
     named = [replace(b, name=_numbered(b.name, epochs)) for b in run]
@@ -321,14 +185,14 @@ def _with_unit(run: Sequence[_Bare]) -> list[_Bare]:
     return [_with_count(b) for b in named]
 
 
-def _with_count(b: _Bare) -> _Bare:
+def _with_count(b: Bare) -> Bare:
     """A file that tells no step, with that of its optimizer."""
     if b.steps or b.name.numbered or b.count is None:
         return b
     return replace(b, steps=(b.count,))
 
 
-def _counts_epochs(run: Sequence[_Bare]) -> bool:
+def _counts_epochs(run: Sequence[Bare]) -> bool:
     rows = [(b, b.name.number) for b in run if b.name.number is not None]
     if any(number in (*b.steps, b.count) for b, number in rows):
         return False
@@ -349,7 +213,7 @@ def _numbered(name: BareName, epochs: bool) -> BareName:
 # --- which checkpoint
 
 
-def _with_roles_of_their_own(bare: Sequence[_Bare]) -> list[_Bare]:
+def _with_roles_of_their_own(bare: Sequence[Bare]) -> list[Bare]:
     """Several files of one save that are no copies of each other, such as two optimizers' states: each is
     loaded. Of a whole state and its weights alone one is.
     """
@@ -363,7 +227,7 @@ def _with_roles_of_their_own(bare: Sequence[_Bare]) -> list[_Bare]:
     ]
 
 
-def _own_name(b: _Bare) -> str:
+def _own_name(b: Bare) -> str:
     """The name of a file without what differs from save to save: ``optim_encoder``; of averages, which are
     told apart by their decay, ``ema_0.999``.
     """
@@ -372,14 +236,14 @@ def _own_name(b: _Bare) -> str:
     return "_".join(word for word in re.split(r"[-_ =/]+", words) if word.strip(".") and word not in ALIASES)
 
 
-def _may_be_copy(b: _Bare) -> bool:
+def _may_be_copy(b: Bare) -> bool:
     """Whether a file is a state or weights, of which two files of one save have the same."""
     return b.role == "model" and not b.part.path.lower().endswith(_OBJECTS)
 
 
-def _saves(bare: Iterable[_Bare]) -> dict[_Save, list[_Bare]]:
+def _saves(bare: Iterable[Bare]) -> dict[_Save, list[Bare]]:
     """Files that are saved together: of one number, or written over under the same word."""
-    out: dict[_Save, list[_Bare]] = defaultdict(list)
+    out: dict[_Save, list[Bare]] = defaultdict(list)
     for b in bare:
         out[_save_of(b)].append(b)
     for save, same in list(out.items()):
@@ -389,7 +253,7 @@ def _saves(bare: Iterable[_Bare]) -> dict[_Save, list[_Bare]]:
     return out
 
 
-def _beside_a_model(bare: Sequence[_Bare]) -> list[_Bare]:
+def _beside_a_model(bare: Sequence[Bare]) -> list[Bare]:
     """Files that are written over with a model: words in their names that no model has say what they hold,
     also where they cannot be read.
     """
@@ -399,18 +263,18 @@ def _beside_a_model(bare: Sequence[_Bare]) -> list[_Bare]:
     return [beside.get(b.part.path, b) for b in bare]
 
 
-def _beside(b: _Bare) -> _Bare:
+def _beside(b: Bare) -> Bare:
     role = _own_name(b) if b.holds is None and b.role == "model" else b.role
     return replace(b, name=b.name._replace(words=b.run), role=role)
 
 
-def _save_of(b: _Bare) -> _Save:
+def _save_of(b: Bare) -> _Save:
     if b.name.numbered:
         return _Save(b.run, b.kind, b.rolling, (b.name.step, b.name.epoch))
     return _Save(b.run, b.kind, b.rolling, (b.name.alias, b.name.words if b.name.words != b.run else ()))
 
 
-def _parts_of(save: Sequence[_Bare]) -> Iterator[Part]:
+def _parts_of(save: Sequence[Bare]) -> Iterator[Part]:
     """The files of one checkpoint,
     with what they tell together: names before contents, models before others.
     """
@@ -443,7 +307,7 @@ def _run_name(directory: str, words: str) -> str:
     return words if directory == "." else f"{directory}/{words}"
 
 
-def _kind_of(save: Sequence[_Bare]) -> Kind:
+def _kind_of(save: Sequence[Bare]) -> Kind:
     """What the name says, but for an export that is none: a state that training can go on from, and that
     tells how far it was, is the last save of a job that came to its end (nnU-Net's checkpoint_final.pth).
     """
@@ -454,7 +318,7 @@ def _kind_of(save: Sequence[_Bare]) -> Kind:
     return Kind.RELEASE if _exported(save) else kind
 
 
-def _exported(save: Sequence[_Bare]) -> bool:
+def _exported(save: Sequence[Bare]) -> bool:
     """Weights of no step under a name that only says that it is a model."""
     first = save[0]
     if not first.rolling or first.name.alias or first.kind is not Kind.PERIODIC:

@@ -1,0 +1,145 @@
+"""One file that follows no known layout: what its name and its content say."""
+
+from __future__ import annotations
+
+import re
+
+from ckpt_tools.formats import Anatomy
+from ckpt_tools.formats.common.counters import is_optimizer_state
+from ckpt_tools.layouts import files
+from ckpt_tools.layouts.common.bare_names import BareName, bare_name_of
+from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, numbers
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.reading.session import Session
+
+_OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
+_OF_MODEL = re.compile(r"model|net|weight|param", re.IGNORECASE)
+_SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
+_MAY_BE_DATA = (*(f".{name}" for name in files.MAY_BE_DATA), ".pkl")
+
+
+@frozen
+class Bare:
+    """One file: what its name and its content say. ``holds`` is None where it could not be read; ``steps``
+    are its counters of steps, ``count`` is its optimizer's.
+    """
+
+    part: Part
+    name: BareName
+    holds: files.Holds | None = None
+    steps: tuple[int, ...] = ()
+    epoch: int | None = None
+    count: int | None = None
+    role: str = "model"
+    run: tuple[str, ...] = ()
+    kind: Kind = Kind.PERIODIC
+
+    @property
+    def step(self) -> int | None:
+        """The step that it tells, by the first of its counters."""
+        return next(iter(self.steps), None)
+
+    @property
+    def rolling(self) -> bool:
+        """Whether it is written over by each save."""
+        return not self.name.numbered
+
+    @property
+    def pattern(self) -> str:
+        return self.name.pattern.lower()
+
+    @property
+    def is_export(self) -> bool:
+        """Whether it holds weights and nothing to go on training with."""
+        return self.holds is not None and self.holds.weights and not self.holds.optimizer
+
+
+def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
+    """The file by its name and content; None where neither is that of a checkpoint."""
+    name = bare_name_of(p)
+    if p.path.lower().endswith(_MAY_BE_DATA) and not name.calls_it_a_state:
+        return None
+    by_name = Bare(p, name, role=name.role or "model")
+    if not inside or p.size <= 0:
+        return by_name
+    report, anatomy = s.inspect(p.path, Level.STRUCTURE, p.findings)
+    s.reports[p.path] = report
+    if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
+        return by_name
+    if report.format in (*files.FORMATS, *s.layouts.piece_of(p).formats):
+        return _by_content(p, name, report, anatomy)
+    if report.format is None and name.says_something:
+        return by_name
+    return None
+
+
+def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> Bare:
+    steps, epoch = numbers(report.metadata, STEPS), number(report.metadata, EPOCHS)
+    scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
+    of_optimizer = p.path.lower().endswith(".pdopt") or _named_after_optimizer(name, report)
+    optimizer = of_optimizer or has_optimizer(report, anatomy)
+    is_object = _is_object(p, name, anatomy)
+    holds = files.Holds(
+        weights=is_object or (not of_optimizer and _has_weights(anatomy, name, optimizer)),
+        optimizer=optimizer,
+        counters=not scheduler and (bool(steps) or epoch is not None),
+    )
+    count = report.metadata.get("optimizer_step")
+    if not isinstance(count, int):
+        count = None
+    return Bare(p, name, holds, steps, epoch, count, _role(name, holds, scheduler))
+
+
+def _is_object(p: Part, name: BareName, anatomy: Anatomy) -> bool:
+    """Whether a pickle is a model as a whole, whatever its classes are."""
+    ending = p.path.lower().rpartition(".")[2]
+    return ending == "joblib" or (ending == "pkl" and not (anatomy.tensors or name.role))
+
+
+def _named_after_optimizer(name: BareName, report: Report) -> bool:
+    """Whether a set of arrays alone is called an optimizer's, and no model's: MLX writes ``0.weight.m``."""
+    return name.role == "optimizer" and report.format in files.ARRAYS and not _OF_MODEL.search(name.pattern)
+
+
+def _role(name: BareName, holds: files.Holds, scheduler: bool) -> str:
+    if holds.weights:
+        return "ema" if name.role == "ema" else "model"
+    if holds.optimizer:
+        return "optimizer"
+    return name.role or ("scheduler" if scheduler else "other")
+
+
+def _is_optimizer_alone(anatomy: Anatomy) -> bool:
+    return "param_groups" in anatomy.keys
+
+
+def has_optimizer(report: Report, anatomy: Anatomy) -> bool:
+    """Whether a file holds the state of an optimizer, by its keys and the names of its tensors."""
+    if _is_optimizer_alone(anatomy) or any(is_optimizer_state(t.name) for t in anatomy.tensors):
+        return True
+    present = (key for key in anatomy.keys if report.metadata.get(key, key) is not None)
+    return any("optim" in key.lower() for key in present)
+
+
+def _has_weights(anatomy: Anatomy, name: BareName, optimizer: bool) -> bool:
+    if _is_optimizer_alone(anatomy) or (name.role == "rng" and not optimizer):
+        return False
+    return any(map(_is_weight, anatomy.tensors))
+
+
+def _is_weight(t: Tensor) -> bool:
+    """Whether a tensor is a model's: no optimizer's, no counter, and no generator's state, which is a row of
+    bytes.
+    """
+    if not t.shape and t.dtype.startswith(("int", "uint")):
+        return False
+    other = (
+        _OTHER_STATE.search(t.name.partition(".")[0])
+        or is_optimizer_state(t.name)
+        or t.name.endswith(".step")
+    )
+    return t.nbytes > 0 and not other and not (t.dtype == "uint8" and len(t.shape) == 1)
