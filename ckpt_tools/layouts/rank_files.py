@@ -145,6 +145,6 @@ LAYOUT = Layout(
         "how many ranks saved is the highest rank of any checkpoint, where the names do not tell it",
         "files that are written over (state_rank0.pt) must tell their step: without one nothing joins them",
         "the number is a step unless the word before it says epoch",
-        "of files of other names no kind of state is known: one of several that is lost is not missed",
+        "of files of other names no kind of state is known: that one is lost is a warning",
     ),
 )

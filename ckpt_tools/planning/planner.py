@@ -165,6 +165,10 @@ class Planner(Candidates):
             from ckpt_tools.planning.unplaced_states import newer_states  # rare: a start is faster without
 
             self.warnings += newer_states(self.session, c, self.step(c), self.selection)
+        if self.session.found.bare or any(p.role == "other" for p in c.parts):
+            from ckpt_tools.planning.unlike_siblings import lost_beside  # rare, too
+
+            self.warnings += lost_beside(c, self.checkpoints, (f.path for f in self.session.found.bare))
         return self.finish(choice, c)
 
     def _ask_how_many(self, choice: Choice) -> None:

@@ -15,7 +15,7 @@ import torch
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from small_files import adam, saved, tensor
+from small_files import adam, dcp, saved, tensor, trainer
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
@@ -139,3 +139,25 @@ def test_what_is_written_over_beside_a_model_is_of_its_save(tmp_path: Path) -> N
     assert _loaded(tmp_path) == {*names, "extra.pt"}
     (tmp_path / "sampler.pt").write_bytes(files["sampler.pt"][:200])
     assert _loaded(tmp_path) is None
+
+
+FRAMEWORKS: Mapping[str, Callable[[int], Mapping[str, bytes]]] = {
+    "checkpoint-{}": trainer,
+    "step-{}": dcp,
+    "step_{}": lambda step: {
+        f"rank_{rank}.pt": saved({"model": _weights(step, str(rank)), "optimizer": adam(step)})
+        for rank in (0, 1)
+    },
+}
+
+
+@pytest.mark.parametrize("home", FRAMEWORKS)
+def test_a_file_that_every_other_save_has_beside_its_layout_is_missed(home: str, tmp_path: Path) -> None:
+    for step in STEPS:
+        files = {**FRAMEWORKS[home](step), "notes.pt": saved(_other(step, "notes"))}
+        _write(tmp_path, {f"{home.format(step)}/{name}": data for name, data in files.items()}, step * 60)
+    assert not [f for f in plan(str(tmp_path)).warnings if f.code == "missing-part"]
+    (tmp_path / home.format(300) / "notes.pt").unlink()
+    made = plan(str(tmp_path))
+    assert made.resume_step == 300
+    assert [f.path for f in made.warnings if f.code == "missing-part"] == [str(tmp_path / home.format(300))]
