@@ -58,12 +58,24 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return step, number(metadata, EPOCHS) if part.epoch is None else part.epoch, None
 
 
-def _lacks(c: Checkpoint, _others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Half of a state never is a checkpoint: the model may lie beside under a name that tells nothing."""
     if not {"model", "state"} & {p.role for p in c.parts} and not c.parts[0].home:
         text = f"{c.label} has files of ranks without a model's: nothing tells which file beside them is that"
         hint = "call it model_STEP.pt, or describe all in ckpt.toml: ckpt layouts --guess"
         yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
+    saves = [
+        _others_of(o) for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)
+    ]
+    if len(saves) > 1:
+        for name in sorted(set.intersection(*saves) - _others_of(c)):
+            text = f"{c.label} has no {name}, which the other checkpoints of the run have"
+            yield finding("missing-part", text, path=c.path)
+
+
+def _others_of(c: Checkpoint) -> set[str]:
+    """The names of its files of which no kind of state is known."""
+    return {p.path.rpartition("/")[2] for p in c.parts if p.role == "other"}
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -145,6 +157,5 @@ LAYOUT = Layout(
         "how many ranks saved is the highest rank of any checkpoint, where the names do not tell it",
         "files that are written over (state_rank0.pt) must tell their step: without one nothing joins them",
         "the number is a step unless the word before it says epoch",
-        "of files of other names no kind of state is known: that one is lost is a warning",
     ),
 )

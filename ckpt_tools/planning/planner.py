@@ -165,8 +165,8 @@ class Planner(Candidates):
             from ckpt_tools.planning.unplaced_states import newer_states  # rare: a start is faster without
 
             self.warnings += newer_states(self.session, c, self.step(c), self.selection)
-        if self.session.found.bare or any(p.role == "other" for p in c.parts):
-            from ckpt_tools.planning.unlike_siblings import lost_beside  # rare, too
+        if self.session.found.bare:
+            from ckpt_tools.planning.unlike_siblings import lost_beside
 
             self.warnings += lost_beside(c, self.checkpoints, (f.path for f in self.session.found.bare))
         return self.finish(choice, c)

@@ -1,5 +1,5 @@
 """Files that every other save of a run has beside what its layout loads, and the choice has not: what a
-training loop of one's own saves with a framework's checkpoint, or among files of ranks. Pure.
+training loop of one's own saves with a framework's checkpoint. Pure.
 """
 
 from __future__ import annotations
@@ -29,10 +29,6 @@ def lost_beside(c: Checkpoint, saves: Sequence[Checkpoint], beside: Iterable[str
         home = next((above for above in _above(path) if above in names), None)
         if home is not None and formats.names.state(path.rpartition("/")[2]):
             names[home][_NUMBER.sub("", path[len(home) + 1 :])] = path
-    for o in (c, *siblings):
-        for p in o.parts:
-            if p.role == "other":
-                names[o.path][_NUMBER.sub("", p.path[len(o.path) + 1 :])] = p.path
     in_all = set.intersection(*(set(names[o.path]) for o in siblings)) - set(names[c.path])
     for pattern in sorted(in_all)[:_NAMED]:
         example = names[siblings[0].path][pattern]

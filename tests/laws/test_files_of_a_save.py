@@ -144,10 +144,6 @@ def test_what_is_written_over_beside_a_model_is_of_its_save(tmp_path: Path) -> N
 FRAMEWORKS: Mapping[str, Callable[[int], Mapping[str, bytes]]] = {
     "checkpoint-{}": trainer,
     "step-{}": dcp,
-    "step_{}": lambda step: {
-        f"rank_{rank}.pt": saved({"model": _weights(step, str(rank)), "optimizer": adam(step)})
-        for rank in (0, 1)
-    },
 }
 
 
@@ -161,3 +157,16 @@ def test_a_file_that_every_other_save_has_beside_its_layout_is_missed(home: str,
     made = plan(str(tmp_path))
     assert made.resume_step == 300
     assert [f.path for f in made.warnings if f.code == "missing-part"] == [str(tmp_path / home.format(300))]
+
+
+def test_one_of_several_files_beside_those_of_ranks_is_missed(tmp_path: Path) -> None:
+    names = ("notes", "memo")
+    for step in STEPS:
+        ranks = {f"rank_{r}": {"model": _weights(step, str(r)), "optimizer": adam(step)} for r in (0, 1)}
+        files = {**ranks, **{name: _other(step, name) for name in names}}
+        _write(tmp_path, {f"step_{step}/{n}.pt": saved(state) for n, state in files.items()}, step * 60)
+    assert plan(str(tmp_path)).resume_step == 300
+    (tmp_path / "step_300" / "notes.pt").unlink()
+    made = plan(str(tmp_path))
+    assert made.resume_step == 200
+    assert [f.code for f in made.rejected[0].findings] == ["missing-part"]
