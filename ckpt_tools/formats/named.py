@@ -50,13 +50,14 @@ _TOKENS = (
     "video_preprocessor_config|feature_extractor|chat_template|config_sentence_transformers|"
     "sentence_bert_config"
 )
+_PROGRESS = "state|progress|training_progress|train_progress"
 _RECORDS = (
     "metadata|common|meta|health_ckpts|all_results|train_results|eval_results|process_metadata|"
     "global_process_metadata|mesh_metadata|checkpoint"
 )
 _SAVES = "_CHECKPOINT_METADATA|_ROOT_METADATA|_sharding"
 JSON_MEMBERS = (
-    rf"(?:{_STATES}|{_MODELS}|{_TOKENS}|{_RECORDS})\.json|{_SAVES}|"
+    rf"(?:{_STATES}|{_MODELS}|{_TOKENS}|{_PROGRESS}|{_RECORDS})\.json|{_SAVES}|"
     r"_strings\.json|process_\d{1,7}|pygrain_states\.json|\.zattrs|\.zgroup|\.zmetadata"
 )
 """Whole names of JSON files. Indexes of shards (*.index.json), integrity.json, Orbax's _METADATA and zarr's
@@ -268,6 +269,10 @@ class Names:
         """
         known = any(of != "json_member" and self.family[of] != MANIFESTS for of in self.allowed(name))
         return known or self._state.fullmatch(name) is not None or self._kept_elsewhere(name)
+
+    def beside(self, name: str) -> bool:
+        """Whether a file within a checkpoint was written by its save: a state, or how far training is."""
+        return self.state(name) or re.fullmatch(rf"(?:{_PROGRESS})\.json", name) is not None
 
     def only_state(self, name: str) -> bool:
         """Whether a name says that only a training run writes such a file, whatever is in it."""

@@ -137,10 +137,11 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     yield from _lacks_optimizer(c, mine, others, siblings)
     if not mine.counters and (o := next(_counting_peers(c, mine, siblings), None)):
         yield _lacking(c, "count of steps or epochs", o)
-    told = () if mine.optimizer else ("optimizer",)
-    yield from _unwritten(
-        c, [o for o, _ in siblings if o.kind is c.kind], told, alone=len(c.parts) == 1 and mine.optimizer
-    )
+    alike = [o for o, _ in siblings if o.kind is c.kind]
+    if mine.optimizer and len(c.parts) == 1:
+        yield from _unwritten_beside_one(c, alike)
+    else:
+        yield from _unwritten(c, alike, () if mine.optimizer else ("optimizer",))
 
 
 def _lacks_what_is_unread(c: Checkpoint, siblings: Sequence[tuple[Checkpoint, Holds]]) -> Iterator[Finding]:
@@ -269,21 +270,37 @@ def _counting_peers(
             yield o
 
 
-def _unwritten(
-    c: Checkpoint, siblings: Sequence[Checkpoint], told: Sequence[str], *, alone: bool
-) -> Iterator[Finding]:
+def _unwritten(c: Checkpoint, siblings: Sequence[Checkpoint], told: Sequence[str]) -> Iterator[Finding]:
     """Files that most saves of the run have: a job that died in the middle of one did not come to them.
     An average is no model where others have both.
 
-    ``told``: roles that are told as missing already. ``alone``: one file with an optimizer in it, which may
-    be all of a state but for the other one of two networks.
+    ``told``: roles that are told as missing already.
     """
-    mine = _roles(c)
-    of_two = {*SECOND_NETWORKS, "model"} if mine & SECOND_NETWORKS else SECOND_NETWORKS
-    having = Counter(role for o in siblings for role in _roles(o) if not alone or role in of_two)
-    for role, n in having.items():
-        if role not in mine and role not in told and (role == "model" or 2 * n > len(siblings)):
+    for role, n in _having(c, siblings).items():
+        if role not in told and (role == "model" or 2 * n > len(siblings)):
             yield _lacking(c, f"{role} file", next(o for o in siblings if role in _roles(o)))
+
+
+def _unwritten_beside_one(c: Checkpoint, siblings: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """The same for one file with an optimizer in it, which may be all of a state: but for the other one of
+    two networks, and for what every save has beside such a file.
+    """
+    of_two = {*SECOND_NETWORKS, "model"} if _roles(c) & SECOND_NETWORKS else SECOND_NETWORKS
+    alike = len(siblings) > 1 and all(_has_its_name(c, o) for o in siblings)
+    for role, n in _having(c, siblings).items():
+        most = role in of_two and (role == "model" or 2 * n > len(siblings))
+        if most or (alike and n == len(siblings)):
+            yield _lacking(c, f"{role} file", next(o for o in siblings if role in _roles(o)))
+
+
+def _having(c: Checkpoint, siblings: Sequence[Checkpoint]) -> Counter[str]:
+    """How many of them have a role that this one has not."""
+    return Counter(role for o in siblings for role in _roles(o) - _roles(c))
+
+
+def _has_its_name(c: Checkpoint, o: Checkpoint) -> bool:
+    """Whether another save has a file of the name of this one's, but for its number."""
+    return bare_name_of(c.parts[0]).pattern in {bare_name_of(p).pattern for p in o.parts}
 
 
 def _roles(c: Checkpoint) -> set[str]:

@@ -27,7 +27,7 @@ def lost_beside(c: Checkpoint, saves: Sequence[Checkpoint], beside: Iterable[str
     names: dict[str, dict[str, str]] = {o.path: {} for o in (c, *siblings)}
     for path in beside:
         home = next((above for above in _above(path) if above in names), None)
-        if home is not None and formats.names.state(path.rpartition("/")[2]):
+        if home is not None and formats.names.beside(path.rpartition("/")[2]):
             names[home][_NUMBER.sub("", path[len(home) + 1 :])] = path
     in_all = set.intersection(*(set(names[o.path]) for o in siblings)) - set(names[c.path])
     for pattern in sorted(in_all)[:_NAMED]:

@@ -153,7 +153,7 @@ def _of_a_save(path: str, report: Report) -> bool:
     """Whether a save wrote such a file, whole or not: no arrays of data."""
     if report.format in files.MAY_BE_DATA:
         return False
-    damaged = report.verdict is Verdict.BROKEN and formats.names.state(os.path.basename(path))
+    damaged = report.verdict is Verdict.BROKEN and formats.names.beside(os.path.basename(path))
     return damaged or report.format in files.FORMATS
 
 

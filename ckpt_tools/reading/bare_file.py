@@ -19,6 +19,9 @@ from ckpt_tools.reading.session import Session
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
 _OF_MODEL = re.compile(r"model|net|weight|param", re.IGNORECASE)
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
+_CLASSES = frozenset({"needs-trust", "suspect-call", "unsafe-pickle"})
+"""What is said of a pickle that names classes."""
+_ARRAYS = (*files.ARRAYS, *files.OBJECTS)
 _MAY_BE_DATA = (*(f".{name}" for name in files.MAY_BE_DATA), ".pkl")
 
 
@@ -82,7 +85,7 @@ def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> Ba
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
     of_optimizer = p.path.lower().endswith(".pdopt") or _named_after_optimizer(name, report)
     optimizer = of_optimizer or has_optimizer(report, anatomy)
-    is_object = _is_object(p, name, anatomy)
+    is_object = _is_object(p, name, report, anatomy)
     holds = files.Holds(
         weights=is_object or (not of_optimizer and _has_weights(anatomy, name, optimizer)),
         optimizer=optimizer,
@@ -94,15 +97,16 @@ def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> Ba
     return Bare(p, name, holds, steps, epoch, count, _role(name, holds, scheduler))
 
 
-def _is_object(p: Part, name: BareName, anatomy: Anatomy) -> bool:
-    """Whether a pickle is a model as a whole, whatever its classes are."""
+def _is_object(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> bool:
+    """Whether a pickle is a model as a whole, whatever its classes are; one without any is a value."""
     ending = p.path.lower().rpartition(".")[2]
-    return ending == "joblib" or (ending == "pkl" and not (anatomy.tensors or name.role))
+    classes = any(f.code in _CLASSES for f in report.findings)
+    return ending == "joblib" or (ending == "pkl" and classes and not (anatomy.tensors or name.role))
 
 
 def _named_after_optimizer(name: BareName, report: Report) -> bool:
     """Whether a set of arrays alone is called an optimizer's, and no model's: MLX writes ``0.weight.m``."""
-    return name.role == "optimizer" and report.format in files.ARRAYS and not _OF_MODEL.search(name.pattern)
+    return name.role == "optimizer" and report.format in _ARRAYS and not _OF_MODEL.search(name.pattern)
 
 
 def _role(name: BareName, holds: files.Holds, scheduler: bool) -> str:

@@ -4,12 +4,15 @@ damaged without a word.
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from examples import examples
@@ -170,3 +173,85 @@ def test_one_of_several_files_beside_those_of_ranks_is_missed(tmp_path: Path) ->
     made = plan(str(tmp_path))
     assert made.resume_step == 200
     assert [f.code for f in made.rejected[0].findings] == ["missing-part"]
+
+
+class Net:
+    """What a pickle of a model as a whole holds."""
+
+    def __init__(self, step: int) -> None:
+        self.w = np.full(64, step, dtype=np.float32)
+
+
+def _edm(step: int) -> dict[str, bytes]:
+    state = {"net": _weights(step, "net"), "optimizer_state": adam(step)}
+    return {
+        f"network-snapshot-{step:06d}.pkl": pickle.dumps({"ema": Net(step)}),
+        f"training-state-{step:06d}.pt": saved(state),
+    }
+
+
+def _pickled_values(step: int) -> dict[str, bytes]:
+    return {
+        f"model_{step}.pt": saved(_weights(step, "m")),
+        f"optim_{step}.pt": saved(adam(step)),
+        f"state_{step}.pkl": pickle.dumps({"step": step, "seen": [step] * 9}),
+    }
+
+
+def _pickled_arrays(step: int) -> dict[str, bytes]:
+    params = {"dense": np.full((8, 8), step, dtype=np.float32)}
+    moments = {"mu": params["dense"] / 2, "nu": params["dense"] * 2, "count": np.array(step)}
+    return {
+        f"params_{step}.pkl": pickle.dumps(params),
+        f"opt_state_{step}.pkl": pickle.dumps(moments),
+    }
+
+
+@pytest.mark.parametrize("damage", ["whole", "cut", "gone"])
+@pytest.mark.parametrize("save", [_edm, _pickled_values, _pickled_arrays])
+def test_a_pickle_is_loaded_with_the_files_of_its_save(
+    save: Callable[[int], dict[str, bytes]], damage: str, tmp_path: Path
+) -> None:
+    for step in STEPS:
+        _write(tmp_path, save(step), step * 60)
+    newest = save(STEPS[-1])
+    if damage == "whole":
+        assert _loaded(tmp_path) == set(newest)
+        return
+    for name, data in newest.items():
+        for other in newest:  # one at a time
+            _write(tmp_path, {other: newest[other]}, STEPS[-1] * 60)
+        path = tmp_path / name
+        path.write_bytes(data[: len(data) // 2])
+        os.utime(path, (START + STEPS[-1] * 60,) * 2)
+        if damage == "gone":
+            path.unlink()
+        assert _loaded(tmp_path) in (set(save(STEPS[-2])), None), name
+
+
+@pytest.mark.parametrize("name", ["state.json", "progress.json", "train_progress.json"])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_progress_in_json_beside_the_files_of_a_save_is_missed(
+    name: str, damage: str, tmp_path: Path
+) -> None:
+    for step in STEPS:
+        progress = json.dumps({"step": step, "epoch": 1, "seen": step * 8}).encode()
+        files = {"model.pt": saved(_weights(step, "m")), "optim.pt": saved(adam(step)), name: progress}
+        _write(tmp_path, {f"step_{step}/{n}": data for n, data in files.items()}, step * 60)
+    assert plan(str(tmp_path)).warnings == ()
+    path = tmp_path / "step_300" / name
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b'{"step": 30')
+    made = plan(str(tmp_path))
+    assert made.resume_step == 200 or made.warnings, made
+
+
+def test_a_rolling_state_that_is_newer_wins_over_saves_of_several_files(tmp_path: Path) -> None:
+    for step in STEPS:
+        files = {f"model_{step}.pt": saved(_weights(step, "m")), f"optim_{step}.pt": saved(adam(step))}
+        _write(tmp_path, files, step * 60)
+    last = {"model": _weights(350, "m"), "optimizer": adam(350), "step": 350}
+    _write(tmp_path, {"last.pt": saved(last)}, 350 * 60)
+    assert _loaded(tmp_path) == {"last.pt"}
