@@ -142,9 +142,9 @@ class _Duplicates:
 
     def _one_state(self, older: Part, p: Part) -> bool:
         """Whether their checkpoints are the same state under two names, of which one counts steps and the
-        other epochs, so that nothing says that training moved on between them.
+        other epochs, or one tells less, so that nothing says that training moved on between them.
         """
-        return not _comparable(older, p) and not self.files.rest(order(older), order(p)).differs
+        return not _apart(older, p) and not self.files.rest(order(older), order(p)).differs
 
     def _moves_on(self, older: Part, p: Part) -> bool:
         """Whether anything in the file must change; two equal states of random numbers show nothing."""
@@ -257,9 +257,9 @@ def _both_placed(a: Part, b: Part) -> bool:
     return all((p.step, p.epoch, p.generation) != (None, None, None) for p in (a, b))
 
 
-def _comparable(a: Part, b: Part) -> bool:
-    """Whether the same is known of both, so that one is older than the other."""
-    return any(x >= 0 and y >= 0 for x, y in zip(order(a), order(b), strict=True))
+def _apart(a: Part, b: Part) -> bool:
+    """Whether something known of both says that one is older than the other."""
+    return any(x >= 0 and y >= 0 and x != y for x, y in zip(order(a), order(b), strict=True))
 
 
 def _before(a: Part, b: Part) -> bool:

@@ -27,6 +27,12 @@ def comparable(one: Order, other: Order) -> bool:
     return min(first) >= 0 or (one == other and max(one) >= 0)
 
 
+def apart(one: Order, other: Order) -> bool:
+    """Whether two orders are of different progress: not where they are of one step, and one tells less."""
+    same_step = one[0] == other[0] >= 0
+    return any(a != b and not (same_step and min(a, b) < 0) for a, b in zip(one, other, strict=True))
+
+
 class CheckpointKey(NamedTuple):
     """What distinguishes a checkpoint from all others: its first file, or its place and name if none of its
     files is here.

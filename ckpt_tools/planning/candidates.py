@@ -22,7 +22,7 @@ from ckpt_tools.discovery.sidecars import unfetched
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import layouts_of
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
@@ -213,7 +213,7 @@ class Candidates:
         if self.order == "mtime":
             self.warnings += choice_warnings.clocks(self.session, candidates)
             by_mtime, by_step = choice_warnings.heads(saves, self.expected, selection.prefer)
-            if by_mtime.order != by_step.order and by_mtime.unit == by_step.unit:
+            if apart(by_mtime.order, by_step.order) and by_mtime.unit == by_step.unit:
                 self.warnings.append(choice_warnings.disagreement(self.session, by_mtime, by_step))
         return ordered(candidates, self.layouts, self.order, selection.prefer)
 
@@ -250,7 +250,7 @@ class Candidates:
         by_mtime, by_step = choice_warnings.heads(
             in_order(self.ranked, self.layouts, self.selection.prefer), self.expected, self.selection.prefer
         )
-        if by_mtime.order != by_step.order:
+        if apart(by_mtime.order, by_step.order):
             self.order = self.newest_of(by_mtime, by_step)
 
     def untold(self, chosen: Checkpoint, candidates: Sequence[Checkpoint]) -> Iterator[Checkpoint]:

@@ -12,7 +12,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
-from ckpt_tools.model.checkpoint import Order, unit_of
+from ckpt_tools.model.checkpoint import Order, apart, unit_of
 from ckpt_tools.model.frozen import frozen
 
 _DAY_NS = 86_400 * 1_000_000_000
@@ -108,9 +108,10 @@ def _in_step(by_time: Sequence[Saved]) -> bool:
     newest = dict[str, Order]()
     for save in by_time:
         unit = unit_of(save.order)
-        if save.order < newest.get(unit, UNKNOWN):
+        before = newest.get(unit, UNKNOWN)
+        if save.order < before and apart(save.order, before):
             return False
-        newest[unit] = save.order
+        newest[unit] = max(save.order, before)
     return True
 
 

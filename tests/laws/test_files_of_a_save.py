@@ -255,3 +255,30 @@ def test_a_rolling_state_that_is_newer_wins_over_saves_of_several_files(tmp_path
     last = {"model": _weights(350, "m"), "optimizer": adam(350), "step": 350}
     _write(tmp_path, {"last.pt": saved(last)}, 350 * 60)
     assert _loaded(tmp_path) == {"last.pt"}
+
+
+ROLLING = ("checkpoint.pth", "last.pt", "latest.ckpt", "checkpoint_last.pt")
+NUMBERED = ("checkpoint{epoch:04}.pth", "epoch_{epoch}.pt", "ckpt-{step}.pt", "model-epoch{epoch}-step{step}.pth")
+
+
+@examples(30)
+@given(st.data())
+def test_one_state_under_two_names_is_one_state(data: st.DataObject) -> None:
+    """What a loop writes twice, into ``last.pt`` and into a file with a number, whatever either tells."""
+    draw = data.draw
+    rolling, numbered = draw(st.sampled_from(ROLLING)), draw(st.sampled_from(NUMBERED))
+    told = draw(st.sets(st.sampled_from(("step", "epoch")), min_size=1))
+    pause, rolling_first = draw(st.sampled_from((0.0, 0.01, 2.0))), draw(st.booleans())
+    same = draw(st.booleans())  # else written twice, as torch.save does: under two names inside
+    with tempfile.TemporaryDirectory() as name:
+        for epoch, step in enumerate(STEPS):
+            counters = {key: n for key, n in (("step", step), ("epoch", epoch)) if key in told}
+            state = {"model": _weights(step, "m"), "optimizer": adam(step), **counters}
+            names = [numbered.format(epoch=epoch, step=step), rolling]
+            for i, one in enumerate(reversed(names) if rolling_first else names):
+                path = Path(name) / one
+                path.write_bytes(saved(state if same else {**state, "name": one}))
+                os.utime(path, (START + step * 60 + i * pause,) * 2)
+        made = plan(name)
+        loaded = {os.path.basename(f.path) for r in made.ranks for f in r.files}
+        assert loaded | {os.path.basename(f.path) for f in made.shared} <= {rolling, names[0]}
