@@ -110,14 +110,25 @@ def _with_runs(bare: Sequence[Bare]) -> list[Bare]:
     belongs to the one run that there is.
     """
     bare, told_apart = _told_apart(bare)
-    models = [b for b in bare if b.name.numbered and b.name.kind is Kind.PERIODIC and b.role == "model"]
-    runs = {b.name.words for b in models} or {b.name.words for b in bare if b.name.numbered}
-    runs |= told_apart
+    models = _regular_models(bare)
+    runs = told_apart | {b.name.words for b in models or bare if b.name.numbered}
+    if len(runs) > 1 and all(b.part.home for b in bare):
+        return [_in_folder(b) for b in bare]
     trained = _trained(bare, models, runs)
     if len(runs) > 1 and len(trained) == 1:
         return [_in_run_of(b, next(iter(trained))) for b in bare]
     lone = next(iter(runs)) if len(runs) == 1 else ()
     return [replace(b, run=b.name.words if b.name.words in runs else lone, kind=b.name.kind) for b in bare]
+
+
+def _regular_models(bare: Sequence[Bare]) -> list[Bare]:
+    return [b for b in bare if b.name.numbered and b.name.kind is Kind.PERIODIC and b.role == "model"]
+
+
+def _in_folder(b: Bare) -> Bare:
+    """A file in the directory of one save: of several models there, each is of it (``step_100/unet.pt``)."""
+    role = _own_name(b) if b.role == "model" and b.name.words else b.role
+    return replace(b, name=b.name._replace(words=()), role=role, kind=b.name.kind)
 
 
 def _trained(

@@ -59,13 +59,15 @@ ARRANGED = ("{name}_{step}.pt", "{name}-step{step}.pth", "step_{step}/{name}.pt"
 
 
 class Loop(NamedTuple):
-    """How a training loop saves: where, and what beside the model."""
+    """How a training loop saves: where, which models, and what beside them."""
 
     arranged: str
     beside: Mapping[str, Made]
 
+    models: tuple[str, ...] = ("model",)
+
     def files(self, step: int) -> dict[str, bytes]:
-        made = {"model": _weights, **self.beside}
+        made = {**dict.fromkeys(self.models, _weights), **self.beside}
         return {
             self.arranged.format(name=name, step=step): saved(make(step, name)) for name, make in made.items()
         }
@@ -79,7 +81,9 @@ def loops(draw: st.DrawFn) -> Loop:
         least = 1 if role == "optimizer" else 0
         drawn = draw(st.lists(st.sampled_from(names), min_size=least, max_size=most, unique=True))
         beside.update(dict.fromkeys(drawn, make))
-    return Loop(draw(st.sampled_from(ARRANGED)), beside)
+    arranged = draw(st.sampled_from(ARRANGED))
+    models = (("model",), ("unet", "vae"), ("policy", "value", "reference"))  # several share a directory only
+    return Loop(arranged, beside, draw(st.sampled_from(models if "/" in arranged else models[:1])))
 
 
 def _write(root: Path, files: Mapping[str, bytes], when: int) -> None:
@@ -258,7 +262,12 @@ def test_a_rolling_state_that_is_newer_wins_over_saves_of_several_files(tmp_path
 
 
 ROLLING = ("checkpoint.pth", "last.pt", "latest.ckpt", "checkpoint_last.pt")
-NUMBERED = ("checkpoint{epoch:04}.pth", "epoch_{epoch}.pt", "ckpt-{step}.pt", "model-epoch{epoch}-step{step}.pth")
+NUMBERED = (
+    "checkpoint{epoch:04}.pth",
+    "epoch_{epoch}.pt",
+    "ckpt-{step}.pt",
+    "model-epoch{epoch}-step{step}.pth",
+)
 
 
 @examples(30)
