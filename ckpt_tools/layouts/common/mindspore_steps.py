@@ -80,6 +80,10 @@ class _Counters:
     """``step_num`` less the step in the name: one constant per epoch."""
     grown: dict[object, Values] = field(default_factory=lambda: defaultdict(list))
     """``global_step`` of each rank, which grows with the epoch and the step."""
+    saves: dict[object, dict[str, Values]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    """What the files of one save count, by the name of the entry: it is the same in all."""
 
     def add(self, part: Part, metadata: Metadata) -> None:
         """Sort in what one file counts."""
@@ -88,8 +92,12 @@ class _Counters:
         dying = part.kind is Kind.DYING_GASP
         epoch_num, step_num = whole(metadata.get("epoch_num")), whole(metadata.get("step_num"))
         global_step = whole(metadata.get("global_step"))
+        save = self.saves[part.kind, part.generation, part.epoch, part.step_in_epoch]
         if epoch_num is not None:
+            save["epoch_num"].append((part, epoch_num))
             self.epochs[dying, part.generation].append((part, epoch_num - part.epoch))
+        if step_num is not None:
+            save["step_num"].append((part, step_num))
         if step_num is not None and not (dying and step_num == part.step_in_epoch):
             generation = None if dying else part.generation
             self.inside[generation, part.epoch].append((part, step_num - part.step_in_epoch))
@@ -111,6 +119,9 @@ def check(parts: Sequence[tuple[Part, Report]]) -> Found:
         if path not in wrong:
             wrong.add(path)
             yield path, f
+    for path, f in _of_several_saves(counters, frozenset(wrong)):
+        wrong.add(path)
+        yield path, f
     yield from _not_grown(counters, wrong)
 
 
@@ -131,6 +142,22 @@ def _other_steps(counters: _Counters) -> Found:
             named = f"step {part.step_in_epoch} of epoch {part.epoch}"
             text = f"the name says {named}, the file's step_num belongs to step {said}"
             yield part.path, finding("step-mismatch", text)
+
+
+def _of_several_saves(counters: _Counters, wrong: Collection[str]) -> Found:
+    """Files of one save that count differently, and are not ``wrong`` anyway: those that differ from most of
+    it, or all where nobody knows which are another save's.
+    """
+    codes = {"epoch_num": "epoch-mismatch", "step_num": "step-mismatch"}
+    for save in counters.saves.values():
+        for entry, counted in save.items():
+            values = [(part, value) for part, value in counted if part.path not in wrong]
+            several = sorted({value for _, value in values})
+            if len(several) < 2:
+                continue
+            text = f"the files of one save have different values of {entry}: {', '.join(map(str, several))}"
+            odd = [part for part, _, _ in _odd_ones_out(values)] or [part for part, _ in values]
+            yield from ((part.path, finding(codes[entry], text)) for part in odd)
 
 
 def _not_grown(counters: _Counters, wrong: Collection[str]) -> Found:
