@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.crosscheck.crosscheck import crosscheck
+from ckpt_tools.discovery.unrecognised import is_packed
 from ckpt_tools.findings import finding
 from ckpt_tools.model.answers import FileReport, Summary, Verification
 from ckpt_tools.model.finding import Finding, Verdict, blind, worst
@@ -93,6 +94,8 @@ class Verifier(NamedTuple):
         files = [*(FileReport(p, s.reports[p.path]) for p in s.parts), *bare]
         if not files:  # beside others that were it would be lost in their good news
             text = "no checkpoint file that ckpt knows is there: nothing was inspected"
+            if is_packed(os.path.basename(root)):
+                text = "a packed or encrypted file, which ckpt does not look into: nothing was inspected"
             findings.append(finding("not-inspected", text, path=root))
         return _Root(
             files, findings, frozenset(s.reader.partial), unrecognised + s.found.unrecognised, read.bytes

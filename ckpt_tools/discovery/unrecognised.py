@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import BareFile, Discovery
 from ckpt_tools.formats import HEAD, format_of
+from ckpt_tools.formats.archives.packed import BEGINNING, first_name, has_member_of_torch
 from ckpt_tools.formats.named import UNREAD
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
@@ -47,7 +48,6 @@ _WRAPPED = re.compile(
     r"(.+?)(?:\.tar)?\.(?:tar|tgz|gz|bz2|xz|zst|lz4|lzma|z|zip|7z|gpg|pgp|age|aes|enc|crypt)", re.IGNORECASE
 )
 """Files that were compressed, packed or encrypted: what they were called is left."""
-_BEGINNING = 4096
 _OPENED = 10_000
 """Small files whose beginning is read, at most: a tree of as many that are no checkpoints is a data set."""
 
@@ -150,6 +150,11 @@ def _tells_of_a_state(name: str) -> bool:
     return False
 
 
+def is_packed(name: str) -> bool:
+    """Whether a name is that of files which were compressed, packed or encrypted."""
+    return _WRAPPED.fullmatch(name) is not None
+
+
 def wrapped_state(name: str) -> str:
     """What a checkpoint was called that somebody has compressed or encrypted (``step_300.pt.gz``,
     ``ckpt-300.tar.zst``); "" for another name.
@@ -185,7 +190,7 @@ def _suspect(path: str, size: int) -> Suspect | None:
     name = path.rpartition("/")[2]
     try:
         with opened(path) as source:
-            begins = source.read(0, min(_BEGINNING, source.size))
+            begins = source.read(0, min(BEGINNING, source.size))
     except OSError as why:
         why.filename = path
         raise
@@ -206,13 +211,11 @@ def _archived(begins: bytes) -> str:
     """The format of an archive that torch wrote, by the names of its first members; "" for others, which
     begin as theirs do.
     """
-    name = begins[30 : 30 + int.from_bytes(begins[26:28], "little")]
-    if format_of("torch_zip").magic(begins[:HEAD]) and name.endswith(
+    if format_of("torch_zip").magic(begins[:HEAD]) and first_name(begins).endswith(
         (b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")
     ):
         return "torch_zip"
-    members = (begins[at : at + 100].partition(b"\0")[0] for at in range(0, len(begins), 512))
-    return "torch_tar" if any(m in (b"sys_info", b"pickle", b"tensors", b"storages") for m in members) else ""
+    return "torch_tar" if has_member_of_torch(begins) else ""
 
 
 def _is_text(head: bytes) -> bool:

@@ -74,6 +74,8 @@ TEXTS = "texts"
 LISTS = frozenset({MANIFESTS, "seals"})
 """Families that know digests of files, and not what these are."""
 """The family of formats that only say what others held: none is a checkpoint, or a part of one."""
+CALLED_SO = frozenset({"nemo", "joblib"})
+"""Formats that begin as any tar or any compressed file does: only a name says that a file is one."""
 NAMED = (
     Named("torch_zip", "torch", TORCH_SUFFIXES),
     Named("npz", "numpy", (".npz",), state=False),
@@ -218,7 +220,8 @@ class Names:
 
     @cached_property
     def told_by_magic(self) -> tuple[str, ...]:
-        return tuple(row.name for row in self.named if row.family not in (MANIFESTS, TEXTS))
+        aside = (MANIFESTS, TEXTS)
+        return tuple(r.name for r in self.named if r.family not in aside and r.name not in CALLED_SO)
 
     @cached_property
     def _stateless(self) -> frozenset[str]:

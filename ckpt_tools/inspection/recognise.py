@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ckpt_tools import formats
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import HEAD, Claim, Format, format_of
+from ckpt_tools.formats.archives.packed import of_people
 from ckpt_tools.formats.named import LISTS
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import OpenFile
@@ -44,7 +45,7 @@ def _recognise(
     actual = _like(head, formats.names.told_by_magic)
     allowed = _ours(source, wanted, sure=bool(expect))
     if not allowed:
-        return actual, []
+        return (None if actual and of_people(source) else actual), []
     told = " or ".join(f.name for f in allowed)
     if zeros := _zeros(source, head, told):
         return None, [zeros]

@@ -19,6 +19,7 @@ from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.roots import absent
 from ckpt_tools.discovery.sidecars import unfetched
+from ckpt_tools.discovery.unrecognised import is_packed
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import layouts_of
@@ -286,7 +287,8 @@ class Candidates:
         """
         if not everything and self.session.found.alone:
             text = f"{self.root} is a file, and not a checkpoint that ckpt knows"
-            raise CannotLook(text, "name the directory of the checkpoints")
+            unpack = "unpack it, and " if is_packed(os.path.basename(self.root)) else ""
+            raise CannotLook(text, f"{unpack}name the directory of the checkpoints")
         from ckpt_tools.planning import first_launch  # most questions are about a run that is there
 
         error, reasons = first_launch.first_launch(self.session, self.selection, everything, self.unfinished)

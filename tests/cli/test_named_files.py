@@ -132,3 +132,17 @@ def test_a_named_file_is_looked_at_wherever_it_lies(place: str, tmp_path: Path) 
     (tmp_path / place).mkdir(parents=True)
     path = shutil.copy(good(tmp_path), tmp_path / place / "weights")
     assert [Path(file.report.path) for file in ckpt_tools.verify(path).files] == [Path(path)]
+
+
+@pytest.mark.parametrize("kind", ["tar", "gztar", "bztar", "xztar", "zip"])
+@pytest.mark.parametrize("name", ["run", "step_300", "core"])
+def test_an_archive_of_a_run_is_neither_good_nor_damaged(
+    kind: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody looked at what is in it; and what is merely compressed is of no checkpoint's format."""
+    packed = shutil.make_archive(str(tmp_path / name), kind, GOOD / "tp", "tree" if name == "run" else None)
+    assert execute(["verify", packed]) == 3
+    assert "does not look into" in capsys.readouterr().out
+    assert execute(["plan", packed, "--allow-none"]) == 5
+    assert "unpack it" in capsys.readouterr().err
+    assert execute(["verify", str(Path(packed).rename(tmp_path / "noname"))]) == 3

@@ -1,0 +1,33 @@
+"""Archives that people pack, which begin as those of frameworks do."""
+
+from __future__ import annotations
+
+from ckpt_tools.formats.archives.tar import NAMES
+from ckpt_tools.storage import Source
+
+BEGINNING = 4096
+_NAME = 30
+"""Where a zip has the name of its first record, whose length is in the four bytes before that of an extra
+field (APPNOTE 4.3.7).
+"""
+_PAX = b"././@PaxHeader"
+_BLOCK = 512
+
+
+def of_people(source: Source) -> bool:
+    """A zip whose first record is a directory, or a tar without a member of torch's at its beginning."""
+    begins = source.read(0, min(source.size, BEGINNING))
+    if begins.startswith(b"PK\3\4"):
+        return first_name(begins).endswith(b"/")
+    return begins.startswith(_PAX) and not has_member_of_torch(begins)
+
+
+def first_name(begins: bytes) -> bytes:
+    """The name of a zip's first record."""
+    return begins[_NAME : _NAME + int.from_bytes(begins[26:28], "little")]
+
+
+def has_member_of_torch(begins: bytes) -> bool:
+    """Whether a tar begins with a member of torch's."""
+    blocks = (begins[at : at + 100].partition(b"\0")[0] for at in range(0, len(begins), _BLOCK))
+    return any(name.decode("latin-1") in NAMES for name in blocks)
