@@ -159,11 +159,11 @@ def _believed(rows: Sequence[Found], sizes: Mapping[str, int], unread: dict[str,
 
 def _same(pairs: Sequence[tuple[str, str]], sizes: Mapping[str, int], unread: dict[str, str]) -> bool:
     """Whether there are pairs of files, all of the same sizes, the largest of them with the same bytes. Those
-    of which nobody can say that go to ``unread``.
+    of which nobody can say that go to ``unread``. What is no file (a link to nothing) holds no bytes.
     """
     if not pairs or any(sizes[a] != sizes[b] for a, b in pairs):
         return False
-    largest = sorted(pairs, key=lambda pair: -sizes[pair[0]])[:_COMPARED]
+    largest = sorted((p for p in pairs if sizes[p[0]] >= 0), key=lambda pair: -sizes[pair[0]])[:_COMPARED]
     return all(_equal(a, b, unread) for a, b in largest)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -204,3 +205,24 @@ def test_of_two_equal_trees_the_one_whose_name_fits_its_run_is_the_original(
     largest.write_bytes(bytes(data))
     # no copy any more
     assert str(keep) not in {f.path for f in scan(str(root)).findings if f.code == "set-aside"}
+
+
+@pytest.mark.parametrize("kind", ["nothing", "loop", "directory", "fifo"])
+def test_a_copy_of_a_checkpoint_with_something_that_is_no_file_stops_nothing(
+    kind: str, tmp_path: Path
+) -> None:
+    """Such an entry holds no bytes to compare; the others show that it is a copy."""
+    root = materialise(LAYOUT_TREES / "hf-trainer/trainer/expected.json", tmp_path)
+    before = plan(str(root))
+    older = min(root.glob("checkpoint-*"))
+    (entry := older / "optimizer.pt").unlink()
+    {
+        "nothing": lambda: entry.symlink_to("nowhere"),
+        "loop": lambda: entry.symlink_to(entry.name),
+        "directory": entry.mkdir,
+        "fifo": lambda: os.mkfifo(entry),
+    }[kind]()
+    subprocess.run(["cp", "-a", older, f"{older}_old"], check=True)
+    made = plan(str(root))
+    assert made.checkpoint == before.checkpoint
+    assert "set-aside" in {w.code for w in made.warnings}
