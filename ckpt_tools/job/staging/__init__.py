@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 
-from ckpt_tools.errors import CannotLook
+from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.staging import records
 from ckpt_tools.job.staging.aside import Aside
@@ -191,6 +191,7 @@ class _Stage:
 
     def _note(self, directory: str, have: Mapping[str, Record]) -> None:
         """Written aside, synced, renamed: it is there whole, or not at all."""
+        _require_apart(directory, have)
         path = os.path.join(directory, NOTE)
         fd = os.open(
             f"{path}.tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
@@ -201,6 +202,21 @@ class _Stage:
         finally:
             os.close(fd)
         os.rename(f"{path}.tmp", path)
+
+
+def _require_apart(directory: str, have: Mapping[str, Record]) -> None:
+    """Raises UsageError where the file system takes two names for one, such as A and a: the last file to come
+    would be both.
+    """
+    names: dict[int, str] = {}
+    for name, record in sorted(have.items()):
+        size, *_, inode = seen(os.stat(os.path.join(directory, name)))
+        other = names.setdefault(inode, name)
+        if other != name or (size, inode) != (record.size, record.seen[-1]):
+            raise UsageError(
+                f"{name} cannot be staged in {directory}: another file of the checkpoint has its place there",
+                "name a DIR with --stage on a file system that tells A from a, or start without --stage",
+            )
 
 
 def _is(record: Record | None, wanted: Wanted) -> bool:

@@ -10,11 +10,11 @@ import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
+from ckpt_tools.job.staging.records import ASIDE
 from ckpt_tools.job.staging.wanted import Wanted
 from ckpt_tools.storage.stores.copies import Ledger
 from ckpt_tools.storage.writes import write_all
 
-DIRECTORY = ".ckpt-aside"
 _CELL = struct.Struct("<Q8s")
 """The number of a cell, and its XXH3-64."""
 _MOST = 64 << 20
@@ -26,7 +26,7 @@ class Aside:
     """The directory in which files of the staged checkpoint ``part`` wait until they are whole."""
 
     def __init__(self, part: str) -> None:
-        self._home = os.path.join(part, DIRECTORY)
+        self._home = os.path.join(part, ASIDE)
 
     def prepare(self, wanted: Collection[Wanted]) -> None:
         """Keep what an earlier attempt brought of these files, and nothing else. Raises OSError."""

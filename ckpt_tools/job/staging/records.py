@@ -26,6 +26,10 @@ NOTE = ".ckpt-stage.json"
 """The note in a staged checkpoint; the last file to appear in it."""
 LINES = ".ckpt-stage.jsonl"
 """The lines about the files of one that is not whole yet."""
+ASIDE = ".ckpt-aside"
+"""The directory in which files wait until they are whole."""
+OWN_NAMES = frozenset({NOTE, f"{NOTE}.tmp", LINES, ASIDE})
+"""What ckpt has in a staged checkpoint for itself."""
 SCHEMA = "ckpt-tools/staged/v1"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.job.staging.records import OWN_NAMES
 from ckpt_tools.job.view_tree import Tree
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.frozen import frozen
@@ -19,6 +20,8 @@ from ckpt_tools.storage.urls import is_url, split
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LABEL = 40
+_LONGEST = 255
+"""Bytes that a name may have on a disk; a key may have 1,024, and slashes anywhere."""
 _NOWHERE = "/-"
 """Where a tree is said to lie until its name is known."""
 
@@ -127,10 +130,9 @@ def _wanted(tree: Tree) -> Iterator[Wanted]:
     planned = {f.path: f for f in (*tree.plan.shared, *(f for r in tree.plan.ranks for f in r.files))}
     only = _of_some_ranks(tree)
     for name, url in sorted(tree.links.items()):
-        if any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
-            raise UsageError(
-                f"{url} cannot be staged: {name!r} is no name of a file here", "start without --stage"
-            )
+        if name.partition("/")[0] in OWN_NAMES:  # of an upload of what was staged
+            continue
+        _require_name(tree, name, url)
         store, key = mounts.tree_of(url)
         of = store.object(key)
         f = planned.get(url)
@@ -139,6 +141,24 @@ def _wanted(tree: Tree) -> Iterator[Wanted]:
                 f"{url} has been replaced since it was chosen", "start again: a new start decides anew"
             )
         yield Wanted(name, url, of, only.get(name))
+
+
+def _require_name(tree: Tree, name: str, url: str) -> None:
+    """Raises UsageError where a file cannot have this name here."""
+    parts = name.split("/")
+    wrong = any(
+        part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _LONGEST for part in parts
+    )
+    if wrong or "\0" in name:
+        raise UsageError(
+            f"{url} cannot be staged: {name!r} is no name of a file here", "start without --stage"
+        )
+    above = next((a for n in range(1, len(parts)) if (a := "/".join(parts[:n])) in tree.links), None)
+    if above is not None:
+        raise UsageError(
+            f"{url} cannot be staged: {tree.links[above]} is a file, and would be a directory here as well",
+            "rename or delete what does not belong to the checkpoint, or start without --stage",
+        )
 
 
 def _of_some_ranks(tree: Tree) -> dict[str, tuple[int, ...]]:

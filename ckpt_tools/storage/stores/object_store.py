@@ -27,6 +27,10 @@ _ROUND = 100
 """Lists that end at a multiple of so many keys may have lost a page: those of all stores are multiples."""
 _PAUSES = (0.1, 0.4, 1.6)
 """Seconds before a list that broke off goes on; what was refused the library asks again by itself."""
+_AGAIN = (
+    "its list begins again in the middle: something between here and there answers wrongly, or the server"
+    " does not know ListObjectsV2"
+)
 _NOBODY = ".ckpt-no-such-object"
 """A name that nobody gives."""
 _NO_SUCH_KEY = frozenset({"NoSuchKey", "BlobNotFound", "PathNotFound"})
@@ -75,9 +79,9 @@ class ObjectStore:
             self.requests["list"] += 1
             page = self._asked(prefix, next, pages, ())
             whole = len(page) == PAGE
-            if page and page[0]["path"] in begun:  # a cache that knows no pages: it would never end
-                text = "its list begins again in the middle: something between here and there answers wrongly"
-                raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
+            # a cache that knows no pages would never end; a server of ListObjects alone ends after the first
+            if page and (page[0]["path"] in begun or page[0]["path"] < after):
+                raise OSError(errno.EREMOTEIO, _AGAIN, joined(self.url, prefix))
             begun.update(meta["path"] for meta in page[:1])
             yield from (meta for meta in page if meta["path"] > after)
 

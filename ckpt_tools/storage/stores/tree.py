@@ -332,10 +332,14 @@ class Tree:
         return [e.name for e in self.entries(key)]
 
     def stat(self, key: str) -> os.stat_result:
-        """As of a file with this name, or else of a directory."""
+        """As of a file with this name, or else of a directory. A key may be both."""
         url = joined(self.store.url, key)
         if self.is_directory(key):
-            return self.stat_directory(url)
+            home, _, name = key.rpartition("/")
+            with self._lock:
+                here = self._directories.get(home)
+                both = here.objects.get(name) if here is not None else None
+            return _stat(url, both) if both is not None and both.size else self.stat_directory(url)
         if (facts := self._file(key)) is not None:
             return _stat(url, facts)
         if not self._known(key) and key not in self._whole and self._any_below(key):
