@@ -30,7 +30,11 @@ def roots(root: str) -> list[str]:
         raise CannotLook(f"cannot look at {root}: {e.strerror}") from e
     parent, name = os.path.split(path)
     try:
-        siblings = [e for e in entries_of(parent) if _numbered(name, e.name)]
+        beside = entries_of(parent)
+        if is_url(path) and any(e.name == name for e in beside):
+            text = f"{root} is in one list of its store, and not in another"
+            raise CannotLook(text, "run it again, and see what docs/stores.md says of its store")
+        siblings = [e for e in beside if _numbered(name, e.name)]
         found = [e.path for e in siblings if is_directory(e)]
         # or it is what the files of one checkpoint have in common
         found = found or [path + s for s in formats.names.index_suffixes if there(path + s)]
@@ -77,7 +81,8 @@ def absent(root: str) -> bool:
     try:
         if there(path):
             return False
-        return not any(e.name in indexes or _numbered(name, e.name) for e in entries_of(parent))
+        names = [e.name for e in entries_of(parent)]
+        return not any(n == name or n in indexes or _numbered(name, n) for n in names)
     except OSError:
         return False
 

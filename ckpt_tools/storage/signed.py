@@ -18,6 +18,8 @@ from ckpt_tools.storage.urls import absolute
 
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#]*)", re.IGNORECASE)
+_CUT_PASSWORD = re.compile(r"(?!arn:)[^:@]*:(?!\d*$)[^@]*")
+"""What stands before the first slash where that is one of a password: no port follows the colon."""
 _SIGNS = re.compile(
     r"x-(?:amz|goog)-.*"  # AWS Signature Version 4, and Google's of the same kind
     r"|awsaccesskeyid|googleaccessid|ossaccesskeyid|signature|expires|security-token|policy|key-pair-id"
@@ -53,6 +55,11 @@ def named(url: str) -> str:
         return url
     if m[1].lower() == "file":
         return absolute(url)
+    if _CUT_PASSWORD.fullmatch(m[2]) and "@" in url[m.end() :]:
+        raise UsageError(
+            f"a URL of {m[1]}:// has a password in it, which others can see",
+            "take it out: the library reads it from the environment, a profile or a file (docs/stores.md)",
+        )
     if not _WEB.match(url):
         _require_open(url, m)
         return url

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from places import LAYOUT_TREES
 from run_helpers import CKPT, CLEAN
+from stores.bucket import Bucket
 from stores.hugging_face import Hub, hugging_face
 
 from ckpt_tools.storage.stores.filesystem import FileSystem
@@ -74,6 +75,51 @@ def test_a_repository_that_may_not_be_seen_is_not_absent(hub: Hub, tmp_path: Pat
     code, said = ask(hub, tmp_path, "plan", url, "--allow-none", "--allow-missing")
     assert code == 5 and "HF_TOKEN" in json.dumps(said)
     assert ask(hub, tmp_path, "ls", url, HF_TOKEN="hf_secret")[0] == 0
+
+
+REPLACED = ["plan", "plan --allow-none --allow-missing", "latest --rank 0", "verify --level content"]
+
+
+def replace_at(hub: Hub, bucket: Bucket, name: str, number: int) -> list[str]:
+    """Have another commit of the same size before the answer of this number about a file; all are noted."""
+    answers: list[str] = []
+
+    def before(key: str) -> None:
+        if key == name:
+            if len(answers) == number:
+                stored = hub.shelves[MODEL].find(key)
+                assert stored is not None
+                bucket.put(key, bytes(len(stored.data)))
+            answers.append(key)
+
+    hub.before = before
+    return answers
+
+
+@pytest.mark.parametrize(
+    "number", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))], ids="answer {}".format
+)
+@pytest.mark.parametrize("question", REPLACED)
+def test_a_file_that_another_commit_replaces_in_mid_read_is_in_use(
+    question: str, number: int, hub: Hub, tmp_path: Path
+) -> None:
+    """Its zeros are those of a broken file, and no reason for an older checkpoint."""
+    bucket = hub.bucket(MODEL)
+    bucket.upload(tree("hf-trainer/trainer"))
+    newest = next(key for key in reversed(bucket.keys()) if key.endswith("optimizer.pt"))
+    answers = replace_at(hub, bucket, newest, number)
+    code, said = ask(hub, tmp_path, *question.split(), bucket.url, "--no-cache")
+    if len(answers) <= number:  # all of it was read before
+        assert code == 0, said
+    elif number and question.startswith("verify"):  # judged before, and compared with other saves now
+        assert code in (0, 5) and "broken" not in {row["verdict"] for row in said["files"]}, said
+    elif question.startswith("verify"):
+        rows = {row["path"].partition(f"{MODEL}/")[2]: row for row in said["files"]}
+        assert code == 5 and "in-use" in {found["code"] for found in rows[newest]["findings"]}
+        assert rows.pop(newest)["verdict"] == "unknown"
+        assert {row["verdict"] for row in rows.values()} == {"ok"}
+    else:
+        assert code == 5 and said["checkpoint"] is None, said
 
 
 WRITES = {

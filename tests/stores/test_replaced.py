@@ -16,7 +16,7 @@ from stores.asking import as_user, ask
 from stores.bucket import Bucket
 from stores.directory import Directory
 
-from ckpt_tools.storage.stores.filesystem import FileSystem
+from ckpt_tools.storage.stores.filesystem import FileSystem, _object
 from ckpt_tools.storage.stores.mounts import tree_of
 from ckpt_tools.storage.stores.store import Object, other_than
 
@@ -131,3 +131,10 @@ def test_only_what_both_answers_tell_is_compared() -> None:
         assert not other_than(of, same) and not other_than(same, of)
     for other in (of._replace(size=4), of._replace(etag="y"), of._replace(mtime_ns=6), of._replace(size=0)):
         assert other_than(of, other) and other_than(other, of)
+
+
+@pytest.mark.parametrize("name", ["ETag", "blob_id", "xet_hash", "sha"])
+def test_a_digest_of_the_contents_tells_one_from_another(name: str) -> None:
+    """As file systems of fsspec call it: that of a file of Hugging Face's buckets is its ``xet_hash``."""
+    one, other = (_object("a", {"size": 3, "mtime": 5, name: text}) for text in ("x", "y"))
+    assert other_than(one, other)

@@ -158,7 +158,9 @@ def _anew(call: Callable[..., Any]) -> dict[str, bool]:
 def _object(key: str, info: Mapping[str, Any]) -> Object:
     """Names of the facts differ from one file system to the next."""
     modified = next((info[k] for k in ("mtime", "LastModified", "last_modified", "created") if k in info), 0)
-    tag = next((str(info[k]) for k in ("ETag", "etag", "blob_id", "oid") if info.get(k)), "")
+    tag = next(
+        (str(info[k]) for k in ("ETag", "etag", "blob_id", "oid", "xet_hash", "sha") if info.get(k)), ""
+    )
     return Object(key, int(info["size"] or 0), _ns(modified), tag, str(info.get("VersionId") or ""))
 
 

@@ -6,7 +6,7 @@ client, huggingface_hub, which alone says that this is the Hub.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha1
@@ -24,13 +24,14 @@ PAGE = 50
 @dataclass
 class Hub:
     """``shelves`` are the repositories by name; ``hidden`` those that need a token; ``seen`` is what was asked:
-    method and path.
+    method and path. ``before`` is called with the name of each file before a range of it is answered.
     """
 
     endpoint: str = ""
     shelves: dict[str, Shelf] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     seen: list[tuple[str, str]] = field(default_factory=list)
+    before: Callable[[str], object] = bool
 
     def bucket(self, name: str) -> Bucket:
         shelf = self.shelves[name] = Shelf()
@@ -51,6 +52,7 @@ class Answering(Handler):
                 self._api(shelf, names[4:], target.query, said)
         elif len(names) > 4 and names[2:4] == ["resolve", "main"]:
             if (shelf := self._repository(hub, "/".join(names[:2]))) is not None:
+                hub.before("/".join(names[4:]))
                 self._file(shelf, "/".join(names[4:]))
         else:
             self.reply(404)

@@ -1,0 +1,200 @@
+"""Whichever of a command's calls to a store goes wrong: the answer is the usual one, that nobody could look, or
+what is seen; nothing older is chosen without a word, nothing half written is taken for whole, and the next
+command goes on where this one was ended.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import FIXTURES
+from stores.asking import Said, as_user, ask
+from stores.bucket import Bucket
+from stores.calls import FAULTS, URL, Call, Calls, Fault, contents
+
+from ckpt_tools.guard.watch import niceness
+from ckpt_tools.storage import retry
+from ckpt_tools.storage.stores import mounts, store
+
+TREES = {
+    "megatron": ("megatron/tp", "iter_0000010", "iter_0000030", "mp_rank_00/model_optim_rng.pt"),
+    "trainer": ("hf-trainer/trainer", "checkpoint-15", "checkpoint-20", "model.safetensors"),
+    "deepspeed": ("deepspeed/zero1", "", "", ""),
+    "dcp": ("dcp/two", "", "", ""),
+}
+OF_ANY = {
+    "ls": "ls @ --json",
+    "verify": "verify @ --level content --json",
+    "plan": "plan @ --json",
+    "plan or none": "plan @ --allow-none --allow-missing --json",
+    "plan of the tracker": "plan @ --resume-from tracker --json",
+    "latest": "latest @ --rank 0 --json",
+    "hook": "hook @ --format json --plan-dir home/plans",
+    "stage": "stage @ home/ssd --json",
+    "hook --stage": "hook @ --stage home/ssd --format json --plan-dir home/plans",
+    "seal": "seal @ --json",
+    "seal --seal-dir": "seal @ --seal-dir home/seals --json",
+    "watch": "watch @ --once --state-dir home/watched",
+    "watch --seal": "watch @ --once --seal --settle 0s --state-dir home/watched",
+    "prune": "prune @ --keep-last 1 --apply --json --state-dir home/pruned",
+    "report": "report @ -o home/page.html",
+}
+OF_TWO = {
+    "show": "show @/{new}/{file} --json",
+    "verify a file": "verify @/{new}/{file} --level content --json",
+    "diff": "diff @/{old} @/{new} --json",
+    "diff LOCAL": "diff {local}/{new} @/{new} --json",
+}
+CHOOSE = ("plan", "latest", "hook", "stage")
+WRITE = ("seal", "watch --seal", "prune")
+
+
+@dataclass
+class Desk:
+    """Where commands are asked: ``tree`` is what was uploaded, ``top`` the bucket, ``home`` the user's."""
+
+    tree: Path
+    top: Path
+    home: Path
+    words: dict[str, str]
+    store: Calls
+
+    def fresh(self) -> None:
+        """As it was before the first command."""
+        for directory in (self.top, self.home / "home"):
+            shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(self.tree, self.top / "run")
+        (self.home / "home").mkdir()
+
+    def ask(self, line: str, fault: Fault | None = None) -> Said:
+        self.store = Calls(self.top, fault)
+        mounts.forget()
+        return ask(*line.replace("@", f"{URL}/run").format(**self.words).split())
+
+
+@pytest.fixture
+def desk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    case, old, new, file = TREES[request.param]
+    tree, home = FIXTURES / f"layouts/{case}/tree", tmp_path / "user"
+    home.mkdir()
+    words = {"old": old, "new": new, "file": file, "local": str(tree)}
+    made = Desk(tree, tmp_path / "top", home, words, Calls(tmp_path))
+    for module in (retry, store):
+        monkeypatch.setattr(module, "pause", lambda _seconds: None)
+    monkeypatch.setattr(mounts, "opened", lambda *_: made.store)
+    monkeypatch.setattr(niceness, "give_way", bool)  # the tests that follow run in this process too
+    with as_user(home, Bucket(URL, "", {}, None)), pytest.MonkeyPatch.context() as patch:  # type: ignore[arg-type]
+        patch.setenv("CKPT_JOBS", "1")
+        yield made
+
+
+def faults(calls: list[Call], turn: int, *, every: bool) -> Iterator[Fault]:
+    """By day one fault each of the first and the last call of each kind, others from one command to the next;
+    at night all of the first and the last call about each key.
+    """
+    known: dict[Any, list[Call]] = {}
+    for call in calls:
+        known.setdefault(call[:2] if every else call.kind, []).append(call)
+    for of in known.values():
+        for at, call in enumerate({of[0]: None, of[-1]: None}):
+            all_of = [(what, stays) for what in FAULTS[call.kind] for stays in (False, True)]
+            for what, stays in all_of if every else [all_of[(turn * 5 + at * 3) % len(all_of)]]:
+                yield Fault(what, call, stays)
+
+
+def step(said: Said) -> Any:
+    try:
+        body = said.json
+    except ValueError:  # lines of JSON, or a path
+        return None
+    return body.get("resume_step", body.get("env", {}).get("CKPT_STEP"))
+
+
+def newest(files: dict[str, bytes], usual: dict[str, bytes]) -> dict[str, bytes]:
+    """What the command left where nothing went wrong, without seals."""
+    return {name: files.get(name, b"") for name in usual if ".ckpt-seal" not in name}
+
+
+def check_answer(command: str, fault: Fault, said: Said, usual: Said) -> None:
+    assert said.code != 70 and "Traceback" not in said.error, said.text
+    if fault.what == "flipped":  # as if the store had it so: told, and never the same answer about less
+        told = said.code != usual.code or step(said) == step(usual) or "not usable" in said.error
+        assert told, said.text
+        return
+    allowed = {usual.code, 5}
+    if command == "diff" and fault.what in ("gone", "empty"):
+        allowed.add(2)  # there is nothing of that name
+    assert said.code in allowed, said.text
+    if command.startswith(CHOOSE) and said.code == 0:
+        assert step(said) == step(usual), said.text
+    if command.startswith("verify") and said.code == 0:
+        assert said.json["verdict"] == usual.json["verdict"]
+        assert len(said.json["files"]) == len(usual.json["files"])
+
+
+def check_stage(desk: Desk, said: Said, usual: dict[str, bytes]) -> None:
+    """A directory with the name of a whole one is whole."""
+    home = desk.home / "home/ssd"
+    for whole in home.glob("*") if home.exists() else ():
+        if re.search(r"-[0-9a-f]{16}$", whole.name):
+            assert said.code == 0
+            assert {k: v for k, v in contents(whole).items() if k != ".ckpt-stage.json"} == usual
+
+
+def check_store(desk: Desk, command: str, line: str, said: Said, usual: dict[str, bytes], last: Any) -> None:
+    """What lies there now is sound, and what the command has not done the next one does."""
+    assert newest(contents(desk.top), usual) == newest(usual, usual), said.text
+    if command != "prune":  # which leaves what is no checkpoint any more to the next one
+        assert desk.ask("verify @ --level content --json").code == 0
+    assert step(desk.ask("plan @ --json")) == last
+    again = desk.ask(line)
+    assert again.code == 0, again.text
+    if command != "watch --seal":  # which has told of it, and tries again with the next scrub
+        assert contents(desk.top).keys() == usual.keys(), again.text
+
+
+def go_through(desk: Desk, command: str, line: str, turn: int, *, every: bool) -> int:
+    desk.fresh()
+    usual = desk.ask(line)
+    assert usual.code in (0, 1) and "Traceback" not in usual.error, usual.text
+    calls, left = desk.store.calls, contents(desk.top)
+    staged = [contents(p) for p in (desk.home / "home").glob("ssd/*-*") if p.name != ".ckpt-stage"]
+    whole = {k: v for files in staged for k, v in files.items() if k != ".ckpt-stage.json"}
+    last, met = step(desk.ask("plan @ --json")), 0
+    for fault in faults(calls, turn, every=every):
+        desk.fresh()
+        said = desk.ask(line, fault)
+        met += bool(fault.met)
+        try:
+            check_answer(command, fault, said, usual)
+            check_stage(desk, said, whole)
+            if command in WRITE:
+                check_store(desk, command, line, said, left, last)
+        except AssertionError as e:
+            raise AssertionError(f"{command}: {fault}") from e
+    return met
+
+
+LINES = {**OF_ANY, **OF_TWO}
+DAILY = [pytest.param("megatron", name, id=name) for name in LINES]
+NIGHTLY = [
+    pytest.param(tree, name, id=f"{tree}-{name}", marks=pytest.mark.exhaustive)
+    for tree in TREES
+    for name in (LINES if TREES[tree][1] else OF_ANY)
+]
+
+
+@pytest.mark.parametrize(("desk", "command"), DAILY, indirect=["desk"])
+def test_one_call_that_goes_wrong(desk: Desk, command: str) -> None:
+    assert go_through(desk, command, LINES[command], list(LINES).index(command), every=False)
+
+
+@pytest.mark.parametrize(("desk", "command"), NIGHTLY, indirect=["desk"])
+def test_each_call_that_goes_wrong(desk: Desk, command: str) -> None:
+    assert go_through(desk, command, LINES[command], 0, every=True)

@@ -1,0 +1,146 @@
+"""A directory of this machine as a store of which one call goes wrong: what each of a command's requests may
+meet, without a server.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ckpt_tools.storage.stores.object_store import ObjectStore
+from ckpt_tools.storage.stores.store import Object, Replaced
+
+URL = "calls://bucket"
+
+
+class Call(NamedTuple):
+    """What was asked: ``kind`` is list, directory, head, read, put or delete. ``number`` counts the calls of
+    this kind about this key.
+    """
+
+    kind: str
+    key: str
+    number: int
+
+
+Refusal = Callable[[str], OSError]
+REFUSALS: dict[str, Refusal] = {
+    "denied": lambda url: PermissionError(errno.EACCES, "denied", url),
+    "gone": lambda url: FileNotFoundError(errno.ENOENT, "there is no such object", url),
+    "replaced": Replaced,
+    "broken off": lambda url: OSError(errno.ECONNRESET, "it broke off", url),
+    "refused": lambda url: OSError(errno.EIO, "the store answers 500", url),
+    "taken": lambda url: FileExistsError(errno.EEXIST, "somebody else has written it meanwhile", url),
+}
+OF_ALL = ("denied", "gone", "broken off", "refused")
+FAULTS: dict[str, tuple[str, ...]] = {
+    "list": (*OF_ALL, "empty", "half"),
+    "directory": (*OF_ALL, "empty"),
+    "head": (*OF_ALL, "replaced"),
+    "read": (*OF_ALL, "replaced", "short", "flipped"),
+    "put": ("denied", "refused", "taken", "done and refused"),
+    "delete": ("refused", "done and refused"),
+}
+"""What a call of each kind may meet."""
+
+
+@dataclass
+class Fault:
+    """What the call meets, and from then on, if it ``stays``, all calls of the kind about the key. ``met`` is
+    how often it was.
+    """
+
+    what: str
+    call: Call
+    stays: bool
+    met: int = field(default=0, init=False)
+
+    def takes(self, call: Call) -> bool:
+        at = call[:2] == self.call[:2] and (call.number > self.call.number if self.stays else False)
+        self.met += (taken := at or call == self.call)
+        return taken
+
+
+class Calls(ObjectStore):
+    """``calls`` are all that were made, in their order."""
+
+    def __init__(self, directory: Path, fault: Fault | None = None) -> None:
+        from obstore.store import LocalStore
+
+        super().__init__(URL, LocalStore(str(directory)))
+        self.fault, self.calls = fault, list[Call]()
+        self._numbers: dict[tuple[str, str], int] = {}
+
+    def _prove(self, prefix: str) -> None:
+        """A directory is a store."""
+
+    def _call(self, kind: str, key: str, do: Callable[[], Any]) -> Any:
+        number = self._numbers[kind, key] = self._numbers.get((kind, key), 0) + 1
+        call = Call(kind, key, number)
+        self.calls.append(call)
+        if self.fault is None or not self.fault.takes(call):
+            return do()
+        return self._wrong(self.fault.what, kind, f"{URL}/{key}", do)
+
+    def _wrong(self, what: str, kind: str, url: str, do: Callable[[], Any]) -> Any:
+        if what in REFUSALS:
+            raise REFUSALS[what](url)
+        if what == "empty":
+            return iter(()) if kind == "list" else ([], [])
+        done = do()
+        if what == "half":
+            return _broken_off(list(done), url)
+        if what == "short":
+            return done[0][: len(done[0]) // 2], done[1]
+        if what == "flipped":
+            data = bytearray(done[0])
+            data[len(data) // 2] ^= 16
+            return memoryview(bytes(data)), done[1]
+        raise REFUSALS["refused"](url)  # though it was done
+
+    def objects(self, prefix: str) -> Iterator[Object]:
+        # sorted, as stores list: a directory of this machine has no order
+        yield from self._call("list", prefix, lambda: iter(sorted(super(Calls, self).objects(prefix))))
+
+    def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
+        found: tuple[list[Object], list[str]] = self._call(
+            "directory", prefix, lambda: super(Calls, self).directory(prefix)
+        )
+        return found
+
+    def head(self, key: str) -> Object:
+        found: Object = self._call("head", key, lambda: super(Calls, self).head(key))
+        return found
+
+    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        found: tuple[memoryview, Object] = self._call(
+            "read", of.key, lambda: super(Calls, self).read(of, start, length)
+        )
+        return found
+
+    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
+        found: Object = self._call("put", key, lambda: super(Calls, self).put(key, data, replacing))
+        return found
+
+    def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
+        """Which never raises: it says of each key what was wrong."""
+        try:
+            done: dict[str, OSError] = self._call("delete", keys[0], lambda: super(Calls, self).delete(keys))
+        except OSError as e:
+            return dict.fromkeys(keys, e)
+        return done
+
+
+def _broken_off(found: list[Object], url: str) -> Iterator[Object]:
+    yield from found[: len(found) // 2]
+    raise REFUSALS["refused"](url)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """All files below a directory."""
+    files = (Path(home) / name for home, _, names in os.walk(directory) for name in names)
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
