@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,15 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     os.environ["CKPT_CACHE_DIR"] = os.path.join(config.stash[HOME], "ckpt")
     if not hasattr(config, "workerinput"):
-        for path in FIXTURES.glob("*/**/*"):
+        of_one_age(FIXTURES.glob("*/**/*"))
+
+
+def of_one_age(paths: Iterable[Path]) -> None:
+    """Give files the time at which all fixtures were saved. One that has it is left alone: to set it again
+    changes the file's ctime, and who seals it in a session that is under way takes it for one in use.
+    """
+    for path in paths:
+        if path.lstat().st_mtime != SAVED:
             with suppress(PermissionError):  # a clone of somebody else, who has run the tests before
                 os.utime(path, (SAVED, SAVED), follow_symlinks=False)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -35,6 +37,23 @@ def test_the_loop_of_edit_and_test_does_not_grow_unnoticed(request: pytest.Fixtu
     assert guard.too_many(guard.QUICK_MOST, quick) is None
     assert "QUICK_MOST" in guard.too_many(guard.QUICK_MOST + 1, quick)
     assert guard.too_many(guard.QUICK_MOST + 1, "") is None
+
+
+def test_another_session_leaves_the_files_of_one_under_way_alone(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Whoever seals a file takes it for one in use when anything about it changes, its times too."""
+    plugins = request.config.pluginmanager.get_plugins()
+    guard = next(plugin for plugin in plugins if hasattr(plugin, "of_one_age"))
+    (tmp_path / "cloned").touch()
+    (tmp_path / "link").symlink_to("cloned")
+    paths = sorted(tmp_path.iterdir())
+    guard.of_one_age(paths)
+    before = [(p.lstat().st_mtime, p.lstat().st_ctime_ns) for p in paths]
+    assert [mtime for mtime, _ in before] == [guard.SAVED] * 2
+    time.sleep(0.02)  # longer than a tick of the file system's clock
+    guard.of_one_age(paths)
+    assert [(p.lstat().st_mtime, p.lstat().st_ctime_ns) for p in paths] == before
 
 
 def test_no_test_module_imports_another() -> None:
