@@ -45,7 +45,7 @@ def _recognise(
     actual = _like(head, formats.names.told_by_magic)
     allowed = _ours(source, wanted, sure=bool(expect))
     if not allowed:
-        return (None if actual and of_people(source) else actual), []
+        return (None if actual and of_people(source, head) else actual), []
     told = " or ".join(f.name for f in allowed)
     if zeros := _zeros(source, head, told):
         return None, [zeros]

@@ -214,7 +214,7 @@ def _lacks_optimizer(
 
 def _lost_beside_weights(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     """A file without a number that cannot be read and is too large for the weights alone that would stand in
-    for it: a job would start with an empty optimizer, and nothing said.
+    for it, or empty: a job would start with an empty optimizer, and nothing said.
     """
     weights = _weights_alone(c)
     if not weights:
@@ -223,9 +223,9 @@ def _lost_beside_weights(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterato
     run = [p for o in (c, *others) if _is_of_run(o, c) for p in o.parts]
     begun = min(p.mtime_ns for p in run if p.piece not in _NAMES)  # what is older was there before the run
     for p in filter(_is_unread, run):
-        if p.size > _MORE * size and p.mtime_ns >= begun:
+        if (p.size > _MORE * size or p.size == 0) and p.mtime_ns >= begun:
             name = p.path.rpartition("/")[2]
-            text = f"it holds no optimizer's state, and {name}, which cannot be read, may: it is larger"
+            text = f"it holds no optimizer's state, and {name}, which cannot be read, may: it is {'larger' if p.size else 'empty'}"
             hint = f"to start from the weights alone, move {name} away"
             yield finding("missing-part", text, path=weights[0].path, hint=hint)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
+from ckpt_tools.formats.torch.cut import keys_of_cut
 from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common.bare_names import BareName, bare_name_of
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, numbers
@@ -15,6 +17,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage import ShortRead, opened
 
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
 _OF_MODEL = re.compile(r"model|net|weight|param", re.IGNORECASE)
@@ -71,6 +74,8 @@ def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
         return by_name
     report, anatomy = s.inspect(p.path, Level.STRUCTURE, p.findings)
     s.reports[p.path] = report
+    if report.verdict is Verdict.BROKEN and report.format == "torch_zip" and _began_a_state(p):
+        return replace(by_name, holds=files.Holds(True, True, True))  # and more, maybe
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return by_name
     if report.format in (*files.FORMATS, *s.layouts.piece_of(p).formats):
@@ -78,6 +83,16 @@ def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
     if report.format is None and name.says_something:
         return by_name
     return None
+
+
+def _began_a_state(p: Part) -> bool:
+    """Whether a file that was cut held more than a model: the names in it come first."""
+    try:
+        with opened(p.path) as source:
+            keys = keys_of_cut(source)
+    except (OSError, ShortRead):
+        return False  # the report says it
+    return "param_groups" not in keys and any("optim" in key.lower() for key in keys)
 
 
 def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> Bare:

@@ -16,6 +16,7 @@ from ckpt_tools.layouts.common.bare_names import (
     BareName,
     bare_name_of,
     is_under_way,
+    read_bare_name,
     stem_of,
     together,
 )
@@ -112,7 +113,7 @@ def _with_runs(bare: Sequence[Bare]) -> list[Bare]:
     bare, told_apart = _told_apart(bare)
     models = _regular_models(bare)
     runs = told_apart | {b.name.words for b in models or bare if b.name.numbered}
-    if len(runs) > 1 and all(b.part.home for b in bare):
+    if len(runs) > 1 and _in_folders_of_one_run(bare):
         return [_in_folder(b) for b in bare]
     trained = _trained(bare, models, runs)
     if len(runs) > 1 and len(trained) == 1:
@@ -123,6 +124,13 @@ def _with_runs(bare: Sequence[Bare]) -> list[Bare]:
 
 def _regular_models(bare: Sequence[Bare]) -> list[Bare]:
     return [b for b in bare if b.name.numbered and b.name.kind is Kind.PERIODIC and b.role == "model"]
+
+
+def _in_folders_of_one_run(bare: Sequence[Bare]) -> bool:
+    """Whether all lie in directories of saves that are called alike, and by nothing but a number."""
+    folders = {read_bare_name(b.part.home.rpartition("/")[2]) for b in bare}
+    alike = len({said.pattern for said in folders}) == 1 and not any(said.words for said in folders)
+    return alike and all(b.part.home for b in bare)
 
 
 def _in_folder(b: Bare) -> Bare:

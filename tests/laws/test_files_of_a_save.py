@@ -291,3 +291,24 @@ def test_one_state_under_two_names_is_one_state(data: st.DataObject) -> None:
         made = plan(name)
         loaded = {os.path.basename(f.path) for r in made.ranks for f in r.files}
         assert loaded | {os.path.basename(f.path) for f in made.shared} <= {rolling, names[0]}
+
+
+@pytest.mark.parametrize("left", [0, 0.2, 0.35, 0.5, 0.9])
+@pytest.mark.parametrize("state_first", [True, False])
+def test_weights_with_a_number_never_stand_in_for_a_cut_state_without_one(
+    state_first: bool, left: float, tmp_path: Path
+) -> None:
+    """ESPnet and others write ``checkpoint.pth`` over, and keep the weights of each epoch."""
+    big = {"w": torch.arange(40_000, dtype=torch.float32)}
+    momenta = {"param_groups": [{"lr": 0.1}], "state": {0: {"exp_avg": big["w"] / 2, "exp_avg_sq": big["w"]}}}
+    state = saved({"model": big, "optimizer": momenta, "reporter": {"epoch": 3}})
+    for epoch in (1, 2, 3):
+        _write(tmp_path, {f"{epoch}epoch.pth": saved({"w": big["w"] * epoch})}, epoch * 60)
+    _write(tmp_path, {"checkpoint.pth": state}, 180 + (-1 if state_first else 1))
+    assert _loaded(tmp_path) == {"checkpoint.pth"}
+    path, times = tmp_path / "checkpoint.pth", (tmp_path / "checkpoint.pth").stat()
+    path.write_bytes(state[: int(left * len(state))])
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(CkptError) as caught:
+        plan(str(tmp_path))
+    assert caught.value.exit_code in (2, 4)

@@ -115,7 +115,8 @@ CASES = {
         {f"epoch_{n}/ckpt_{m}.pt": full(10 * n + m) for n in (1, 2) for m in (7, 8)}, 2
     ),
     "two models": Case(
-        {f"step_{n}/{name}.pt": full(n) for n in (1, 2) for name in ("teacher", "student")}, 2
+        {f"step_{n}/{name}.pt": full(n) for n in (1, 2) for name in ("teacher", "student")},
+        ["step_2/student.pt", "step_2/teacher.pt"],
     ),
     "two networks": Case(
         {f"step_{n}/{name}.pt": full(n) for n in (1, 2) for name in ("generator", "discriminator")},
@@ -154,10 +155,12 @@ CASES = {
         ["step_2/model.safetensors", "step_2/optimizer.safetensors"],
     ),
     "arrays of both": Case(
-        {f"step_{n}/{name}.safetensors": arrays(n, "0.w") for n in (1, 2) for name in ("a", "model_optim")}, 2
+        {f"step_{n}/{name}.safetensors": arrays(n, "0.w") for n in (1, 2) for name in ("a", "model_optim")},
+        ["step_2/a.safetensors", "step_2/model_optim.safetensors"],
     ),
     "more below": Case(
-        {f"step_{n}/{name}": weights(n) for n in (1, 2) for name in ("model.pt", "optim/state.pt")}, 2
+        {f"step_{n}/{name}": weights(n) for n in (1, 2) for name in ("model.pt", "optim/state.pt")},
+        ["step_2/model.pt", "step_2/optim/state.pt"],
     ),
 }
 

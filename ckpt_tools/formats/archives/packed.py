@@ -10,16 +10,19 @@ _NAME = 30
 """Where a zip has the name of its first record, whose length is in the four bytes before that of an extra
 field (APPNOTE 4.3.7).
 """
+_ZIP = b"PK\3\4"
 _PAX = b"././@PaxHeader"
 _BLOCK = 512
 
 
-def of_people(source: Source) -> bool:
+def of_people(source: Source, head: bytes) -> bool:
     """A zip whose first record is a directory, or a tar without a member of torch's at its beginning."""
+    if not head.startswith((_ZIP, _PAX)):
+        return False
     begins = source.read(0, min(source.size, BEGINNING))
-    if begins.startswith(b"PK\3\4"):
+    if begins.startswith(_ZIP):
         return first_name(begins).endswith(b"/")
-    return begins.startswith(_PAX) and not has_member_of_torch(begins)
+    return not has_member_of_torch(begins)
 
 
 def first_name(begins: bytes) -> bytes:
