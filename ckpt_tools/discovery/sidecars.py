@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterable
 
 from ckpt_tools.errors import CannotLook, UsageError
@@ -27,6 +29,8 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
     """The bytes of a tracker file, or why they cannot be had."""
     try:
         with opened(path) as source:
+            if not stat.S_ISREG(source.stat.st_mode):
+                return finding("bad-tracker", "it is no file, but a pipe or a device", path=path)
             if source.size > limit:
                 return finding("bad-tracker", f"{source.size} bytes are no tracker", path=path)
             data = source.read(0, source.size)
@@ -34,9 +38,9 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
                 return finding("unreadable", "it was written while it was read", path=path)
             return data
     except (OSError, ShortRead) as e:
-        if isinstance(e, IsADirectoryError) or (
-            isinstance(e, FileNotFoundError) and is_link(path)
-        ):  # what it is was seen: no tracker
+        if getattr(e, "errno", 0) == errno.ENXIO:  # what it is was seen, here as below
+            return finding("bad-tracker", "it is no file, but a socket or a device", path=path)
+        if isinstance(e, IsADirectoryError) or (isinstance(e, FileNotFoundError) and is_link(path)):
             return finding("bad-tracker", e.strerror or str(e), path=path)
         return finding("unreadable", getattr(e, "strerror", None) or str(e), path=path)
 

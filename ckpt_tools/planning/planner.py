@@ -106,10 +106,7 @@ class Planner(Candidates):
         """
         warnings = self._weighed(made, otherwise) if hasattr(self, "session") else []
         made = made or self.nothing()
-        known = {(f.code, f.path) for f in made.warnings}
-        return replace(
-            made, warnings=(*made.warnings, *(f for f in warnings if (f.code, f.path) not in known))
-        )
+        return replace(made, warnings=_joined(made.warnings, warnings))
 
     def _weighed(self, made: LoadPlan | None, otherwise: str) -> list[Finding]:
         """Warnings about what could not be looked at.
@@ -134,7 +131,7 @@ class Planner(Candidates):
         unseen = (as_finding(row, self.root) for row in blocking)
         plan = replace(
             made or self.nothing(),
-            warnings=(*(made.warnings if made else ()), *unseen),
+            warnings=_joined(made.warnings if made else (), unseen),
             checkpoint=None,
             resume=Resume(None),
             ranks=(),
@@ -444,6 +441,12 @@ class Planner(Candidates):
         if others:
             text = f"{len(others)} files were looked at less deeply than --level {level}"
             yield finding("below-level", text, path=self.root)
+
+
+def _joined(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Both, and what is said of a file already not once more."""
+    known = {(f.code, f.path) for f in warnings}
+    return (*warnings, *(f for f in more if (f.code, f.path) not in known))
 
 
 def _in_words(rollback: Rollback | None) -> Rollback | None:

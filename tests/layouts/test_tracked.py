@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,29 @@ def test_whatever_is_gone_of_what_a_tracker_names(name: str, tmp_path: Path) -> 
                 continue
             assert made.checkpoint is not None, below
             assert made.checkpoint.path == run.newest.path, below
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_file_names_nothing_and_is_said(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not waited for either; where nothing else is left it is no first launch."""
+    run = Run("megatron/tp", tmp_path / "run")
+    monkeypatch.chdir(run.root)  # the name of a socket has at most 107 bytes
+    (tracker := Path("latest_checkpointed_iteration.txt")).unlink()
+    with socket.socket(socket.AF_UNIX) as bound:
+        {
+            "pipe": lambda: os.mkfifo(tracker),
+            "socket": lambda: bound.bind(str(tracker)),
+            "device": lambda: tracker.symlink_to("/dev/zero"),
+        }[kind]()
+        made = run.ask()
+        assert made.checkpoint is not None and made.checkpoint.path == run.newest.path
+        assert [f.message for f in made.warnings if f.code == "bad-tracker"][0].startswith("it is no file")
+        for home in run.root.glob("iter_*"):
+            shutil.rmtree(home)
+        with pytest.raises(UsageError):
+            run.ask(allow_none=True)
 
 
 def judged(run: Run, below: list[str], options: dict[str, object]) -> None:

@@ -145,6 +145,9 @@ def broken_law(command: str, unharmed: Reply, harmed: Reply, *names: str) -> str
     exit 5 naming the path, or with --skip-unreadable the older one with that path as its reason, or a
     question that what was read cannot answer. ``names`` are what the path may be called: links lead to it.
     """
+    warnings = [(w["code"], w["path"], w["message"]) for w in harmed.body.get("warnings", ())]
+    if len(warnings) != len(set(warnings)):
+        return f"said twice: {warnings}"
     if harmed.answer == unharmed.answer:
         return None
     if harmed.code == 5:
