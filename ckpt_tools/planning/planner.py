@@ -446,7 +446,7 @@ class Planner(Candidates):
 def _joined(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:
     """Both, and what is said of a file already not once more."""
     known = {(f.code, f.path) for f in warnings}
-    return (*warnings, *(f for f in more if (f.code, f.path) not in known))
+    return tuple(dict.fromkeys((*warnings, *(f for f in more if (f.code, f.path) not in known))))
 
 
 def _in_words(rollback: Rollback | None) -> Rollback | None:

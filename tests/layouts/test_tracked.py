@@ -140,7 +140,7 @@ def test_what_is_no_file_names_nothing_and_is_said(
         }[kind]()
         made = run.ask()
         assert made.checkpoint is not None and made.checkpoint.path == run.newest.path
-        assert [f.message for f in made.warnings if f.code == "bad-tracker"][0].startswith("it is no file")
+        assert next(f.message for f in made.warnings if f.code == "bad-tracker").startswith("it is no file")
         for home in run.root.glob("iter_*"):
             shutil.rmtree(home)
         with pytest.raises(UsageError):
