@@ -65,6 +65,8 @@ def execute(argv: Sequence[str]) -> int:
             return _dispatch(console.named(argv))
         except CkptError as error:
             return _fail(argv, error)
+        except OSError as error:
+            return _fail(argv, _of_the_system(error))
         except Exception as error:
             if hasattr(
                 error, "show"
@@ -222,6 +224,26 @@ def _fail(argv: Sequence[str], error: CkptError) -> int:
     return _answer(argv, type(error).__name__, error)
 
 
+def _of_the_system(error: OSError) -> CannotLook:
+    """An error of a system call that nobody expected, such as a close() that fails: no bug, and no answer."""
+    from ckpt_tools.storage.signed import redacted
+
+    _debug(error)
+    where = f"{error.filename}: " if error.filename else ""
+    hint = "look for errors of the disk or the network file system (dmesg), then run this again"
+    return CannotLook(redacted(f"{where}{error.strerror or error}", os.environ), hint)
+
+
+def _debug(error: Exception) -> None:
+    """The traceback, for whoever asks for it."""
+    if os.environ.get("CKPT_DEBUG"):
+        import traceback
+
+        from ckpt_tools.storage.signed import redacted
+
+        console.err(redacted("".join(traceback.format_exception(error)), os.environ))
+
+
 def _usage(argv: Sequence[str], error: Exception) -> int:
     """A mistake that typer has found, said as ours are."""
     # A missing argument is named only in what is shown of the error.
@@ -240,7 +262,9 @@ def _usage(argv: Sequence[str], error: Exception) -> int:
     elif "unexpected extra argument" in message:
         message = f"there are more words than '{command}' takes: {message.partition('(s) (')[2].rstrip(')')}"
     if undashed:
-        hint = f"the command to start comes after --: ckpt run ROOT -- python train.py; {hint}"
+        from ckpt_tools.cli.run import AFTER_DASHES
+
+        hint = f"{AFTER_DASHES}; {hint}"
     return _fail(argv, UsageError(message, hint))
 
 
@@ -283,10 +307,7 @@ def _bug(argv: Sequence[str], error: Exception) -> int:
 
     what = redacted(f"{type(error).__name__}: {error}", os.environ)
     hint = "run the same command with CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
-    if os.environ.get("CKPT_DEBUG"):
-        import traceback
-
-        console.err(redacted("".join(traceback.format_exception(error)), os.environ))
+    _debug(error)
     console.problem(
         "internal error", f"{what}\nckpt: this is a bug in ckpt; it says nothing about your checkpoints", hint
     )

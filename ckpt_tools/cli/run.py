@@ -17,7 +17,7 @@ from ckpt_tools.model.plan import LoadPlan
 CLASS = Wrapper
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of shells for a command that cannot be started."""
-AFTER_DASHES = "write it after --: ckpt run ROOT -- torchrun … train.py"
+AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
 Worker = Annotated[
     bool,
     typer.Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -187,7 +187,8 @@ class LocalSource:
         return before if before == now else None
 
     def close(self) -> None:
-        os.close(self.fd)
+        with suppress(OSError):  # what was read was read, and the descriptor is gone all the same
+            os.close(self.fd)
         for counter in self._counters:
             counter.bytes += self.bytes_read
 

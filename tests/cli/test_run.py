@@ -131,7 +131,7 @@ def test_a_command_that_cannot_start(root: Path, plans: Path, tmp_path: Path) ->
     (tmp_path / "plain").write_text("no program")
     assert ckpt("run", root, "--plan-dir", plans, "--", tmp_path / "plain").returncode == 126
     done = ckpt("run", root)
-    assert done.returncode == 2 and "hint: write it after --" in done.stderr
+    assert done.returncode == 2 and "hint: the command to start comes after --" in done.stderr
 
 
 @pytest.mark.parametrize(
