@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ckpt_tools.storage.stalls import Stalled, watched
 from ckpt_tools.storage.stores.refused import refused
-from ckpt_tools.storage.stores.store import Object, Replaced, require_seen
+from ckpt_tools.storage.stores.store import Object, Replaced, require_seen, written
 from ckpt_tools.storage.urls import READ_ONLY, joined
 
 P = ParamSpec("P")
@@ -114,7 +114,7 @@ class FileSystem:
         require_seen(self, key, replacing)
         self.requests["put"] += 1
         self._asked(key, self.fs.pipe_file, self._path(key), data)
-        return self.head(key)
+        return written(self, key, data)
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
         failed = {key: refused for key in keys if (refused := self._read_only(key))}

@@ -12,7 +12,7 @@ from ckpt_tools.storage.signed import query_of
 from ckpt_tools.storage.stalls import watched
 from ckpt_tools.storage.stores import store
 from ckpt_tools.storage.stores.refused import NO_URL, code_of, refused
-from ckpt_tools.storage.stores.store import ANOTHER, PAGE, WEAK, Object, Replaced, require_seen
+from ckpt_tools.storage.stores.store import ANOTHER, PAGE, WEAK, Object, Replaced, require_seen, written
 from ckpt_tools.storage.urls import joined
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class ObjectStore:
             if e.errno != errno.EOPNOTSUPP:
                 raise
             self._write(key, data, "overwrite")  # a server that knows no conditions, and says so
-        return self.head(key)
+        return written(self, key, data)
 
     def _write(self, key: str, data: bytes, mode: Any) -> None:
         self.requests["put"] += 1

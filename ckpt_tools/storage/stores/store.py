@@ -59,6 +59,17 @@ def require_seen(store: Store, key: str, seen: Object | None) -> None:
         raise FileExistsError(errno.EEXIST, ANOTHER, joined(store.url, key))
 
 
+def written(store: Store, key: str, data: bytes) -> Object:
+    """The object that lies there now, after it was written. Raises OSError where it is another one: whatever
+    answered the request was not the store.
+    """
+    now = store.head(key)
+    if now.size != len(data):
+        text = "what lies there is not what was written: something between here and there answers wrongly"
+        raise OSError(errno.EREMOTEIO, text, joined(store.url, key))
+    return now
+
+
 def other_than(of: Object, now: Object) -> bool:
     """Whether two answers are of different objects, by what both of them tell."""
     told = zip(of[1:], now[1:], strict=True)
