@@ -119,6 +119,61 @@ def test_names_that_a_shell_would_not_like(tmp_path: Path) -> None:
             assert len(states) == len(odd)
 
 
+SPELLINGS = {
+    "coreutils": "{h}  m.pt\n",
+    "binary": "{h} *m.pt\n",
+    "one space": "{h} m.pt\n",
+    "a tab": "{h}\tm.pt\n",
+    "blanks before it": "  {h}  m.pt\n",
+    "Windows": "\ufeff{h}  m.pt\r\n",
+    "upper case": "{H}  m.pt\n",
+    "escaped": "\\{h}  m.pt\n",
+    "BSD": "SHA256 (m.pt) = {h}\n",
+    "OpenSSL 1": "SHA256(m.pt)= {h}\n",
+    "OpenSSL 3": "SHA2-256(m.pt)= {h}\n",
+    "no end": "{h}  m.pt",
+    "words above it": "SHA-256 of the weights:\n\n{h}  m.pt\n",
+    "other digests beside it": "MD5X (m.pt) = 12\nSize (m.pt) = 12 bytes\nSHA256 (m.pt) = {h}\n",
+    "signed in the clear": (
+        "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n{h}  m.pt\n"
+        "-----BEGIN PGP SIGNATURE-----\n\niQIz\n-----END PGP SIGNATURE-----\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling_of_a_checksum_is_compared(spelling: str, tmp_path: Path) -> None:
+    good = (FORMAT_FILES / "torch_zip/good/tiny.pt").read_bytes()
+    digest = hashlib.sha256(good).hexdigest()
+    (tmp_path / "SHA256SUMS").write_bytes(SPELLINGS[spelling].format(h=digest, H=digest.upper()).encode())
+    (tmp_path / "m.pt").write_bytes(good)
+    found = verify([str(tmp_path)], Level.CONTENT, settle=0)
+    assert found.verdict is (Verdict.SUSPECT if spelling == "words above it" else Verdict.OK)
+    assert {f.report.coverage for f in found.files if f.report.path.endswith(".pt")} == {1.0}
+    (tmp_path / "m.pt").write_bytes(bytes([*good[:-1], good[-1] ^ 1]))  # within the comment's length
+    assert "checksum-mismatch" in errors_of(tmp_path)["m.pt"]
+
+
+@pytest.mark.parametrize(
+    "text", ["{h}\n", "{h}  -\n", "SHA2-256(stdin)= {h}\n", "SHA3-256 (m.pt) = {h}\n", "q{h}  m.pt\n"]
+)
+def test_checksums_that_are_not_compared_are_said_to_be_none(text: str, tmp_path: Path) -> None:
+    shutil.copyfile(FORMAT_FILES / "torch_zip/good/tiny.pt", tmp_path / "m.pt")
+    (tmp_path / "SHA256SUMS").write_text(text.format(h="0" * 64))
+    found = verify([str(tmp_path)], Level.CONTENT, settle=0)
+    assert found.verdict is Verdict.OK
+    said = {os.path.basename(f.report.path): {x.code for x in f.report.findings} for f in found.files}
+    assert said == {"m.pt": set(), "SHA256SUMS": {"not-checksummed"}}
+
+
+@pytest.mark.parametrize("place", ["wdir: ..\nouts:\n{}  path: m.pt\n", "outs:\n{}  path: /elsewhere/m.pt\n"])
+def test_what_dvc_keeps_elsewhere_is_no_damage(place: str, tmp_path: Path) -> None:
+    (tmp_path / "m.pt.dvc").write_text(place.format(f"- md5: {'0' * 32} # of the first run\n  hash: md5\n"))
+    shutil.copyfile(FORMAT_FILES / "torch_zip/good/tiny.pt", tmp_path / "m.pt")
+    found = verify([str(tmp_path)], Level.CONTENT, settle=0)
+    assert found.verdict is Verdict.SUSPECT and not errors_of(tmp_path)
+
+
 def test_where_the_command_ran_does_not_matter(tmp_path: Path) -> None:
     root = model(tmp_path)
     for words, home in ((["model/*"], tmp_path), ([f"{root}/*"], tmp_path), (["*", ".gitkeep"], root)):

@@ -1,15 +1,16 @@
 """``SHA256SUMS`` and its like: a digest for each file, as coreutils, BSD, OpenSSL and b3sum write them, or
 one digest alone in ``NAME.sha256``.
 
-Facts: coreutils src/digest.c (split_3): ``hex  name``, ``hex *name``, ``SHA256 (name) = hex``; a backslash
-before the line says that newlines, returns and backslashes in the name are escaped; lines that begin with
-``#`` are left out. b3sum b3sum/src/main.rs: the same.
+Facts: coreutils src/digest.c (split_3): ``hex  name``, ``hex *name``, ``SHA256 (name) = hex``; blanks before
+it, and a tab after the digest, are right as well; a backslash before the line says that newlines, returns and
+backslashes in the name are escaped; lines that begin with ``#`` are left out. b3sum b3sum/src/main.rs: the
+same. OpenSSL 3 apps/dgst.c: ``SHA2-256(name)= hex``. RFC 4880, 7: a text signed in the clear.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import partial
 from os.path import basename, dirname, isabs, normpath
 from typing import NamedTuple
@@ -27,17 +28,27 @@ MAX_SIZE = 16 << 20
 MAX_LINES = 200_000
 _FIRST = 1 << 16
 _HEX = "[0-9a-fA-F]{32,128}"
-_PLAIN = re.compile(rf"(?P<escaped>\\?)(?P<hex>{_HEX}) [ *]?(?P<name>.+)", re.DOTALL)
+_TAG = r"[A-Z][\w/-]{1,15}"
+_PLAIN = re.compile(rf"[ \t]*(?P<escaped>\\?)(?P<hex>{_HEX})[ \t][ *]?(?P<name>.+)", re.DOTALL)
 _TAGGED = re.compile(
-    rf"(?P<escaped>\\?)(?P<tag>[A-Z][\w/-]{{1,15}}) ?\((?P<name>.+)\) ?= (?P<hex>{_HEX})", re.DOTALL
+    rf"[ \t]*(?P<escaped>\\?)(?P<tag>{_TAG}) ?\((?P<name>.+)\) ?= (?P<hex>{_HEX})", re.DOTALL
 )
+_OTHERWISE = re.compile(rf"(?P<tag>{_TAG}) ?\((?P<name>.+)\) ?= .+")
+"""A line with a digest of whatever algorithm, or a size, as BSD's distinfo has them."""
+_IN_THE_CLEAR = re.compile(
+    rb"-----BEGIN PGP SIGNED MESSAGE-----\r?\n(?:[^\r\n]+\r?\n)*\r?\n(.*?)-----BEGIN PGP SIGNATURE-----.*",
+    re.DOTALL,
+)
+"""Lines that are signed, and their signature."""
 _ALONE = re.compile(_HEX)
-_BEGUN = re.compile(r"\\?[0-9a-fA-F]{16}")
+_BEGUN = re.compile(r"[ \t]*\\?[0-9a-fA-F]{16}")
 _ESCAPES = {r"\n": "\n", r"\r": "\r", r"\\": "\\"}
 _SIDECAR = re.compile(
     r"(.+)\.(?:md5|sha1|sha224|sha256|sha384|sha512|b2|b3|blake3)(?:sums?)?(?:\.txt)?", re.IGNORECASE
 )
 _HINT = re.compile(r"md5|sha(?:1|224|256|384|512)|b2|b3|blake2b?|blake3", re.IGNORECASE)
+_STDIN = ("-", "stdin")
+"""How coreutils and OpenSSL call what they were given without a name."""
 _NAMED = {"b2": "blake2b", "blake2": "blake2b", "b3": "blake3"}
 _BY_LENGTH = {LENGTHS[a]: a for a in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512")}
 
@@ -50,14 +61,14 @@ class _Entry(NamedTuple):
 
 
 def _magic(head: bytes) -> bool:
-    """A digest, a tag, or a comment before them; whether more than the beginning is one its content tells."""
-    return re.match(rb"(?:\xef\xbb\xbf)?(?:#|\\?[0-9a-fA-F]{32}|\\?[A-Z][\w/-]{1,15} ?\()", head) is not None
+    """Any text: its lines tell whether they are checksums, and the first may be none."""
+    return re.fullmatch(rb"[\t\r\n\x20-\x7e\x80-\xff]+", head) is not None
 
 
 def _is_ours(source: Source) -> bool:
     """Whether a file that begins otherwise holds a digest all the same: its first line may be damaged."""
     data = source.read(0, min(source.size, _FIRST))
-    return not data.strip(b"\0") or re.search(rb"(?m)^\\?[0-9a-fA-F]{32,128} ", data) is not None
+    return not data.strip(b"\0") or re.search(rb"(?m)^[ \t]*\\?[0-9a-fA-F]{32,128}[ \t]", data) is not None
 
 
 @limited
@@ -85,6 +96,8 @@ def _parsed(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
     """The lines that are checksums; each other one as a finding."""
     entries, unread, at = list[_Entry](), list[Finding](), 0
     hint = _HINT.search(own)
+    if signed := _IN_THE_CLEAR.fullmatch(data):
+        data, at = signed[1], signed.start(1)
     for raw in data.split(b"\n"):
         line = raw.removeprefix(b"\xef\xbb\xbf" if at == 0 else b"").rstrip(b"\r")
         text = line.decode("utf-8", "surrogateescape")
@@ -94,7 +107,14 @@ def _parsed(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
             else:
                 unread.append(finding("bad-header", text[:200], offset=at, severity=Severity.WARNING))
         at += len(raw) + 1
-    return entries, unread
+    names = {e.name for e in entries}
+    return entries, [f for f in unread if not _is_known_otherwise(f.message, names)]
+
+
+def _is_known_otherwise(line: str, names: Container[str]) -> bool:
+    """Whether a line says more of a file than the digest that is compared: another algorithm's, its size."""
+    found = _OTHERWISE.fullmatch(line)
+    return found is not None and found["name"] in names and _algorithm(found["tag"]) not in LENGTHS
 
 
 def _entry(line: str, hint: str) -> _Entry | None:
@@ -105,19 +125,24 @@ def _entry(line: str, hint: str) -> _Entry | None:
     found = _TAGGED.fullmatch(line) or _PLAIN.fullmatch(line)
     if found is None or len(found["hex"]) % 2:
         return None
-    algorithm = found["tag"].lower() if "tag" in found.groupdict() else hint
+    algorithm = found["tag"] if "tag" in found.groupdict() else hint
     if (digest := _digest(bytes.fromhex(found["hex"]), algorithm)) is None:
         return None
-    name = found["name"]
+    name = "" if found["name"] in _STDIN else found["name"]
     if found["escaped"]:
         name = re.sub(r"\\[nr\\]", lambda m: _ESCAPES[m[0]], name)
     return _Entry(name, digest)
 
 
+def _algorithm(tag: str) -> str:
+    """What we call an algorithm that others spell otherwise."""
+    name = re.sub(r"^(sha)2-(?=\d)|^(blake2b)-\d+$", r"\1\2", tag.lower())
+    return _NAMED.get(name, name)
+
+
 def _digest(value: bytes, algorithm: str) -> Digest | None:
     """The digest of that algorithm, or of the one that has its length; None where it is of no such length."""
-    algorithm = re.sub(r"^sha2-|^(blake2b)-\d+$", r"\1", algorithm)
-    algorithm = _NAMED.get(algorithm, algorithm) or _BY_LENGTH.get(len(value), "")
+    algorithm = _algorithm(algorithm) or _BY_LENGTH.get(len(value), "")
     shorter = algorithm == "blake2b" and 0 < len(value) < LENGTHS[algorithm]
     return Digest(algorithm, value) if shorter or LENGTHS.get(algorithm) == len(value) else None
 
@@ -127,6 +152,9 @@ def _described(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[F
     digests: dict[str, list[Digest]] = {}
     outside = list[str]()
     place = partial(_place, path=path, whole_below=_written_above(entries, path))
+    if nameless := sum(not e.name and place("") is None for e in entries):
+        why = f"{nameless:,} of its digests have no name: nothing says which files they are of"
+        yield finding("not-checksummed", why)
     for e in entries:
         name = place(e.name)
         if name is None:
@@ -158,7 +186,7 @@ def _place(name: str, path: str, whole_below: str) -> str | None:
     """Where the file lies that a line names, from the manifest's directory; None elsewhere."""
     own, home = basename(path), dirname(path)
     beside = _SIDECAR.fullmatch(own)
-    if beside and (name in ("", "-") or basename(name) == beside[1]):
+    if beside and (not name or basename(name) == beside[1]):
         return beside[1]
     name = name.removeprefix(whole_below)
     if isabs(name) and home and name.startswith(f"{home}/"):

@@ -10,20 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
-from os.path import basename
+from os.path import basename, isabs, normpath
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
 from ckpt_tools.formats.common.json_text import mapping, parse, sequence
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.stored_digests import claim, read_digest
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
 _LONGEST = 1 << 20
 _LONGEST_LIST = 32 << 20
-_FIELD = re.compile(r"(- |  )(\w+): *(.*?) *")
+_FIELD = re.compile(r"""(- |  )(\w+): *("[^"]*"|'[^']*'|.*?)(?: +#.*)? *""")
 _FETCH = "dvc pull"
 
 
@@ -62,7 +62,11 @@ def _outs(text: str) -> list[dict[str, str]]:
 
 
 def _described(out: dict[str, str], own: str, anatomy: Anatomy) -> Iterator[Finding]:
-    path, md5, size = out["path"], out.get("md5", ""), out.get("size", "")
+    path, md5, size = normpath(out["path"]), out.get("md5", ""), out.get("size", "")
+    if isabs(path) or path == ".." or path.startswith("../"):
+        why = f"{path[:80]!r} lies outside its directory: it was not compared"
+        yield finding("path-escape", why, severity=Severity.WARNING)
+        return
     listing = md5.endswith(".dir")
     digest = read_digest("md5", md5.removesuffix(".dir"))
     if digest is None:
