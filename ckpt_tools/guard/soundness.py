@@ -14,6 +14,7 @@ from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.retry import there
 
 
 class Soundness:
@@ -66,6 +67,8 @@ class Soundness:
         report = self.session.reports.get(path)
         if report is None or report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN):
             return []
+        if report.verdict is Verdict.UNKNOWN and _is_gone(path):
+            return [finding("in-use", "it was removed after it was listed", path=path)]
         found = [f for f in report.findings if f.severity is not Severity.NOTE]
         errors = {f.code for f in found if f.severity is Severity.ERROR}
         if self.again and report.verdict is Verdict.BROKEN and errors == {CODE}:
@@ -83,3 +86,11 @@ class Soundness:
         found = [replace(f, path=target.seal) for f in seals.findings.get(target.seal, ())]
         found += (f for path in (target.path, *target.files) for f in seals.about.get(path, ()))
         return [f for f in dict.fromkeys(found) if f.severity is Severity.ERROR or f.code == "seal-broken"]
+
+
+def _is_gone(path: str) -> bool:
+    """Whether nothing is there any more: who prunes meanwhile hides nothing."""
+    try:
+        return not there(path)
+    except OSError:
+        return False

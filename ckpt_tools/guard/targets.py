@@ -16,6 +16,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.seal import SealedCheckpoint
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.retry import ABSENT
 from ckpt_tools.storage.urls import is_url
 
 
@@ -102,6 +103,8 @@ def files_of(home: str, others: Sequence[str] = ()) -> Iterator[str]:
     directory of a run as well, in which only what is known by name is the checkpoint's.
     """
     for directory, entries in directories(home):
+        if isinstance(entries, ABSENT):
+            continue  # removed after it was found: what was listed in it is missed when it is read
         if isinstance(entries, OSError):
             raise CannotLook(f"cannot list {directory}: {entries.strerror}")
         if not any(f"{directory}/".startswith(f"{other}/") for other in others):

@@ -80,6 +80,7 @@ class Seals:
             self._waiting[base].append(path)
         self._climbed = set[str]()  # directories whose seals, and those above them, are read
         self._said: dict[str, tuple[_Said, ...]] = {}
+        self._whole = set[str]()  # directories of which a seal that counts names every file
         self._last: SealedCheckpoint | None = None  # fragments are of one: it is kept once
         self.known: list[Known] = []
         self.absent = set[str]()
@@ -132,6 +133,11 @@ class Seals:
         self.claims(path)
         return [file for _, file in self._first(path)]
 
+    def leaves_out(self, path: str, home: str) -> bool:
+        """Whether the seal of the directory ``home`` does not name a file of that checkpoint."""
+        self.claims(path)
+        return home in self._whole and path not in self._said
+
     def at(self, path: str) -> list[Known]:
         """The seal that lies at ``path``, where it counts."""
         if len(self._by_path) != len(self.known):
@@ -157,6 +163,8 @@ class Seals:
             if (stale := _stale(known, self._same)) is None:
                 self.known.append(known)
                 self._keep(known)
+                if os.path.basename(known.path) == NAME:
+                    self._whole.add(base)
             else:
                 self._say(known, stale, _present(known))
 

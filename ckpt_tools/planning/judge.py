@@ -155,6 +155,16 @@ class Review:
             places = (place for p in parts for place in (p.path, p.home))
             yield from dict.fromkeys(f for place in places for f in seals.about.get(place, ()))
 
+    def _unsealed(self, parts: Sequence[Part]) -> list[Finding]:
+        """Files to load that the seal of their checkpoint does not name: they may be of another save."""
+        seals = self.session.indexes.seals
+        found = [p.path for p in parts if seals is not None and seals.leaves_out(p.path, p.home)]
+        if not found:
+            return []
+        more = f", nor {len(found) - 1:,} more of the files to load" if found[1:] else ""
+        why = f"the seal of its checkpoint does not name it{more}"
+        return [finding("seal-extra", why, path=found[0], severity=Severity.WARNING)]
+
     def _sealed_and_gone(self) -> list[Finding]:
         """Files that were sealed with the candidate's, and are not there."""
         return [f for f in self._about_seals() if f.severity is Severity.ERROR]
@@ -186,6 +196,7 @@ class Review:
         self._prefetch(parts)
         wrong = {p.path: why for p in parts if (why := self._wrong_by_itself(p)) is not None}
         warnings = [f for f in (*self._about_seals(), *self.lost) if f.severity is Severity.WARNING]
+        warnings += self._unsealed(parts)
         for f in zeroed(self.session, self.candidate.whole, self.beside):
             if f.severity is Severity.WARNING:
                 warnings.append(f)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blake3 import blake3
@@ -16,9 +17,11 @@ from run_helpers import ckpt, megatron
 
 from ckpt_tools import Change, diff, guard
 from ckpt_tools.api import plan, verify
+from ckpt_tools.cli.seal import exit_code
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats.seals.names import FRAGMENTS
 from ckpt_tools.formats.seals.whole_digests import Crc64Nvme
+from ckpt_tools.guard import sealing
 from ckpt_tools.model.selection import Selection
 
 
@@ -111,6 +114,42 @@ def test_what_was_written_anew_with_another_size_is_sworn_to_again(
         assert [f.report.verdict for f in verify(path, settle=0).files if f.report.path == str(path)] == [
             "ok"
         ]
+
+
+def test_what_is_pruned_while_it_is_to_be_sealed_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the listing and the first read, as well as between reads."""
+    root, real = megatron(tmp_path / "run"), sealing.prefetch
+
+    def pruned(*words: Any, **more: Any) -> None:
+        shutil.rmtree(root / "iter_0000010")
+        real(*words, **more)
+
+    monkeypatch.setattr(sealing, "prefetch", pruned)
+    done = guard.seal(root, settle=0)
+    assert [(one.label, one.state) for one in done.checkpoints] == [
+        ("step 20", "sealed"),
+        ("step 10", "in-use"),
+    ]
+    assert exit_code(done, strict=False) == 0
+
+
+def test_a_file_to_load_that_its_seal_does_not_name_is_said(tmp_path: Path) -> None:
+    """It may be of another save, and nobody has sworn that it is sound."""
+    root = megatron(tmp_path / "run", world=3)
+    late = [root / f"iter_0000020/mp_rank_{rank:02d}" for rank in (1, 2)]
+    for home in late:
+        home.rename(tmp_path / home.name)
+    guard.seal(root / "iter_0000020", again=True, settle=0, rank=0, world_size=1)
+    guard.seal(root / "iter_0000020", merge=True)
+    assert not [f for f in plan(root).warnings if f.code == "seal-extra"]
+    for home in late:
+        (tmp_path / home.name).rename(home)
+    (warning,) = (f for f in plan(root).warnings if f.code == "seal-extra")
+    assert warning.path == str(late[0] / "model_optim_rng.pt") and "1 more" in warning.message
+    guard.seal(root, again=True)
+    assert not [f for f in plan(root).warnings if f.code == "seal-extra"]
 
 
 def test_a_broken_seal_is_a_warning_and_with_require_seal_an_error(tmp_path: Path) -> None:
