@@ -30,6 +30,10 @@ from ckpt_tools.storage import Source
 RANKS = 1000
 EACH, LINE = 2000, 1000
 """Bytes of memory that a fragment, and a file in one seal, may take once all are known, at most."""
+VERIFIED, MERGED = 5500, 2000
+"""Bytes of memory that a further rank's file and fragment may take: 100,000 are verified in less than 600 MB
+and merged in less than 300.
+"""
 DATA = (FORMAT_FILES / "torch_zip/good/only-tensor.pth").read_bytes()
 
 
@@ -117,6 +121,31 @@ def test_a_hundred_thousand_take_little_memory(home: Path, tmp_path: Path) -> No
 def merge(home: Path) -> None:
     (one,) = guard.seal(home, merge=True, dry_run=True).checkpoints
     assert one.state == "merged"
+
+
+def verified(home: Path) -> None:
+    assert len(verify(home, Level.CONTENT, settle=0).files) > 1
+
+
+def merged(home: Path) -> None:
+    (one,) = guard.seal(home, merge=True).checkpoints
+    assert one.state == "merged"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("work", "most"), [(verified, VERIFIED), (merged, MERGED)])
+def test_a_further_rank_takes_little_memory(work: Callable[[Path], None], most: int, tmp_path: Path) -> None:
+    """At the highest, what it is written from included."""
+    peaks = []
+    for ranks in (2, 200, 1000):  # the first one imports what is imported once
+        home = saved(tmp_path / str(ranks) / "iter_0000020", ranks)
+        tracemalloc.start()
+        try:
+            work(home)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert (peaks[2] - peaks[1]) / 800 < most, peaks
 
 
 def look_up(home: Path) -> None:
