@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools import __version__
 from ckpt_tools.crosscheck.crosscheck import crosscheck
+from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Claim
 from ckpt_tools.formats.seals import document, names
@@ -152,7 +153,13 @@ class Sealer:
         if self.options.dry_run:
             return replace(done, state="would-seal")
         made = document.text(self._seal(target, read.files))
-        put(target.seal, made, away=self.options.read.seal_dir is not None)
+        try:
+            put(target.seal, made, away=self.options.read.seal_dir is not None)
+        except CannotLook as e:
+            if not isinstance(e.__cause__, FileNotFoundError):
+                raise
+            gone = finding("in-use", "its directory was removed while it was read", path=target.path)
+            return replace(done, state="in-use", findings=(gone,))
         for path, data in self._signatures(target, read.files) if self._signer else ():
             put(path, data, away=False)
         if self.options.again and os.path.basename(target.seal) == NAME:

@@ -116,22 +116,23 @@ def test_what_was_written_anew_with_another_size_is_sworn_to_again(
         ]
 
 
+@pytest.mark.parametrize(("before", "step"), [("prefetch", 10), ("put", 20)])
 def test_what_is_pruned_while_it_is_to_be_sealed_hides_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before: str, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the listing and the first read, as well as between reads."""
-    root, real = megatron(tmp_path / "run"), sealing.prefetch
+    """Between the listing and the first read, and between the last one and the seal."""
+    root, real = megatron(tmp_path / "run"), getattr(sealing, before)
+    pruned = root / f"iter_{step:07d}"
 
-    def pruned(*words: Any, **more: Any) -> None:
-        shutil.rmtree(root / "iter_0000010")
+    def late(*words: Any, **more: Any) -> None:
+        if pruned.exists():
+            shutil.rmtree(pruned)
         real(*words, **more)
 
-    monkeypatch.setattr(sealing, "prefetch", pruned)
+    monkeypatch.setattr(sealing, before, late)
     done = guard.seal(root, settle=0)
-    assert [(one.label, one.state) for one in done.checkpoints] == [
-        ("step 20", "sealed"),
-        ("step 10", "in-use"),
-    ]
+    states = {one.label: one.state for one in done.checkpoints}
+    assert states == {"step 10": "sealed", "step 20": "sealed", f"step {step}": "in-use"}
     assert exit_code(done, strict=False) == 0
 
 
