@@ -28,23 +28,31 @@ def roots(root: str) -> list[str]:
         pass
     except OSError as e:
         raise CannotLook(f"cannot look at {root}: {e.strerror}") from e
+    try:
+        found = _beginning_with(path)
+    except OSError as e:
+        where = e.filename or os.path.dirname(path)
+        raise CannotLook(f"cannot look for {root}: {where}: {e.strerror}") from e
+    if not found:
+        raise CannotLook(f"{root} does not exist", _instead(root, path))
+    return found
+
+
+def _beginning_with(path: str) -> list[str]:
+    """The directories called ``path`` and a number, else it itself where it is what the files of one
+    checkpoint have in common. Raises CannotLook and OSError.
+    """
     parent, name = os.path.split(path)
     try:
         beside = entries_of(parent)
         if is_url(path) and any(e.name == name for e in beside):
-            text = f"{root} is in one list of its store, and not in another"
+            text = f"{path} is in one list of its store, and not in another"
             raise CannotLook(text, "run it again, and see what docs/stores.md says of its store")
         siblings = [e for e in beside if _numbered(name, e.name)]
         found = [e.path for e in siblings if is_directory(e)]
-        # or it is what the files of one checkpoint have in common
-        found = found or [path + s for s in formats.names.index_suffixes if there(path + s)]
+        return found or [path + s for s in formats.names.index_suffixes if there(path + s)]
     except ABSENT:
-        found = []
-    except OSError as e:
-        raise CannotLook(f"cannot look for {root}: {e.filename or parent}: {e.strerror}") from e
-    if not found:
-        raise CannotLook(f"{root} does not exist", _instead(root, path))
-    return found
+        return []
 
 
 def _instead(root: str, path: str) -> str:

@@ -225,7 +225,8 @@ def _lost_beside_weights(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterato
     for p in filter(_is_unread, run):
         if (p.size > _MORE * size or p.size == 0) and p.mtime_ns >= begun:
             name = p.path.rpartition("/")[2]
-            text = f"it holds no optimizer's state, and {name}, which cannot be read, may: it is {'larger' if p.size else 'empty'}"
+            why = "larger" if p.size else "empty"
+            text = f"it holds no optimizer's state, and {name}, which cannot be read, may: it is {why}"
             hint = f"to start from the weights alone, move {name} away"
             yield finding("missing-part", text, path=weights[0].path, hint=hint)
 
