@@ -45,7 +45,7 @@ def _recognise(
     actual = _like(head, formats.names.told_by_magic)
     allowed = _ours(source, wanted, sure=bool(expect))
     if not allowed:
-        return (None if actual and of_people(source, head) else actual), []
+        return _of_a_framework(actual, source, head), []
     told = " or ".join(f.name for f in allowed)
     if zeros := _zeros(source, head, told):
         return None, [zeros]
@@ -61,6 +61,11 @@ def _recognise(
 def _like(head: bytes, names: Sequence[str]) -> Format | None:
     """The first of these formats whose files begin so."""
     return next((f for f in map(format_of, names) if f.magic(head)), None)
+
+
+def _of_a_framework(actual: Format | None, source: OpenFile, head: bytes) -> Format | None:
+    """The format that a file begins as; None where somebody has packed an archive that only begins so."""
+    return None if actual is not None and of_people(source, head) else actual
 
 
 def _zeros(source: OpenFile, head: bytes, told: str) -> Finding | None:
