@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from ckpt_tools import formats
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.listing import Entries, entries_of
 from ckpt_tools.storage.retry import ABSENT, is_directory, status, there
 from ckpt_tools.storage.urls import absolute, is_url
 
@@ -28,31 +28,21 @@ def roots(root: str) -> list[str]:
         pass
     except OSError as e:
         raise CannotLook(f"cannot look at {root}: {e.strerror}") from e
-    try:
-        found = _beginning_with(path)
-    except OSError as e:
-        where = e.filename or os.path.dirname(path)
-        raise CannotLook(f"cannot look for {root}: {where}: {e.strerror}") from e
-    if not found:
-        raise CannotLook(f"{root} does not exist", _instead(root, path))
-    return found
-
-
-def _beginning_with(path: str) -> list[str]:
-    """The directories called ``path`` and a number, else it itself where it is what the files of one
-    checkpoint have in common. Raises CannotLook and OSError.
-    """
     parent, name = os.path.split(path)
     try:
         beside = entries_of(parent)
-        if is_url(path) and any(e.name == name for e in beside):
-            text = f"{path} is in one list of its store, and not in another"
-            raise CannotLook(text, "run it again, and see what docs/stores.md says of its store")
+        _require_absent(root, name, beside)
         siblings = [e for e in beside if _numbered(name, e.name)]
         found = [e.path for e in siblings if is_directory(e)]
-        return found or [path + s for s in formats.names.index_suffixes if there(path + s)]
+        # or it is what the files of one checkpoint have in common
+        found = found or [path + s for s in formats.names.index_suffixes if there(path + s)]
     except ABSENT:
-        return []
+        found = []
+    except OSError as e:
+        raise CannotLook(f"cannot look for {root}: {e.filename or parent}: {e.strerror}") from e
+    if not found:
+        raise CannotLook(f"{root} does not exist", _instead(root, path))
+    return found
 
 
 def _instead(root: str, path: str) -> str:
@@ -73,6 +63,13 @@ def _instead(root: str, path: str) -> str:
     while parent not in ("", "/") and not there(os.path.dirname(parent)):
         parent = os.path.dirname(parent)
     return f"{parent} is no directory either: check the spelling and that its file system is mounted"
+
+
+def _require_absent(root: str, name: str, beside: Entries) -> None:
+    """Raises CannotLook where a store has a name in one list that it does not have in another."""
+    if is_url(root) and any(e.name == name for e in beside):
+        text = f"{root} is in one list of its store, and not in another"
+        raise CannotLook(text, "run it again, and see what docs/stores.md says of its store")
 
 
 def _numbered(name: str, sibling: str) -> bool:
