@@ -249,6 +249,9 @@ def _usage(argv: Sequence[str], error: Exception) -> int:
     # A missing argument is named only in what is shown of the error.
     shown = getattr(error, "format_message", None)
     message = (shown() if shown else str(error)).rstrip(".")
+    if not argv:  # all that was asked for is the help text
+        console.err(f"{message}\n")
+        return UsageError.exit_code
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", " ".join(["ckpt", *[w for w in argv[:1] if w in COMMANDS]]))
     hint = f"'{command} -h' shows how it is called"

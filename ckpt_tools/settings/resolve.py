@@ -341,9 +341,9 @@ def _current_directory() -> str:
     try:
         return os.getcwd()
     except OSError as e:
-        raise UsageError(
-            "the current directory does not exist any more", "change to another directory"
-        ) from e
+        gone = isinstance(e, FileNotFoundError)
+        why = "does not exist any more" if gone else f"is not to be had: {e.strerror}"
+        raise UsageError(f"the current directory {why}", "change to another directory") from e
 
 
 def _named(file: str, origin: str, believed: Trust) -> dict[str, Any]:

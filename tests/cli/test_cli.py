@@ -336,7 +336,7 @@ def test_version_and_help():
         assert page.stdout.decode().startswith(f"Usage: ckpt {command} ")
     bare = ckpt()
     assert bare.returncode == 2
-    assert b"Usage: ckpt" in bare.stdout + bare.stderr
+    assert (bare.stdout + bare.stderr).startswith(b"Usage: ckpt")
 
 
 # -- mistakes and accidents ----------------------------------------------------------------------------------

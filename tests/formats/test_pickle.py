@@ -201,6 +201,8 @@ DAMAGED = {
     "digits": b"I" + b"9" * 5000 + b"\n.",
     "number": b"Ix\n.",
     "float": b"Fx\n.",
+    "extension 0": P2 + b"\x82\0.",
+    "negative extension": P2 + b"\x84\xff\xff\xff\xff.",
     "quotes": b"Sx\n.",
     "no line": b"cos",
     "latin-1": P2 + b"c_codecs\nencode\nX\2\0\0\0\xc4\x80X\6\0\0\0latin1\x86R.",

@@ -215,6 +215,12 @@ def _does(opcode: bytes) -> Callable[[Step], Step]:
     return put
 
 
+def _extension(m: Machine, code: int) -> Global:
+    if not 0 < code < 1 << 31:  # signed, and refused by every unpickler
+        raise m.bad("the number of an extension is below 1")
+    return m.name("copyreg", f"extension {code}")
+
+
 def _fixed(opcode: bytes, layout: str) -> None:
     unpack, n = struct.Struct(layout).unpack_from, struct.calcsize(layout)
 
@@ -259,7 +265,7 @@ for _op, _n in (
     (b"\x83", 2),
     (b"\x84", 4),
 ):  # EXT: a number that the reader's copyreg maps to a global
-    _pushes(_op, lambda m, n=_n: m.name("copyreg", f"extension {m.uint(n)}"))  # type: ignore[misc]
+    _pushes(_op, lambda m, n=_n: _extension(m, m.uint(n)))  # type: ignore[misc]
 for _op in (b"I", b"L"):
     _pushes(_op, _decimal)
 _pushes(b"F", lambda m: float(m.line()))
