@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
+from ckpt_tools.layouts.common.counters import schedules
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
@@ -24,8 +25,10 @@ def consistency(parts: Sequence[Part], reports: Reports, layouts: Layouts) -> It
     """(path, finding) where names contradict contents, over the parts of one run that were read."""
     if not parts:
         return
-    layout = layouts.of(parts[0])
-    yield from layout.check([(p, r) for p in parts if (r := reports.get(p.path)) and r.format])
+    rows = [(p, r) for p in parts if (r := reports.get(p.path)) and r.format]
+    told = list(layouts.of(parts[0]).check(rows))
+    yield from told
+    yield from schedules(rows, {path for path, _ in told})
 
 
 def signatures(

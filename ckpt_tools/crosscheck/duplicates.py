@@ -17,9 +17,12 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
 
 if TYPE_CHECKING:
+    from ckpt_tools.layouts import Piece
     from ckpt_tools.reading.session import Session
 
 _TOGETHER_NS = 2_000_000_000
+_SAME_NS = 20_000_000
+"""Files that are written within one tick of the kernel's clock (at most 10 ms) have one time."""
 _STRAYS = 4
 """How many times further from its checkpoint's time than the other the copy must lie:
 some are always late.
@@ -127,10 +130,12 @@ class _Duplicates:
         """
         steps = self.files.of_place(p)
         own = steps[order(p)].pages
-        if not self._moves_on(older, p) or self._one_state(older, p):
+        if self._one_state(older, p):
             return None
+        if not self._moves_on(older, p):
+            return Severity.WARNING if self._came_with_its_time(older, p) else None
         others = [f for f in steps.values() if f.pages != own]
-        if p.role in ("optimizer", _MANIFEST) or self.files.counts(p):
+        if p.role in ("optimizer", _MANIFEST) or self._piece(p).moves or self.files.counts(p):
             return Severity.ERROR
         if any(unlike(f.pages, own) or self.files.proven(f.part) for f in others):
             return Severity.ERROR
@@ -153,8 +158,21 @@ class _Duplicates:
             return False
         if self.files.session.reports[p.path].tensors > 0 or p.role in ("data", _MANIFEST):
             return True
+        if self._piece(p).moves:
+            return True
         # of the files that an index names, one may hold nothing but settings
         return p.role == "model" and not self._indexed(p)
+
+    def _piece(self, p: Part) -> Piece:
+        return self.files.session.layouts.piece_of(p)
+
+    def _came_with_its_time(self, older: Part, p: Part) -> bool:
+        """Whether two files have one time of modification to the last digit, and not that of the rest of both
+        checkpoints: whoever put one in place of the other kept its time, as ``cp -p`` does.
+        """
+        if older.mtime_ns != p.mtime_ns or p.mtime_ns % 1_000_000 == 0:  # not told so exactly
+            return False
+        return max(self.files.stray(older), self.files.stray(p)) > _SAME_NS
 
     def _stands_still(self, older: Part, p: Part) -> bool:
         """Whether a place holds the same at all steps between two, as random numbers do until the next is

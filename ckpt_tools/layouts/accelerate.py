@@ -44,12 +44,9 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     def number(part: Part) -> int | None:
         return next((n for n in (part.step, part.epoch, part.generation) if n is not None), None)
 
-    keys = {
-        f"{name}{mark}": said
-        for name, said in (("scheduler", ("last_epoch",)), ("optimizer", ("optimizer_step",)))
-        for mark in MARKS
-    }
-    yield from borrowed(parts, keys, number)
+    counted = {f"optimizer{mark}": ("optimizer_step",) for mark in MARKS}
+    steps, epochs = (f"train_state_kohya{mark}" for mark in ("_step", "_epoch"))
+    yield from borrowed(parts, {**counted, steps: ("current_step",), epochs: ("current_epoch",)}, number)
 
 
 def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:

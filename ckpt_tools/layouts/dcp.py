@@ -4,6 +4,7 @@ usually one per step (torchtitan's ``step-N``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
@@ -61,6 +62,9 @@ def without_common(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     yield from without_common(parts)
+    # what meta.pt tells has taken the place of the number in the name
+    states = {p.piece: _WORDS for p, _ in parts if p.role == "state"}
+    yield from borrowed(parts, states, _number_in_name, growing=False)
     if all(p.step is None for p, _ in parts):
         yield from odd_steps(parts, step_of)
     else:
@@ -75,6 +79,12 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
                 for mark in ("", "_epoch_step", "_any")
             },
         )
+
+
+def _number_in_name(p: Part) -> int | None:
+    """The last number in the name of a checkpoint's directory."""
+    found = re.findall(r"\d+", p.home.rpartition("/")[2])
+    return int(found[-1]) if found and len(found[-1]) <= 18 else None
 
 
 def _in_epoch(part: Part, said: int | None, names: Container[int | None]) -> bool:

@@ -40,7 +40,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         lambda m: whole(m.get("global_step")),
         "global_step",
     )
-    yield from borrowed(parts, {"scheduler": ("last_epoch",), "optimizer": ("optimizer_step",)})
+    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:

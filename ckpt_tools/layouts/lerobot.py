@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.arrays import lost
-from ckpt_tools.layouts.common.counters import borrowed, named_steps
+from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -26,10 +26,9 @@ _OPTIMIZER = ("optimizer_state.safetensors", "optimizer_param_groups.json")
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """training_step.json, and what the schedule counts, against the directory's name."""
+    """training_step.json against the directory's name."""
     steps = [row for row in parts if row[0].piece == "progress"]
     yield from named_steps(steps, lambda m: whole(m.get("step")), "step")
-    yield from borrowed(parts, {"scheduler": ("last_epoch",)})
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpt_tools.layouts.common.arrays import ROLE, array, lost_arrays
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 _HOME = "step-{step}"
 _ARRAYS = "opt_state|model|_step|training_key"
 """What every TrainerState has."""
 _DEEPEST = 9
 """Components of an array's path: opt_state/inner_state/1/mu/transformer/layers/attn/q_proj/weight."""
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    rows = [row for row in parts if row[0].piece == "metadata"]
+    yield from named_steps(rows, lambda m: whole(m.get("step")), "step")
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -36,6 +45,7 @@ LAYOUT = Layout(
     title="Levanter",
     pieces=tuple(_pieces()),
     resume=_resume,
+    check=_check,
     commit="metadata",
     needs=(ROLE,),
     lost=lost_arrays,

@@ -4,14 +4,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.layouts import dcp, megatron_core
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.part import Kind
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from dcp.without_common(parts)
+    told = [row for row in parts if row[0].role == "info"]
+    yield from named_steps(told, lambda m: whole(m.get("step")), "step")
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -58,7 +67,7 @@ LAYOUT = Layout(
         *(replace(piece, unfinished=True) for piece in _pieces("tmp_step_{step}", "_tmp")),
     ),
     resume=_resume,
-    check=dcp.without_common,
+    check=_check,
     needs=("info",),
     reshardable=True,
     compare_steps=False,

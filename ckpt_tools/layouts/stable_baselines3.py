@@ -5,6 +5,7 @@ statistics of VecNormalize where they are kept; ``best_model.zip`` of EvalCallba
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
@@ -44,8 +45,8 @@ LAYOUT = Layout(
     title="Stable-Baselines3 callbacks",
     pieces=(
         Piece("model", "model", "{prefix}_{step}_steps.zip", ("zip_archive",), shared=True, single=True),
-        _beside("replay_buffer"),
-        _beside("vecnormalize"),
+        replace(_beside("replay_buffer"), moves=True),
+        _beside("vecnormalize"),  # may be frozen
         Piece(
             "best",
             "model",
@@ -67,6 +68,6 @@ LAYOUT = Layout(
     reference="stable_baselines3/common/callbacks.py CheckpointCallback, EvalCallback; common/save_util.py",
     limits=(
         "models under names of the user's own are zip archives of no known arrangement",
-        "a replay buffer or statistics of another step with the same shapes look right",
+        "a replay buffer or statistics of another step look right where that step's are gone",
     ),
 )

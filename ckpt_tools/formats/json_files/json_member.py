@@ -31,6 +31,7 @@ _SCALARS = (
     "last_epoch",
     "last_step",
     "current_step",  # kohya's train_state.json
+    "current_epoch",
     "init_timestamp_nsecs",
     "commit_timestamp_nsecs",
 )

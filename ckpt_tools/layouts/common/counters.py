@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -61,13 +62,15 @@ def borrowed(
     number: Callable[[Part], int | None] = lambda p: p.step,
     *,
     growing: bool = True,
+    beside: str = "",
 ) -> Iterator[tuple[str, Finding]]:
     """Files whose counter belongs to another checkpoint of the run.
     ``keys`` maps a piece to the names of its counter.
 
-    Optimizers and schedulers count in units of their own (skipped steps, several processes), so only a
-    comparison can contradict: a counter that is elsewhere in the run exactly its checkpoint's number, or
-    (``growing``) that does not grow from one checkpoint to the next.
+    Optimizers and schedulers count in units of their own (skipped steps, several processes, epochs), so only
+    a comparison can contradict: a counter that is elsewhere in the run exactly its checkpoint's number, or
+    (``growing``) that does not grow from one checkpoint to the next as it does between the others. The number
+    is that of the checkpoint, or what another file ``beside`` this one counts.
     """
     for piece, names in keys.items():
         by_rank: dict[object, list[_Counted]] = {}
@@ -78,7 +81,7 @@ def borrowed(
             if n is not None and said is not None:
                 by_rank.setdefault((p.rank, p.coords), []).append(_Counted(n, said, p))
         for mine in by_rank.values():
-            yield from _borrowed(sorted(mine, key=lambda row: row[:2]), growing)
+            yield from _borrowed(sorted(mine, key=lambda row: row[:2]), growing, beside)
 
 
 class _Counted(NamedTuple):
@@ -89,21 +92,66 @@ class _Counted(NamedTuple):
     part: Part
 
 
-def _borrowed(rows: Sequence[_Counted], growing: bool) -> Iterator[tuple[str, Finding]]:
+def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Finding]]:
+    """Schedulers' states of another checkpoint of the run, in any layout; of those ``told`` more is known."""
+    by_name: dict[str, list[tuple[Part, Report]]] = {}
+    for p, r in parts:
+        if p.home and "last_epoch" in r.metadata and p.path not in told:
+            by_name.setdefault(f"{p.piece} {p.path.removeprefix(p.home)}", []).append((p, r))
+    taken = _steps_taken(parts)
+    for rows in by_name.values():
+        keys = {rows[0][0].piece: ("last_epoch",)}
+        if all(p.home in taken for p, _ in rows):
+            yield from borrowed(rows, keys, lambda p: taken[p.home], beside="the optimizer beside it")
+        else:
+            yield from borrowed(rows, keys, _number)
+
+
+def _steps_taken(parts: Rows) -> dict[str, int]:
+    """How many steps a checkpoint's optimizer has taken, by its directory, where several agree."""
+    said: dict[str, set[int]] = {}
+    for p, r in parts:
+        if (taken := whole(r.metadata.get("optimizer_step"))) is not None:
+            said.setdefault(p.home, set()).add(taken)
+    return {home: min(taken) for home, taken in said.items() if len(taken) == 1}
+
+
+def _number(p: Part) -> int | None:
+    """What tells a checkpoint's place in its run; the files of a run are all named alike."""
+    return next((n for n in (p.step, p.epoch, p.generation) if n is not None), None)
+
+
+def _borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Iterator[tuple[str, Finding]]:
     numbers = {row.number for row in rows}
     exact = {row.number for row in rows if row.number == row.said}
+    if exact == {0}:  # where all begins
+        exact = set()
+    epochs = all(row.part.step is None and row.part.epoch is not None for row in rows)
     seen = list[_Counted]()
     for row in rows:
         if row.number not in exact and row.said in numbers and _elsewhere(row, exact):
-            text = (
-                f"its counter says {row.said}, like that of checkpoint {row.said}, but it lies in checkpoint "
-                f"{row.number}"
-            )
-            yield row.part.path, finding("step-mismatch", text)
-        elif growing and not exact and any(o.said == row.said and o.number != row.number for o in seen):
+            text = f"like that of checkpoint {row.said}, but it lies in checkpoint {row.number}"
+            if beside:
+                text = f"{beside} {row.number}, and in the run's other checkpoints both count alike"
+            yield row.part.path, finding("step-mismatch", f"its counter says {row.said}, {text}")
+        elif growing and (epochs or not exact) and any(_stopped(o, row, rows) for o in seen):
             text = f"its counter says {row.said}, the same as in an older checkpoint of the run"
             yield row.part.path, finding("step-mismatch", text, severity=Severity.WARNING)
         seen.append(row)
+
+
+def _stopped(older: _Counted, row: _Counted, rows: Sequence[_Counted]) -> bool:
+    """Whether a counter is the same at two checkpoints, although it should have grown as between the others:
+    one of epochs or evaluations may stand still for several saves, and grow by one more or less than usual.
+    """
+    if older.said != row.said or older.number == row.number:
+        return False
+    others = [o for o in rows if o is not row]
+    if all(o.said == o.number for o in others) and row.part.epoch is not None:
+        return len(others) > 1
+    steps = [(a, b) for a, b in pairwise(others) if b.number > a.number]
+    grown = min(((b.said - a.said - 1) / (b.number - a.number) for a, b in steps), default=0)
+    return grown * (row.number - older.number) >= 1
 
 
 def _elsewhere(row: _Counted, exact: Collection[int]) -> bool:

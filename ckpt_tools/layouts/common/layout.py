@@ -38,7 +38,8 @@ class Piece(Template):
     A ``described`` file is data that an index beside it explains: verify and plan follow the index, so only a
     listing looks for its name, when no other fits, in the own directory of a checkpoint that has other
     pieces.
-    A ``mark`` tells by being there: it may be empty. A ``constant`` file is the same in every save.
+    A ``mark`` tells by being there: it may be empty. A ``constant`` file is the same in every save; of
+    one that ``moves`` no two saves have the same.
     ``here``: the directory that holds the file is one checkpoint, whatever it is called.
     ``apart``: a checkpoint has several such directories, of which none is its own.
     ``marks`` is the end of the name of a file that lies beside a checkpoint's directory, is called like it
@@ -73,6 +74,7 @@ class Piece(Template):
     unfinished: bool = False
     mark: bool = False
     constant: bool = False
+    moves: bool = False
     here: bool = False
     apart: bool = False
     marks: str = ""
