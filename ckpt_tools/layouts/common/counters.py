@@ -122,22 +122,32 @@ def _number(p: Part) -> int | None:
 
 
 def _borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Iterator[tuple[str, Finding]]:
-    numbers = {row.number for row in rows}
-    exact = {row.number for row in rows if row.number == row.said}
-    if exact == {0}:  # where all begins
-        exact = set()
-    epochs = all(row.part.step is None and row.part.epoch is not None for row in rows)
-    seen = list[_Counted]()
-    for row in rows:
+    numbers, exact = {row.number for row in rows}, _exact(rows)
+    may_stop = not growing or (bool(exact) and not _by_epochs(rows))
+    for at, row in enumerate(rows):
         if row.number not in exact and row.said in numbers and _elsewhere(row, exact):
-            text = f"like that of checkpoint {row.said}, but it lies in checkpoint {row.number}"
-            if beside:
-                text = f"{beside} {row.number}, and in the run's other checkpoints both count alike"
-            yield row.part.path, finding("step-mismatch", f"its counter says {row.said}, {text}")
-        elif growing and (epochs or not exact) and any(_stopped(o, row, rows) for o in seen):
+            yield row.part.path, finding("step-mismatch", _whose(row, beside))
+        elif not may_stop and any(_stopped(o, row, rows) for o in rows[:at]):
             text = f"its counter says {row.said}, the same as in an older checkpoint of the run"
             yield row.part.path, finding("step-mismatch", text, severity=Severity.WARNING)
-        seen.append(row)
+
+
+def _exact(rows: Sequence[_Counted]) -> set[int]:
+    """The numbers that counters tell exactly; 0, where all begins, is none."""
+    exact = {row.number for row in rows if row.number == row.said}
+    return exact if exact != {0} else set()
+
+
+def _by_epochs(rows: Sequence[_Counted]) -> bool:
+    return all(row.part.step is None and row.part.epoch is not None for row in rows)
+
+
+def _whose(row: _Counted, beside: str) -> str:
+    if beside:
+        other = f"{beside} {row.number}, and in the run's other checkpoints both count alike"
+    else:
+        other = f"like that of checkpoint {row.said}, but it lies in checkpoint {row.number}"
+    return f"its counter says {row.said}, {other}"
 
 
 def _stopped(older: _Counted, row: _Counted, rows: Sequence[_Counted]) -> bool:
