@@ -71,7 +71,7 @@ def execute(argv: Sequence[str]) -> int:
             if hasattr(
                 error, "show"
             ):  # typer's own usage errors; their classes are not part of its public interface
-                return _usage(argv, error)
+                return _usage(argv, error) if argv else _help(error)
             return _bug(argv, error)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -244,14 +244,18 @@ def _debug(error: Exception) -> None:
         console.err(redacted("".join(traceback.format_exception(error)), os.environ))
 
 
+def _help(error: Exception) -> int:
+    """What typer shows where there is no word at all."""
+    shown = getattr(error, "format_message", None)
+    console.err(f"{shown() if shown else error}\n")
+    return UsageError.exit_code
+
+
 def _usage(argv: Sequence[str], error: Exception) -> int:
     """A mistake that typer has found, said as ours are."""
     # A missing argument is named only in what is shown of the error.
     shown = getattr(error, "format_message", None)
     message = (shown() if shown else str(error)).rstrip(".")
-    if not argv:  # all that was asked for is the help text
-        console.err(f"{message}\n")
-        return UsageError.exit_code
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", " ".join(["ckpt", *[w for w in argv[:1] if w in COMMANDS]]))
     hint = f"'{command} -h' shows how it is called"
