@@ -391,5 +391,6 @@ def test_nothing_but_findings_comes_from_noise(fmt: Format, tail: bytes) -> None
 
 @pytest.mark.parametrize("head", [b"", b"\0", b"\0" * HEAD, b"\x80", b"PK", b"hello world" * 6])
 def test_a_magic_needs_its_bytes(head: bytes) -> None:
-    found = [f.name for f in FORMATS if f.magic(head)]
+    # a list of checksums is any text, and known by its name alone
+    found = [f.name for f in FORMATS if f.magic(head) and f.name != "checksums"]
     assert [name for name in found if not (names.is_text(name) and head.isascii() and b"hello" in head)] == []

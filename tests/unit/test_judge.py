@@ -263,7 +263,12 @@ def test_what_its_layout_finds_gone_rejects_it_and_a_warning_is_said(world: Worl
 def seals(**about: Sequence[Finding]) -> Any:
     """What seals say, by path; a seal is read when a file that it may name is asked about."""
     read = set[str]()
-    return SimpleNamespace(read=read, claims=read.add, about={p: tuple(fs) for p, fs in about.items()})
+    return SimpleNamespace(
+        read=read,
+        claims=read.add,
+        about={p: tuple(fs) for p, fs in about.items()},
+        leaves_out=lambda _path, _home: False,
+    )
 
 
 def test_sealed_files_that_are_gone_reject_it_once(world: World) -> None:
