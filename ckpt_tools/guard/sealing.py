@@ -33,7 +33,7 @@ from ckpt_tools.reading.request import Request
 from ckpt_tools.reading.session import formats_allowed
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import Identity, counted
-from ckpt_tools.storage.retry import status
+from ckpt_tools.storage.retry import status, there
 
 if TYPE_CHECKING:
     from ckpt_tools.guard.by_workers import Outcome
@@ -156,7 +156,7 @@ class Sealer:
         try:
             put(target.seal, made, away=self.options.read.seal_dir is not None)
         except CannotLook as e:
-            if not isinstance(e.__cause__, FileNotFoundError):
+            if not isinstance(e.__cause__, FileNotFoundError) or there(os.path.dirname(target.seal)):
                 raise
             gone = finding("in-use", "its directory was removed while it was read", path=target.path)
             return replace(done, state="in-use", findings=(gone,))

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from ckpt_tools import formats
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import HEAD, Claim, Format, format_of
-from ckpt_tools.formats.archives.packed import of_people
 from ckpt_tools.formats.named import LISTS
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import OpenFile
@@ -65,6 +64,8 @@ def _like(head: bytes, names: Sequence[str]) -> Format | None:
 
 def _of_a_framework(actual: Format | None, source: OpenFile, head: bytes) -> Format | None:
     """The format that a file begins as; None where somebody has packed an archive that only begins so."""
+    from ckpt_tools.formats.archives.packed import of_people  # most names tell a format: a start is faster
+
     return None if actual is not None and of_people(source, head) else actual
 
 

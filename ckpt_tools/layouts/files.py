@@ -81,6 +81,9 @@ _PIECES = {
 """What one file may hold, by the name of its piece.
 One that could not be read is what its name says: ``torch``, ``ckpt`` …
 """
+BEGUN = "begun_state"
+"""The piece of a file that was cut, of which what is left tells that it held an optimizer's state as well."""
+_UNREAD = (*_NAMES, BEGUN)
 _ROLLING = "rolling_"
 """Before the name of a piece: a file that is written over at every save,
 and so only stands in for one that is not.
@@ -147,7 +150,7 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
 def _lacks_what_is_unread(c: Checkpoint, siblings: Sequence[tuple[Checkpoint, Holds]]) -> Iterator[Finding]:
     """Weights alone never stand in for the state beside them that cannot be read."""
     weights = {p.role for p in _weights_alone(c)}
-    unread = any(p.role in weights and p.piece in _NAMES for p in c.parts)
+    unread = any(p.role in weights and p.piece in _UNREAD for p in c.parts)
     if unread and (o := next((o for o, held in siblings if held.optimizer), None)):
         yield _lacking(c, "optimizer's state that can be read", o)
 
@@ -214,21 +217,27 @@ def _lacks_optimizer(
 
 def _lost_beside_weights(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     """A file without a number that cannot be read and is too large for the weights alone that would stand in
-    for it, or empty: a job would start with an empty optimizer, and nothing said.
+    for it, or empty, or that began with more: a job would start with an empty optimizer, and nothing said.
     """
     weights = _weights_alone(c)
     if not weights:
         return
     size = sum(p.size for p in weights)
     run = [p for o in (c, *others) if _is_of_run(o, c) for p in o.parts]
-    begun = min(p.mtime_ns for p in run if p.piece not in _NAMES)  # what is older was there before the run
+    begun = min(p.mtime_ns for p in run if p.piece not in _UNREAD)  # what is older was there before the run
     for p in filter(_is_unread, run):
-        if (p.size > _MORE * size or p.size == 0) and p.mtime_ns >= begun:
+        if (why := _held_more(p, size)) and p.mtime_ns >= begun:
             name = p.path.rpartition("/")[2]
-            why = "larger" if p.size else "empty"
-            text = f"it holds no optimizer's state, and {name}, which cannot be read, may: it is {why}"
+            text = f"it holds no optimizer's state, and {name}, which cannot be read, may: {why}"
             hint = f"to start from the weights alone, move {name} away"
             yield finding("missing-part", text, path=weights[0].path, hint=hint)
+
+
+def _held_more(p: Part, size: int) -> str:
+    """Why a file that cannot be read may have held more than weights of so many bytes; "" where nothing tells."""
+    if p.piece == BEGUN:
+        return "what is left of it names one"
+    return "it is empty" if p.size == 0 else "it is larger" if p.size > _MORE * size else ""
 
 
 def _weights_alone(c: Checkpoint) -> list[Part]:
@@ -244,7 +253,7 @@ def _is_of_run(o: Checkpoint, c: Checkpoint) -> bool:
 
 def _is_unread(p: Part) -> bool:
     """Whether nothing is known of what a file without a number holds."""
-    return p.piece in _NAMES and not bare_name_of(p).numbered
+    return p.piece in _UNREAD and not bare_name_of(p).numbered
 
 
 def _unread_save(
@@ -406,6 +415,16 @@ def _pieces() -> Iterator[Piece]:
             weak=True,
             required=False,
         )
+    yield Piece(
+        BEGUN,
+        "model",
+        _NAMES["torch"][0],
+        TORCH,
+        shared=True,
+        single=True,
+        weak=True,
+        required=False,
+    )
     for name in _PIECES:  # the first good one of several is loaded: what holds most goes first
         for mark in ("", _ROLLING):
             yield Piece(

@@ -1859,6 +1859,7 @@ files files note:latest_checkpoint.txt
     ~equinox:{name}.<eqx|EQX>
     ~paddle:{name}.<pdparams|PDPARAMS|pdopt|PDOPT|pdema|PDEMA|pdstates|PDSTATES|states|STATES>
     ~joblib:{name}.<joblib|JOBLIB> ~pickle:{name}.<pkl|PKL>
+    ~begun_state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
     ~state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
     ~rolling_state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
     ~uncounted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>

@@ -19,7 +19,6 @@ from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.roots import absent
 from ckpt_tools.discovery.sidecars import unfetched
-from ckpt_tools.discovery.unrecognised import is_packed
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import layouts_of
@@ -286,6 +285,8 @@ class Candidates:
         Raises CkptError unless the question allows that and nothing speaks against it.
         """
         if not everything and self.session.found.alone:
+            from ckpt_tools.discovery.unrecognised import is_packed  # rare, too
+
             text = f"{self.root} is a file, and not a checkpoint that ckpt knows"
             unpack = "unpack it, and " if is_packed(os.path.basename(self.root)) else ""
             raise CannotLook(text, f"{unpack}name the directory of the checkpoints")

@@ -75,7 +75,7 @@ def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
     report, anatomy = s.inspect(p.path, Level.STRUCTURE, p.findings)
     s.reports[p.path] = report
     if report.verdict is Verdict.BROKEN and report.format == "torch_zip" and _began_a_state(p):
-        return replace(by_name, holds=files.Holds(True, True, True))  # and more, maybe
+        return replace(by_name, part=p._replace(piece=files.BEGUN))
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return by_name
     if report.format in (*files.FORMATS, *s.layouts.piece_of(p).formats):

@@ -877,6 +877,7 @@ def _still(text: str) -> str:
     text = re.sub(r'"metrics_port": \d+', "PORT", text)
     text = re.sub(r"\d{19}-\d+", "START", text)
     text = re.sub(r"\d+ s ago", "just now", text)
+    text = re.sub(r"in \d+\.\d s(?: \([^)]+/s\))?", "in no time", text)
     return re.sub(r"\d+\.json", "N.json", text)
 
 
