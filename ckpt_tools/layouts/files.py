@@ -234,7 +234,7 @@ def _lost_beside_weights(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterato
 
 
 def _held_more(p: Part, size: int) -> str:
-    """Why a file that cannot be read may have held more than weights of so many bytes; "" where nothing tells."""
+    """Why a file that cannot be read may have held more than weights of so many bytes; "" for no reason."""
     if p.piece == BEGUN:
         return "what is left of it names one"
     return "it is empty" if p.size == 0 else "it is larger" if p.size > _MORE * size else ""
