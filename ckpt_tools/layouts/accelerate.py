@@ -12,7 +12,7 @@ from dataclasses import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.arrays import lost
-from ckpt_tools.layouts.common.counters import borrowed
+from ckpt_tools.layouts.common.counters import borrowed, place_in_run
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.hf_trainer import ST, TORCH, fsdp_pieces
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -41,12 +41,11 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    def number(part: Part) -> int | None:
-        return next((n for n in (part.step, part.epoch, part.generation) if n is not None), None)
-
     counted = {f"optimizer{mark}": ("optimizer_step",) for mark in MARKS}
     steps, epochs = (f"train_state_kohya{mark}" for mark in ("_step", "_epoch"))
-    yield from borrowed(parts, {**counted, steps: ("current_step",), epochs: ("current_epoch",)}, number)
+    yield from borrowed(
+        parts, {**counted, steps: ("current_step",), epochs: ("current_epoch",)}, place_in_run
+    )
 
 
 def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:

@@ -104,7 +104,7 @@ def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Finding
         if all(p.home in taken for p, _ in rows):
             yield from borrowed(rows, keys, lambda p: taken[p.home], beside="the optimizer beside it")
         else:
-            yield from borrowed(rows, keys, _number)
+            yield from borrowed(rows, keys, place_in_run)
 
 
 def _steps_taken(parts: Rows) -> dict[str, int]:
@@ -116,7 +116,7 @@ def _steps_taken(parts: Rows) -> dict[str, int]:
     return {home: min(taken) for home, taken in said.items() if len(taken) == 1}
 
 
-def _number(p: Part) -> int | None:
+def place_in_run(p: Part) -> int | None:
     """What tells a checkpoint's place in its run; the files of a run are all named alike."""
     return next((n for n in (p.step, p.epoch, p.generation) if n is not None), None)
 
