@@ -323,7 +323,7 @@ class Candidates:
 
     def _which_run(self, runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> str:
         """What to say where one of several runs must be named, unless they are none."""
-        from ckpt_tools.layouts.files import are_parts  # only where there are several
+        from ckpt_tools.layouts.common.named_parts import are_parts  # only where there are several
 
         if all(self.layouts[layout].last_resort for layout, _ in runs) and are_parts(run for _, run in runs):
             guess = f"'ckpt layouts --guess {self.root}' writes a layout that joins them"

@@ -57,7 +57,7 @@ def _joining(root: str) -> str:
 
 def _are_parts(run: str, members: Sequence[Checkpoint], mine: Runs) -> bool:
     """Whether a run is called like another part of one of ``mine``, and has a checkpoint of the same step."""
-    from ckpt_tools.layouts.files import are_parts  # only where there are several
+    from ckpt_tools.layouts.common.named_parts import are_parts  # only where there are several
 
     steps = {c.order for c in members}
     like = (asked for name, asked in mine.items() if are_parts((name, run)))

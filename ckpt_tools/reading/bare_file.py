@@ -10,6 +10,7 @@ from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.formats.torch.cut import keys_of_cut
 from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common.bare_names import BareName, bare_name_of
+from ckpt_tools.layouts.common.held import BEGUN, Holds
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, numbers
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import frozen
@@ -36,7 +37,7 @@ class Bare:
 
     part: Part
     name: BareName
-    holds: files.Holds | None = None
+    holds: Holds | None = None
     steps: tuple[int, ...] = ()
     epoch: int | None = None
     count: int | None = None
@@ -75,7 +76,7 @@ def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
     report, anatomy = s.inspect(p.path, Level.STRUCTURE, p.findings)
     s.reports[p.path] = report
     if report.verdict is Verdict.BROKEN and report.format == "torch_zip" and _began_a_state(p):
-        return replace(by_name, part=p._replace(piece=files.BEGUN))
+        return replace(by_name, part=p._replace(piece=BEGUN))
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return by_name
     if report.format in (*files.FORMATS, *s.layouts.piece_of(p).formats):
@@ -101,7 +102,7 @@ def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> Ba
     of_optimizer = p.path.lower().endswith(".pdopt") or _named_after_optimizer(name, report)
     optimizer = of_optimizer or has_optimizer(report, anatomy)
     is_object = _is_object(p, name, report, anatomy)
-    holds = files.Holds(
+    holds = Holds(
         weights=is_object or (not of_optimizer and _has_weights(anatomy, name, optimizer)),
         optimizer=optimizer,
         counters=not scheduler and (bool(steps) or epoch is not None),
@@ -124,7 +125,7 @@ def _named_after_optimizer(name: BareName, report: Report) -> bool:
     return name.role == "optimizer" and report.format in _ARRAYS and not _OF_MODEL.search(name.pattern)
 
 
-def _role(name: BareName, holds: files.Holds, scheduler: bool) -> str:
+def _role(name: BareName, holds: Holds, scheduler: bool) -> str:
     if holds.weights:
         return "ema" if name.role == "ema" else "model"
     if holds.optimizer:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common.bare_names import (
     ALIASES,
     BareName,
@@ -20,6 +19,7 @@ from ckpt_tools.layouts.common.bare_names import (
     stem_of,
     together,
 )
+from ckpt_tools.layouts.common.held import piece_for
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.reading.bare_file import Bare, read_bare_file
 from ckpt_tools.reading.session import Session
@@ -305,7 +305,7 @@ def _parts_of(save: Sequence[Bare]) -> Iterator[Part]:
     for b in save:
         words = "_".join(b.run)
         yield b.part._replace(
-            piece=files.piece_for(b.holds, b.rolling) if b.holds else b.part.piece,
+            piece=piece_for(b.holds, b.rolling) if b.holds else b.part.piece,
             role=b.role,
             kind=kind,
             run=_run_name(b.part.run, words),
