@@ -160,7 +160,7 @@ class _Arranged:
     def _beginning_with(self, letter: str) -> list[_Tried]:
         """The pieces that may fit a name which begins so."""
         return [
-            _Tried(i, 0, *piece.edges.texts)
+            _Tried(i, 0, *piece.edges)
             for i, piece in enumerate(self.pieces)
             if piece.edges.may_begin_with(letter)
         ]
@@ -203,7 +203,7 @@ class Templates:
                 break
             if depth != end_depth:
                 end, end_depth = "/".join(names[-depth:]), depth
-            # Edges.fit, spelled out: each directory of a rank is compared with a hundred templates.
+            # its edges first: each directory of a rank is compared with a hundred templates.
             fits = contained in end and (not plain or (end.startswith(starts) and end.endswith(ends)))
             if fits and self._directories[i].pattern.fullmatch(end):
                 matched.append(i)
@@ -212,7 +212,7 @@ class Templates:
     def _beginning_with(self, letter: str) -> list[_Tried]:
         """Which templates may fit a directory whose own name begins so."""
         return [
-            _Tried(i, one.depth, *one.edges.texts)
+            _Tried(i, one.depth, *one.edges)
             for i, one in enumerate(self._directories)
             if edges(one.template.rpartition("/")[2]).may_begin_with(letter)
         ]

@@ -7,8 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
-
-from ckpt_tools.model.frozen import frozen
+from typing import NamedTuple
 
 COORDS = ("tp", "pp", "ep", "dp", "cp")
 """Parallel axes that a template may name besides the rank."""
@@ -81,8 +80,7 @@ def compile_template(template: str) -> str:
 DIGITS = tuple("0123456789")
 
 
-@frozen
-class Edges:
+class Edges(NamedTuple):
     """How names that a template fits begin and end, and the longest text that all of them contain: tests
     before the regular expression, which costs a hundred times as much to compile.
     """
@@ -90,16 +88,6 @@ class Edges:
     starts: tuple[str, ...]
     ends: tuple[str, ...]
     contained: str
-
-    def fit(self, name: str) -> bool:
-        """Whether the template may fit. Digits are those of any script, which DIGITS are not."""
-        begun = name.startswith(self.starts) and name.endswith(self.ends)
-        return self.contained in name and (begun or not name.isascii())
-
-    @property
-    def texts(self) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-        """All three."""
-        return self.starts, self.ends, self.contained
 
     def may_begin_with(self, letter: str) -> bool:
         """Whether the template may fit a name that begins so."""
