@@ -155,8 +155,7 @@ def check_store(desk: Desk, command: str, line: str, said: Said, usual: dict[str
     assert step(desk.ask("plan @ --json")) == last
     again = desk.ask(line)
     assert again.code == 0, again.text
-    if command != "watch --seal":  # which has told of it, and tries again with the next scrub
-        assert contents(desk.top).keys() == usual.keys(), again.text
+    assert contents(desk.top).keys() == usual.keys(), again.text
 
 
 def go_through(desk: Desk, command: str, line: str, turn: int, *, every: bool) -> int:

@@ -4,12 +4,16 @@ verified when it is finished.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from run_helpers import megatron
+from stores.asking import as_user
 from stores.bucket import Bucket
+from stores.calls import URL, Call, Calls, Fault
 from stores.environment import reached
 from stores.faults import unavailable
 from stores.proxy import Proxy, Rule
@@ -20,6 +24,7 @@ from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.model.watching import Event
+from ckpt_tools.storage.stores import mounts
 
 OPTIONS = WatchOptions(read=ReadOptions(jobs=1, settle=0, cache=True), once=True)
 
@@ -149,3 +154,38 @@ def test_what_is_good_is_sealed_and_the_rest_pruned(s3: Bucket, tmp_path: Path) 
     assert sorted(row["checkpoint"] for row in rows) == ["step 10", "step 20"]  # one second may have both
     assert "run/iter_0000030/.ckpt-seal.json" in keys
     assert {key.split("/")[1] for key in keys} == {"iter_0000030", "latest_checkpointed_iteration.txt"}
+
+
+def test_a_seal_that_was_refused_is_put_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the next listing, then after twice as long each time; by the next process at once."""
+    megatron(tmp_path / "top/run", steps=(10,), world=1)
+    fault = Fault("refused", Call("put", "run/iter_0000010/.ckpt-seal.json", 1), stays=True)
+    store, ahead, clock = Calls(tmp_path / "top", fault), [0.0], time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + ahead[0])
+    monkeypatch.setattr(mounts, "opened", lambda *_: store)
+    bucket = Bucket(URL, "", {}, None)  # type: ignore[arg-type]
+    options = replace(OPTIONS, seal=True, rescan=10_000.0)  # nothing else takes so long
+
+    def looks(watched: Watched, times: int) -> list[int]:
+        """The passes that put a seal; ``said`` are the events of the last one."""
+        tried = []
+        for number in range(times):
+            before = len([c for c in store.calls if c.kind == "put"])
+            said[:] = watched.look()
+            tried += [number] * (len([c for c in store.calls if c.kind == "put"]) - before)
+            ahead[0] += 10_001.0
+        return tried
+
+    said = list[Event]()
+    with as_user(tmp_path, bucket):
+        watched = Watched(bucket, options)
+        with watched.root.records.held():
+            assert looks(watched, 8) == [0, 1, 3, 7]
+            watched.root.records.save()
+        watched = Watched(bucket, options)
+        watched.root.load()
+        assert looks(watched, 2) == [0, 1]
+        store.fault = None
+        assert looks(watched, 1) == [] and looks(watched, 1) == [0]
+        assert [e.fields["seal"] for e in said if e.type == "checkpoint"] == ["sealed"]
+        assert looks(watched, 3) == []

@@ -21,6 +21,8 @@ from ckpt_tools.storage.urls import is_url
 
 _NEAR = 3
 """Checkpoints on either side that one is compared with."""
+_DOUBLED = 20
+"""Times that the pause before a further attempt to seal grows: a number has an end, too."""
 _RETRY = 10.0
 """What could not be looked at is tried again after so many times as long as it took."""
 
@@ -96,9 +98,11 @@ class Waiting:
         self._since: dict[str, tuple[str, float]] = {}
         self._tried: dict[str, tuple[object, ...]] = {}
         self._again: dict[str, float] = {}
+        self._seals = options.seal
+        self._to_seal: dict[str, tuple[int, float]] = {}  # key -> (how often in vain, when again)
 
     def forget(self, found: Mapping[str, Listed]) -> None:
-        for rows in (self._since, self._tried, self._again):
+        for rows in (self._since, self._tried, self._again, self._to_seal):
             for key in [key for key in rows if key not in found]:
                 del rows[key]
 
@@ -107,13 +111,19 @@ class Waiting:
         self._tried[one.key] = one.moment
         self._since.pop(one.key, None)
 
-    def known(self, key: str, seconds: float, state: str) -> None:
-        """It was verified in so many seconds."""
+    def known(self, key: str, seconds: float, state: str, *, unsealed: bool = False) -> None:
+        """It was verified in so many seconds. What could not be sealed is tried again with the next listing,
+        and then after twice as long each time: each attempt reads all of it.
+        """
         self._since.pop(key, None)
         self._tried.pop(key, None)
         self._again.pop(key, None)
         if state == "unknown":
             self._again[key] = time.monotonic() + max(self._rescan, _RETRY * seconds)
+        failed, _ = self._to_seal.pop(key, (0, 0.0))
+        if unsealed:
+            pause = min(self._rescan * 2.0 ** min(failed, _DOUBLED), self._every)
+            self._to_seal[key] = failed + 1, time.monotonic() + pause
 
     def due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[Due]:
         """What is to be verified now: new ones first, the newest of them first, then those that were checked
@@ -134,6 +144,9 @@ class Waiting:
             if record.state == "unknown":
                 again = time.monotonic() >= self._again.get(one.key, 0.0)
                 return Due(one, "retry") if again else None
+            _, seal_at = self._to_seal.get(one.key, (0, 0.0))
+            if self._seals and record.unsealed and time.monotonic() >= seal_at:
+                return Due(one, "retry")
             return Due(one, "scrub") if time.time() - record.checked_at >= self._every else None
         if not one.finished or self._tried.get(one.key) == one.moment:
             return None

@@ -29,7 +29,7 @@ _MOST = 256 << 20
 class Record:
     """What the last verification of a checkpoint came to. ``stamp`` tells its files from other ones of the
     same names, ``checked_at`` is in seconds since the epoch, ``state`` is good, suspect, bad or unknown;
-    ``codes`` are those of its findings.
+    ``codes`` are those of its findings; ``unsealed`` is what was to be sealed and could not be.
     """
 
     stamp: str
@@ -39,6 +39,7 @@ class Record:
     step: int | None = None
     saved_at: float = 0.0
     codes: tuple[str, ...] = ()
+    unsealed: bool = False
 
 
 @frozen
@@ -152,9 +153,8 @@ def _record(row: dict[str, object]) -> Record:
         raise TypeError("a record is no record")
     if not isinstance(at, int | float) or not isinstance(saved, int | float) or not isinstance(codes, list):
         raise TypeError("a record has no time")
-    return Record(
-        stamp, state, float(at), str(path), _step(row["step"]), float(saved), tuple(map(str, codes))
-    )
+    told, unsealed = tuple(map(str, codes)), row.get("unsealed") is True  # earlier versions wrote none
+    return Record(stamp, state, float(at), str(path), _step(row["step"]), float(saved), told, unsealed)
 
 
 def _step(value: object) -> int | None:

@@ -37,6 +37,8 @@ _SAVES = 9
 """Newest saves that tell the interval between them."""
 _STATES = {Verdict.OK: "good", Verdict.SUSPECT: "suspect", Verdict.BROKEN: "bad", Verdict.UNKNOWN: "unknown"}
 _GOOD = ("good", "suspect")
+_PASSING = frozenset({"unreadable", "in-use"})
+"""Ends of sealing that may be others the next time."""
 
 
 class WatchedRoot:
@@ -135,20 +137,24 @@ class WatchedRoot:
         self.tally.verifications[state] += 1
         self._to_prune |= state in _GOOD and self.options.prune is not None
         same = before is not None and before.stamp == one.stamp and before.state == state
-        if not (same and due.reason == "retry"):
-            self._tell(s, c, due.reason, checked, state)
+        seal, unsealed = self._sealed(s, c, state)
+        if not (same and due.reason == "retry" and (unsealed or seal is None)):
+            self._tell(c, due.reason, checked, state, seal)
         if not same:
             self._call(c, checked, state)
         codes = tuple(sorted({f.code for f in checked.findings}))
-        record = Record(one.stamp, state, time.time(), c.path, c.step, c.mtime_ns / 1e9, codes)
+        record = Record(one.stamp, state, time.time(), c.path, c.step, c.mtime_ns / 1e9, codes, unsealed)
         self.records.put(one.key, record)
-        self.waiting.known(one.key, checked.seconds, state)
+        self.waiting.known(one.key, checked.seconds, state, unsealed=unsealed)
 
     @contextmanager
     def _anew(self, due: Due) -> Iterator[None]:
-        """In a store what was verified is known by its ETags, and only read again to be scrubbed."""
-        cache = self._cache
-        if cache is None or due.reason in ("new", "changed"):
+        """In a store what was verified is known by its ETags, and only read again to be scrubbed, or by who
+        seals it.
+        """
+        cache, record = self._cache, self.records.known.get(due.listed.key)
+        to_seal = due.reason == "retry" and record is not None and record.unsealed
+        if cache is None or due.reason in ("new", "changed") or to_seal:
             yield
             return
         age, cache.max_age = cache.max_age, 0.0
@@ -157,8 +163,7 @@ class WatchedRoot:
         finally:
             cache.max_age = age
 
-    def _tell(self, s: Session, c: Checkpoint, reason: str, checked: Checked, state: str) -> None:
-        seal = self._sealed(s, c, state)
+    def _tell(self, c: Checkpoint, reason: str, checked: Checked, state: str, seal: str | None) -> None:
         of_checkpoint = {
             name: getattr(c, name) for name in ("step", "epoch", "step_in_epoch", "layout", "run")
         }
@@ -176,19 +181,20 @@ class WatchedRoot:
         }
         self.say("checkpoint", fields, checked.findings)
 
-    def _sealed(self, s: Session, c: Checkpoint, state: str) -> str | None:
-        """Seal what is good, if that is asked for: how it ended."""
+    def _sealed(self, s: Session, c: Checkpoint, state: str) -> tuple[str | None, bool]:
+        """Seal what is good, if that is asked for: how it ended, and whether to try again."""
         if not self.options.seal or state != "good":
-            return None
+            return None, False
         from ckpt_tools.guard.watch.sealing import seal
 
         try:
             result = seal(s, c, self.options.read)
         except CkptError as e:
             self.problem("seal-failed", str(e))
-            return "failed"
+            return "failed", True
         self.solved("seal-failed")
-        return ", ".join(dict.fromkeys(one.state for one in result.checkpoints)) or "nothing"
+        states = dict.fromkeys(one.state for one in result.checkpoints)
+        return ", ".join(states) or "nothing", not states.keys().isdisjoint(_PASSING)
 
     def _call(self, c: Checkpoint, checked: Checked, state: str) -> None:
         """Tell the command that waits for such a checkpoint."""
