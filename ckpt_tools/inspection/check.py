@@ -15,6 +15,7 @@ from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters
 from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
 from ckpt_tools.formats.named import MANIFESTS
 from ckpt_tools.inspection.recognise import recognise
+from ckpt_tools.inspection.twice import in_doubt, judged
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.report import NO_METADATA, Level, Region, Report
 from ckpt_tools.model.tensor import Stats, Tensor
@@ -79,20 +80,37 @@ def inspect(
     key: bytes | None = None,
     explain: bool = False,
     io: str = "pread",
+    again: bool = True,
 ) -> tuple[Report, Anatomy]:
-    """Read one file to ``level`` with ``jobs`` threads and report: an ``Inspection`` as a whole."""
-    inspection = Inspection(
-        path,
-        level,
-        expect=expect,
-        claims=claims,
-        progress=progress,
-        require=require,
-        key=key,
-        explain=explain,
-        io=io,
-    )
-    inspection.asks_store = True
+    """Read one file to ``level`` with ``jobs`` threads and report: an ``Inspection`` as a whole. What looks
+    broken in a store is read ``again`` before it is called so (twice.py), unless the store's own checksum
+    says that these are the bytes that it has.
+    """
+
+    def once() -> tuple[Inspection, Report, Anatomy]:
+        inspection = Inspection(
+            path,
+            level,
+            expect=expect,
+            claims=claims,
+            progress=progress,
+            require=require,
+            key=key,
+            explain=explain,
+            io=io,
+        )
+        return inspection, *_driven(inspection, jobs)
+
+    inspection, report, anatomy = once()
+    if not again or inspection.proven or not in_doubt(report):
+        return report, anatomy
+    inspection, second, anatomy = once()
+    return judged(report, second, stopped=inspection.stopped), anatomy
+
+
+def _driven(inspection: Inspection, jobs: int) -> tuple[Report, Anatomy]:
+    """One pass over a file, all of whose content is read here."""
+    inspection.asks_store, progress = True, inspection.progress
     steps = inspection.steps(hold=True)
     try:
         source, sums, empty = next(steps)
@@ -114,10 +132,10 @@ class Inspection:
     found: that is kept one by one.
     A file of no known format whose name says nothing gets ``format`` None and no findings.
     Where it ``asks_store``, all content that is read of an object is compared with the checksum that its
-    store keeps of it.
+    store keeps of it: ``proven`` where that fits, and nothing was wrong before. ``stopped``: by ``progress``.
     """
 
-    asks_store = False
+    asks_store = proven = stopped = False
 
     def __init__(
         self,
@@ -160,7 +178,7 @@ class Inspection:
             except OSError as e:
                 self.found.append(_os_finding(e))
             except Stopped:
-                pass
+                self.stopped = True
             if worst(self.found) is not Verdict.OK:
                 from ckpt_tools.formats.common.pointers import instead  # only where something is wrong
 
@@ -204,7 +222,7 @@ class Inspection:
 
     def _content(self, source: OpenFile) -> Generator[Ask, Told, None]:
         empty, sealed = list[tuple[int, int]](), dict[int, Sum]()
-        kept = self._kept(source)
+        kept, sound = self._kept(source), worst(self.found) is not Verdict.BROKEN
         told = yield source, self.anatomy.sums if kept is None else kept.sums, empty
         for s, actual in told if kept is None else kept.taken(told):
             if s.code == "seal-mismatch":
@@ -212,6 +230,7 @@ class Inspection:
             self.found.append(finding(s.code, f"{s.what}: {difference(s, actual)}", offset=s.offset))
         if kept is not None:
             self.found += kept.findings()
+            self.proven = sound and kept.same
         if sealed and self.anatomy.sealed:
             from ckpt_tools.inspection.hit_tensors import hit_tensors  # only where something is damaged
 

@@ -29,6 +29,11 @@ class KeptChecksum:
         """What differs of those given."""
         return self._out.taken(told)
 
+    @property
+    def same(self) -> bool:
+        """Whether all bytes were read, and are those that the store says it has."""
+        return self._out.value == self._out.of.value
+
     def findings(self) -> Iterator[Finding]:
         """What to say where the bytes are not those that the store says it has; nothing where the read was
         stopped before the end.

@@ -176,6 +176,7 @@ class Fetch:
                 jobs=1,
                 require=self.options.require if wanted.url in self.planned else (),
                 key=self._key,
+                again=False,  # what differs is fetched once more, and written down
             )
         if copy.error is not None:
             raise copy.error

@@ -129,6 +129,18 @@ class Corrupt:
             exchange.send_block(block)
 
 
+@dataclass
+class CorruptElsewhere:
+    """Another byte each time, of 16 from ``at`` on."""
+
+    at: int
+    times: int = 0
+
+    def meet(self, exchange: Exchange) -> None:
+        self.times += 1
+        Corrupt(self.at + self.times % 16, 0x10).meet(exchange)
+
+
 @dataclass(frozen=True)
 class Hook:
     """``call`` is called once ``after`` bytes of the body have been sent, such as to replace the object; then
