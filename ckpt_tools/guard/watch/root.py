@@ -37,8 +37,8 @@ _SAVES = 9
 """Newest saves that tell the interval between them."""
 _STATES = {Verdict.OK: "good", Verdict.SUSPECT: "suspect", Verdict.BROKEN: "bad", Verdict.UNKNOWN: "unknown"}
 _GOOD = ("good", "suspect")
-_PASSING = frozenset({"unreadable", "in-use"})
-"""Ends of sealing that may be others the next time."""
+_SEALED = frozenset({"sealed", "already"})
+"""Ends of sealing after which nothing is left to do; another one may be another the next time."""
 
 
 class WatchedRoot:
@@ -194,7 +194,7 @@ class WatchedRoot:
             return "failed", True
         self.solved("seal-failed")
         states = dict.fromkeys(one.state for one in result.checkpoints)
-        return ", ".join(states) or "nothing", not states.keys().isdisjoint(_PASSING)
+        return ", ".join(states) or "nothing", not states.keys() <= _SEALED
 
     def _call(self, c: Checkpoint, checked: Checked, state: str) -> None:
         """Tell the command that waits for such a checkpoint."""
