@@ -28,6 +28,7 @@ TREES = {
     "deepspeed": ("deepspeed/zero1", "", "", ""),
     "dcp": ("dcp/two", "", "", ""),
 }
+HAVE_TRACKERS = ("megatron", "deepspeed")
 OF_ANY = {
     "ls": "ls @ --json",
     "verify": "verify @ --level content --json",
@@ -96,16 +97,25 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def faults(calls: list[Call], turn: int, *, every: bool) -> Iterator[Fault]:
     """By day one fault of a call of each kind, the first or the last, others from one command to the next; at
-    night all of the first and the last call about each key.
+    night all of the first call about each key and of the last one, from which on nothing stays.
     """
     known: dict[Any, list[Call]] = {}
     for call in calls:
         known.setdefault(call[:2] if every else call.kind, []).append(call)
     for of in known.values():
         for call in {of[0]: None, of[-1]: None} if every else [of[-(turn % 2)]]:
-            all_of = [(what, stays) for what in FAULTS[call.kind] for stays in (False, True)]
-            for what, stays in all_of if every else [all_of[turn * 5 % len(all_of)]]:
-                yield Fault(what, call, stays)
+            stays = (False,) if every and call is not of[0] else (False, True)
+            all_of = [(what, then) for what in FAULTS[call.kind] for then in stays]
+            for what, then in all_of if every else [all_of[turn * 5 % len(all_of)]]:
+                yield Fault(what, call, then)
+
+
+def expiries(calls: list[Call], turn: int, *, every: bool) -> Iterator[Fault]:
+    """The credentials expire before one of the calls: at night before any, by day before one further on from
+    one command to the next.
+    """
+    for call in calls if every else [calls[turn % len(calls)]]:
+        yield Fault("expired", call, stays=True, of_store=True)
 
 
 def step(said: Said) -> Any:
@@ -172,7 +182,7 @@ def go_through(desk: Desk, command: str, line: str, turn: int, *, every: bool) -
     staged = [contents(p) for p in (desk.home / "home").glob("ssd/*-*") if p.name != ".ckpt-stage"]
     whole = {k: v for files in staged for k, v in files.items() if k != ".ckpt-stage.json"}
     last, met = step(desk.ask("plan @ --json")), 0
-    for fault in faults(calls, turn, every=every):
+    for fault in (*faults(calls, turn, every=every), *expiries(calls, turn, every=every)):
         desk.fresh()
         said = desk.ask(line, fault)
         met += bool(fault.met)
@@ -193,6 +203,7 @@ NIGHTLY = [
     pytest.param(tree, name, id=f"{tree}-{name}", marks=pytest.mark.exhaustive)
     for tree in TREES
     for name in (LINES if TREES[tree][1] else OF_ANY)
+    if name != "plan of the tracker" or tree in HAVE_TRACKERS
 ]
 
 

@@ -77,7 +77,7 @@ FAULTS: dict[str, Fault] = {
     "cut in the answer": Cut(100),
     "short": Short(100),
     "short and said to be so": ShortLength(100),
-    "503": unavailable("0"),
+    "503": unavailable("3600"),  # nobody waits for so long
     "500": Status(500),
     "429": too_many(),
     "403 expired": expired_token(),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ckpt_tools.storage.stalls import Stalled
 from ckpt_tools.storage.stores.object_store import ObjectStore
 from ckpt_tools.storage.stores.store import Object, Replaced
 
@@ -34,9 +35,11 @@ REFUSALS: dict[str, Refusal] = {
     "replaced": Replaced,
     "broken off": lambda url: OSError(errno.ECONNRESET, "it broke off", url),
     "refused": lambda url: OSError(errno.EIO, "the store answers 500", url),
+    "stalled": Stalled,
+    "expired": lambda url: PermissionError(errno.EACCES, "the session token has expired", url),
     "taken": lambda url: FileExistsError(errno.EEXIST, "somebody else has written it meanwhile", url),
 }
-OF_ALL = ("denied", "gone", "broken off", "refused")
+OF_ALL = ("denied", "gone", "broken off", "refused", "stalled")
 FAULTS: dict[str, tuple[str, ...]] = {
     "list": (*OF_ALL, "empty", "half"),
     "directory": (*OF_ALL, "empty"),
@@ -50,16 +53,20 @@ FAULTS: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Fault:
-    """What the call meets, and from then on, if it ``stays``, all calls of the kind about the key. ``met`` is
-    how often it was.
+    """What the call meets, and from then on, if it ``stays``, all calls of the kind about the key; all calls
+    where it is about the whole store. ``met`` is how often it was.
     """
 
     what: str
     call: Call
     stays: bool
+    of_store: bool = False
     met: int = field(default=0, init=False)
 
     def takes(self, call: Call) -> bool:
+        if self.of_store and self.met:
+            self.met += 1
+            return True
         at = call[:2] == self.call[:2] and (call.number > self.call.number if self.stays else False)
         self.met += (taken := at or call == self.call)
         return taken
