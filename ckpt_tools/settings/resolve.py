@@ -18,7 +18,7 @@ from ckpt_tools.model.stores import Pairs, StoreOptions
 from ckpt_tools.settings.declarations import BY_KEY, ENV, SIZES, Variable, trusted
 from ckpt_tools.settings.store_tables import store_tables
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.retry import is_file
+from ckpt_tools.storage.retry import is_file, there
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     else:
         import tomli as toml
     try:
-        table = toml.loads(data.decode())
+        table = toml.loads(data.decode("utf-8-sig"))  # some editors begin with a mark
     except (ValueError, RecursionError) as e:
         raise UsageError(
             f"configuration file {path!r} is not valid TOML: {e}", "correct it, or say --config FILE"
@@ -229,11 +229,14 @@ def _configures(path: str) -> bool:
 
 
 def _there(path: str) -> bool:
-    """Raises CannotLook when that cannot be seen: without its file a command would do something else than it
+    """Whether something is there that was meant to configure: a ckpt.toml also where it is no file, such as a
+    link that leads nowhere, or the directory that a container gets in place of a file that it lacks.
+
+    Raises CannotLook when that cannot be seen: without its file a command would do something else than it
     was told. What lies in a directory that is closed to us is not for us.
     """
     try:
-        return is_file(path)
+        return there(path) if os.path.basename(path) == "ckpt.toml" else is_file(path)
     except PermissionError:
         return False
     except OSError as e:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -40,14 +41,14 @@ def test_nothing_given_is_the_default_selection(here):
 
 
 def test_a_file_that_cannot_be_looked_for_is_not_taken_for_absent(here, monkeypatch):
-    real = os.stat
+    real = os.lstat
 
     def failing(path, *args, **kwargs):
         if str(path).endswith("ckpt.toml"):
             raise OSError(errno.EIO, "Input/output error", path)
         return real(path, *args, **kwargs)
 
-    monkeypatch.setattr(os, "stat", failing)
+    monkeypatch.setattr(os, "lstat", failing)
     with pytest.raises(CannotLook, match=r"ckpt\.toml: Input/output error"):
         resolve(here)
 
@@ -318,6 +319,19 @@ def test_mistakes_in_the_file(here, content, says, hint):
     assert says in str(e.value)
     assert str(here / "ckpt.toml") in str(e.value)
     assert hint in e.value.hint
+
+
+@pytest.mark.parametrize("made", [Path.mkdir, lambda p: p.symlink_to("none"), lambda p: p.symlink_to(p)])
+def test_one_that_is_no_file_was_meant_to_be_one(here, made):
+    """As a container's mount of a file that is not there leaves it, or a link whose volume is gone."""
+    made(here / "ckpt.toml")
+    with pytest.raises(UsageError, match=r"ckpt\.toml' cannot be read"):
+        resolve(here)
+
+
+def test_a_byte_order_mark_and_the_line_ends_of_windows(here):
+    (here / "ckpt.toml").write_bytes(b'\xef\xbb\xbfjobs = 2\r\norder = "step"\r\n')
+    assert resolve(here).values["jobs"] == 2
 
 
 def test_a_file_that_is_asked_for_must_be_there(here):
