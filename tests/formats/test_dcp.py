@@ -13,7 +13,6 @@ import pickle
 import random
 import struct
 import sys
-import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import pytest
 import small_files
+from counted import at_most
 from examples import examples
 from helpers import Fixture, bad, look
 from hypothesis import given
@@ -388,11 +388,10 @@ def _ranges(n: int, m: int) -> list[Box]:
         ((1 << 60, 1 << 60), [Box((0, 0), (1 << 60, 1 << 60))] * 30_000, "overlap"),
     ],
 )
-def test_many_chunks_take_no_time(shape: tuple[int, ...], boxes: list[Box], kind: Any) -> None:
-    began = time.process_time()
-    found = untiled(shape, boxes)
-    assert (found.kind if found else None) in (kind if isinstance(kind, tuple) else (kind,))
-    assert time.process_time() - began < 30
+def test_many_chunks_take_little_work(shape: tuple[int, ...], boxes: list[Box], kind: Any) -> None:
+    with at_most(3_000_000):
+        found = untiled(shape, boxes)
+        assert (found.kind if found else None) in (kind if isinstance(kind, tuple) else (kind,))
 
 
 # --- hostile indexes
@@ -420,12 +419,11 @@ def test_one_region_named_by_many_entries_is_looked_at_once() -> None:
     n = 5000
     places = {(f"t{i}", (0, 0)): ("__0_0.distcp", 0, len(CHUNK)) for i in range(n)}
     data = make.metadata({f"t{i}": ("float32", (4, 3), {(0, 0): (4, 3)}) for i in range(n)}, [], places)
-    began = time.process_time()
-    anatomy, found = read(data)
-    assert "bad-header" in codes(found)
-    part, found = member(anatomy, "__0_0.distcp", CHUNK)
-    assert not part.sums
-    assert time.process_time() - began < 30
+    with at_most(10_000_000):
+        anatomy, found = read(data)
+        assert "bad-header" in codes(found)
+        part, found = member(anatomy, "__0_0.distcp", CHUNK)
+        assert not part.sums
 
 
 def test_the_findings_of_a_broken_index_are_few() -> None:

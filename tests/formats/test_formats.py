@@ -8,12 +8,12 @@ import math
 import re
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from counted import at_most
 from examples import examples
 from helpers import Fixture, bad, claims, look
 from hypothesis import given
@@ -372,12 +372,12 @@ def test_nothing_but_findings_comes_from_damage(fmt: Format, data: st.DataObject
     )
     other = data.draw(st.sampled_from([b"", *(g.data for g in good)]), label="spliced")
     spliced = start if not other else start[: len(start) // 2] + other[len(other) // 2 :]
-    broken, began = edited(spliced, data.draw(EDITS, label="edits")), time.process_time()
-    for f in [*look(broken, fmt), *(look(broken, fmt, claims=said) if said else ())]:
-        assert f.code in CODES
-        assert f.offset is None or f.offset >= 0
-    look(broken)
-    assert time.process_time() - began < 30
+    broken = edited(spliced, data.draw(EDITS, label="edits"))
+    with at_most(3_000_000):
+        for f in [*look(broken, fmt), *(look(broken, fmt, claims=said) if said else ())]:
+            assert f.code in CODES
+            assert f.offset is None or f.offset >= 0
+        look(broken)
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)

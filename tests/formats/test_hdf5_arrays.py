@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections import defaultdict
 from functools import partial
 
 import pytest
+from counted import at_most
 from helpers import bad, is_bad, look
 from places import FORMAT_FILES
 
@@ -131,7 +131,7 @@ def _scribble(data: bytearray, start: int, length: int, dice: random.Random) -> 
 def test_whatever_the_numbers_say_only_findings_come(name: str) -> None:
     dice = random.Random(name)
     for _ in range(40):
-        broken, began = _resealed(bytearray(GOOD[name]), dice), time.process_time()
-        for f in look(broken, HDF5, Anatomy(regions=[])):
-            assert f.offset is None or f.offset >= 0
-        assert time.process_time() - began < 5
+        broken = _resealed(bytearray(GOOD[name]), dice)
+        with at_most(300_000):
+            for f in look(broken, HDF5, Anatomy(regions=[])):
+                assert f.offset is None or f.offset >= 0

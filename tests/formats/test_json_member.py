@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
+from counted import at_most
 from helpers import bad, look
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,9 +165,8 @@ def test_names_of_others(name: str) -> None:
     ids=lambda d: repr(d[:8]),
 )
 def test_bombs_cost_little(data: bytes) -> None:
-    began = time.process_time()
-    assert bad(look(data, FMT))
-    assert time.process_time() - began < 30
+    with at_most(20_000):
+        assert bad(look(data, FMT))
 
 
 def test_the_deepest_that_is_read() -> None:
@@ -177,16 +176,16 @@ def test_the_deepest_that_is_read() -> None:
 
 
 @pytest.mark.slow
-def test_a_vocabulary_is_read_fast() -> None:
+def test_a_vocabulary_is_read_with_little_work() -> None:
     vocabulary = {
         "model": {
             "vocab": {f"wörd{i}": i for i in range(120_000)},
             "merges": [[f"a{i}", f"b{i}"] for i in range(120_000)],
         }
     }
-    data, began = json.dumps(vocabulary, ensure_ascii=False).encode(), time.process_time()
-    assert codes(data) == set()
-    assert time.process_time() - began < 30
+    data = json.dumps(vocabulary, ensure_ascii=False).encode()
+    with at_most(1_000_000):
+        assert codes(data) == set()
 
 
 def test_a_file_too_large_is_not_read() -> None:

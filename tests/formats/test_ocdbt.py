@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import zstandard
+from counted import at_most
 from crc32c import crc32c
 from examples import examples
 from helpers import Fixture, bad, claims, findings, left_behind, look
@@ -226,9 +226,8 @@ def test_a_tree_that_names_itself_ends() -> None:
         )
 
     node = build(len(build(1)))
-    began = time.process_time()
-    assert "bad-header" in codes({"d/0": node, "manifest.ocdbt": manifest([("d/0", 0, len(node), 2)])})
-    assert time.process_time() - began < 30
+    with at_most(10_000):
+        assert "bad-header" in codes({"d/0": node, "manifest.ocdbt": manifest([("d/0", 0, len(node), 2)])})
 
 
 N = 1 << 20
@@ -257,9 +256,8 @@ BODIES = {
 def test_hostile_manifests_cost_little(name: str) -> None:
     data = record("0cdb3a2a", BODIES[name])
     tracemalloc.start()
-    began = time.process_time()
-    assert bad(look(data, FMT))
-    assert time.process_time() - began < 30  # under tracemalloc, which slows everything
+    with at_most(300_000):
+        assert bad(look(data, FMT))
     assert tracemalloc.get_traced_memory()[1] < 300 << 20
     tracemalloc.stop()
 
@@ -279,12 +277,13 @@ def test_hostile_manifests_cost_little(name: str) -> None:
 )
 def test_hostile_nodes_cost_little(body: bytes) -> None:
     node = record("0cdb20de", body)
-    began = time.process_time()
-    assert codes({"d/0": node, "manifest.ocdbt": manifest([("d/0", 0, len(node), body[:1] == b"\1")])}) & {
-        "bad-header",
-        "too-complex",
-    }
-    assert time.process_time() - began < 30
+    with at_most(600_000):
+        assert codes(
+            {"d/0": node, "manifest.ocdbt": manifest([("d/0", 0, len(node), body[:1] == b"\1")])}
+        ) & {
+            "bad-header",
+            "too-complex",
+        }
 
 
 @pytest.mark.slow

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from counted import at_most
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -254,15 +254,15 @@ def test_hostile_indexes(name: str) -> None:
     """Bounded in time, memory and number of findings, and none is taken for good, unless it is."""
     tracemalloc.start()
     try:
-        began = time.process_time()
-        found, _ = read(HOSTILE[name])
-        took, peak = time.process_time() - began, tracemalloc.get_traced_memory()[1]
+        with at_most(8_000_000):
+            found, _ = read(HOSTILE[name])
+        peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert codes(found)
     assert len(found) < 50
     assert sum(len(f.message) for f in found) < 20_000
-    assert took < 30 and peak < 60 << 20  # tracemalloc makes it some five times slower
+    assert peak < 60 << 20
 
 
 @pytest.mark.slow
@@ -272,13 +272,12 @@ def test_a_million_entries() -> None:
         b'"model.layers.%d.mlp.experts.weight":"model-%05d.safetensors"' % (i, i % 50_000)
         for i in range(400_000)
     )
-    began = time.process_time()
-    found, anatomy = read(b'{"weight_map":{' + entries + b"}}")
-    assert found == []
-    assert len(anatomy.members) == 50_000
-    for claim in list(anatomy.members.values())[:100]:
-        check(claim, A)
-    assert time.process_time() - began < 30
+    with at_most(15_000_000):
+        found, anatomy = read(b'{"weight_map":{' + entries + b"}}")
+        assert found == []
+        assert len(anatomy.members) == 50_000
+        for claim in list(anatomy.members.values())[:100]:
+            check(claim, A)
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

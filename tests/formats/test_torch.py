@@ -9,7 +9,6 @@ import pickle
 import random
 import re
 import struct
-import time
 import tracemalloc
 import zipfile
 import zlib
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counted import at_most
 from examples import examples
 from helpers import bad, look
 from hypothesis import given
@@ -218,12 +218,11 @@ def test_a_flip_in_each_byte_of_a_zip64_archive_is_seen() -> None:
 def test_more_records_than_sixteen_bits_count() -> None:
     extra = [(f"data/{i}", b"") for i in range(70_000)]
     source, anatomy = sparse_archive([("data.pkl", b"\x80\2}."), *extra, ("version", b"3\n")]), Anatomy()
-    began = time.process_time()
-    # not from the Sparse: a search through all its pieces for each read is slow
-    found = checked(BytesSource(source.read(0, source.size)), anatomy)
-    assert {f.code for f in bad(found)} == {"extra-storage"}
-    assert len(found) < 30
-    assert time.process_time() - began < 30
+    with at_most(12_000_000):
+        # not from the Sparse: a search through all its pieces for each read is slow
+        found = checked(BytesSource(source.read(0, source.size)), anatomy)
+        assert {f.code for f in bad(found)} == {"extra-storage"}
+        assert len(found) < 30
 
 
 @pytest.mark.torch
@@ -468,9 +467,9 @@ def test_entries_that_share_one_payload_do_not_multiply(fmt: Any) -> None:
         + entry * n
         + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, n, n, n * len(entry), central, 0)
     )
-    anatomy, began = Anatomy(), time.process_time()
-    found = look(bomb, fmt, anatomy)
-    assert time.process_time() - began < 30
+    anatomy = Anatomy()
+    with at_most(1_000_000):
+        found = look(bomb, fmt, anatomy)
     assert "bad-header" in {f.code for f in bad(found)}
     assert len(anatomy.sums) <= 1
     assert len(found) < 60
@@ -486,9 +485,8 @@ def test_rubbish_between_two_good_ends_costs_little(seed: int) -> None:
     rng = random.Random(seed)
     tail = (FORMAT_FILES / "torch_zip" / "good" / "tiny.pt").read_bytes()
     data = b"PK\3\4" + rng.randbytes(1 << 20) + tail
-    began = time.process_time()
-    look(data, ZIP)
-    assert time.process_time() - began < 30
+    with at_most(10_000):
+        look(data, ZIP)
 
 
 # --- every kind of tensor
@@ -667,9 +665,8 @@ def test_every_flip_in_a_tar_header_is_seen() -> None:
 
 def test_a_tar_of_many_members_costs_little() -> None:
     head = TINY_TAR[:512]
-    began = time.process_time()
-    found = look(head * 4000, TAR)
-    assert time.process_time() - began < 30
+    with at_most(10_000):
+        found = look(head * 4000, TAR)
     assert bad(found)
 
 

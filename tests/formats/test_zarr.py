@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
-import time
 import tracemalloc
 import zlib
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from math import prod
 
 import pytest
 import zstandard
+from counted import at_most
 from crc32c import crc32c
 from examples import examples
 from helpers import Fixture, bad, claims, findings, left_behind, look
@@ -218,9 +218,8 @@ def test_a_bomb_stops_where_the_chunk_should_end(codec: str) -> None:
     bomb = packer.compress(bytes(1 << 28)) if codec == "zstd" else PACK[codec](bytes(1 << 26))
     files = {".zarray": v2([1000], [1000], codec=codec), "0": bomb}
     tracemalloc.start()
-    began = time.process_time()
-    assert seen(files, "0") == ["bad-compression"]
-    assert time.process_time() - began < 30
+    with at_most(30_000):
+        assert seen(files, "0") == ["bad-compression"]
     assert tracemalloc.get_traced_memory()[1] < 20 << 20
     tracemalloc.stop()
 
@@ -342,12 +341,14 @@ def test_a_huge_window_is_refused(window: bytes) -> None:
 
 
 def test_endless_blocks_end() -> None:
-    began = time.process_time()
-    assert (
-        seen({".zarray": v2([1000], [1000], codec="zstd"), "0": zstd.MAGIC + b"\0\x58" + bytes(1 << 20)}, "0")
-        != []
-    )
-    assert time.process_time() - began < 30
+    with at_most(1_000_000):
+        assert (
+            seen(
+                {".zarray": v2([1000], [1000], codec="zstd"), "0": zstd.MAGIC + b"\0\x58" + bytes(1 << 20)},
+                "0",
+            )
+            != []
+        )
 
 
 @pytest.mark.parametrize(
@@ -360,9 +361,8 @@ def test_endless_blocks_end() -> None:
     ],
 )  # fmt: skip
 def test_absurd_numbers_cost_nothing(text: bytes) -> None:
-    began = time.process_time()
-    own = "zarr.json" if b'"node_type"' in text else ".zarray"
-    look(text, FMT)
-    claims({own: text, "0": b"", "c/0": bytes(64)})
-    assert seen({own: text, "c/0": bytes(64)}, "c/0") is not None
-    assert time.process_time() - began < 30
+    with at_most(10_000):
+        own = "zarr.json" if b'"node_type"' in text else ".zarray"
+        look(text, FMT)
+        claims({own: text, "0": b"", "c/0": bytes(64)})
+        assert seen({own: text, "c/0": bytes(64)}, "c/0") is not None

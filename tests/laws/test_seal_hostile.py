@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from counted import at_most
 from run_helpers import CKPT, CLEAN, megatron
 
 from ckpt_tools import guard
@@ -147,9 +147,8 @@ def test_many_fragments_of_one_file_are_compared_with_few(root: Path) -> None:
     for rank in range(2000):
         data = seal([row(MODEL, 5, digest=f"{rank:032x}")], fragment={"rank": rank, "world_size": 1 << 60})
         place(root, data, f"{FRAGMENTS}/rank-{rank:05d}.json")
-    began = time.process_time()
-    assert codes(root) >= {"seal-mismatch", "seal-incomplete"}
-    assert time.process_time() - began < 20
+    with at_most(6_000_000):
+        assert codes(root) >= {"seal-mismatch", "seal-incomplete"}
 
 
 def huge(what: str) -> bytes:

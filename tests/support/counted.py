@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class TooMuchWork(BaseException):
+    """No Exception, which the limits around a check catch."""
+
+
+class Calls:
+    """A count of calls of Python functions and of C functions. Raises TooMuchWork at the first above ``most``."""
+
+    def __init__(self, most: int) -> None:
+        self.count, self.most = 0, most
+
+    def hook(self, frame: object, event: str, arg: object) -> None:
+        self.count += event in ("call", "c_call")
+        if self.count > self.most:
+            raise TooMuchWork(f"more than {self.most} calls")
+
+
+@contextmanager
+def at_most(most: int) -> Iterator[Calls]:
+    """Ends what is done here as soon as it makes more calls: work without end has one, and how fast the
+    machine is changes nothing.
+    """
+    made = Calls(most)
+    sys.setprofile(made.hook)
+    try:
+        yield made
+    finally:
+        sys.setprofile(None)
 
 
 def calls(work: Callable[[], object]) -> int:
-    """Calls of Python functions and of C functions that some work makes."""
-    count = 0
-
-    def hook(frame: object, event: str, arg: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(hook)
-    try:
+    """Calls that some work makes."""
+    with at_most(sys.maxsize) as made:
         work()
-    finally:
-        sys.setprofile(None)
-    return count
+    return made.count

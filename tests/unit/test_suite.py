@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from counted import TooMuchWork, at_most, calls
 from places import ROOT, SUPPORT, TESTS
 from rooms import ROOMS, imports, needs_torch, wants_torch
 
@@ -70,6 +73,32 @@ def test_no_test_module_imports_another() -> None:
 def test_every_test_module_is_in_a_room() -> None:
     assert {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")} == ROOMS
     assert not list(SUPPORT.rglob("test_*.py"))
+
+
+def test_no_seconds_decide() -> None:
+    """How long something took says how busy the machine was: what is to cost little is counted (counted.py)."""
+    clock = re.compile(r"\b(process_time|monotonic|perf_counter)\(\)")
+    wrong = [
+        f"{path.name}:{node.lineno}"
+        for path in TESTS.rglob("test_*.py")
+        if clock.search(text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Assert) and re.search(rf"{clock.pattern}.* <", ast.unparse(node))
+    ]
+    assert wrong == []
+
+
+def test_work_without_end_is_ended() -> None:
+    def endless() -> None:
+        while True:
+            with suppress(Exception):
+                len("")
+
+    with pytest.raises(TooMuchWork), at_most(1000):
+        endless()
+    with at_most(1000) as made:
+        len("")
+    assert 0 < made.count < 10 and calls(lambda: len("")) == made.count + 1
 
 
 def test_what_asks_for_torch_inside_is_marked() -> None:
