@@ -126,11 +126,16 @@ def kind(value: object, _base: str) -> Kind:
     return Kind(word(value, [str(kind) for kind in Kind]))
 
 
+_CENTURY = 100 * 365 * 86400.0
+
+
 def duration(value: object, _base: str = "") -> float:
-    """Seconds from a number, or from texts such as ``120``, ``2m`` and ``1h30m``."""
+    """Seconds from a number, or from texts such as ``120``, ``2m`` and ``1h30m``. More than a century is one:
+    the system's clocks and timers end there, and not what somebody means by it.
+    """
     units = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf"):
-        return float(value)
+        return float(min(value, _CENTURY))
     pieces = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)", value) if isinstance(value, str) else []
     # Joined again they must give the text, so that nothing was skipped; a bare number may only stand alone.
     if (
@@ -139,7 +144,7 @@ def duration(value: object, _base: str = "") -> float:
         or (len(pieces) > 1 and any(not u for _, u in pieces))
     ):
         raise ValueError(f"{value!r} is not a duration: say seconds (120) or a unit (90s, 2m, 1h30m)")
-    return sum(float(n) * units[u] for n, u in pieces)
+    return min(sum(float(n) * units[u] for n, u in pieces), _CENTURY)
 
 
 def size(value: object, _base: str = "") -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, Token, copy_context
 from queue import Empty, SimpleQueue
-from threading import Thread, get_ident
+from threading import TIMEOUT_MAX, Thread, get_ident
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -115,7 +115,8 @@ class Limit:
         seen: Call | None = None
         while True:
             try:
-                return hand.done.get(timeout=max(_AGAIN, self.ends + GRACE - time.monotonic()))
+                left = max(_AGAIN, self.ends + GRACE - time.monotonic())
+                return hand.done.get(timeout=min(left, TIMEOUT_MAX))
             except Empty:
                 before, seen = seen, task.overdue()
             if seen is not None and seen is before:

@@ -160,6 +160,9 @@ def test_only_the_settings_of_the_command_are_read(here):
     config.resolve({"root": None}, env={"CKPT_RANK": "garbage"}, cwd=str(here))
 
 
+CENTURY = 100 * 365 * 86400
+
+
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
@@ -171,6 +174,9 @@ def test_only_the_settings_of_the_command_are_read(here):
         ("1d", 86400),
         (7, 7),
         ("0", 0),
+        ("9" * 25, CENTURY),
+        ("9" * 5000, CENTURY),
+        (1e300, CENTURY),
     ],
 )
 def test_durations(value, seconds):
