@@ -13,6 +13,8 @@ from ckpt_tools.discovery.completeness import label
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.counters import schedules
+from ckpt_tools.layouts.common.rates import other_rates
+from ckpt_tools.layouts.common.standstills import standstills
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
@@ -27,8 +29,9 @@ def consistency(parts: Sequence[Part], reports: Reports, layouts: Layouts) -> It
         return
     rows = [(p, r) for p in parts if (r := reports.get(p.path)) and r.format]
     told = list(layouts.of(parts[0]).check(rows))
+    for compare in (schedules, other_rates, standstills):
+        told += compare(rows, {path for path, _ in told})
     yield from told
-    yield from schedules(rows, {path for path, _ in told})
 
 
 def signatures(

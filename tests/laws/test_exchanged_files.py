@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -151,3 +151,59 @@ def test_who_puts_an_older_file_in_its_place_with_its_time_is_seen(name: str, tm
     was = older.stat()
     os.utime(newest, ns=(was.st_atime_ns, was.st_mtime_ns))
     assert [f.path for f in plan(str(tmp_path)).warnings if f.code == "same-content"] == [str(newest)]
+
+
+def _counted(root: Path, steps: Sequence[int], file: str, holds: Callable[[int], dict[str, int]]) -> None:
+    """Saves of Accelerate with one more file, whose numbers are a function of the step."""
+    for step in steps:
+        _accelerate(root, step, step, step)
+        _put(root / f"checkpoint-{step}/{file}", saved(holds(step)), step)
+
+
+def _put(path: Path, data: bytes, step: int) -> None:
+    path.write_bytes(data)
+    os.utime(path, ns=(1_700_000_000_123_456_789 + (step * 10 + 6) * 5_000_000,) * 2)
+
+
+_COUNTS: dict[str, Callable[[int, int], Callable[[int], dict[str, int]]]] = {
+    "samples": lambda batch, _: lambda step: {"seen": step * batch},
+    "epochs": lambda _, epoch: lambda step: {"epoch": step // epoch},
+    "position": lambda _, epoch: lambda step: {"_num_yielded": step % epoch},
+    "both": lambda batch, epoch: lambda step: {"epoch": step // epoch, "seen": step % epoch * batch},
+    "full": lambda batch, epoch: lambda step: {"size": batch, "none": 0},
+}
+"""What files count, by the samples of a step and the steps of an epoch."""
+
+
+@examples(15)
+@given(
+    st.sampled_from(sorted(_COUNTS)),
+    st.integers(2, 9),
+    st.integers(2, 40),
+    st.integers(1, 20),
+    st.integers(3, 5),
+)
+def test_what_counts_may_stand_still_where_epochs_explain_it(
+    what: str, batch: int, epoch: int, apart: int, saves: int
+) -> None:
+    with brief_directory() as root:
+        steps = range(apart, apart * (saves + 1), apart)
+        _counted(root, steps, "custom_checkpoint_0.pkl", _COUNTS[what](batch, epoch))
+        assert not [f for f in plan(str(root)).warnings if f.code == "step-mismatch"]
+
+
+@pytest.mark.parametrize(
+    ("file", "holds"),
+    [
+        ("custom_checkpoint_0.pkl", lambda step: {"seen": 4 * step}),
+        ("dl_state_dict.bin", lambda step: {"_num_yielded": step % 12, "_iterator_finished": False}),
+    ],
+)
+@pytest.mark.parametrize("back", [10, 20])
+def test_what_counts_steps_may_not(
+    file: str, holds: Callable[[int], dict[str, int]], back: int, tmp_path: Path
+) -> None:
+    _counted(tmp_path, (10, 20, 30, 40), file, holds)
+    assert not plan(str(tmp_path)).warnings
+    _put(tmp_path / "checkpoint-40" / file, saved(holds(40 - back)), 40)
+    assert [f.path for f in plan(str(tmp_path)).warnings] == [str(tmp_path / "checkpoint-40" / file)]

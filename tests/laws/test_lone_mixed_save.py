@@ -49,3 +49,31 @@ def test_files_of_dying_ranks_that_count_differently_are_not_loaded(epoch: int, 
         assert verify(str(tmp_path)).verdict is expected
     with pytest.raises(errors.NoneUsable):
         plan(str(tmp_path))
+
+
+def _rated(home: Path, optimizer: float, schedule: float, step: int = 20) -> None:
+    """A save of the Trainer, whose optimizer has one learning rate, and whose schedule has set one."""
+    state = small_files.adam(step)
+    state["param_groups"][0]["lr"] = optimizer
+    counted = {"base_lrs": [0.1], "last_epoch": step, "_step_count": step + 1, "_last_lr": [schedule]}
+    files = {"optimizer.pt": small_files.saved(state), "scheduler.pt": small_files.saved(counted)}
+    for name, data in {**small_files.trainer(step), **files}.items():
+        put(home / f"checkpoint-{step}" / name, data, AT + step)
+
+
+def test_an_optimizer_has_the_learning_rate_that_its_schedule_has_set(tmp_path: Path) -> None:
+    _rated(tmp_path, 0.07, 0.07)
+    assert not plan(str(tmp_path)).warnings
+    _rated(tmp_path, 0.09, 0.07)
+    assert [f.code for f in plan(str(tmp_path)).warnings] == ["step-mismatch"]
+    _rated(tmp_path, 0.09, 0.09, step=10)  # another save, of which both tell the same: damage
+    assert (made := plan(str(tmp_path))).resume_step == 10
+    assert [f.path for c in made.rejected for f in c.findings] == [
+        str(tmp_path / "checkpoint-20/optimizer.pt")  # it has the rate of step 10
+    ]
+
+
+def test_a_loop_that_sets_learning_rates_itself_is_left_alone(tmp_path: Path) -> None:
+    for step, rate in ((10, 0.05), (20, 0.04)):
+        _rated(tmp_path, rate / 2, rate, step=step)
+    assert not plan(str(tmp_path)).warnings

@@ -83,7 +83,7 @@ def _numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
 
 def scalars(value: Any, anatomy: Anatomy) -> None:
     """Fill ``metadata`` and ``keys`` from the top level of ``value``; the attributes of ``args`` become
-    ``args.<name>``, whole numbers of ``_COUNTING`` likewise.
+    ``args.<name>``, whole numbers of ``_COUNTING`` likewise. ``lr`` is an optimizer's or a schedule's.
     """
     top = members(value) or _in_common(value)
     for k, v in list(top.items())[:_MANY]:
@@ -100,6 +100,20 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
             got = scalar(v)
             if got and type(got[0]) is int:
                 anatomy.metadata[f"{home}.{text(k)}"] = got[0]
+    rate = scalar(_rate(top))
+    if rate and type(rate[0]) is float:
+        anatomy.metadata.setdefault("lr", rate[0])
+
+
+def _rate(top: dict[Any, Any]) -> Any:
+    """The learning rate of an optimizer's first group of parameters (torch/optim/optimizer.py), or the one
+    that a schedule has set last (torch/optim/lr_scheduler.py).
+    """
+    for key, member in (("param_groups", "lr"), ("_last_lr", None)):
+        held = top.get(key)
+        if type(held) is list and held:
+            return members(held[0]).get(member) if member else held[0]
+    return None
 
 
 def _in_common(value: Any) -> dict[Any, Any]:
