@@ -9,11 +9,13 @@ from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.arrays import lost
+from ckpt_tools.layouts.common.counters import borrowed, steps_taken
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy")
 TEXT = ("text_member",)
@@ -26,6 +28,14 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     """The Brain counts the steps of its optimizer, the counter of a recipe its epochs."""
     epoch = whole(metadata.get("value")) if part.role == "counter" else None
     return whole(metadata.get("optimizer_step")) if part.role == "progress" else None, epoch, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """The Brain counts the steps that its optimizer takes."""
+    taken = steps_taken([row for row in parts if row[0].role == "optimizer"])
+    counted = [row for row in parts if row[0].home in taken]
+    beside = "the optimizer beside it"
+    yield from borrowed(counted, {"brain": ("optimizer_step",)}, lambda p: taken[p.home], beside=beside)
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -56,6 +66,7 @@ LAYOUT = Layout(
     pieces=tuple(_pieces()),
     resume=_resume,
     steps=_steps,
+    check=_check,
     lost=_lost,
     needs=("metadata",),
     epoch_base=1,  # of EpochCounter; between two epochs it is the one under way

@@ -79,3 +79,18 @@ def test_a_checkpointer_without_a_brain_goes_by_time(run: Path) -> None:
         os.utime(file, (1_700_000_000, 1_700_000_000))
     with pytest.raises(errors.UsageError):  # nothing tells which is the newest
         plan(str(run))
+
+
+@pytest.mark.parametrize("back", [2, 3])
+def test_the_steps_of_an_older_save_are_not_resumed_from(back: int, run: Path) -> None:
+    homes = saves(run)
+    newest, other = homes[-1] / "brain.ckpt", homes[-back] / "brain.ckpt"
+    at = newest.stat()
+    newest.write_bytes(other.read_bytes())
+    os.utime(newest, ns=(at.st_atime_ns, at.st_mtime_ns))
+    found = [(f.code, r.report.path) for r in verify(str(run)).files for f in r.report.findings]
+    assert found == [("step-mismatch", str(newest))]
+    made = plan(str(run))
+    assert made.checkpoint is not None
+    assert made.checkpoint.path == str(homes[-2])
+    assert made.rejected or [f.code for f in made.warnings] == ["mtime-disagrees-with-step"]

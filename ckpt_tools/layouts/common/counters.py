@@ -98,7 +98,7 @@ def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Finding
     for p, r in parts:
         if p.home and "last_epoch" in r.metadata and p.path not in told:
             by_name.setdefault(f"{p.piece} {p.path.removeprefix(p.home)}", []).append((p, r))
-    taken = _steps_taken(parts)
+    taken = steps_taken(parts)
     for rows in by_name.values():
         keys = {rows[0][0].piece: ("last_epoch",)}
         if all(p.home in taken for p, _ in rows):
@@ -107,7 +107,7 @@ def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Finding
             yield from borrowed(rows, keys, place_in_run)
 
 
-def _steps_taken(parts: Rows) -> dict[str, int]:
+def steps_taken(parts: Rows) -> dict[str, int]:
     """How many steps a checkpoint's optimizer has taken, by its directory, where several agree."""
     said: dict[str, set[int]] = {}
     for p, r in parts:
