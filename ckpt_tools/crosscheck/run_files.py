@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.crosscheck.pages import Pages, prints
@@ -95,17 +96,24 @@ class RunFiles:
     def __init__(self, parts: Sequence[Part], others: Sequence[Part], s: Session) -> None:
         self.session = s
         self.judged = {p.path for p in parts if judged(p, s)}
-        self.places: dict[object, dict[At, File]] = defaultdict(dict)
         self.same: dict[Pages, list[Part]] = defaultdict(list)
         self.times: dict[At, list[int]] = defaultdict(list)
         self._rests: dict[tuple[At, At], Rest] = {}
         pages = prints(parts, others, s)
-        known = [p for p in (*parts, *others) if p.path in pages]
-        for p in sorted(known, key=lambda p: (order(p), p.rank or 0)):
-            self.places[place(p)][order(p)] = File(pages[p.path], p)
-            self.same[pages[p.path]].append(p)
+        known = (File(pages[p.path], p) for p in (*parts, *others) if p.path in pages)
+        self._known = sorted(known, key=lambda f: (order(f.part), f.part.rank or 0))
+        for f in self._known:
+            self.same[f.pages].append(f.part)
         for p in (*parts, *others):
             self.times[order(p)].append(p.mtime_ns)
+
+    @cached_property
+    def places(self) -> dict[object, dict[At, File]]:
+        """Nobody asks where no two files are equal."""
+        out: dict[object, dict[At, File]] = defaultdict(dict)
+        for f in self._known:
+            out[place(f.part)][order(f.part)] = f
+        return out
 
     def of_place(self, p: Part) -> dict[At, File]:
         """What the place of a file holds at each step."""

@@ -20,11 +20,13 @@ _LISTED = 16
 
 
 def reports(s: Session, level: Level) -> list[FileReport]:
-    """On every seal that was found, with what is wrong with what it says."""
+    """On every seal that was found, with what is wrong with what it says; the last that is asked of them:
+    what the fragments of 100,000 ranks say, and a report on each, are not in memory together.
+    """
     seals = s.indexes.seals
     if seals is None:
         return []
-    seals.read_all()
+    seals.forget()
     out = list[FileReport]()
     for seal in s.found.seals:
         report = s.report_file(seal.path, min(level, Level.CONTENT), seal.findings)

@@ -83,11 +83,13 @@ class Verifier(NamedTuple):
             except KeyboardInterrupt:
                 raise Interrupted(root, self._read_so_far(s), s.reader.files_total) from None
             bare, unrecognised = _read_bare(s, self._depth)
-            sealed = _of_seals(s, self.level)
-            bare += sealed.reports
+            if s.indexes.seals is not None:
+                s.indexes.seals.read_all()  # before it is said what could not be looked at
             # Of what is read in part, copies are compared to their ends all the same.
             deep = self._depth if self.sample is None else Level.STRUCTURE
             findings = [*_beside_the_files(s), *crosscheck(s, s.found.tree, deep)]
+            sealed = _of_seals(s, self.level)
+            bare += sealed.reports
             findings += sealed.findings
         # what lies beside others may show something about a file that only its index names
         bare = [replace(f, report=s.reports.get(f.report.path, f.report)) for f in bare]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ def signature(tensors: Iterable[Tensor]) -> str:
     for t in tensors:
         any_ = True
         digest.update(f"{t.name}\0{t.dtype}\0{t.shape}\n".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest() if any_ else ""
+    return sys.intern(digest.hexdigest()) if any_ else ""  # all ranks' files may have the same
 
 
 def _os_finding(e: OSError) -> Finding:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Claim, Damage
 from ckpt_tools.formats.seals.document import misplaced
-from ckpt_tools.formats.seals.names import NAME, of_one_file
+from ckpt_tools.formats.seals.names import NAME, is_seal, of_one_file
 from ckpt_tools.formats.seals.seal import compare, read, whole_of
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
@@ -153,6 +153,12 @@ class Seals:
         """Read those that nobody asked for yet, but for those of the directories ``besides``."""
         for base in [base for base in self._waiting if base not in besides]:
             self._read_of(base)
+
+    def forget(self) -> None:
+        """Let go of what is said of the files, once all are compared: of what they say of each other too."""
+        self._said = {path: said for path, said in self._said.items() if is_seal(path)}
+        self.known = [known for known in self.known if known.seal.fragment is None]
+        self._by_path = {}
 
     def _read_of(self, base: str) -> None:
         """Read the seals of one directory, which belong together where they are fragments."""

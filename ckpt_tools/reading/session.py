@@ -297,10 +297,10 @@ class Session:
         """The checkpoint with the files that its indexes name, and without those that they leave out: left
         over from a save that was overwritten.
         """
-        mine = {p.path: p for p in checkpoint.parts}
         indexes = [p for p in checkpoint.parts if p.path in self.indexes.known]
         if not indexes:
             return checkpoint
+        mine = {p.path: p for p in checkpoint.parts}
         for index in indexes:
             for path in self.indexes.members({index.path}):
                 if path not in mine:
