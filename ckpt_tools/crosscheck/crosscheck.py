@@ -28,6 +28,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
 from ckpt_tools.formats.common.zeros import ZEROS
+from ckpt_tools.layouts.common.layout import Layout
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
@@ -184,10 +185,15 @@ def _completeness(run: _Run) -> Iterator[Finding]:
         if run.tree:
             yield from losses(c, expected)
         yield from completeness.doubled(c, layouts.of(c))
-        if len({p.generation for p in c.parts}) > 1:
+        if len({p.generation for p in c.parts}) > 1 and not _copies(c, layouts.of(c)):
             text = f"{completeness.label(c)} joins files of different restarts"
             severity = _restarts(c, run.finished)
             yield finding("generation-mismatch", text, path=c.path, severity=severity)
+
+
+def _copies(c: Checkpoint, layout: Layout) -> bool:
+    """Whether its files are copies of each other, whose counters only keep their names apart."""
+    return all(layout.piece(p.piece).single for p in c.parts)
 
 
 def _serious(gaps: Iterable[Finding]) -> bool:

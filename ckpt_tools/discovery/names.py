@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ckpt_tools.discovery.found import NamedFile
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import NameFields, Place
+from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Folder, Moment, Part
 
@@ -75,7 +76,7 @@ class _Settling:
         """
         at: NamedFile | None = file
         while at is not None and not at.place.sure and not (generic and self._is_free(at.place)):
-            if at.place.piece.weak or at.place.piece.described or self._stays(at.place):
+            if at.place.piece.weak or at.place.piece.described or self._stays(at.place, at.name.whole):
                 return file
             at = next_reading(at)
         return at or file
@@ -92,7 +93,7 @@ class _Settling:
             file = waiting.pop()
             if file.place.piece.weak and not weak:
                 left.append(file)
-            elif self._stays(file.place):
+            elif self._stays(file.place, file.name.whole):
                 self.kept.append(file)
             elif again := next_reading(file):
                 waiting.append(again)
@@ -100,9 +101,17 @@ class _Settling:
                 self.others.append(file)
         return left
 
-    def _stays(self, place: Place) -> bool:
+    def _proves_itself(self, place: Place, name: str) -> bool:
+        """Whether a name that counts steps or epochs is asked for its content although others explain its
+        directory: they are of its own layout.
+        """
+        said = read_bare_name(name)
+        own = {layout for layout, base in self._bases if base == place.base} == {place.layout.name}
+        return bool(place.piece.proof) and own and (said.step, said.epoch) != (None, None)
+
+    def _stays(self, place: Place, name: str) -> bool:
         if place.piece.weak:
-            return place.base not in self.explained
+            return place.base not in self.explained or self._proves_itself(place, name)
         if place.piece.described:
             return (place.layout.name, place.home) in self._homes
         if place.piece.generic:
@@ -238,6 +247,23 @@ def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[_OfRa
     return joined
 
 
+def _is_whole(place: Place) -> bool:
+    """Whether a file is a checkpoint by itself under a name that has no prefix."""
+    return place.piece.single and "{prefix}" not in place.piece.template
+
+
+def _lone_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
+    """(layout, directory) -> the prefix of all its files of which each is a checkpoint and whose names may
+    have one: what lies beside them without one (``last.ckpt``) is of the same run.
+    """
+    seen: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for file in files:
+        place = file.place
+        if place.piece.single and "{prefix}" in place.piece.template:
+            seen[place.layout.name, place.base].add(file.name.prefix or place.prefix)
+    return {at: next(iter(found)) for at, found in seen.items() if len(found) == 1 and found != {""}}
+
+
 def name_parts(files: list[NamedFile], above: str) -> list[Part]:
     """Files become parts once all their siblings are known. Runs are named as seen from ``above``.
 
@@ -263,6 +289,7 @@ class _Naming:
         self._ranks = _rank_directories(files)
         self._own_prefixes = _own_prefixes(files, self._ranks)
         self._joined = _common_prefixes(self._prefixes(files))
+        self._lone = _lone_prefixes(files)
         self._unfinished = {_marked(file) for file in files if file.place.piece.marks}
         self._runs: dict[tuple[str, str], str] = {}
         self._folders: dict[tuple[Place, str], Folder] = {}
@@ -324,6 +351,8 @@ class _Naming:
         not.
         """
         prefix = name.prefix or place.prefix
+        if not prefix and self._lone and _is_whole(place):
+            prefix = self._lone.get((place.layout.name, place.base), "")
         generation = place.generation if name.generation is None else name.generation
         if generation and (base, prefix, generation) in self._own_prefixes:
             prefix, generation = f"{prefix}_{generation}", 0

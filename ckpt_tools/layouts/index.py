@@ -770,6 +770,7 @@ accelerate accelerate
 
 lightning lightning
   .
+    best:best[<-|_>{name}]-epoch={epoch}-step={step}[-v{generation}].ckpt
     checkpoint:[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt last:last[-v{generation}].ckpt
     ~named:{name}.ckpt
   [{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt/

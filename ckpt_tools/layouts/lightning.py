@@ -19,7 +19,10 @@ from ckpt_tools.model.report import Report
 
 FORMATS = ("torch_zip", "torch_legacy")
 LAST = "last[-v{generation}].ckpt"
+BEST = "best[<-|_>{name}]-epoch={epoch}-step={step}[-v{generation}].ckpt"
 NAME = "[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt"
+_SAVED = Piece("", "model", "", FORMATS, shared=True, unasked=True, single=True, state_key="optimizer_states")
+"""A checkpoint in one file. One of a callback with ``save_weights_only`` has no such entry."""
 
 
 def _steps(_part: Part, metadata: Metadata) -> Steps:
@@ -36,15 +39,26 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
                 part.path,
                 finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file says {said}"),
             )
-    newest = max((p.step for p, _ in parts if p.piece == "checkpoint" and p.step is not None), default=0)
-    for part, report in parts:
-        said = whole(report.metadata.get("global_step"))
-        if part.piece == "last" and part.path.endswith("/last.ckpt") and said is not None and said < newest:
-            text = (
-                f"it is of step {said}, but a checkpoint of step {newest} lies beside it: every save renews "
-                "last.ckpt"
-            )
-            yield part.path, finding("step-mismatch", text, severity=Severity.WARNING)
+    yield from _left_behind(parts)
+
+
+def _left_behind(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """The newest ``last.ckpt`` where it is of an earlier step than a checkpoint beside it. A run that began
+    anew in the directory renews ``last-v1.ckpt`` instead, and leaves the first alone; one that was written
+    before that checkpoint is of another callback, or of a job that died between the two.
+    """
+    named = [(p.step, p.mtime_ns) for p, _ in parts if p.piece == "checkpoint" and p.step is not None]
+    newest, at = max(named, default=(0, 0))
+    rows = [(whole(r.metadata.get("global_step")), p) for p, r in parts if p.piece == "last"]
+    told = [(step, p) for step, p in rows if step is not None]
+    step, last = max(told, key=lambda row: row[0], default=(newest, None))
+    if last is not None and step < newest:
+        text = f"it is of step {step}, but a checkpoint of step {newest} lies beside it"
+        if last.mtime_ns < at:
+            yield last.path, finding("step-mismatch", text, severity=Severity.NOTE)
+        else:
+            text += f": every save renews {last.path.rpartition('/')[2]}"
+            yield last.path, finding("step-mismatch", text, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -92,26 +106,13 @@ LAYOUT = Layout(
     name="lightning",
     title="PyTorch Lightning",
     pieces=(
-        Piece("checkpoint", "model", NAME, FORMATS, shared=True, unasked=True, single=True),
-        Piece(
-            "last",
-            "model",
-            LAST,
-            FORMATS,
-            shared=True,
-            unasked=True,
-            single=True,
-            step_from="content",
-            companion=True,
-        ),
-        Piece(
-            "named",
-            "model",
-            "{name}.ckpt",
-            FORMATS,
-            shared=True,
-            unasked=True,
-            single=True,
+        replace(_SAVED, name="best", template=BEST, kind=Kind.BEST, step_from="content"),
+        replace(_SAVED, name="checkpoint", template=NAME),
+        replace(_SAVED, name="last", template=LAST, step_from="content", companion=True),
+        replace(
+            _SAVED,
+            name="named",
+            template="{name}.ckpt",
             step_from="content",
             weak=True,
             proof="pytorch-lightning_version",

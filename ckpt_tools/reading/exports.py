@@ -20,6 +20,7 @@ _LIMIT = 1 << 28
 
 def settle_exports(s: Session) -> None:
     """Make a save of a model alone a release. Where nothing is certain, it stays what its name says."""
+    _settle_files(s)
     pieces = {(p.layout, p.piece) for p in s.found.parts}
     telling = {key: piece for key in pieces if (piece := s.layouts[key[0]].piece(key[1])).state_word}
     if not telling:
@@ -53,3 +54,33 @@ def _has_word(p: Part, piece: Piece) -> bool | None:
 def _sound(s: Session, p: Part) -> bool:
     """Whether the file is whole: a damaged one may have lost the word."""
     return s.report(p, Level.STRUCTURE).verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
+
+
+def _settle_files(s: Session) -> None:
+    """The same of files that are a save each. Those that were read already are compared, and with the newest
+    of the others where none of them has an optimizer.
+    """
+    runs: dict[tuple[str, str], list[Part]] = defaultdict(list)
+    for p in s.found.parts:
+        if s.layouts.piece_of(p).state_key:
+            runs[p.layout, p.run].append(p)
+    exported = {path for run in runs.values() for path in _models_alone(s, run)}
+    if exported:
+        s.found.parts = [p._replace(kind=Kind.RELEASE) if p.path in exported else p for p in s.found.parts]
+
+
+def _models_alone(s: Session, run: Sequence[Part]) -> list[str]:
+    """The files of a run that hold no optimizer's state; none where no file of it is known to hold one."""
+    read = [p for p in run if p.path in s.reports and _sound(s, p)]
+    without = [p for p in read if not _counts_updates(s, p)]
+    others = sorted((p for p in run if p.path not in s.reports), key=lambda p: -p.mtime_ns)[:1]
+    if not without or not (len(without) < len(read) or any(_counts_updates(s, p) for p in others)):
+        return []
+    held = [(p.path, s.inspect(p.path, Level.STRUCTURE)[1].keys) for p in without]
+    key = s.layouts.piece_of(run[0]).state_key
+    return [path for path, keys in held if keys and key not in keys]
+
+
+def _counts_updates(s: Session, p: Part) -> bool:
+    """Whether a file tells how often its optimizer was asked to go on."""
+    return "optimizer_step" in s.report(p, Level.STRUCTURE).metadata

@@ -18,10 +18,11 @@ import torch
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from small_files import adam, dcp, saved, tensor, trainer
+from small_files import adam, dcp, lightning, saved, tensor, trainer
 
-from ckpt_tools.api import plan
+from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError
+from ckpt_tools.model.finding import Verdict
 
 STEPS = (100, 200, 300)
 START = 1_700_000_000
@@ -312,3 +313,51 @@ def test_weights_with_a_number_never_stand_in_for_a_cut_state_without_one(
     with pytest.raises(CkptError) as caught:
         plan(str(tmp_path))
     assert caught.value.exit_code in (2, 4)
+
+
+def _weights_only(epoch: int, step: int) -> bytes:
+    state = {"epoch": epoch, "global_step": step, "pytorch-lightning_version": "2.6.6"}
+    return saved({**state, "state_dict": _weights(step, "w"), "loops": {}})
+
+
+OFTEN = ("epoch={epoch}-step={step}.ckpt", "run-epoch={epoch}-step={step}.ckpt", "epoch={epoch}-part.ckpt")
+OTHER = ("end-epoch={epoch}.ckpt", "best-epoch={epoch}-step={step}.ckpt", "best-val-epoch={epoch}-step={step}.ckpt",
+    "last.ckpt")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("often", "other"),
+    [*((OFTEN[0], name) for name in OTHER), *zip(OFTEN[1:], OTHER, strict=False), (OFTEN[1], OTHER[3])],
+)
+def test_two_callbacks_of_one_trainer_save_one_run(often: str, other: str, tmp_path: Path) -> None:
+    """Lightning's ModelCheckpoint, twice: by steps, and at the end of an epoch or for the best."""
+    for epoch, step in enumerate(STEPS):
+        _write(tmp_path, {often.format(epoch=epoch, step=step): lightning(epoch, step)}, step * 60)
+    name = other.format(epoch=3, step=350)
+    _write(tmp_path, {name: lightning(3, 350)}, 350 * 60)
+    assert _loaded(tmp_path) == {name}
+    assert verify([str(tmp_path)]).verdict is Verdict.OK
+    before = {often.format(epoch=2, step=300)}
+    _write(tmp_path, {name: _weights_only(3, 350)}, 350 * 60)
+    assert _loaded(tmp_path) in (before, None), "weights alone"
+    for damaged in (lightning(3, 350)[:900], b""):
+        _write(tmp_path, {name: damaged}, 350 * 60)
+        assert _loaded(tmp_path) in (before, None), len(damaged)
+    (tmp_path / name).unlink()
+    assert _loaded(tmp_path) == before
+
+
+@pytest.mark.parametrize(("put_back", "verdict"), [(False, Verdict.OK), (True, Verdict.SUSPECT)])
+def test_last_is_left_behind_only_where_nothing_else_was_renewed(
+    put_back: bool, verdict: Verdict, tmp_path: Path
+) -> None:
+    """A run that begins anew in a directory renews ``last-v1.ckpt``; an old one that was put back is seen."""
+    for i, (step, last) in enumerate(((100, "last.ckpt"), (200, "last-v1.ckpt"))):
+        name = f"epoch={i}-step={step}.ckpt"
+        _write(tmp_path, dict.fromkeys((name, last), lightning(i, step)), step * 60)
+    if put_back:
+        (tmp_path / "last-v1.ckpt").unlink()
+        _write(tmp_path, {"last.ckpt": lightning(0, 100)}, 300 * 60)
+    found = verify([str(tmp_path)])
+    assert found.verdict is verdict
+    assert not [f for f in found.findings if f.code == "generation-mismatch"]

@@ -50,7 +50,8 @@ class Piece(Template):
     is a warning, and its ranks are not those that a checkpoint needs.
     ``unasked``: the framework loads the file with ``weights_only=False``, so that whatever its pickle names
     is imported and called.
-    ``state_word`` are bytes in the file of every save that can be trained on; one without them is an export.
+    ``state_word`` are bytes in the file of every save that can be trained on, and ``state_key`` is an entry
+    of it where the file is all of a save; one without them is an export.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Piece(Template):
     survivable: bool = False
     unasked: bool = False
     state_word: bytes = b""
+    state_key: str = ""
 
     # Each is itself: comparing fields costs a walk over all of them.
     __eq__ = object.__eq__
