@@ -30,10 +30,14 @@ some are always late.
 
 
 class Copied(NamedTuple):
-    """A file that is byte for byte another's."""
+    """A file that is byte for byte another's.
+
+    ``rival``: nothing tells which of the two is the copy, and their steps differ.
+    """
 
     path: str
     finding: Finding
+    rival: Part | None = None
 
 
 _MANIFEST = "manifest"
@@ -103,17 +107,19 @@ class _Duplicates:
     def _reported(self, found: _Copy, severity: Severity) -> Iterator[Copied]:
         """What is said of the copy, and of the other where that may as well be it."""
         copy, original, known = found
-        ranks = order(copy) == order(original) and copy.role == original.role
+        same_step = order(copy) == order(original)
+        ranks = same_step and copy.role == original.role
+        doubtful = severity is Severity.ERROR and not known and not same_step
         if copy.path in self.files.judged:
             of = f"the {original.role} file of {_whose(original, copy)}"
             if ranks:
                 of = f"{_where(original, copy)}, from which this rank's files differ at other steps"
             f = finding("same-content", f"byte for byte {of}", severity=severity)
-            yield Copied(copy.path, f)
+            yield Copied(copy.path, f, original if doubtful else None)
         if not (known or ranks) and original.path in self.files.judged:
             text = f"byte for byte the {copy.role} file of {_whose(copy, original)}: either is the copy"
             f = finding("same-content", text, severity=Severity.NOTE)
-            yield Copied(original.path, f)
+            yield Copied(original.path, f, copy if doubtful else None)
 
     # --- of another step
 

@@ -25,12 +25,17 @@ class _Save(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        return isclose(self.has, self.set_to, rel_tol=1e-9, abs_tol=1e-15)
+        return _same(self.has, self.set_to)
+
+
+def _same(rate: float, other: float) -> bool:
+    return isclose(rate, other, rel_tol=1e-9, abs_tol=1e-15)
 
 
 def other_rates(parts: Sequence[tuple[Part, Report]], told: Collection[str]) -> Iterator[tuple[str, Finding]]:
     """Optimizers and schedules of one checkpoint that tell different learning rates: one of them is another
-    save's. Where no checkpoint of the run agrees, the training sets rates in a way of its own.
+    save's, where one has that rate. Where no checkpoint of the run agrees, the training sets rates in a way
+    of its own; it may also do so now and then, by hand: a warning.
 
     Of several optimizers or schedules nobody knows which belong together. Those ``told`` are known anyway.
     """
@@ -41,11 +46,10 @@ def other_rates(parts: Sequence[tuple[Part, Report]], told: Collection[str]) -> 
     for s in saves:
         if s.agrees or not {s.optimizer.path, s.schedule.path}.isdisjoint(told):
             continue
-        of_another = any(isclose(s.has, o.has, rel_tol=1e-9) for o in agreeing)
-        odd = s.optimizer if of_another else s.schedule
+        known = [rate for rate in (s.has, s.set_to) if any(_same(rate, o.has) for o in agreeing)]
+        odd = s.optimizer if s.has in known else s.schedule
         text = f"the schedule has set a learning rate of {s.set_to:g}, the optimizer beside it has {s.has:g}"
-        severity = Severity.ERROR if agreeing else Severity.WARNING
-        yield odd.path, finding("step-mismatch", text, severity=severity)
+        yield odd.path, finding("step-mismatch", text, severity=Severity.ERROR if known else Severity.WARNING)
 
 
 def _saves(parts: Sequence[tuple[Part, Report]]) -> Iterator[_Save]:
