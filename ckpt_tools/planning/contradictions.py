@@ -63,7 +63,7 @@ class Contradictions:
         if self.selection.level > Level.STRUCTURE:
             wrong = {path for path, f in reported if f.severity is Severity.ERROR}
             copies = self._copies(candidate, compared, wrong)
-            yield from (Contradiction(*copied) for copied in copies if copied.path in mine)
+            yield from (Contradiction(o.path, o.finding, o.rival) for o in copies if o.path in mine)
         yield from self._unlike(candidate, mine, compared)
         if c.kind is Kind.DYING_GASP:
             yield from self._cut_short(candidate, parts)

@@ -73,12 +73,16 @@ def _models_alone(s: Session, run: Sequence[Part]) -> list[str]:
     """The files of a run that hold no optimizer's state; none where no file of it is known to hold one."""
     read = [p for p in run if p.path in s.reports and _sound(s, p)]
     without = [p for p in read if not _counts_updates(s, p)]
-    others = sorted((p for p in run if p.path not in s.reports), key=lambda p: -p.mtime_ns)[:1]
-    if not without or not (len(without) < len(read) or any(_counts_updates(s, p) for p in others)):
+    if not without or (len(without) == len(read) and not _newest_unread_counts(s, run)):
         return []
     held = [(p.path, s.inspect(p.path, Level.STRUCTURE)[1].keys) for p in without]
     key = s.layouts.piece_of(run[0]).state_key
     return [path for path, keys in held if keys and key not in keys]
+
+
+def _newest_unread_counts(s: Session, run: Sequence[Part]) -> bool:
+    unread = [p for p in run if p.path not in s.reports]
+    return bool(unread) and _counts_updates(s, max(unread, key=lambda p: p.mtime_ns))
 
 
 def _counts_updates(s: Session, p: Part) -> bool:
