@@ -34,6 +34,7 @@ from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.common_steps import newest_untold, untold, with_common_steps
 from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.newest import Times
+from ckpt_tools.planning.own_runs import later_bests, own_runs, several
 from ckpt_tools.planning.precedence import ask_where_unclear, in_order, ordered, passed_over
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.run import Run
@@ -299,19 +300,16 @@ class Candidates:
             raise error
 
     def _of_one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
-        """Those that were asked for. Raises UsageError for several runs.
-
-        A lone run of dying gasps (as a fault-tolerance layer saves them) belongs to the lone periodic run
-        beside it.
-        """
+        """Those that were asked for. Raises UsageError for several runs."""
         if (prefix := self.selection.prefix) is not None:
             finished = [c for c in finished if filters.is_whole_prefix(c, prefix)] or finished
-        runs = self.session.runs(finished)
-        gasps = [r for r, members in runs.items() if all(c.kind is Kind.DYING_GASP for c in members)]
-        if len(runs) > 1 and not (len(runs) == 2 and len(gasps) == 1):
+        everything = self.session.runs(finished)
+        runs = own_runs(everything)
+        if several(runs):
             text = f"{self.root} holds {completeness.listed(runs)}"
             raise UsageError(text, self._which_run(runs))
-        return finished
+        self.warnings += later_bests(everything, runs)
+        return [c for c in finished if (c.layout, c.run) in runs]
 
     def _told_apart(self, everything: Sequence[Checkpoint]) -> Iterator[Finding]:
         """What was asked for, where it reads like one part of a state. Raises UsageError."""

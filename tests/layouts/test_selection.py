@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -465,3 +466,34 @@ def test_a_fault_file_that_says_nothing_usable_is_2(
     assert (code, out) == (2, "")
     assert "--fault-file" in err
     assert "f.json" in err
+
+
+@pytest.mark.parametrize(
+    ("at", "belongs"),
+    [
+        ("best_model/best_model.zip", True),
+        ("BEST/best_model.zip", True),
+        ("old/best_model.zip", False),
+        ("../other/best_model/best_model.zip", False),
+    ],
+)
+def test_the_best_so_far_below_its_run_is_no_run_of_its_own(at: str, belongs: bool, tmp_path: Path) -> None:
+    root = materialise(LAYOUT_TREES / "stable-baselines3/ppo/expected.json", tmp_path / "all" / "one")
+    before, best = plan(str(root)), root / at
+    best.parent.mkdir(parents=True)
+    shutil.copy2(root / "rl_model_128_steps.zip", best)
+    if not belongs:
+        with pytest.raises(UsageError, match="several runs"):
+            plan(str(tmp_path / "all"))
+        return
+    made = plan(str(root))
+    assert (made.checkpoint, made.shared, made.warnings) == (
+        before.checkpoint,
+        before.shared,
+        before.warnings,
+    )
+    (root / "rl_model_192_steps.zip").rename(best)
+    (root / "rl_model_vecnormalize_192_steps.pkl").unlink()
+    made = plan(str(root))
+    assert made.resume_step == 128
+    assert [f.path for f in made.warnings if f.code == "passed-over"] == [str(best)]
