@@ -65,9 +65,15 @@ array metadata are formats of their own.
 """
 _SUMS = "md5|sha1|sha224|sha256|sha384|sha512|b2|b3|blake3"
 CHECKSUM_NAMES = (
-    rf"(?i:(?:{_SUMS}|sha|blake2b?|check)[-_]?sums?(?:\.txt)?|(?:.+)\.(?:{_SUMS})(?:sums?)?(?:\.txt)?)"
+    rf"(?i:(?:{_SUMS}|sha|blake2b?|check)[-_]?sums?(?:\.txt)?|(?:.+)\.(?:{_SUMS})(?:sums?)?(?:\.txt)?|"
+    rf"(?:md5|sha(?:1|224|256|384|512))\.txt|shasums(?:1|224|256|384|512)(?:\.txt)?|"
+    rf"(?:.+[-_])?checksums?[-_](?:{_SUMS})(?:\.txt)?|(?:.+[-_])?(?:{_SUMS})?[-_]?checksums?(?:\.txt)?|"
+    rf"(?:tag)?manifest-(?:{_SUMS})\.txt|(?:.+_)?checklist\.chk)"
 )
-"""Names of files with a digest for each of several files, or with the one of the file beside them."""
+"""Names of files with a digest for each of several files, or with the one of the file beside them: those of
+coreutils, Node.js (SHASUMS256.txt), BagIt (RFC 8493: manifest-sha256.txt), Meta's Llama (checklist.chk), and
+what people call them.
+"""
 MANIFESTS = "manifests"
 TEXTS = "texts"
 """The family of formats that are plain text, as what else is not: only a name or a place says that it is."""
@@ -150,7 +156,7 @@ NAMED = (
         CHECKSUM_NAMES,
         True,
         state=False,
-        words=("sum", ".md5", ".sha", ".b2", ".b3", ".blake3"),
+        words=("sum", "md5", "sha1", "sha2", "sha3", "sha5", ".b2", ".b3", ".blake3", "manifest-", ".chk"),
     ),
     Named("hf_cache", MANIFESTS, (), state=False),
     Named("hf_download", MANIFESTS, (), describes=True, state=False),

@@ -19,6 +19,7 @@ from ckpt_tools.inspection.recognise import allowed_by_name, by_layout
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Level
+from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import inside
 
@@ -68,6 +69,13 @@ def _spared(name: str, claim: Claim) -> Finding:
     """What to say of a file without which a job resumes all the same."""
     why = f"{name[:200]!r}, which was saved with this file, is not there: {claim.spared}"
     return finding("missing-part", why, severity=Severity.WARNING)
+
+
+def _several(stem: str, beside: Sequence[str]) -> Finding:
+    """What to say of a digest that may be of more than one file."""
+    listed = ranges.names(os.path.basename(path)[:200] for path in beside)
+    why = f"it has the digest of {stem[:200]!r}, and nothing says of which of {listed}: it was not compared"
+    return finding("not-checksummed", why, severity=Severity.WARNING, hint="give it the name of the file")
 
 
 def _unfetched(commands: Mapping[str, str]) -> Iterator[Finding]:
@@ -220,6 +228,10 @@ class Indexes:
                 if path is None:
                     why = f"it names {name[:200]!r}, which lies outside its directory"
                     found.append(finding("path-escape", why))
+                elif claim.stem and len(beside := self._of_stem(path, found)) > 1:
+                    found.append(_several(name, beside))
+                elif claim.stem and beside:
+                    self._keep(index, beside[0], claim, behind)
                 elif self._there(path, found):
                     self._keep(index, path, claim, behind)
                     if claim.follow and (path, claim) not in followed and len(followed) < _FOLLOWED:
@@ -261,6 +273,18 @@ class Indexes:
             self._claims[path].append(claim)
         self._bases[path].update(behind)
         self._named[index].append(path)
+
+    def _of_stem(self, path: str, found: list[Finding]) -> list[str]:
+        """The files beside it that have its name and a suffix, where there is none of the name itself."""
+        home, stem = os.path.split(path)
+        if self._there(path, found):
+            return []
+        try:
+            named = [name for name in names_of(home) if os.path.splitext(name)[0] == stem]
+        except OSError as e:
+            self.unseen[home] = e.strerror or str(e)
+            return []
+        return [f"{home}/{name}" for name in sorted(named) if not formats.names.is_manifest(name)]
 
     def _there(self, path: str, found: list[Finding]) -> bool:
         """Whether a member is there. One that cannot be looked at makes its index unreadable: what else it

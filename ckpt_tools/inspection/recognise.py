@@ -23,6 +23,7 @@ def allowed_by_name(name: str) -> tuple[Format, ...]:
     return tuple(map(format_of, formats.names.allowed(name)))
 
 
+_PROGRAM = b"\x7fELF"
 _NUMBERED = re.compile(r"[A-Za-z]+_\d+")
 """A word and a number: Flax calls its files so, and so did many a loop that saved with torch (Tacotron 2)."""
 
@@ -44,7 +45,8 @@ def _recognise(
     actual = _like(head, formats.names.told_by_magic)
     allowed = _ours(source, wanted, sure=bool(expect))
     if not allowed:
-        return _of_a_framework(actual, source, head), []
+        fmt = _of_a_framework(actual, source, head)
+        return fmt, [] if fmt or not _no_list(name, head) else [_listing_nothing()]
     told = " or ".join(f.name for f in allowed)
     if zeros := _zeros(source, head, told):
         return None, [zeros]
@@ -55,6 +57,17 @@ def _recognise(
         return None, [_other(actual, told, error=True)]
     free = not described and _NUMBERED.fullmatch(name)
     return actual, [] if free else [_other(actual, told, error=described)]
+
+
+def _no_list(name: str, head: bytes) -> bool:
+    """Whether a file has the name of a list of checksums, and is none; programs have such names as well."""
+    return "checksums" in formats.names.allowed(name) and not head.startswith(_PROGRAM)
+
+
+def _listing_nothing() -> Finding:
+    why = "its name is that of a list of digests, and it holds none: no file is compared with it"
+    hint = "write it anew from sound files, or seal them ('ckpt seal CHECKPOINT')"
+    return finding("not-checksummed", why, severity=Severity.WARNING, hint=hint)
 
 
 def _like(head: bytes, names: Sequence[str]) -> Format | None:

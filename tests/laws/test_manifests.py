@@ -141,11 +141,19 @@ SPELLINGS = {
 }
 
 
+TABLE = "\n{:<16}{:<71}{}\n{:<16}{:<71}{}\n{}\n\n".format(
+    *("Algorithm", "Hash", "Path", "---------", "----", "----"), f"{'SHA256':<16}{{H}}       C:\\w\\m.pt  "
+)
+SPELLINGS |= {"of Windows": TABLE.replace("\n", "\r\n")}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_every_spelling_of_a_checksum_is_compared(spelling: str, tmp_path: Path) -> None:
+def test_every_spelling_of_a_checksum_is_compared(spelling: str, encoding: str, tmp_path: Path) -> None:
     good = (FORMAT_FILES / "torch_zip/good/tiny.pt").read_bytes()
     digest = hashlib.sha256(good).hexdigest()
-    (tmp_path / "SHA256SUMS").write_bytes(SPELLINGS[spelling].format(h=digest, H=digest.upper()).encode())
+    text, mark = SPELLINGS[spelling].format(h=digest, H=digest.upper()), "\ufeff" * (encoding[-2:] == "be")
+    (tmp_path / "SHA256SUMS").write_bytes((mark + text).encode(encoding))
     (tmp_path / "m.pt").write_bytes(good)
     found = verify([str(tmp_path)], Level.CONTENT, settle=0)
     assert found.verdict is (Verdict.SUSPECT if spelling == "words above it" else Verdict.OK)
@@ -161,7 +169,7 @@ def test_checksums_that_are_not_compared_are_said_to_be_none(text: str, tmp_path
     shutil.copyfile(FORMAT_FILES / "torch_zip/good/tiny.pt", tmp_path / "m.pt")
     (tmp_path / "SHA256SUMS").write_text(text.format(h="0" * 64))
     found = verify([str(tmp_path)], Level.CONTENT, settle=0)
-    assert found.verdict is Verdict.OK
+    assert found.verdict is Verdict.SUSPECT
     said = {os.path.basename(f.report.path): {x.code for x in f.report.findings} for f in found.files}
     assert said == {"m.pt": set(), "SHA256SUMS": {"not-checksummed"}}
 
@@ -194,25 +202,62 @@ def test_a_listed_file_of_no_format_is_not_taken_for_one(begin: bytes, tmp_path:
     assert verify([str(tmp_path)], Level.CONTENT).verdict is Verdict.OK
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "see the release notes\n",
-        "| file | sum |\n|---|---|\n",
-        "<html></html>",
-        '{"a": 1}',
-        "0" * 8,
-        "#!/bin/sh\nexit\n",
-    ],
+NO_LISTS = {
+    "words": b"see the release notes\n",
+    "a table": b"| file | sum |\n|---|---|\n",
+    "JSON": b'{"a": 1}',
+    "short": b"0" * 8,
+    "a script": b"#!/bin/sh\nexit\n",
+    "binary": bytes(range(256)),
+    "HTML": b"<!DOCTYPE html><title>404</title>",
+    "an error": b"Entry not found",
+    "Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 99\n",
+    "UTF-16": "see the release notes".encode("utf-16"),
+    "half of UTF-16": b"\xff\xfe\x00",
+}
+LISTS = (
+    *("SHA256SUMS", "sha256sum.txt", "MD5SUMS", "checksums.txt", "CHECKSUMS", "sha256.txt", "SHASUMS256.txt"),
+    *("model_checksums.sha256", "checksums-sha256.txt", "manifest-sha256.txt", "checklist.chk"),
 )
-def test_what_only_has_such_a_name_is_no_finding(text: str, tmp_path: Path) -> None:
-    root = model(tmp_path)
-    (root / "SHA256SUMS").rename(root / "MD5SUMS.kept")
-    (root / "checksums.txt").write_text(text)
-    if text:
-        assert verify([str(root)], Level.CONTENT).verdict is Verdict.OK
-    assert not errors_of(root).keys() - {"checksums.txt"}
+
+
+@pytest.mark.parametrize("what", NO_LISTS)
+def test_what_only_has_such_a_name_is_a_warning(what: str, tmp_path: Path) -> None:
+    """Whoever put it there takes the weights for protected; and nothing is wrong with these."""
+    shutil.copyfile(FORMAT_FILES / "torch_zip/good/tiny.pt", tmp_path / "m.pt")
+    for name in (*LISTS[:: len(LISTS) - 1], "m.pt.md5"):
+        (tmp_path / name).write_bytes(NO_LISTS[what])
+        found = verify([str(tmp_path)], Level.CONTENT, settle=0)
+        said = {os.path.basename(f.report.path): f.report for f in found.files}
+        code = ({"HTML", "an error", "Git LFS"} & {what} and "pointer-not-data") or "not-checksummed"
+        assert {(f.code, f.severity) for f in said[name].findings} == {(code, Severity.WARNING)}
+        assert found.verdict is Verdict.SUSPECT and said["m.pt"].verdict is Verdict.OK
+        (tmp_path / name).unlink()
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_every_usual_name_is_that_of_a_list(name: str, tmp_path: Path) -> None:
+    made, algorithm = tmp_path / "m.pt", {"MD5SUMS": "md5", "checklist.chk": "md5"}.get(name, "sha256")
+    shutil.copyfile(FORMAT_FILES / "torch_zip/good/tiny.pt", made)
+    (tmp_path / name).write_text(f"{hashlib.new(algorithm, made.read_bytes()).hexdigest()}  m.pt\n")
+    found = verify([str(tmp_path)], Level.CONTENT, settle=0)
+    assert found.verdict is Verdict.OK
+    assert {f.report.coverage for f in found.files if f.report.path == str(made)} == {1.0}
+
+
+@pytest.mark.parametrize("beside", [(), ("m.json",), None])
+def test_a_digest_alone_is_of_the_one_file_that_is_called_so(
+    beside: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    data = (FORMAT_FILES / "torch_zip/good/tiny.pt").read_bytes()
+    (tmp_path / "m.sha256").write_text(hashlib.sha256(data).hexdigest())
+    for name in () if beside is None else ("m.pt", *beside):
+        (tmp_path / name).write_bytes(data if name == "m.pt" else b"{}")
+    said = {x.code for f in verify([str(tmp_path)], settle=0).files for x in f.report.findings}
+    assert said == ({"missing-part"} if beside is None else {"not-checksummed"} if beside else set())
+    if beside == ():
+        (tmp_path / "m.pt").write_bytes(bytes([*data[:-1], data[-1] ^ 1]))
+        assert "checksum-mismatch" in errors_of(tmp_path)["m.pt"]
 
 
 @pytest.mark.parametrize(

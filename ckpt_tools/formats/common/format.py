@@ -45,7 +45,7 @@ class Claim(NamedTuple):
     With ``follow``, the check fills ``Anatomy.members`` in its turn, with paths relative to the index's
     directory (an OCDBT tree). ``fetch`` is the command that brings a file which nobody has fetched yet.
     ``spared`` says what can still be done without the file, where that is enough to resume: its loss is a
-    warning.
+    warning. Of a ``stem`` the index knows the name but for its suffix, where no file has the name itself.
     """
 
     format: str
@@ -56,6 +56,7 @@ class Claim(NamedTuple):
     joint: bool = False
     fetch: str = ""
     spared: str = ""
+    stem: bool = False
 
 
 @dataclass

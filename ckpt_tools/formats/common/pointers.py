@@ -59,16 +59,22 @@ def instead(source: Source, found: list[Finding]) -> list[Finding]:
     if not _unlike(found) or source.path.endswith(".dvc"):
         return found
     try:
-        head = source.read(0, min(source.size, _HEAD))
+        pointer = stands_for(source)
     except (OSError, ShortRead):
         return found
+    return found if pointer is None else [pointer]
+
+
+def stands_for(source: Source) -> Finding | None:
+    """That a file is a pointer or an answer, where it is one. Raises OSError and ShortRead."""
+    head = source.read(0, min(source.size, _HEAD))
     kind = next((k for k in _KINDS if k.begins.match(head)), None)
     if kind is None or b"\0" in head:
-        return found
+        return None
     size = _SIZE.search(head)
     stands = f"{kind.what} for {int(size[1]):,} bytes" if size else kind.what
     hint = kind.hint.format(quote(source.path.rpartition("/")[2]))
-    return [finding("pointer-not-data", f"it is {stands}, not the data", offset=0, hint=hint)]
+    return finding("pointer-not-data", f"it is {stands}, not the data", offset=0, hint=hint)
 
 
 def _unlike(found: Sequence[Finding]) -> bool:

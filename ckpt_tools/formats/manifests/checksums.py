@@ -4,20 +4,27 @@ one digest alone in ``NAME.sha256``.
 Facts: coreutils src/digest.c (split_3): ``hex  name``, ``hex *name``, ``SHA256 (name) = hex``; blanks before
 it, and a tab after the digest, are right as well; a backslash before the line says that newlines, returns and
 backslashes in the name are escaped; lines that begin with ``#`` are left out. b3sum b3sum/src/main.rs: the
-same. OpenSSL 3 apps/dgst.c: ``SHA2-256(name)= hex``. RFC 4880, 7: a text signed in the clear.
+same. OpenSSL 3 apps/dgst.c: ``SHA2-256(name)= hex``. RFC 4880, 7: a text signed in the clear. PowerShell's
+about_Character_Encoding: what ``>`` and Out-File of Windows PowerShell write is UTF-16 with a byte order
+mark, and what they make of Get-FileHash is a table of Algorithm, Hash and absolute Path.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
+from dataclasses import replace
 from functools import partial
+from ntpath import commonpath
+from ntpath import dirname as directory_on_windows
 from os.path import basename, dirname, isabs, normpath
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
+from ckpt_tools.formats import names
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
 from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.pointers import stands_for
 from ckpt_tools.formats.common.stored_digests import LENGTHS, Digest, can_compare, claim, needs_blake3
 from ckpt_tools.formats.named import CHECKSUM_NAMES
 from ckpt_tools.model.finding import Finding, Severity
@@ -33,6 +40,10 @@ _PLAIN = re.compile(rf"[ \t]*(?P<escaped>\\?)(?P<hex>{_HEX})[ \t][ *]?(?P<name>.
 _TAGGED = re.compile(
     rf"[ \t]*(?P<escaped>\\?)(?P<tag>{_TAG}) ?\((?P<name>.+)\) ?= (?P<hex>{_HEX})", re.DOTALL
 )
+_TABLE = re.compile(rf"(?P<tag>{_TAG}) +(?P<hex>{_HEX}) +(?P<name>[A-Za-z]:\\.*[^. ]) *")
+"""A row of what Get-FileHash shows, of which the path was not cut at the edge of a window."""
+_HEADING = re.compile(r"\s*(?:Algorithm +Hash +Path|-+ +-+ +-+)\s*")
+_UTF_16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _OTHERWISE = re.compile(rf"(?P<tag>{_TAG}) ?\((?P<name>.+)\) ?= .+")
 """A line with a digest of whatever algorithm, or a size, as BSD's distinfo has them."""
 _IN_THE_CLEAR = re.compile(
@@ -47,6 +58,9 @@ _SIDECAR = re.compile(
     r"(.+)\.(?:md5|sha1|sha224|sha256|sha384|sha512|b2|b3|blake3)(?:sums?)?(?:\.txt)?", re.IGNORECASE
 )
 _HINT = re.compile(r"md5|sha(?:1|224|256|384|512)|b2|b3|blake2b?|blake3", re.IGNORECASE)
+ANEW = (
+    "write it anew from sound files ('sha256sum FILES > SHA256SUMS'), or seal them ('ckpt seal CHECKPOINT')"
+)
 _STDIN = ("-", "stdin")
 """How coreutils and OpenSSL call what they were given without a name."""
 _NAMED = {"b2": "blake2b", "blake2": "blake2b", "b3": "blake3"}
@@ -62,7 +76,7 @@ class _Entry(NamedTuple):
 
 def _magic(head: bytes) -> bool:
     """Any text: its lines tell whether they are checksums, and the first may be none."""
-    return re.fullmatch(rb"[\t\r\n\x20-\x7e\x80-\xff]+", head) is not None
+    return head[:2] in _UTF_16 or re.fullmatch(rb"[\t\r\n\x20-\x7e\x80-\xff]+", head) is not None
 
 
 def _is_ours(source: Source) -> bool:
@@ -79,7 +93,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         raise Damage(
             "too-complex", f"{source.size:,} bytes of checksums: more than {MAX_SIZE:,} are not read"
         )
-    data = source.read(0, source.size)
+    data = _as_bytes(source.read(0, source.size))
     anatomy.explain(0, source.size, "names and digests", Guard.UNPROTECTED)
     if data.count(b"\n") > MAX_LINES:
         raise Damage("too-complex", f"more than {MAX_LINES:,} lines of checksums: they are not read")
@@ -88,8 +102,24 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for f in damaged:
         yield finding(f.code, f"no checksum: {f.message[:80]!r}", offset=f.offset, severity=f.severity)
     if not entries and not damaged:
-        yield finding("not-checksummed", "no line of it is a checksum: nothing is known about its content")
+        yield _of_nothing(stands_for(source))
     yield from _described(entries, source.path, anatomy)
+
+
+def _of_nothing(instead: Finding | None) -> Finding:
+    """What to say of a list that nobody can check a file with; ``instead``: it is no list at all."""
+    if instead is not None:
+        why = f"{instead.message}: no file is compared with it"
+        return replace(instead, message=why, severity=Severity.WARNING)
+    why = "no line of it is a checksum: no file is compared with it"
+    return finding("not-checksummed", why, severity=Severity.WARNING, hint=ANEW)
+
+
+def _as_bytes(data: bytes) -> bytes:
+    """The text in UTF-8, where it is in UTF-16."""
+    if (encoding := _UTF_16.get(data[:2])) is None:
+        return data
+    return data[2:].decode(encoding, "replace").encode("utf-8", "surrogatepass")
 
 
 def _parsed(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
@@ -101,7 +131,7 @@ def _parsed(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
     for raw in data.split(b"\n"):
         line = raw.removeprefix(b"\xef\xbb\xbf" if at == 0 else b"").rstrip(b"\r")
         text = line.decode("utf-8", "surrogateescape")
-        if text.strip() and not text.startswith("#"):
+        if text.strip() and not text.startswith("#") and not _HEADING.fullmatch(text):
             if (entry := _entry(text, hint[0].lower() if hint else "")) is not None:
                 entries.append(entry)
             else:
@@ -122,14 +152,14 @@ def _entry(line: str, hint: str) -> _Entry | None:
     if _ALONE.fullmatch(alone := line.strip()):
         digest = _digest(bytes.fromhex(alone) if len(alone) % 2 == 0 else b"", hint)
         return digest and _Entry("", digest)
-    found = _TAGGED.fullmatch(line) or _PLAIN.fullmatch(line)
+    found = _TAGGED.fullmatch(line) or _TABLE.fullmatch(line) or _PLAIN.fullmatch(line)
     if found is None or len(found["hex"]) % 2:
         return None
     algorithm = found["tag"] if "tag" in found.groupdict() else hint
     if (digest := _digest(bytes.fromhex(found["hex"]), algorithm)) is None:
         return None
     name = "" if found["name"] in _STDIN else found["name"]
-    if found["escaped"]:
+    if found.groupdict().get("escaped"):
         name = re.sub(r"\\[nr\\]", lambda m: _ESCAPES[m[0]], name)
     return _Entry(name, digest)
 
@@ -151,10 +181,12 @@ def _described(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[F
     """Claims on the files that are listed, those apart that lie elsewhere, and the manifest itself."""
     digests: dict[str, list[Digest]] = {}
     outside = list[str]()
+    entries, guessed = _from_windows(entries)
     place = partial(_place, path=path, whole_below=_written_above(entries, path))
     if nameless := sum(not e.name and place("") is None for e in entries):
         why = f"{nameless:,} of its digests have no name: nothing says which files they are of"
-        yield finding("not-checksummed", why)
+        useless = Severity.WARNING if nameless == len(entries) else None
+        yield finding("not-checksummed", why, severity=useless, hint=ANEW)
     for e in entries:
         name = place(e.name)
         if name is None:
@@ -162,12 +194,30 @@ def _described(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[F
         elif name != basename(path):
             _note(e.digest, digests.setdefault(name, []))
     for name, known in digests.items():
-        anatomy.members[name] = claim("checksums", basename(path), name, known)
+        made = claim("checksums", basename(path), name, known, optional=guessed)
+        stem = all(not e.name for e in entries) and not names.known(name)
+        anatomy.members[name] = made._replace(stem=stem)
     if outside:
         why = f"{len(outside):,} of the files that it lists lie outside its directory: {outside[0][:80]!r}"
         yield finding("path-escape", f"{why}: they were not compared", severity=Severity.WARNING)
     if unread := sum(not can_compare(d.algorithm) for known in digests.values() for d in known):
         yield needs_blake3(unread)
+
+
+def _from_windows(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
+    """The entries by their names below the directory that all lie in, where they have absolute paths of
+    Windows, and whether they have: where the list lies now, nobody knows which that was.
+    """
+    if not entries or not all(_ON_WINDOWS.match(e.name) for e in entries):
+        return entries, False
+    try:
+        above = commonpath([directory_on_windows(e.name) for e in entries]).rstrip("\\")
+    except ValueError:  # of two drives
+        return entries, False
+    return [e._replace(name=e.name[len(above) + 1 :].replace("\\", "/")) for e in entries], True
+
+
+_ON_WINDOWS = re.compile(r"[A-Za-z]:\\")
 
 
 def _note(digest: Digest, known: list[Digest]) -> None:
