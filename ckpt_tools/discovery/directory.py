@@ -23,6 +23,8 @@ from ckpt_tools.storage.retry import ABSENT, is_link, patiently, status
 
 TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
 """Names of files that a save has not finished yet."""
+_SEALS = SEAL.removesuffix("json")
+"""What is in all names of seals, and in that of the directory of fragments."""
 _OF_MACS = "._"
 """Before the name of a file: what macOS keeps of that one on other file systems and in archives."""
 _NAMES = 100_000
@@ -66,10 +68,12 @@ Entries = list["os.DirEntry[str]"]
 
 
 def apart(path: str, entries: Entries) -> tuple[Entries, Entries]:
-    """The seals in a directory, and the other entries; the fragments of a seal have a directory of theirs"""
+    """The seals in a directory, and the other entries; the fragments of a seal have a directory of theirs.
+    What has the name of one is a seal that cannot be read where it is no file.
+    """
     if path.rpartition("/")[2] == FRAGMENTS:
         return [e for e in entries if is_fragment(e.name)], []
-    seals = [e for e in entries if e.name.endswith(SEAL) and not surely_directory(e)]
+    seals = [e for e in entries if e.name.endswith(SEAL) or (e.name == FRAGMENTS and not surely_directory(e))]
     mine = {e.name for e in seals}
     return seals, [e for e in entries if e.name not in mine and not is_aside(e.name)]
 
@@ -110,7 +114,7 @@ class NameReader:
         """What the names in a directory tell; no file is asked about."""
         places = self._templates.places(path)
         here, known = DirectoryNames(path, places, self.layouts), self._known.setdefault(places.matched, {})
-        if any(SEAL in e.name for e in entries) or path.endswith(FRAGMENTS):
+        if any(_SEALS in e.name for e in entries) or path.endswith(FRAGMENTS):
             here.seals, entries = apart(path, entries)
         here.unneeded = self._unneeded(entries)
         unneeded, is_placed = set(here.unneeded), formats.names.near_placed(f"{path}/")

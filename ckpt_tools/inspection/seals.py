@@ -4,6 +4,7 @@ about is asked for.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level, Scalar
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import ShortRead, opened
-from ckpt_tools.storage.retry import is_file, there
+from ckpt_tools.storage.retry import is_file, is_link, there
 
 _ABOVE = 16
 """How many directories above a file its seal may lie."""
@@ -182,8 +183,11 @@ class Seals:
         except Damage as e:
             self._say_of_home(path, base, e.finding)
             return None
+        except IsADirectoryError:
+            self._say_of_home(path, base, finding("seal-broken", "a directory lies in its place"))
+            return None
         except (OSError, ShortRead) as e:
-            self.unseen[path] = getattr(e, "strerror", None) or str(e)
+            self.unseen[path] = _why_unseen(path, e)
             return None
         if why := misplaced(os.path.basename(path), seal):
             wrong = finding("seal-broken", why)
@@ -264,6 +268,16 @@ class Seals:
         except OSError as e:
             self.unseen[path] = e.strerror or str(e)
             return True
+
+
+def _why_unseen(path: str, e: OSError | ShortRead) -> str:
+    """Why a seal could not be read: one that a link stands for may lie where nothing is mounted."""
+    if isinstance(e, ShortRead):
+        return str(e)
+    if is_link(path) and e.errno in (errno.ELOOP, errno.ENOENT):
+        return "a seal belongs there, and the link leads nowhere"
+    gone = "it was removed while its checkpoint was read"
+    return gone if e.errno == errno.ENOENT else e.strerror or str(e)
 
 
 def replaces(one: Known, fragments: Sequence[Known]) -> bool:

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from ckpt_tools.cache.codec import Places, Seen, pack, unpack
 from ckpt_tools.cache.locks import turn
 from ckpt_tools.cache.verdicts import Cache, Entry
+from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy, Claim
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import frozen
@@ -20,7 +21,7 @@ from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import Identity, Stopped
 from ckpt_tools.storage.rate import Rate
-from ckpt_tools.storage.retry import status
+from ckpt_tools.storage.retry import status, there
 from ckpt_tools.storage.stalls import Stalled, away
 
 T = TypeVar("T")
@@ -135,9 +136,10 @@ class Reader:
             found = self._cached(path, question, level, lambda data: unpack(path, data), fresh)
         else:
             found = fresh().value
-        if found is not None:
-            self._count(found[0])
-        return found
+        if found is None:
+            return None
+        self._count(found[0])
+        return (_gone(found[0]), found[1]) if found[0].size < 0 else found
 
     def _fresh(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim]
@@ -287,3 +289,16 @@ def _size(path: str) -> int:
         return status(path).st_size
     except OSError:
         return 0
+
+
+def _gone(report: Report) -> Report:
+    """The report on a file that nobody could open: that it was removed since it was listed, where it was.
+    Whoever prunes checkpoints does not wait for those who read them.
+    """
+    try:
+        if there(report.path) or all(f.code != "unreadable" for f in report.findings):
+            return report
+    except OSError:
+        return report
+    why = "it was listed and is not there any more: its checkpoint was removed while it was read"
+    return replace(report, findings=(finding("in-use", why, hint="run it again"),))

@@ -233,7 +233,7 @@ def test_replaced_by_another_meanwhile(tmp_path: Path, monkeypatch: pytest.Monke
 def test_gone_for_everybody_is_said_as_from_here(tmp_path: Path) -> None:
     file = big(tmp_path / "model.pt", 1)
     text = asked(tmp_path, before=lambda _: file.unlink(missing_ok=True))
-    assert codes(text) == ("unknown", ["unreadable"]) and '"No such file or directory"' in text
+    assert codes(text) == ("unknown", ["in-use"]) and "was removed while it was read" in text
 
 
 def test_the_worker_sees_another_file_of_this_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

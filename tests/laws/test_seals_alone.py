@@ -18,7 +18,7 @@ from ckpt_tools import guard
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.seals.names import FRAGMENTS, NAME
-from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
@@ -111,3 +111,65 @@ def test_what_lies_in_the_place_of_a_sealed_file_is_said(what: str, tmp_path: Pa
     expected = set() if what == "nothing" else {(seal, "seal-missing", Severity.WARNING)}
     assert {row for row in said if row[1].startswith("seal-")} == expected
     assert chosen and plan(root).checkpoint == chosen
+
+
+INSTEAD: dict[str, Callable[[Path], object]] = {
+    **{what: make for what, make in IN_ITS_PLACE.items() if what != "nothing"},
+    "full": lambda path: (path / "x").mkdir(parents=True),
+    "fifo": os.mkfifo,
+}
+LOST_MOUNT = ("dangling", "loop")
+"""What the seal says may lie elsewhere, so nobody knows it."""
+
+
+@pytest.mark.parametrize("what", INSTEAD)
+@pytest.mark.parametrize("place", [NAME, f"{FRAGMENTS}/rank-00000.json", FRAGMENTS])
+def test_what_lies_in_the_place_of_a_seal_is_said_by_all(place: str, what: str, tmp_path: Path) -> None:
+    """And no job starts older for it."""
+    if place == FRAGMENTS and what in ("directory", "full"):
+        return
+    root = megatron(tmp_path / "run")
+    path = root / "iter_0000020" / place
+    path.parent.mkdir(exist_ok=True)
+    INSTEAD[what](path)
+    found = verify(root, settle=0)
+    assert [f.report.path for f in found.files if f.report.verdict is not Verdict.OK] == [str(path)]
+    if what in LOST_MOUNT:
+        with pytest.raises(CkptError, match="seal") as raised:
+            plan(root)
+        assert raised.value.exit_code == 5 and str(path) in str(raised.value)
+        return
+    made = plan(root)
+    assert made.checkpoint and made.checkpoint.step == 20
+    assert {(f.code, f.path) for f in made.warnings} == {("seal-broken", str(path))}
+
+
+class Pruning:
+    """Removes a directory when the first file of it is read."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def __call__(self, done: int, of: int) -> None:
+        """Nothing is shown."""
+
+    def file(self, path: str, total: int | None) -> None:
+        if path.startswith(str(self.home)):
+            shutil.rmtree(self.home, ignore_errors=True)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_checkpoint_that_is_pruned_while_it_is_read_is_said_to_be_gone(
+    sealed: bool, tmp_path: Path
+) -> None:
+    root = megatron(tmp_path / "run")
+    if sealed:
+        guard.seal(root, settle=0)
+    home = root / "iter_0000010"
+    found = verify(root, settle=0, progress=Pruning(home))
+    said = {f.report.path: f.report for f in found.files}
+    gone = [r for path, r in said.items() if path.startswith(f"{home}/")]
+    assert gone and {r.verdict for r in gone} == {Verdict.UNKNOWN} and found.verdict is Verdict.UNKNOWN
+    assert {f.code for r in gone for f in r.findings} == {"in-use"}
+    assert all("removed while" in f.message for r in gone for f in r.findings)
+    assert {r.verdict for path, r in said.items() if path not in {g.path for g in gone}} == {Verdict.OK}
