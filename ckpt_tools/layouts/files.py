@@ -215,8 +215,8 @@ LAYOUT = Layout(
     compare_steps=False,
     last_resort=True,
     reference=(
-        "the files' own formats, and the names that training loops give; the sample that this replaces "
-        "sorts them by modification time and tries the newest five"
+        "the files' own formats, and the names that training loops give; the sample that this replaces sorts"
+        " them by modification time and tries the newest five"
     ),
     limits=(
         (
@@ -224,8 +224,8 @@ LAYOUT = Layout(
             "of its own"
         ),
         (
-            "a directory is one save where its name counts steps, epochs or saves (step_100, ckpt-100), and"
-            " its files count nothing else"
+            "a directory is one save where its name counts steps, epochs or saves (step_100, ckpt-100), or is"
+            " a number that its files tell too (100), and its files count nothing else"
         ),
         (
             "a .npz, .npy or .pkl is a checkpoint where its name says so: of others nobody knows whether they"
@@ -235,7 +235,7 @@ LAYOUT = Layout(
         "of two optimizers' states in one save, or of two other files, each has its name as its role",
         (
             "files of one step that hold different models are two runs: say how they belong together with"
-            " [[layout]]; generator and discriminator, actor and critic, encoder and decoder are one"
+            " [[layout]]; generator and discriminator, actor and critic, policy and value … are one"
         ),
     ),
 )

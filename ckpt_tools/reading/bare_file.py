@@ -11,6 +11,7 @@ from ckpt_tools.formats.torch.cut import keys_of_cut
 from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common.bare_names import BareName, bare_name_of
 from ckpt_tools.layouts.common.held import BEGUN, Holds
+from ckpt_tools.layouts.common.layout import whole
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, numbers
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import frozen
@@ -84,6 +85,18 @@ def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
     if report.format is None and name.says_something:
         return by_name
     return None
+
+
+def numbers_in(p: Part, s: Session) -> frozenset[int]:
+    """The steps, updates and epochs that a file tells; none of one that is not whole."""
+    if p.size <= 0:
+        return frozenset()
+    report, _ = s.inspect(p.path, Level.STRUCTURE, p.findings)
+    if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
+        return frozenset()
+    count = whole(report.metadata.get("optimizer_step"))
+    told = {*numbers(report.metadata, STEPS), *numbers(report.metadata, EPOCHS)}
+    return frozenset(told if count is None else {*told, count})
 
 
 def _began_a_state(p: Part) -> bool:

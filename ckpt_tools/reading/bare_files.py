@@ -21,7 +21,7 @@ from ckpt_tools.layouts.common.bare_names import (
 )
 from ckpt_tools.layouts.common.held import piece_for
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.reading.bare_file import Bare, read_bare_file
+from ckpt_tools.reading.bare_file import Bare, numbers_in, read_bare_file
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.step_folders import in_step_folders
 
@@ -52,7 +52,7 @@ def settle_bare_files(s: Session) -> None:
     of them.
     """
     by_home: dict[str, list[Part]] = defaultdict(list)
-    for p in in_step_folders(s.found.parts):
+    for p in in_step_folders(s.found.parts, lambda p: numbers_in(p, s)):
         by_home[p.base].append(p)
     kept: list[Part] = []
     for parts in by_home.values():

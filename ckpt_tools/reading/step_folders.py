@@ -1,6 +1,8 @@
 """Directories of which each is one save of a training loop of one's own: ``step_100/model.pt`` and
 ``step_100/optimizer.pt`` are of one run with ``step_200/``, as ``model_100.pt`` is with ``model_200.pt``; so
-are ``step_100/model/w.pt`` and ``step_100/optimizer/state.pt``.
+are ``step_100/model/w.pt`` and ``step_100/optimizer/state.pt``. A directory called by a number alone is one
+where its files tell that number, too. Files that count steps in a directory that counts epochs
+(``epoch_1/step_300.pt``) are each a save.
 """
 
 from __future__ import annotations
@@ -8,18 +10,23 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from os.path import basename, dirname
 
 from ckpt_tools.layouts.common.bare_names import BareName, is_called_after_a_role, read_bare_name
 from ckpt_tools.model.part import Kind, Part
 
+Told = Callable[[Part], frozenset[int]]
+"""The numbers that a file tells of how far training was."""
+_MOST = 8
+"""Directories of one place that are asked whether their files tell their number, the newest ones."""
 _SAVES = frozenset({"ckpt", "checkpoint", "chkpt", "chkpnt", "cp", "save", "snapshot"})
 """Words before a number of which nobody can say what it counts, only that it counts saves."""
 _WORD = re.compile("[a-z]+")
 
 
-def in_step_folders(parts: Iterable[Part]) -> list[Part]:
+def in_step_folders(parts: Iterable[Part], told: Told) -> list[Part]:
     """The parts, each below such a directory as one of the run above it, with that directory as its home."""
     found: dict[str, list[Part]] = defaultdict(list)
     by_base: dict[str, list[Part]] = defaultdict(list)
@@ -27,10 +34,15 @@ def in_step_folders(parts: Iterable[Part]) -> list[Part]:
         lifted = _lifted(p)
         found[lifted.base].append(p)
         by_base[lifted.base].append(lifted)
-    folders = _folders(by_base)
-    return [
-        p for base, same in by_base.items() for p in (map(_at_home, same) if base in folders else found[base])
-    ]
+    folders = _folders(by_base, told)
+    epochs = _epochs_of_steps(found)
+    out = list[Part]()
+    for base, same in by_base.items():
+        if base in folders:
+            out += map(_at_home, same)
+        else:
+            out += map(_one_up, found[base]) if base in epochs else found[base]
+    return out
 
 
 def _lifted(p: Part) -> Part:
@@ -39,22 +51,75 @@ def _lifted(p: Part) -> Part:
     """
     above, folder = os.path.split(p.base)
     if basename(p.run) != folder or not (
-        is_called_after_a_role(folder) and _counts(read_bare_name(basename(above)))
+        is_called_after_a_role(folder)
+        and (basename(above).isdigit() or _counts(read_bare_name(basename(above))))
     ):
         return p
     return p._replace(base=above, run=dirname(p.run) or ".")
 
 
-def _folders(by_base: Mapping[str, Sequence[Part]]) -> set[str]:
+def _folders(by_base: Mapping[str, Sequence[Part]], told: Told) -> set[str]:
     """Those of the directories that are called after a step, and those beside them called as the last or the
     best.
     """
     above = {at for base in by_base for at in _above(base)}
     names = {base: read_bare_name(basename(base)) for base in by_base if base not in above}
-    saves = {base for base, name in names.items() if _is_one(name) and _is_save(by_base[base], name)}
-    counted = {base for base in saves if _counts(names[base])}
+    proven = _proven({base: by_base[base] for base in names if basename(base).isdigit()}, told)
+    saves = {
+        base
+        for base, name in names.items()
+        if (base in proven or _is_one(name)) and _is_save(by_base[base], name)
+    }
+    counted = {base for base in saves if base in proven or _counts(names[base])}
     counting = {dirname(base) for base in counted}
     return counted | {base for base in saves if dirname(base) in counting}
+
+
+def _proven(numbered: Mapping[str, Sequence[Part]], told: Told) -> set[str]:
+    """Those of the directories that are called by a number alone and lie beside each other, where the files
+    of the newest tell their numbers: seeds, folds and sizes do not. One of which none is whole says nothing.
+    """
+    places: dict[str, list[str]] = defaultdict(list)
+    for base in numbered:
+        places[dirname(base)].append(base)
+    out = set[str]()
+    for bases in places.values():
+        bases.sort(key=lambda base: -max(p.mtime_ns for p in numbered[base]))
+        numbers = [
+            (int(basename(base)), told_by)
+            for base in bases[:_MOST]
+            if (told_by := _first_told(numbered[base], told))
+        ]
+        if len(numbers) > 1 and any(all(n + off in told_by for n, told_by in numbers) for off in (0, -1)):
+            out.update(bases)
+    return out
+
+
+def _first_told(parts: Sequence[Part], told: Told) -> frozenset[int]:
+    """What the first of the files tells that tells anything."""
+    in_order = sorted(parts, key=lambda p: p.path)
+    return next(filter(None, map(told, in_order)), frozenset())
+
+
+def _epochs_of_steps(found: Mapping[str, Sequence[Part]]) -> set[str]:
+    """The directories called after an epoch, each of whose files counts steps, where no epoch has a step as
+    low as one before it: they count through.
+    """
+    places: dict[tuple[str, str], list[tuple[int, list[int], str]]] = defaultdict(list)
+    for base, parts in found.items():
+        folder = read_bare_name(basename(base))
+        if folder.epoch is None or folder.step is not None or folder.words or folder.role:
+            continue
+        steps = [read_bare_name(p.name).step for p in parts if p.run != "."]
+        known = [n for n in steps if n is not None]
+        if known and len(known) == len(parts):
+            places[dirname(base), folder.pattern].append((folder.epoch, known, base))
+    out = set[str]()
+    for rows in places.values():
+        rows.sort()
+        if all(max(a) < min(b) for (_, a, _), (_, b, _) in pairwise(rows)):
+            out.update(base for *_, base in rows)
+    return out
 
 
 def _is_one(name: BareName) -> bool:
@@ -85,19 +150,26 @@ def _is_rolling(name: BareName) -> bool:
 
 
 def _is_save(parts: Iterable[Part], folder: BareName) -> bool:
-    """Whether the files in a directory may be of one save: they count nothing of their own, and lie below the
-    root.
+    """Whether the files in a directory may be of one save: they count nothing of their own, not even under
+    one name, and lie below the root.
     """
     numbers = {folder.step, folder.epoch, folder.number}
-    models = 0
+    models, names = 0, dict[object, str]()
     for p in parts:
         own = read_bare_name(p.name)
+        inside = dirname(p.path[len(p.base) :])
+        if names.setdefault((inside, own.pattern, own.words, p.name.rpartition(".")[2]), p.name) != p.name:
+            return False
         if own.shard or p.run == "." or basename(p.run) != basename(p.base):
             return False
         if not {n for n in (own.step, own.epoch, own.number) if n is not None} <= numbers:
             return False
         models += not own.role
     return folder.numbered or models == 1
+
+
+def _one_up(p: Part) -> Part:
+    return p._replace(base=dirname(p.base), run=dirname(p.run) or ".")
 
 
 def _at_home(p: Part) -> Part:

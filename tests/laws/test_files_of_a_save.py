@@ -56,7 +56,8 @@ NAMES: Mapping[str, tuple[Made, tuple[str, ...]]] = {
     "other": (_other, ("extra", "sampler", "loader", "trainer", "misc", "args")),
 }
 """What a save has beside a model: how it is made, and what it may be called."""
-ARRANGED = ("{name}_{step}.pt", "{name}-step{step}.pth", "step_{step}/{name}.pt", "ckpt-{step}/{name}.bin")
+ARRANGED = ("{name}_{step}.pt", "{name}-step{step}.pth", "step_{step}/{name}.pt", "ckpt-{step}/{name}.bin",
+    "{step}/{name}.pt", "epoch_{epoch}/{name}-step{step}.pt")  # fmt: skip
 
 
 class Loop(NamedTuple):
@@ -70,7 +71,8 @@ class Loop(NamedTuple):
     def files(self, step: int) -> dict[str, bytes]:
         made = {**dict.fromkeys(self.models, _weights), **self.beside}
         return {
-            self.arranged.format(name=name, step=step): saved(make(step, name)) for name, make in made.items()
+            self.arranged.format(name=name, step=step, epoch=step // 200): saved(make(step, name))
+            for name, make in made.items()
         }
 
 
@@ -83,8 +85,10 @@ def loops(draw: st.DrawFn) -> Loop:
         drawn = draw(st.lists(st.sampled_from(names), min_size=least, max_size=most, unique=True))
         beside.update(dict.fromkeys(drawn, make))
     arranged = draw(st.sampled_from(ARRANGED))
-    models = (("model",), ("unet", "vae"), ("policy", "value", "reference"))  # several share a directory only
-    return Loop(arranged, beside, draw(st.sampled_from(models if "/" in arranged else models[:1])))
+    models: tuple[tuple[str, ...], ...] = (("model",), ("policy", "value"))
+    if arranged.endswith("/{name}.pt"):  # whatever their names say, they share a directory
+        models += (("unet", "vae"), ("policy", "value", "reference"))
+    return Loop(arranged, beside, draw(st.sampled_from(models)))
 
 
 def _write(root: Path, files: Mapping[str, bytes], when: int) -> None:

@@ -102,6 +102,41 @@ CASES = {
     "best has weights alone": Case({**BOTH, "best/model.pt": weights(150)}, HALVES),
     "final is an export": Case({**BOTH, "final/model.pt": weights(250)}, HALVES),
     "a directory of another name": Case({**ALONE, "again/state.pt": full(250)}, 2),
+    "a number that its files tell": Case(
+        {**halves("100", 100), **halves("200", 200)}, ["200/model.pt", "200/optimizer.pt"]
+    ),
+    "a number, and one of two was not written": Case(
+        {**halves("100", 100), **halves("200", 200), "300/model.pt": weights(300)},
+        ["200/model.pt", "200/optimizer.pt"],
+    ),
+    "a number, and one of two is empty": Case(
+        {**halves("100", 100), **halves("200", 200), **halves("300", 300), "300/optimizer.pt": b""},
+        ["200/model.pt", "200/optimizer.pt"],
+    ),
+    "seeds": Case({"100/state.pt": full(5000), "200/state.pt": full(5000)}, 2),
+    "numbers of which nothing tells": Case({"100/model.pt": weights(100), "200/model.pt": weights(200)}, 2),
+    "one number": Case({"100/state.pt": full(100), "other/state.pt": full(90)}, 2),
+    "ranks without a word that counts": Case(
+        {
+            f"step_{n}/tp_rank_world_size={r}_2_pp_rank_world_size=0_1.pth": full(n)
+            for n in (100, 200)
+            for r in (0, 1)
+        },
+        2,
+    ),
+    "epochs of steps": Case(
+        {f"epoch_{n // 200}/iter_{n}.pt": full(n) for n in (100, 200, 300)}, ["epoch_1/iter_300.pt"]
+    ),
+    "epochs of steps, the newest is cut": Case(
+        {
+            **{f"epoch_{n // 200}/iter_{n}.pt": full(n) for n in (100, 200)},
+            "epoch_1/iter_300.pt": full(300)[:-300],
+        },
+        ["epoch_1/iter_200.pt"],
+    ),
+    "steps that begin again": Case(
+        {f"epoch_{e}/iter_{n}.pt": full(n) for e in (0, 1) for n in (100, 200)}, 2
+    ),
     "two runs": Case({"exp_a/step_1/model.pt": full(1), "exp_b/step_2/model.pt": full(2)}, 2),
     "two prefixes": Case({"bert_step_1/state.pt": full(1), "gpt_step_2/state.pt": full(2)}, 2),
     "steps of a recipe": Case({"step1_sft/state.pt": full(90), "step2_reward/state.pt": full(30)}, 2),
@@ -110,7 +145,6 @@ CASES = {
         {f"step_{n}{of}/model.pt": weights(n + len(of)) for n in (1, 2) for of in ("", "_ema")}, 2
     ),
     "two programs": Case({f"{word}_{n}/state.pt": full(n) for n in (1, 2) for word in ("step", "iter")}, 2),
-    "numbers alone": Case({"100/state.pt": full(100), "200/state.pt": full(200)}, 2),
     "files count something else": Case(
         {f"epoch_{n}/ckpt_{m}.pt": full(10 * n + m) for n in (1, 2) for m in (7, 8)}, 2
     ),

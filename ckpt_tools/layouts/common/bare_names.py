@@ -89,10 +89,13 @@ _ROLES = {
 _PAIRS = (
     (("g", "netg", "gen", "generator"), ("d", "netd", "disc", "discriminator"), "discriminator"),
     (("actor",), ("critic",), "critic"),
+    (("policy", "pi"), ("value", "vf"), "value"),
     (("encoder",), ("decoder",), "decoder"),
 )
 """Words for two networks that are trained together, and the role of the second where both are there."""
-SECOND_NETWORKS = frozenset(role for _, _, role in _PAIRS)
+_BACK = "back"
+"""The role of the networks of the way back, of two pairs that are trained together (CycleGAN's A and B)."""
+SECOND_NETWORKS = frozenset((*(role for _, _, role in _PAIRS), _BACK, f"discriminator_{_BACK}"))
 _KINDS = {
     "best": Kind.BEST,
     **dict.fromkeys(
@@ -321,7 +324,24 @@ def together(names: Iterable[BareName]) -> dict[tuple[str, ...], tuple[tuple[str
                 rest = _without(words, of)
                 if rest is not None and rest in left:
                     out[words] = (rest, told)
-    return out
+    return _of_both_ways(out)
+
+
+def _of_both_ways(
+    paired: dict[tuple[str, ...], tuple[tuple[str, ...], str]],
+) -> dict[tuple[str, ...], tuple[tuple[str, ...], str]]:
+    """The same where generators and discriminators are there for two ways, A to B and back, and for nothing
+    else: ``net_G_A``, ``net_G_B``, ``net_D_A``, ``net_D_B``.
+    """
+    if {rest for rest, _ in paired.values()} != {("a",), ("b",)} or {t for _, t in paired.values()} != {
+        "",
+        "discriminator",
+    }:
+        return paired
+    return {
+        words: ((), told if rest == ("a",) else "_".join(filter(None, (told, _BACK))))
+        for words, (rest, told) in paired.items()
+    }
 
 
 def _without(words: tuple[str, ...], some: Collection[str]) -> tuple[str, ...] | None:

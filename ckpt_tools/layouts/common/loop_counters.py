@@ -26,6 +26,7 @@ STEPS = (
     "num_updates",
     "step_count",  # LitGPT, which counts iter_num beside it
     "iter_num",  # nanoGPT
+    "trained_steps",  # picotron
     "meta.iter",
     "train_state.global_step",
     "train_state.step",

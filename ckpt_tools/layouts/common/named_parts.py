@@ -10,7 +10,10 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 
-_PARTS = re.compile(r"(?<![a-z])(rank|shard|part|gpu|worker|tp|pp|mp|dp)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_PARTS = re.compile(
+    r"(?<![a-z])(rank|shard|part|gpu|worker|tp|pp|mp|dp)(?:_rank)?(?:_world_size)?[-_=]?(\d{1,6})(?!\d)",
+    re.IGNORECASE,
+)
 """What a name says of which part of a state it is."""
 
 
