@@ -220,6 +220,9 @@ _TRANSFORMERS = (
         "sft_config.SFTConfig dpo_config.DPOConfig dpo_config.FDivergenceType grpo_config.GRPOConfig"
         " kto_config.KTOConfig",
     )
+    | words("llamafactory.hparams.training_args.", "TrainingArguments")
+    | words("sentence_transformers.training_args.", "BatchSamplers MultiDatasetBatchSamplers")
+    | words("sentence_transformers.base.sampler.", "BatchSamplers MultiDatasetBatchSamplers")
 )
 _LIGHTNING = frozenset(
     f"{top}.{name}"
@@ -301,6 +304,8 @@ _ENUMERATIONS: frozenset[str] = (
         " ShardedDDPOption",
     )
     | words("", "transformers.debug_utils.DebugOption trl.trainer.dpo_config.FDivergenceType")
+    | words("sentence_transformers.training_args.", "BatchSamplers MultiDatasetBatchSamplers")
+    | words("sentence_transformers.base.sampler.", "BatchSamplers MultiDatasetBatchSamplers")
     | words(
         "accelerate.utils.dataclasses.",
         "DistributedType DynamoBackend PrecisionType SageMakerDistributedType",
@@ -315,6 +320,10 @@ _PREFIXES = re.compile(
     r"|torch\.nn\.modules\.[a-z_]+\.[A-Z]\w*"
     r"|torch\.nn\.(parameter|backends\.thnn)\.[A-Z]\w*"
     r"|torch\.optim\.(?!swa_utils)[a-z_]+\.[A-Z]\w*"
+    # what is derived from the Trainer's arguments, which it pickles with every save
+    r"|trl\.(trainer|experimental\.[a-z0-9_]+)\.[a-z0-9_]+_config\.[A-Z]\w*Config"
+    r"|sentence_transformers(\.[a-z_]+)?\.training_args\.[A-Z]\w*TrainingArguments"
+    r"|axolotl\.core\.training_args\.Axolotl\w*(Config|Arguments)"
     r"|(signal\.Signals|megatron(\.\w+)*\.enums\.[A-Z]\w*)\.\w+"  # a member of an enumeration, by its name
 )
 CALLING: frozenset[str] = words("torch._tensor.", "_rebuild_from_type_v2") | words(
