@@ -137,14 +137,16 @@ def duration(value: object, _base: str = "") -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf"):
         return float(min(value, _CENTURY))
     pieces = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)", value) if isinstance(value, str) else []
+    seconds = sum(float(n) * units[u] for n, u in pieces)
     # Joined again they must give the text, so that nothing was skipped; a bare number may only stand alone.
     if (
         not pieces
         or "".join(n + u for n, u in pieces) != str(value).strip()
         or (len(pieces) > 1 and any(not u for _, u in pieces))
+        or seconds == float("inf")
     ):
         raise ValueError(f"{value!r} is not a duration: say seconds (120) or a unit (90s, 2m, 1h30m)")
-    return min(sum(float(n) * units[u] for n, u in pieces), _CENTURY)
+    return min(seconds, _CENTURY)
 
 
 def size(value: object, _base: str = "") -> int:
