@@ -71,6 +71,17 @@ def _spared(name: str, claim: Claim) -> Finding:
     return finding("missing-part", why, severity=Severity.WARNING)
 
 
+def _lists(index: str) -> bool:
+    return formats.names.is_manifest(os.path.basename(index))
+
+
+def _of_none(count: int) -> Finding:
+    """What to say of a list of files that are not here: whoever sees it takes what is here for protected."""
+    why = f"none of the {count:,} files that it lists is there: no file is compared with it"
+    hint = "put it where it was written, or seal the checkpoint: 'ckpt seal CHECKPOINT'"
+    return finding("not-checksummed", why, severity=Severity.WARNING, hint=hint)
+
+
 def _several(stem: str, beside: Sequence[str]) -> Finding:
     """What to say of a digest that may be of more than one file."""
     listed = ranges.names(os.path.basename(path)[:200] for path in beside)
@@ -248,6 +259,8 @@ class Indexes:
                     missing[name] = None
         if left_out:
             self.left_out[index] = left_out
+            if not (placed or missing or self._named.get(index)) and _lists(index):
+                found.append(_of_none(len(left_out)))
         self.findings[index] = [*found, *_lost(list(missing)), *_unfetched(elsewhere)]
 
     def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:

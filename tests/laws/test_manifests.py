@@ -4,7 +4,9 @@ unseen.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -352,6 +354,24 @@ def test_a_signature_beside_its_model(tmp_path: Path) -> None:
     assert verify([str(tmp_path)], Level.CONTENT).verdict is Verdict.OK
     (tmp_path / "model/README.md").write_text("another")
     assert errors_of(tmp_path) == {"README.md": {"checksum-mismatch"}}
+
+
+def test_a_list_of_files_that_lie_elsewhere_is_a_warning(tmp_path: Path) -> None:
+    """A signature that was moved into its directory, which was renamed then."""
+    shutil.copytree(FORMAT_FILES / "model_signing/good/model", tmp_path / "model")
+    made = tmp_path / "model/model.sig"
+    bundle = json.loads(made.read_text())
+    statement = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+    statement["predicate"]["serialization"]["ignore_paths"] = []
+    bundle["dsseEnvelope"]["payload"] = base64.b64encode(json.dumps(statement).encode()).decode()
+    for path in (tmp_path / "model").glob("*.sig"):
+        path.unlink()
+    made.write_text(json.dumps(bundle))
+    assert verify([str(tmp_path)], settle=0).verdict is Verdict.OK
+    (tmp_path / "model").rename(tmp_path / "renamed")
+    found = verify([str(tmp_path)], settle=0)
+    said = {os.path.basename(f.report.path): {x.code for x in f.report.findings} for f in found.files}
+    assert said["model.sig"] == {"not-checksummed"} and found.verdict is Verdict.SUSPECT
 
 
 def test_none_counts_as_a_checkpoint() -> None:

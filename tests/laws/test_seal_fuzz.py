@@ -4,13 +4,13 @@ whatever it says then, nothing breaks, and the file is never good by its word.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import random
 import resource
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,6 @@ def test_no_changed_seal_makes_a_changed_file_good(seed: int, sealed: tuple[Path
         found = verify(path.parent, settle=0)
         (report,) = (f.report for f in found.files if f.report.path == model)
         assert report.verdict is not Verdict.OK or not report.coverage, text[:2000]
-        with contextlib.suppress(CkptError):
+        with suppress(CkptError):
             plan(path.parent)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWN
