@@ -71,15 +71,12 @@ def _spared(name: str, claim: Claim) -> Finding:
     return finding("missing-part", why, severity=Severity.WARNING)
 
 
-def _lists(index: str) -> bool:
-    return formats.names.is_manifest(os.path.basename(index))
-
-
-def _of_none(count: int) -> Finding:
+def _of_none(index: str, left_out: Sequence[str]) -> Iterator[Finding]:
     """What to say of a list of files that are not here: whoever sees it takes what is here for protected."""
-    why = f"none of the {count:,} files that it lists is there: no file is compared with it"
-    hint = "put it where it was written, or seal the checkpoint: 'ckpt seal CHECKPOINT'"
-    return finding("not-checksummed", why, severity=Severity.WARNING, hint=hint)
+    if formats.names.is_manifest(os.path.basename(index)):
+        why = f"none of the {len(left_out):,} files that it lists is there: no file is compared with it"
+        hint = "put it where it was written, or seal the checkpoint: 'ckpt seal CHECKPOINT'"
+        yield finding("not-checksummed", why, severity=Severity.WARNING, hint=hint)
 
 
 def _several(stem: str, beside: Sequence[str]) -> Finding:
@@ -235,15 +232,10 @@ class Indexes:
             part = waiting.pop()
             anatomy, behind = self._inspect(index, part)
             for name, claim in anatomy.members.items():
-                path = inside(base, name)
+                path = self._place(base, name, claim, found)
                 if path is None:
-                    why = f"it names {name[:200]!r}, which lies outside its directory"
-                    found.append(finding("path-escape", why))
-                elif claim.stem and len(beside := self._of_stem(path, found)) > 1:
-                    found.append(_several(name, beside))
-                elif claim.stem and beside:
-                    self._keep(index, beside[0], claim, behind)
-                elif self._there(path, found):
+                    continue
+                if self._there(path, found):
                     self._keep(index, path, claim, behind)
                     if claim.follow and (path, claim) not in followed and len(followed) < _FOLLOWED:
                         followed.add((path, claim))
@@ -259,8 +251,7 @@ class Indexes:
                     missing[name] = None
         if left_out:
             self.left_out[index] = left_out
-            if not (placed or missing or self._named.get(index)) and _lists(index):
-                found.append(_of_none(len(left_out)))
+            found += [] if placed or missing or self._named.get(index) else _of_none(index, left_out)
         self.findings[index] = [*found, *_lost(list(missing)), *_unfetched(elsewhere)]
 
     def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:
@@ -286,6 +277,19 @@ class Indexes:
             self._claims[path].append(claim)
         self._bases[path].update(behind)
         self._named[index].append(path)
+
+    def _place(self, base: str, name: str, claim: Claim, found: list[Finding]) -> str | None:
+        """Where the file lies that an index names; None where nobody knows, which is said."""
+        path = inside(base, name)
+        if path is None:
+            why = f"it names {name[:200]!r}, which lies outside its directory"
+            found.append(finding("path-escape", why))
+        elif claim.stem and (beside := self._of_stem(path, found)):
+            if len(beside) > 1:
+                found.append(_several(name, beside))
+                return None
+            return beside[0]
+        return path
 
     def _of_stem(self, path: str, found: list[Finding]) -> list[str]:
         """The files beside it that have its name and a suffix, where there is none of the name itself."""

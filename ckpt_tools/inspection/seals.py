@@ -156,7 +156,7 @@ class Seals:
             self._read_of(base)
 
     def forget(self) -> None:
-        """Let go of what is said of the files, once all are compared: of what they say of each other too."""
+        """Let go of what is said of the files, once all are compared."""
         self._said = {path: said for path, said in self._said.items() if is_seal(path)}
         self.known = [known for known in self.known if known.seal.fragment is None]
         self._by_path = {}
@@ -272,12 +272,11 @@ class Seals:
 
 def _why_unseen(path: str, e: OSError | ShortRead) -> str:
     """Why a seal could not be read: one that a link stands for may lie where nothing is mounted."""
-    if isinstance(e, ShortRead):
-        return str(e)
-    if is_link(path) and e.errno in (errno.ELOOP, errno.ENOENT):
+    code = getattr(e, "errno", None)
+    if code in (errno.ELOOP, errno.ENOENT) and is_link(path):
         return "a seal belongs there, and the link leads nowhere"
     gone = "it was removed while its checkpoint was read"
-    return gone if e.errno == errno.ENOENT else e.strerror or str(e)
+    return gone if code == errno.ENOENT else getattr(e, "strerror", None) or str(e)
 
 
 def replaces(one: Known, fragments: Sequence[Known]) -> bool:
