@@ -68,8 +68,8 @@ def _one_by_one(path: str) -> Iterator[BareFile]:
 def _fragments(directory: str) -> list[str]:
     try:
         return [e.path for e in entries_of(directory) if is_fragment(e.name)]
-    except ABSENT:
-        return []
+    except ABSENT:  # or a link that leads nowhere lies there, or what is no directory
+        return [] if is_url(directory) else [directory]
     except OSError as e:
         if directory.startswith(_WEB):  # which cannot list
             return []

@@ -149,8 +149,12 @@ TABLE = "\n{:<16}{:<71}{}\n{:<16}{:<71}{}\n{}\n\n".format(
 SPELLINGS |= {"of Windows": TABLE.replace("\n", "\r\n")}
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
-@pytest.mark.parametrize("spelling", SPELLINGS)
+ENCODED = [(s, "utf-8") for s in SPELLINGS] + [
+    (s, encoding) for s in ("coreutils", "of Windows") for encoding in ("utf-16", "utf-16-be")
+]
+
+
+@pytest.mark.parametrize(("spelling", "encoding"), ENCODED)
 def test_every_spelling_of_a_checksum_is_compared(spelling: str, encoding: str, tmp_path: Path) -> None:
     good = (FORMAT_FILES / "torch_zip/good/tiny.pt").read_bytes()
     digest = hashlib.sha256(good).hexdigest()
@@ -237,14 +241,16 @@ def test_what_only_has_such_a_name_is_a_warning(what: str, tmp_path: Path) -> No
         (tmp_path / name).unlink()
 
 
-@pytest.mark.parametrize("name", LISTS)
-def test_every_usual_name_is_that_of_a_list(name: str, tmp_path: Path) -> None:
-    made, algorithm = tmp_path / "m.pt", {"MD5SUMS": "md5", "checklist.chk": "md5"}.get(name, "sha256")
+def test_every_usual_name_is_that_of_a_list(tmp_path: Path) -> None:
+    made = tmp_path / "m.pt"
     shutil.copyfile(FORMAT_FILES / "torch_zip/good/tiny.pt", made)
-    (tmp_path / name).write_text(f"{hashlib.new(algorithm, made.read_bytes()).hexdigest()}  m.pt\n")
-    found = verify([str(tmp_path)], Level.CONTENT, settle=0)
-    assert found.verdict is Verdict.OK
-    assert {f.report.coverage for f in found.files if f.report.path == str(made)} == {1.0}
+    for name in LISTS:
+        algorithm = {"MD5SUMS": "md5", "checklist.chk": "md5"}.get(name, "sha256")
+        (tmp_path / name).write_text(f"{hashlib.new(algorithm, made.read_bytes()).hexdigest()}  m.pt\n")
+        found = verify([str(tmp_path)], Level.CONTENT, settle=0)
+        assert found.verdict is Verdict.OK
+        assert {f.report.coverage for f in found.files if f.report.path == str(made)} == {1.0}, name
+        (tmp_path / name).unlink()
 
 
 @pytest.mark.parametrize("beside", [(), ("m.json",), None])

@@ -134,6 +134,11 @@ def test_what_lies_in_the_place_of_a_seal_is_said_by_all(place: str, what: str, 
     INSTEAD[what](path)
     found = verify(root, settle=0)
     assert [f.report.path for f in found.files if f.report.verdict is not Verdict.OK] == [str(path)]
+    try:
+        alone = [f.report.path for f in verify(root / "iter_0000020/mp_rank_00/model_optim_rng.pt").files]
+    except CkptError as e:
+        alone = str(e).split()
+    assert str(path) in " ".join(alone)
     if what in LOST_MOUNT:
         with pytest.raises(CkptError, match="seal") as raised:
             plan(root)
