@@ -88,7 +88,7 @@ def _audited() -> Iterator[None]:
 
 def asked(line: str, root: Path, path: Path) -> tuple[int, str, str]:
     words = [{"@": str(root), "!": str(path)}.get(word, word) for word in line.split()]
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape") for _ in range(2))
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape", "") for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = execute(words)
     out.seek(0)

@@ -1,0 +1,129 @@
+"""Names of any bytes: no control character and no turn of the writing direction reaches a terminal, JSON gives
+each path back, and what a shell is given names the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import FIXTURES
+
+from ckpt_tools.cli import execute
+from ckpt_tools.guard.watch import niceness
+
+NAMES = {
+    "no UTF-8": b"\xff\xfe",
+    "lines": b"a\nb\rc",
+    "escapes": b"\x1b[31mred\x1b]0;title\x07\x08\x7f",
+    "of 8 bits": b"\xc2\x9b31m",
+    "right to left": b"\xe2\x80\xaegpj\xe2\x81\xa6x\xe2\x80\x8f",
+    "separators": b"\xe2\x80\xa8a\xe2\x80\xa9",
+    "for a shell": b"-a b'\"$(x)`y`;*&\\",
+}
+PLACES = ("root", "run", "file", "directory")
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+TREE = FIXTURES / "layouts/megatron/tp/tree"
+COMMANDS = (
+    "ls @",
+    "plan @ {run}",
+    "plan @ --explain {run}",
+    "verify @",
+    "verify @ --level nonsense",
+    "show !",
+    "diff @ @",
+    "prune @ --keep-last 1 --settle 0s",
+    "quarantine @",
+    "repair @",
+    "seal @",
+    "watch @ --once --settle 0s --state-dir watched",
+    "@",
+    "plan @ --run !",
+)
+WITH_JSON = ("ls @", "plan @ {run}", "verify @", "show !", "latest @ --rank 0 {run}", "diff @ @", "seal @")
+
+
+def made(place: str, name: bytes, home: Path) -> tuple[bytes, bytes]:
+    """(a tree that has the name somewhere, a file of it)."""
+    top = os.fsencode(home / "top")
+    root = os.path.join(top, name) if place == "root" else top
+    below = os.path.join(root, name) if place == "run" else root
+    shutil.copytree(os.fsencode(TREE), below)
+    if place == "run":
+        shutil.copytree(os.fsencode(TREE), os.path.join(root, b"other"))
+    inside = os.path.join(below, b"iter_0000030")
+    if place in ("root", "run"):
+        return root, os.path.join(inside, b"mp_rank_00/model_optim_rng.pt")
+    if place == "directory":
+        inside = os.path.join(inside, name)
+        os.mkdir(inside)
+    file = os.path.join(inside, name + b".pt")
+    shutil.copyfile(os.path.join(below, b"iter_0000030/mp_rank_00/model_optim_rng.pt"), file)
+    return root, file
+
+
+def asked(line: str, root: bytes, file: bytes, run: list[str]) -> tuple[int, str, str]:
+    known = {"@": [os.fsdecode(root)], "!": [os.fsdecode(file)], "{run}": run}
+    words = [given for word in line.split() for given in known.get(word, [word])]
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape", "") for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = execute(words)
+    out.seek(0)
+    err.seek(0)
+    return code, out.read(), err.read()
+
+
+def paths(value: Any) -> Iterator[str]:
+    """All absolute paths in a document."""
+    if isinstance(value, dict):
+        yield from (p for k, v in value.items() if k in ("path", "root") for p in paths([v]))
+        yield from (p for v in value.values() if isinstance(v, dict | list) for p in paths(v))
+    elif isinstance(value, list):
+        yield from (v for v in value if isinstance(v, str) and v.startswith("/"))
+        yield from (p for v in value if isinstance(v, dict | list) for p in paths(v))
+
+
+BY_DAY = {(0, 0), (1, 2), (3, 4)}
+ROWS = [
+    pytest.param(
+        place, name, id=f"{place}-{name}", marks=() if (number, at) in BY_DAY else pytest.mark.exhaustive
+    )
+    for number, place in enumerate(PLACES)
+    for at, name in enumerate(NAMES)
+]
+
+
+@pytest.mark.parametrize(("place", "name"), ROWS)
+def test_names_of_any_bytes(place: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("CKPT_NO_CACHE", "1")
+    monkeypatch.setenv("CKPT_JOBS", "1")
+    monkeypatch.setattr(niceness, "give_way", bool)
+    root, file = made(place, NAMES[name], tmp_path)
+    run = ["--run", os.fsdecode(NAMES[name])] if place == "run" else []
+    for line in COMMANDS:
+        code, printed, error = asked(line, root, file, run)
+        assert code in range(7) and "Traceback" not in error, (line, code, error)
+        assert not UNSEEN.search(printed + error), (line, printed, error)
+    for line in WITH_JSON:
+        code, printed, error = asked(f"{line} --json", root, file, run)
+        assert printed.isascii() or not UNSEEN.search(printed), line
+        told = [os.fsencode(path) for path in paths(json.loads(printed))]
+        assert [path for path in told if not os.path.lexists(path)] == [], line
+        assert told or code == 2, (line, error)  # a file of a checkpoint that nothing loads is a question
+    code, printed, error = asked("latest @ --rank 0 {run}", root, file, run)
+    if code == 0:
+        assert os.path.exists(os.fsencode(printed[:-1])), printed
+    else:  # a path with a line break is none per line
+        assert place in ("file", "directory") or "holds a line break" in error, error
