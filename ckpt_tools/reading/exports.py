@@ -16,6 +16,8 @@ from ckpt_tools.reading.session import Session
 
 _LIMIT = 1 << 28
 """Bytes of an index that are searched at most."""
+_NEWEST = 3
+"""Files that are read to learn whether the saves of a run have an optimizer."""
 
 
 def settle_exports(s: Session) -> None:
@@ -73,16 +75,18 @@ def _models_alone(s: Session, run: Sequence[Part]) -> list[str]:
     """The files of a run that hold no optimizer's state; none where no file of it is known to hold one."""
     read = [p for p in run if p.path in s.reports and _sound(s, p)]
     without = [p for p in read if not _counts_updates(s, p)]
-    if not without or (len(without) == len(read) and not _newest_unread_counts(s, run)):
+    if not without or (len(without) == len(read) and not _one_counts(s, run)):
         return []
-    held = [(p.path, s.inspect(p.path, Level.STRUCTURE)[1].keys) for p in without]
     key = s.layouts.piece_of(run[0]).state_key
-    return [path for path, keys in held if keys and key not in keys]
+    return [
+        p.path for p in without if (keys := s.inspect(p.path, Level.STRUCTURE)[1].keys) and key not in keys
+    ]
 
 
-def _newest_unread_counts(s: Session, run: Sequence[Part]) -> bool:
-    unread = [p for p in run if p.path not in s.reports]
-    return bool(unread) and _counts_updates(s, max(unread, key=lambda p: p.mtime_ns))
+def _one_counts(s: Session, run: Sequence[Part]) -> bool:
+    """Whether one of the newest of those that were not read yet does; the very newest may be damaged."""
+    unread = sorted((p for p in run if p.path not in s.reports), key=lambda p: -p.mtime_ns)
+    return any(_counts_updates(s, p) for p in unread[:_NEWEST])
 
 
 def _counts_updates(s: Session, p: Part) -> bool:

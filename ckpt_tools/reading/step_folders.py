@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from os.path import basename, dirname
 
@@ -62,17 +62,19 @@ def _folders(by_base: Mapping[str, Sequence[Part]], told: Told) -> set[str]:
     """Those of the directories that are called after a step, and those beside them called as the last or the
     best.
     """
-    above = {at for base in by_base for at in _above(base)}
-    names = {base: read_bare_name(basename(base)) for base in by_base if base not in above}
+    names = _lowest(by_base)
     proven = _proven({base: by_base[base] for base in names if basename(base).isdigit()}, told)
-    saves = {
-        base
-        for base, name in names.items()
-        if (base in proven or _is_one(name)) and _is_save(by_base[base], name)
-    }
-    counted = {base for base in saves if base in proven or _counts(names[base])}
-    counting = {dirname(base) for base in counted}
-    return counted | {base for base in saves if dirname(base) in counting}
+    counting = proven | {base for base, name in names.items() if _counts(name)}
+    rolling = {base for base, name in names.items() if _is_rolling(name)}
+    saves = {base for base in counting | rolling if _is_save(by_base[base], names[base])}
+    places = {dirname(base) for base in saves & counting}
+    return {base for base in saves if base in counting or dirname(base) in places}
+
+
+def _lowest(bases: Collection[str]) -> dict[str, BareName]:
+    """What the directories are called that have none of the others below them."""
+    above = {at for base in bases for at in _above(base)}
+    return {base: read_bare_name(basename(base)) for base in bases if base not in above}
 
 
 def _proven(numbered: Mapping[str, Sequence[Part]], told: Told) -> set[str]:
@@ -108,12 +110,8 @@ def _epochs_of_steps(found: Mapping[str, Sequence[Part]]) -> set[str]:
     places: dict[tuple[str, str], list[tuple[int, list[int], str]]] = defaultdict(list)
     for base, parts in found.items():
         folder = read_bare_name(basename(base))
-        if folder.epoch is None or folder.step is not None or folder.words or folder.role:
-            continue
-        steps = [read_bare_name(p.name).step for p in parts if p.run != "."]
-        known = [n for n in steps if n is not None]
-        if known and len(known) == len(parts):
-            places[dirname(base), folder.pattern].append((folder.epoch, known, base))
+        if folder.epoch is not None and (steps := _steps_alone(folder, parts)):
+            places[dirname(base), folder.pattern].append((folder.epoch, steps, base))
     out = set[str]()
     for rows in places.values():
         rows.sort()
@@ -122,8 +120,13 @@ def _epochs_of_steps(found: Mapping[str, Sequence[Part]]) -> set[str]:
     return out
 
 
-def _is_one(name: BareName) -> bool:
-    return _counts(name) or _is_rolling(name)
+def _steps_alone(folder: BareName, parts: Sequence[Part]) -> list[int]:
+    """The steps of the files in a directory of no other name than an epoch's; none where one has no step."""
+    if folder.step is not None or folder.words or folder.role or any(p.run == "." for p in parts):
+        return []
+    steps = [read_bare_name(p.name).step for p in parts]
+    known = [n for n in steps if n is not None]
+    return known if len(known) == len(steps) else []
 
 
 def _above(path: str) -> Iterable[str]:

@@ -344,6 +344,9 @@ def test_two_callbacks_of_one_trainer_save_one_run(often: str, other: str, tmp_p
     before = {often.format(epoch=2, step=300)}
     _write(tmp_path, {name: _weights_only(3, 350)}, 350 * 60)
     assert _loaded(tmp_path) in (before, None), "weights alone"
+    (tmp_path / next(iter(before))).write_bytes(lightning(2, 300)[:900])
+    assert _loaded(tmp_path) in ({often.format(epoch=1, step=200)}, None), "weights alone, and a cut state"
+    _write(tmp_path, {next(iter(before)): lightning(2, 300)}, 300 * 60)
     for damaged in (lightning(3, 350)[:900], b""):
         _write(tmp_path, {name: damaged}, 350 * 60)
         assert _loaded(tmp_path) in (before, None), len(damaged)
