@@ -1856,7 +1856,8 @@ mindspore mindspore note:meta.json stateless:-graph.meta
 files files note:latest_checkpoint.txt
   .
     ~torch:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~ckpt:{name}.<ckpt|CKPT> ~safetensors:{name}.<safetensors|SAFETENSORS> ~numpy:{name}.<npz|NPZ|npy|NPY>
+    ~vocoder:<g|do>_{step:08d} ~plain:checkpoint_{step} ~ckpt:{name}.<ckpt|CKPT>
+    ~safetensors:{name}.<safetensors|SAFETENSORS> ~numpy:{name}.<npz|NPZ|npy|NPY>
     ~equinox:{name}.<eqx|EQX>
     ~paddle:{name}.<pdparams|PDPARAMS|pdopt|PDOPT|pdema|PDEMA|pdstates|PDSTATES|states|STATES>
     ~joblib:{name}.<joblib|JOBLIB> ~pickle:{name}.<pkl|PKL>

@@ -216,9 +216,27 @@ def _pickled_arrays(step: int) -> dict[str, bytes]:
     }
 
 
+def _vocoder(step: int) -> dict[str, bytes]:
+    others = {"mpd": _weights(step, "mpd"), "optim_g": adam(step), "optim_d": adam(step), "steps": step}
+    return {
+        f"g_{step:08d}": saved({"generator": _weights(step, "g")}),
+        f"do_{step:08d}": saved({**others, "epoch": step // 100}),
+    }
+
+
+def _tacotron(step: int) -> dict[str, bytes]:
+    state = {"iteration": step, "state_dict": _weights(step, "t"), "optimizer": adam(step)}
+    return {f"checkpoint_{step}": saved(state)}
+
+
+def _both_ways(step: int) -> dict[str, bytes]:
+    networks = [f"{network}_{way}" for network in "GD" for way in "AB"]
+    return {f"{step}_net_{name}.pth": saved(_weights(step, name)) for name in networks}
+
+
 @pytest.mark.parametrize("damage", ["whole", "cut", "gone"])
-@pytest.mark.parametrize("save", [_edm, _pickled_values, _pickled_arrays])
-def test_a_pickle_is_loaded_with_the_files_of_its_save(
+@pytest.mark.parametrize("save", [_edm, _pickled_values, _pickled_arrays, _vocoder, _tacotron, _both_ways])
+def test_what_a_known_loop_saves_is_loaded_together(
     save: Callable[[int], dict[str, bytes]], damage: str, tmp_path: Path
 ) -> None:
     for step in STEPS:

@@ -87,7 +87,7 @@ _ROLES = {
     "trainer": "trainer",
 }
 _PAIRS = (
-    (("g", "netg", "gen", "generator"), ("d", "netd", "disc", "discriminator"), "discriminator"),
+    (("g", "netg", "gen", "generator"), ("d", "netd", "disc", "discriminator", "do"), "discriminator"),
     (("actor",), ("critic",), "critic"),
     (("policy", "pi"), ("value", "vf"), "value"),
     (("encoder",), ("decoder",), "decoder"),
