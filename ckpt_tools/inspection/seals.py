@@ -158,7 +158,7 @@ class Seals:
     def forget(self) -> None:
         """Let go of what is said of the files, once all are compared."""
         self._said = {path: said for path, said in self._said.items() if is_seal(path)}
-        self.known = [known for known in self.known if known.seal.fragment is None]
+        self.known = [known for known in self.known if os.path.basename(known.path) == NAME]
         self._by_path = {}
 
     def _read_of(self, base: str) -> None:
