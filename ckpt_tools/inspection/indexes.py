@@ -251,8 +251,11 @@ class Indexes:
                     missing[name] = None
         if left_out:
             self.left_out[index] = left_out
-            found += [] if placed or missing or self._named.get(index) else _of_none(index, left_out)
+            found += _of_none(index, left_out) if not missing and self._names_no_file(index) else []
         self.findings[index] = [*found, *_lost(list(missing)), *_unfetched(elsewhere)]
+
+    def _names_no_file(self, index: str) -> bool:
+        return not self._named.get(index) and formats.names.placed(index) is None
 
     def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:
         """Read one file of an index: what it holds, and the files that its claims rest on."""

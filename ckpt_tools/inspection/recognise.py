@@ -46,7 +46,7 @@ def _recognise(
     allowed = _ours(source, wanted, sure=bool(expect))
     if not allowed:
         fmt = _of_a_framework(actual, source, head)
-        return fmt, [] if fmt or not _no_list(name, head) else [_listing_nothing()]
+        return fmt, _listing_nothing(fmt, name, head)
     told = " or ".join(f.name for f in allowed)
     if zeros := _zeros(source, head, told):
         return None, [zeros]
@@ -59,15 +59,15 @@ def _recognise(
     return actual, [] if free else [_other(actual, told, error=described)]
 
 
-def _no_list(name: str, head: bytes) -> bool:
-    """Whether a file has the name of a list of checksums, and is none; programs have such names as well."""
-    return "checksums" in formats.names.allowed(name) and not head.startswith(_PROGRAM)
-
-
-def _listing_nothing() -> Finding:
+def _listing_nothing(fmt: Format | None, name: str, head: bytes) -> list[Finding]:
+    """What is wrong with a file that has the name of a list of checksums, and is none; programs have such
+    names as well.
+    """
+    if fmt or "checksums" not in formats.names.allowed(name) or head.startswith(_PROGRAM):
+        return []
     why = "its name is that of a list of digests, and it holds none: no file is compared with it"
     hint = "write it anew from sound files, or seal them ('ckpt seal CHECKPOINT')"
-    return finding("not-checksummed", why, severity=Severity.WARNING, hint=hint)
+    return [finding("not-checksummed", why, severity=Severity.WARNING, hint=hint)]
 
 
 def _like(head: bytes, names: Sequence[str]) -> Format | None:

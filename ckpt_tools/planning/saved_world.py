@@ -46,10 +46,13 @@ def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, selection
         text = f"saved with {other}={own[other]}, to be loaded with {other}={now[other]}"
     else:
         return
-    hint = "start with the saved world size"
-    if not (selection.replicas_all or selection.replica_groups):
-        hint += ", or name the replicas with --replica-groups or --replicas all"
-    raise UsageError(f"topology-mismatch: {text} ({c.path})", hint)
+    raise UsageError(f"topology-mismatch: {text} ({c.path})", _way_out(selection))
+
+
+def _way_out(selection: Selection) -> str:
+    if selection.replicas_all or selection.replica_groups:
+        return "start with the saved world size"
+    return "start with the saved world size, or name the replicas with --replica-groups or --replicas all"
 
 
 def _reshardable(c: Checkpoint, layout: Layout) -> bool:

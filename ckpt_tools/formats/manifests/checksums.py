@@ -183,10 +183,7 @@ def _described(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[F
     outside = list[str]()
     entries, guessed = _from_windows(entries)
     place = partial(_place, path=path, whole_below=_written_above(entries, path))
-    if nameless := sum(not e.name and place("") is None for e in entries):
-        why = f"{nameless:,} of its digests have no name: nothing says which files they are of"
-        useless = Severity.WARNING if nameless == len(entries) else None
-        yield finding("not-checksummed", why, severity=useless, hint=ANEW)
+    yield from _nameless(sum(not e.name and place("") is None for e in entries), len(entries))
     for e in entries:
         name = place(e.name)
         if name is None:
@@ -202,6 +199,13 @@ def _described(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[F
         yield finding("path-escape", f"{why}: they were not compared", severity=Severity.WARNING)
     if unread := sum(not can_compare(d.algorithm) for known in digests.values() for d in known):
         yield needs_blake3(unread)
+
+
+def _nameless(n: int, of: int) -> Iterator[Finding]:
+    """What to say of so many digests of which nothing tells what file they are of."""
+    if n:
+        why = f"{n:,} of its digests have no name: nothing says which files they are of"
+        yield finding("not-checksummed", why, severity=Severity.WARNING if n == of else None, hint=ANEW)
 
 
 def _from_windows(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
