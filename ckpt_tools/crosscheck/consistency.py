@@ -13,8 +13,6 @@ from ckpt_tools.discovery.completeness import label
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.counters import schedules
-from ckpt_tools.layouts.common.rates import other_rates
-from ckpt_tools.layouts.common.standstills import standstills
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
@@ -29,8 +27,16 @@ def consistency(parts: Sequence[Part], reports: Reports, layouts: Layouts) -> It
         return
     rows = [(p, r) for p in parts if (r := reports.get(p.path)) and r.format]
     told = list(layouts.of(parts[0]).check(rows))
-    for compare in (schedules, other_rates, standstills):
-        told += compare(rows, {path for path, _ in told})
+    told += schedules(rows, {path for path, _ in told})
+    # a start is faster without what most runs do not need
+    if any("last_epoch" in r.metadata for _, r in rows):
+        from ckpt_tools.layouts.common.rates import other_rates
+
+        told += other_rates(rows, {path for path, _ in told})
+    if any(p.home and not r.tensors for p, r in rows):
+        from ckpt_tools.layouts.common.standstills import standstills
+
+        told += standstills(rows, {path for path, _ in told})
     yield from told
 
 

@@ -34,7 +34,6 @@ from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.common_steps import newest_untold, untold, with_common_steps
 from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.newest import Times
-from ckpt_tools.planning.own_runs import later_bests, own_runs, several
 from ckpt_tools.planning.precedence import ask_where_unclear, in_order, ordered, passed_over
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.run import Run
@@ -303,13 +302,15 @@ class Candidates:
         """Those that were asked for. Raises UsageError for several runs."""
         if (prefix := self.selection.prefix) is not None:
             finished = [c for c in finished if filters.is_whole_prefix(c, prefix)] or finished
-        everything = self.session.runs(finished)
-        runs = own_runs(everything)
-        if several(runs):
-            text = f"{self.root} holds {completeness.listed(runs)}"
-            raise UsageError(text, self._which_run(runs))
-        self.warnings += later_bests(everything, runs)
-        return [c for c in finished if (c.layout, c.run) in runs]
+        runs = self.session.runs(finished)
+        if len(runs) < 2:
+            return finished
+        from ckpt_tools.planning.own_runs import later_bests, own_runs, several
+
+        if several(own := own_runs(runs)):
+            raise UsageError(f"{self.root} holds {completeness.listed(own)}", self._which_run(own))
+        self.warnings += later_bests(runs, own)
+        return [c for c in finished if (c.layout, c.run) in own]
 
     def _told_apart(self, everything: Sequence[Checkpoint]) -> Iterator[Finding]:
         """What was asked for, where it reads like one part of a state. Raises UsageError."""
