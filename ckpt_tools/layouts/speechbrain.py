@@ -36,6 +36,29 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     counted = [row for row in parts if row[0].home in taken]
     beside = "the optimizer beside it"
     yield from borrowed(counted, {"brain": ("optimizer_step",)}, lambda p: taken[p.home], beside=beside)
+    yield from _copied_times(parts)
+
+
+def _copied_times(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Each save notes when it was made, by which recovery finds the newest: of two that note the same moment,
+    the one whose other files were written further from it has the notes of the other. A save that was copied
+    as a whole is at the step of the other.
+    """
+    steps = {p.home: r.metadata.get("optimizer_step") for p, r in parts if p.role == "progress"}
+    homes: dict[str, list[int]] = {}
+    noted: dict[float, list[Part]] = {}
+    for p, report in parts:
+        if p.piece != "meta":
+            homes.setdefault(p.home, []).append(p.mtime_ns)
+        elif isinstance(at := report.metadata.get("unixtime"), float):
+            noted.setdefault(at, []).append(p)
+    for at, same in noted.items():
+        away = {p.path: abs(min(homes.get(p.home, [p.mtime_ns])) - int(at * 1e9)) for p in same}
+        own, *others = sorted(same, key=lambda p: (away[p.path], p.path))
+        for p in others:
+            if steps.get(p.home) != steps.get(own.home):
+                text = "its unixtime is that of another save, as which SpeechBrain would find it"
+                yield p.path, finding("step-mismatch", text)
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:

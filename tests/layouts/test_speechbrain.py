@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,22 @@ def test_the_steps_of_an_older_save_are_not_resumed_from(back: int, run: Path) -
     assert made.checkpoint is not None
     assert made.checkpoint.path == str(homes[-2])
     assert made.rejected or [f.code for f in made.warnings] == ["mtime-disagrees-with-step"]
+
+
+def test_the_notes_of_an_older_save_are_not_those_of_the_newest(run: Path) -> None:
+    *_, before, newest = (home / "CKPT.yaml" for home in saves(run))
+    at = newest.stat()
+    newest.write_bytes(before.read_bytes())
+    os.utime(newest, ns=(at.st_atime_ns, at.st_mtime_ns))
+    found = [(f.code, r.report.path) for r in verify(str(run)).files for f in r.report.findings]
+    assert found == [("step-mismatch", str(newest))]
+    made = plan(str(run))
+    assert made.checkpoint is not None
+    assert made.checkpoint.path == str(before.parent)
+    assert [f.path for r in made.rejected for f in r.findings] == [str(newest)]
+
+
+def test_a_save_that_was_copied_as_a_whole_has_its_notes(run: Path) -> None:
+    newest = saves(run)[-1]
+    shutil.copytree(newest, newest.with_name("CKPT+kept"))
+    assert verify(str(run)).verdict == "ok"
