@@ -183,17 +183,17 @@ def _described(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[F
     outside = list[str]()
     entries, guessed = _from_windows(entries)
     place = partial(_place, path=path, whole_below=_written_above(entries, path))
-    yield from _nameless(sum(not e.name and place("") is None for e in entries), len(entries))
+    yield from _nameless(entries, sum(not e.name and place("") is None for e in entries))
     for e in entries:
         name = place(e.name)
         if name is None:
             outside += [e.name] if e.name else []
         elif name != basename(path):
             _note(e.digest, digests.setdefault(name, []))
+    nowhere = all(not e.name for e in entries)
     for name, known in digests.items():
         made = claim("checksums", basename(path), name, known, optional=guessed)
-        stem = all(not e.name for e in entries) and not names.known(name)
-        anatomy.members[name] = made._replace(stem=stem)
+        anatomy.members[name] = made._replace(stem=nowhere and not names.known(name))
     if outside:
         why = f"{len(outside):,} of the files that it lists lie outside its directory: {outside[0][:80]!r}"
         yield finding("path-escape", f"{why}: they were not compared", severity=Severity.WARNING)
@@ -201,11 +201,12 @@ def _described(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[F
         yield needs_blake3(unread)
 
 
-def _nameless(n: int, of: int) -> Iterator[Finding]:
-    """What to say of so many digests of which nothing tells what file they are of."""
-    if n:
-        why = f"{n:,} of its digests have no name: nothing says which files they are of"
-        yield finding("not-checksummed", why, severity=Severity.WARNING if n == of else None, hint=ANEW)
+def _nameless(entries: list[_Entry], count: int) -> Iterator[Finding]:
+    """What to say of digests that are of no file that anybody knows."""
+    if count:
+        why = f"{count:,} of its digests have no name: nothing says which files they are of"
+        useless = Severity.WARNING if count == len(entries) else None
+        yield finding("not-checksummed", why, severity=useless, hint=ANEW)
 
 
 def _from_windows(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
