@@ -45,8 +45,7 @@ def _recognise(
     actual = _like(head, formats.names.told_by_magic)
     allowed = _ours(source, wanted, sure=bool(expect))
     if not allowed:
-        fmt = _of_a_framework(actual, source, head)
-        return fmt, _listing_nothing(fmt, name, head)
+        return _by_head_alone(source, name, actual, head)
     told = " or ".join(f.name for f in allowed)
     if zeros := _zeros(source, head, told):
         return None, [zeros]
@@ -59,11 +58,19 @@ def _recognise(
     return actual, [] if free else [_other(actual, told, error=described)]
 
 
-def _listing_nothing(fmt: Format | None, name: str, head: bytes) -> list[Finding]:
-    """What is wrong with a file that has the name of a list of checksums, and is none; programs have such
-    names as well.
+def _by_head_alone(
+    source: OpenFile, name: str, actual: Format | None, head: bytes
+) -> tuple[Format | None, list[Finding]]:
+    """What a file is whose name tells nothing."""
+    fmt = _of_a_framework(actual, source, head)
+    return fmt, [] if fmt else _listing_nothing(name, head)
+
+
+def _listing_nothing(name: str, head: bytes) -> list[Finding]:
+    """What to say of a file that has the name of a list of checksums, and is none; programs have such names
+    as well.
     """
-    if fmt or "checksums" not in formats.names.allowed(name) or head.startswith(_PROGRAM):
+    if "checksums" not in formats.names.allowed(name) or head.startswith(_PROGRAM):
         return []
     why = "its name is that of a list of digests, and it holds none: no file is compared with it"
     hint = "write it anew from sound files, or seal them ('ckpt seal CHECKPOINT')"
