@@ -102,17 +102,18 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for f in damaged:
         yield finding(f.code, f"no checksum: {f.message[:80]!r}", offset=f.offset, severity=f.severity)
     if not entries and not damaged:
-        yield _of_nothing(stands_for(source))
+        yield _of_nothing(source)
     yield from _described(entries, source.path, anatomy)
 
 
-def _of_nothing(instead: Finding | None) -> Finding:
-    """What to say of a list that nobody can check a file with; ``instead``: it is no list at all."""
-    if instead is not None:
-        why = f"{instead.message}: no file is compared with it"
-        return replace(instead, message=why, severity=Severity.WARNING)
-    why = "no line of it is a checksum: no file is compared with it"
-    return finding("not-checksummed", why, severity=Severity.WARNING, hint=ANEW)
+def _of_nothing(source: Source) -> Finding:
+    """What to say of a list that nobody can check a file with; a warning where its name says that it is one"""
+    called_so = "checksums" in names.allowed(basename(source.path))
+    severity = Severity.WARNING if called_so else None
+    why, instead = "no file is compared with it", stands_for(source)
+    if instead is not None and called_so:
+        return replace(instead, message=f"{instead.message}: {why}", severity=severity)
+    return finding("not-checksummed", f"no line of it is a checksum: {why}", severity=severity, hint=ANEW)
 
 
 def _as_bytes(data: bytes) -> bytes:
