@@ -107,7 +107,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _of_nothing(source: Source) -> Finding:
-    """What to say of a list that nobody can check a file with; a warning where its name says that it is one"""
+    """What to say of a list that nobody can check a file with: a warning where its name is that of one."""
     called_so = "checksums" in names.allowed(basename(source.path))
     severity = Severity.WARNING if called_so else None
     why, instead = "no file is compared with it", stands_for(source)
