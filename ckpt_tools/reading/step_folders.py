@@ -87,20 +87,23 @@ def _proven(numbered: Mapping[str, Sequence[Part]], told: Told) -> set[str]:
     out = set[str]()
     for bases in places.values():
         bases.sort(key=lambda base: -max(p.mtime_ns for p in numbered[base]))
-        numbers = [
-            (int(basename(base)), told_by)
-            for base in bases[:_MOST]
-            if (told_by := _first_told(numbered[base], told))
-        ]
-        if len(numbers) > 1 and any(all(n + off in told_by for n, told_by in numbers) for off in (0, -1)):
+        rows = [(int(basename(base)), _told_in(numbered[base], told)) for base in bases[:_MOST]]
+        if _tell_their_numbers([row for row in rows if row[1]]):
             out.update(bases)
     return out
 
 
-def _first_told(parts: Sequence[Part], told: Told) -> frozenset[int]:
-    """What the first of the files tells that tells anything."""
-    in_order = sorted(parts, key=lambda p: p.path)
-    return next(filter(None, map(told, in_order)), frozenset())
+def _told_in(parts: Iterable[Part], told: Told) -> frozenset[int]:
+    return frozenset().union(*map(told, parts))
+
+
+def _tell_their_numbers(rows: Sequence[tuple[int, frozenset[int]]]) -> bool:
+    """Whether each of several directories tells its own number, or all of them the one before it (epochs
+    counted from 0). Those of ranks tell all the same.
+    """
+    if len(rows) < 2 or len({said for _, said in rows}) < len(rows):
+        return False
+    return any(all(n + off in said for n, said in rows) for off in (0, -1))
 
 
 def _epochs_of_steps(found: Mapping[str, Sequence[Part]]) -> set[str]:

@@ -113,6 +113,16 @@ CASES = {
         {**halves("100", 100), **halves("200", 200), **halves("300", 300), "300/optimizer.pt": b""},
         ["200/model.pt", "200/optimizer.pt"],
     ),
+    "ranks of the first step": Case(
+        {f"{r}/state.pt": saved({"model": {"w": tensor(r)}, "step": 1, "epoch": 0}) for r in (0, 1)}, 2
+    ),
+    "numbers that count epochs from 0": Case(
+        {
+            f"{n}/state.pt": saved({"model": {"w": tensor(n)}, "optimizer": adam(n * 70), "epoch": n - 1})
+            for n in (1, 2)
+        },
+        ["2/state.pt"],
+    ),
     "seeds": Case({"100/state.pt": full(5000), "200/state.pt": full(5000)}, 2),
     "numbers of which nothing tells": Case({"100/model.pt": weights(100), "200/model.pt": weights(200)}, 2),
     "one number": Case({"100/state.pt": full(100), "other/state.pt": full(90)}, 2),
