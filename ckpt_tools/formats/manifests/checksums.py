@@ -112,7 +112,7 @@ def _of_nothing(source: Source) -> Finding:
     severity = Severity.WARNING if called_so else None
     why, instead = "no file is compared with it", stands_for(source)
     if instead is not None and called_so:
-        return replace(instead, message=f"{instead.message}: {why}", severity=severity)
+        return replace(instead, message=f"{instead.message}: {why}", severity=Severity.WARNING)
     return finding("not-checksummed", f"no line of it is a checksum: {why}", severity=severity, hint=ANEW)
 
 
