@@ -276,7 +276,7 @@ def _why_unseen(path: str, e: OSError | ShortRead) -> str:
     if code in (errno.ELOOP, errno.ENOENT) and is_link(path):
         return "a seal belongs there, and the link leads nowhere"
     gone = "it was removed while its checkpoint was read"
-    return gone if code == errno.ENOENT else getattr(e, "strerror", None) or str(e)
+    return gone if code == errno.ENOENT else str(getattr(e, "strerror", None) or e)
 
 
 def replaces(one: Known, fragments: Sequence[Known]) -> bool:
