@@ -126,6 +126,7 @@ def test_every_selection_field_can_be_set():
         ("settle", "1h30", "'1h30' is not a duration"),
         ("settle", "", None),
         ("settle", "-5", "not a duration"),
+        ("settle", "9" * 400 + "d", "not a duration"),
         ("fault-ranks", "1,,2", "'' is not a rank"),
         ("fault-ranks", "5-3", "'5-3' is not a rank or a range"),
         ("fault-ranks", "0-999999999", "rank 999999999 is above"),
@@ -175,7 +176,6 @@ CENTURY = 100 * 365 * 86400
         (7, 7),
         ("0", 0),
         ("9" * 25, CENTURY),
-        ("9" * 5000, CENTURY),
         (1e300, CENTURY),
     ],
 )
