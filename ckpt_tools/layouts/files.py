@@ -28,6 +28,7 @@ ARRAYS = ("safetensors", *MAY_BE_DATA)
 OBJECTS = ("pickle_plain", "joblib")
 FORMATS = (*TORCH, "mindspore_ckpt", "safetensors", *MAY_BE_DATA, "eqx")
 PADDLE = ("pickle_plain", "paddle_tensors")
+KERAS = ("zip_archive", "hdf5")
 
 
 def _ending(*endings: str) -> str:
@@ -46,6 +47,8 @@ _NAMES = {
     "paddle": (_ending("pdparams", "pdopt", "pdema", "pdstates", "states"), PADDLE),
     "joblib": (_ending("joblib"), OBJECTS),
     "pickle": (_ending("pkl"), (*TORCH, *OBJECTS)),
+    "keras": (_ending("keras"), ("zip_archive",)),  # of ModelCheckpoint without an epoch in its name
+    "keras_weights": (_ending("weights.h5"), ("hdf5",)),
 }
 """The names of files, and the formats that each may have, by the name of its piece."""
 
@@ -167,7 +170,7 @@ def _pieces() -> Iterator[Piece]:
     yield _piece(BEGUN, template, formats)
     for name in PIECES:  # the first good one of several is loaded: what holds most goes first
         for mark in ("", ROLLING):
-            yield _piece(f"{mark}{name}", template, (*FORMATS, *OBJECTS, PADDLE[1]))
+            yield _piece(f"{mark}{name}", template, (*FORMATS, *OBJECTS, PADDLE[1], *KERAS))
 
 
 def _piece(name: str, template: str, formats: tuple[str, ...], step_from: str = "name") -> Piece:

@@ -4,10 +4,13 @@ batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import Resume
 
 _FILES = {"model": (".keras", "zip_archive"), "weights": (".weights.h5", "hdf5"), "h5": (".h5", "hdf5")}
@@ -21,6 +24,23 @@ def _pieces() -> Iterator[Piece]:
         yield Piece(name, "model", f"{epoch}[-{{name}}]{suffix}", (form,), shared=True, single=True)
 
 
+_SHARD = re.compile(r".+_(\d{5})\.weights\.h5")
+
+
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Shards of a set of weights are numbered like epochs, but from 0 (keras/src/saving/saving_lib.py,
+    ShardedH5IOStore): one alone is no model.
+    """
+    run = [o for o in (c, *others) if (o.layout, o.run) == (c.layout, c.run)]
+    numbers = {m[1] for o in run for p in o.parts if (m := _SHARD.fullmatch(p.name))}
+    if "00000" in numbers and _SHARD.fullmatch(c.parts[0].name):
+        text = (
+            f"one of {len(numbers)} files that are numbered from 0, as shards of weights are, and no epochs"
+        )
+        hint = "load them with Keras itself; if they are epochs, describe them: ckpt layouts --guess"
+        yield finding("missing-part", text, path=c.path, hint=hint)
+
+
 def _resume(_checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path)  # keras.models.load_model(path), or model.load_weights(path)
 
@@ -30,6 +50,7 @@ LAYOUT = Layout(
     title="Keras ModelCheckpoint",
     pieces=tuple(_pieces()),
     resume=_resume,
+    lacks=_lacks,
     epoch_base=1,
     reshardable=True,
     compare_steps=False,
@@ -40,5 +61,6 @@ LAYOUT = Layout(
             "epoch"
         ),
         "HDF5 has no checksum over its data",
+        "weights in shards (model_00000.weights.h5 and model.weights.json) are no epochs, and not planned",
     ),
 )

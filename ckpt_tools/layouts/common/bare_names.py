@@ -51,7 +51,7 @@ class BareName(NamedTuple):
 _PADDLE = {"pdparams": "", "pdopt": "optimizer", "pdema": "ema", "pdstates": "trainer", "states": "trainer"}
 """Endings of PaddlePaddle's names, each with the role that it tells: one save has a file of each."""
 SUFFIXES = re.compile(
-    r"\.(pt|pth|pth\.tar|pyth|th|torch|bin|ckpt|safetensors|npz|npy|pkl|eqx|joblib|"
+    r"\.(pt|pth|pth\.tar|pyth|th|torch|bin|ckpt|safetensors|npz|npy|pkl|eqx|joblib|keras|weights\.h5|"
     rf"{'|'.join(_PADDLE)})$",
     re.IGNORECASE,
 )

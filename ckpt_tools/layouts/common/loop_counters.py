@@ -27,6 +27,7 @@ STEPS = (
     "step_count",  # LitGPT, which counts iter_num beside it
     "iter_num",  # nanoGPT
     "trained_steps",  # picotron
+    "optimizer/vars/0",  # Keras: the optimizer's iterations
     "meta.iter",
     "train_state.global_step",
     "train_state.step",

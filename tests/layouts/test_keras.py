@@ -1,0 +1,69 @@
+"""Files of Keras' ModelCheckpoint, whatever its user calls them: the fixture's own files under other names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from places import LAYOUT_TREES
+
+from ckpt_tools.api import plan, verify
+from ckpt_tools.errors import NoneUsable
+from ckpt_tools.model.finding import Verdict
+
+SAVED = LAYOUT_TREES / "keras/callback/tree"
+MODELS = ("model-01.keras", "model-02.keras")
+WEIGHTS = ("cp-0001.weights.h5", "cp-0002.weights.h5")
+NAMED = [
+    ("checkpoint.model.keras",),
+    ("ckpt.weights.h5",),
+    ("best.keras", "last.keras"),
+    ("best_model.keras", "MODEL.KERAS"),
+    ("model_1.keras", "model_2.keras"),
+    ("1.weights.h5", "2.weights.h5"),
+    ("b2-e1.keras", "b2-e2.keras"),
+]
+"""What it is called, the newest last."""
+
+
+def saved(root: Path, names: tuple[str, ...]) -> list[Path]:
+    kept = [root / name for name in names]
+    of = MODELS if names[0].lower().endswith(".keras") else WEIGHTS
+    for n, (path, source) in enumerate(zip(kept, of[-len(kept) :], strict=True)):
+        path.write_bytes((SAVED / source).read_bytes())
+        os.utime(path, (1_735_700_000 + 60 * n,) * 2)
+    return kept
+
+
+@pytest.mark.parametrize("names", NAMED, ids=" ".join)
+@pytest.mark.parametrize("left", [None, 0.5, 0], ids=["whole", "cut", "empty"])
+def test_the_newest_is_chosen_whatever_it_is_called(
+    names: tuple[str, ...], left: float | None, tmp_path: Path
+) -> None:
+    *older, newest = saved(tmp_path, names)
+    if left is None:
+        assert plan(tmp_path).resume.path == str(newest)
+        assert verify(tmp_path).verdict is Verdict.OK
+        return
+    at = newest.stat().st_mtime_ns
+    newest.write_bytes(newest.read_bytes()[: int(newest.stat().st_size * left)])
+    os.utime(newest, ns=(at, at))
+    if not older:
+        with pytest.raises(NoneUsable):
+            plan(tmp_path)
+        return
+    made = plan(tmp_path)
+    assert made.resume.path == str(older[-1])
+    assert [r.checkpoint.path for r in made.rejected] == [str(newest)]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_shard_of_weights_is_no_epoch(first: int, tmp_path: Path) -> None:
+    """Keras numbers shards from 0, epochs from 1; the index of shards is written last."""
+    *_, newest = saved(tmp_path, (f"model_{first:05d}.weights.h5", f"model_{first + 1:05d}.weights.h5"))
+    if first:
+        assert plan(tmp_path).resume.path == str(newest)
+    else:
+        with pytest.raises(NoneUsable, match="missing-part"):
+            plan(tmp_path)
