@@ -4,8 +4,6 @@ each path back, and what a shell is given names the file.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -15,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import executed
 from places import FIXTURES
 
-from ckpt_tools.cli import execute
 from ckpt_tools.guard.watch import niceness
 
 NAMES = {
@@ -75,12 +73,7 @@ def made(place: str, name: bytes, home: Path) -> tuple[bytes, bytes]:
 def asked(line: str, root: bytes, file: bytes, run: list[str]) -> tuple[int, str, str]:
     known = {"@": [os.fsdecode(root)], "!": [os.fsdecode(file)], "{run}": run}
     words = [given for word in line.split() for given in known.get(word, [word])]
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape", "") for _ in range(2))
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = execute(words)
-    out.seek(0)
-    err.seek(0)
-    return code, out.read(), err.read()
+    return executed(words)
 
 
 def paths(value: Any) -> Iterator[str]:

@@ -6,7 +6,6 @@ word.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import shutil
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import executed
 from places import FIXTURES
 
-from ckpt_tools.cli import execute
 from ckpt_tools.guard.watch import niceness
 
 TREES = ("megatron/tp", "dcp/two", "hf-trainer/trainer", "deepspeed/zero1", "orbax/cut")
@@ -89,12 +88,7 @@ def _audited() -> Iterator[None]:
 
 def asked(line: str, root: Path, path: Path) -> tuple[int, str, str]:
     words = [{"@": str(root), "!": str(path)}.get(word, word) for word in line.split()]
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape", "") for _ in range(2))
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = execute(words)
-    out.seek(0)
-    err.seek(0)
-    return code, out.read(), err.read()
+    return executed(words)
 
 
 def step(code: int, printed: str) -> Any:

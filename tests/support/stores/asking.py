@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 from collections.abc import Iterator
@@ -11,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ckpt_tools.cli import execute
+from in_process import executed
+
 from ckpt_tools.storage.stores import mounts
 from stores.bucket import Bucket
 
@@ -85,9 +85,4 @@ def as_user(home: Path, bucket: Bucket) -> Iterator[None]:
 
 def ask(*words: str) -> Said:
     """Run a command line; within ``as_user``."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = execute(list(words))
-        out.flush()
-        err.flush()
-    return Said(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
+    return Said(*executed(words))
