@@ -56,7 +56,7 @@ def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked
     serious = [f for f in dict.fromkeys([*found, *across]) if f.severity is not Severity.NOTE]
     hidden = {part.path for part in parts if s.indexes.hidden(part.path)}  # by damage, and so damaged
     return Checked(
-        verdict=_verdict(own, serious, hidden),
+        verdict=_verdict(own, serious, hidden, unseen=any(p.path in s.indexes.unseen for p in parts)),
         written=any(f.code in _WRITTEN for f in serious),
         findings=tuple(serious),
         files=len(parts),
@@ -68,11 +68,15 @@ def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked
     )
 
 
-def _verdict(own: Sequence[Report], serious: Sequence[Finding], hidden: Collection[str]) -> Verdict:
-    """What follows from the reports and the findings; of files that are ``hidden`` nothing is known."""
+def _verdict(
+    own: Sequence[Report], serious: Sequence[Finding], hidden: Collection[str], *, unseen: bool
+) -> Verdict:
+    """What follows from the reports and the findings; of files that are ``hidden`` nothing is known. Where an
+    index is ``unseen`` nobody could look, which is no damage.
+    """
     causes = [f for f in serious if f.path not in hidden]
     verdicts = {report.verdict for report in own if report.path not in hidden} | {worst(causes)}
-    verdicts |= {Verdict.UNKNOWN} if blind(causes) else {Verdict.BROKEN} if hidden else set()
+    verdicts |= {Verdict.UNKNOWN} if unseen or blind(causes) else {Verdict.BROKEN} if hidden else set()
     order = (Verdict.UNKNOWN, Verdict.BROKEN, Verdict.SUSPECT)
     return next((v for v in order if v in verdicts), Verdict.OK)
 
