@@ -5,6 +5,7 @@ command goes on where this one was ended.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -223,3 +224,17 @@ def test_one_call_that_goes_wrong(desk: Desk, command: str) -> None:
 @pytest.mark.parametrize(("desk", "command"), NIGHTLY, indirect=["desk"])
 def test_each_call_that_goes_wrong(desk: Desk, command: str) -> None:
     assert go_through(desk, command, LINES[command], 0, every=True)
+
+
+@pytest.mark.parametrize("what", ["denied", "gone"])
+@pytest.mark.parametrize("desk", ["dcp"], indirect=True)
+def test_who_watches_takes_an_index_that_nobody_can_read_for_no_damage(desk: Desk, what: str) -> None:
+    """Not where its verdict is known of an earlier command, either."""
+    desk.fresh()
+    assert desk.ask(LINES["watch --seal"]).code == 0
+    desk.fresh()
+    fault = Fault(what, Call("read", "run/step-10/.metadata", 1), stays=True)
+    said = desk.ask(LINES["watch --seal"], fault)
+    assert fault.met and said.code != 1, said.text
+    events = [event for line in said.printed.splitlines() if "step" in (event := json.loads(line))]
+    assert {event["step"]: event["state"] for event in events} == {10: "unknown", 20: "good"}
