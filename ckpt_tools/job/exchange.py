@@ -120,12 +120,10 @@ class Meeting:
         data = self.board.get(f"join.{i}")
         if data is None or not data.startswith(b"{"):
             name = reported.member(data)
-            if (
+            gone = name and self.watch.gone(
                 name
-                and name == self.members[i]
-                and self.watch.gone(name)
-                and self.board.get(f"join.{i}") == data
-            ):
+            )  # from the first look on: it may join and end before the next
+            if gone and name == self.members[i] and self.board.get(f"join.{i}") == data:
                 raise _ended(i)
             self.members[i] = name
             return

@@ -71,7 +71,7 @@ class Locks:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def follow(self, offer: Mapping[str, Any], first: str) -> None:  # noqa: ARG002 - a Watch has it
-        return
+        self.gone(first)  # seen before it is answered: it may end before we look again
 
     def gone(self, name: str) -> bool:
         held = self._held(name)

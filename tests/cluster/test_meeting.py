@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from two_nodes import Nodes, free_port
 
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.job.boards import Board, Files
-from ckpt_tools.job.exchange import Meeting
+from ckpt_tools.job.exchange import Meeting, meeting
 from ckpt_tools.job.files import locked
 from ckpt_tools.job.liveness import Locks
 from ckpt_tools.job.waiting import MOST, Backoff, Clock
@@ -69,15 +69,14 @@ class Members:
         self.where, self.started = where, list[subprocess.Popen[str]]()
 
     def start(self, *does: str, size: int = 0) -> list[subprocess.Popen[str]]:
-        words = [
-            [sys.executable, "-c", MEMBER, self.where, str(i), str(size or len(does)), what]
-            for i, what in enumerate(does)
-        ]
-        self.started = [
-            subprocess.Popen(w, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=CLEAN)
-            for w in words
-        ]
+        self.started = [self.one(i, size or len(does), what) for i, what in enumerate(does)]
         return self.started
+
+    def one(self, i: int, size: int, does: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", MEMBER, self.where, str(i), str(size), does]
+        return subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=CLEAN
+        )
 
     def said(self, n: int) -> str:
         return self.started[n].communicate(timeout=PATIENCE)[0].removeprefix("on\n")
@@ -167,6 +166,45 @@ def test_a_node_that_dies_while_others_are_still_to_come(
         for process in members.started:
             process.kill()
             process.communicate()
+
+
+class Slow(Files):
+    """A board whose writes take so long that much happens meanwhile: ``then`` by the end of the key."""
+
+    def __init__(self, directory: str, then: Mapping[str, Callable[[], object]]) -> None:
+        super().__init__(directory)
+        self.then = then
+
+    def put(self, key: str, value: bytes) -> None:
+        super().put(key, value)
+        for end, happens in self.then.items():
+            if key.endswith(end):
+                happens()
+
+
+@pytest.mark.parametrize("members", ["files"], indirect=True)
+@pytest.mark.parametrize("me", [0, 1])
+def test_a_node_that_was_met_is_missed_however_fast_it_was(members: Members, me: int) -> None:
+    """The other one has joined, and is killed, while we write: we never waited for it."""
+    doomed = members.one(1 - me, 2, "hang")
+    members.started = [doomed]
+
+    def answered() -> None:
+        while not list(Path(members.where).glob("*.ack.1")):
+            assert doomed.poll() is None
+            time.sleep(0.02)
+
+    def joined() -> None:
+        assert doomed.stdout and doomed.stdout.readline() == "on\n"
+        doomed.kill()
+        doomed.wait()
+
+    board = Slow(members.where, {".ack.1": joined} if me else {"offer": answered, ".go": joined})
+    with (
+        pytest.raises(CannotLook, match=f"node {1 - me} has ended"),
+        meeting(board, me, 2, float(LONG)) as m,
+    ):
+        m.exchange({}, lambda _: {})
 
 
 def _until_seen(other: subprocess.Popen[str], board: Path, who: int) -> None:
