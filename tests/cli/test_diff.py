@@ -324,12 +324,12 @@ def test_a_file_that_changes_meanwhile_is_told(tmp_path):
 
 
 def one_of_each(paths):
-    """The paths; those but the first two of a format or a layout are for the nightly run."""
+    """The paths; those but the first of a format or a layout are for the nightly run."""
     seen = Counter()
     for path in paths:
         family = path.relative_to(FIXTURES).parts[:2]
         seen[family] += 1
-        marks = pytest.mark.exhaustive if seen[family] > 2 else ()
+        marks = pytest.mark.exhaustive if seen[family] > 1 else ()
         yield pytest.param(path, id="-".join(path.parts[-3:]), marks=marks)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from dask_cluster import Cluster, alone, without_time
-from fixture_trees import one_of_each
+from fixture_trees import a_share
 from places import FIXTURES
 from run_helpers import CLEAN, megatron
 from scheduled import MIB, Threads, big, flip, mpirun, not_its_own_crash
@@ -30,12 +30,17 @@ from ckpt_tools.reading import engines, request, work_units, worker
 from ckpt_tools.reading.engines import Engine
 
 ROOTS = [
-    *(pytest.param(path, id=f"formats/{path.name}") for path in sorted((FIXTURES / "formats").iterdir())),
-    *one_of_each(
+    *a_share(
+        [pytest.param(path, id=f"formats/{path.name}") for path in sorted((FIXTURES / "formats").iterdir())],
+        __name__,
+    ),
+    *a_share(
         [
             pytest.param(tree, id="/".join(tree.parts[-4:-1]))
             for tree in sorted((FIXTURES / "layouts").glob("*/*/tree"))
-        ]
+        ],
+        __name__,
+        12,
     ),
 ]
 KEYS = sorted(FIXTURES.glob("formats/mindspore_encrypted/*.key"))

@@ -25,7 +25,7 @@ from ckpt_tools.formats import names
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.selection import Selection
 
-EACH = daily()
+EACH = daily("manifests")
 
 
 def add_sums(root: Path) -> None:

@@ -51,7 +51,7 @@ def state_files(root: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", daily())
+@pytest.mark.parametrize("case", daily("pointers"))
 def test_nobody_starts_over_it(case: Path, tmp_path: Path) -> None:
     """Of a clone without its large files, no job resumes, and none begins from nothing."""
     root = materialise(case, tmp_path)

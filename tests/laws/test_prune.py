@@ -31,7 +31,7 @@ FIRST = {case.parent.parent.name: case for case in reversed(CASES)}
 EACH = [
     pytest.param(
         case,
-        marks=[] if case in FIRST.values() or n % 12 == 0 else pytest.mark.exhaustive,
+        marks=[] if n % 6 == 0 else pytest.mark.exhaustive,
         id=f"{case.parent.parent.name}/{case.parent.name}",
     )
     for n, case in enumerate(CASES)

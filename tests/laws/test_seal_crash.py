@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fixture_trees import pairs
 from injected import Fault, Victim, words_of
 from kill_points import Commands, Traced, files_of
 from run_helpers import CKPT, CLEAN, megatron
@@ -400,8 +401,14 @@ def test_a_full_disk_leaves_the_old_seal(tmp_path: Path) -> None:
     assert seal_of(root).read_bytes() == old and not list(root.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
-@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
+@pytest.mark.parametrize(
+    ("number", "call"),
+    pairs(
+        [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT],
+        ["write", "fsync", "rename"],
+        pytest.mark.exhaustive,
+    ),
+)
 def test_any_error_of_a_write_is_exit_5_with_the_next_step(
     call: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,7 +176,7 @@ def huge(what: str) -> bytes:
 
 
 HUGE = ("lines", "counters", "absent", "outside", "million", "text", "deep", "quotes")
-DAILY = {"lines": 0, "million": 1, "quotes": 2}
+DAILY = {"million": 1}
 """What is read by day, and by which command; all are read by all of them every night."""
 READERS = (["verify"], ["plan"], ["seal", "--dry-run"])
 ALL_READ = [

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, daily, materialise
+from fixture_trees import CASES, a_share, daily, materialise
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, scan, verify
@@ -25,8 +25,10 @@ from ckpt_tools.model.seal import Sealing
 from ckpt_tools.model.selection import Selection
 
 FIRST = {case.parent.parent.name: case for case in reversed(CASES)}
-EACH = daily()
-ONE_OF_EACH = [pytest.param(case, id=layout) for layout, case in sorted(FIRST.items())]
+EACH = daily("seals")
+ONE_OF_EACH = a_share(
+    [pytest.param(case, id=layout) for layout, case in sorted(FIRST.items())], "seals of one", 3
+)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fixture_trees import a_share
 from simulated_frameworks import FRAMEWORKS, Framework
 from simulated_job import START, Job, Save
 
@@ -180,7 +181,7 @@ if "SIMULATION_SEEDS" in os.environ:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", a_share(list(FRAMEWORKS), "a day", 3))
 def test_a_day(name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     day = Day(name, seed, tmp_path)
     monkeypatch.setattr(

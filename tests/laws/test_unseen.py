@@ -62,7 +62,7 @@ def some(root: Path, turn: int) -> Iterator[tuple[str, Fault]]:
         yield commands[n % 3], Fault(path, calls[n // 3 % 3], ERRNOS[n // 5 % len(ERRNOS)])
 
 
-@pytest.mark.parametrize("case", daily(3))
+@pytest.mark.parametrize("case", daily("an error on any path"))
 def test_an_error_on_any_path_is_never_absence(case: Path, victim: Victim, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     turn = zlib.crc32(f"{case.parent.parent.name}/{case.parent.name}".encode())  # whatever cases are added
@@ -82,7 +82,7 @@ def test_an_error_on_any_path_is_never_absence(case: Path, victim: Victim, tmp_p
     assert injected
 
 
-@pytest.mark.parametrize("case", daily(3))
+@pytest.mark.parametrize("case", daily("an error that passes", 6))
 def test_an_error_that_passes_by_itself_is_never_absence(case: Path, victim: Victim, tmp_path: Path) -> None:
     """What was concluded while a file could not be read is not held against it once it can be."""
     root = materialise(case, tmp_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import small_files
 from asked_plan import asked
-from fixture_trees import CASES, a_quarter, materialise
+from fixture_trees import CASES, a_share, materialise
 from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan, verify
@@ -66,8 +66,10 @@ def homes() -> Iterator[tuple[Path, Callable[[Path, Path], None]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "way"),
-    a_quarter(
-        [pytest.param(c, w, id=f"{c.parent.parent.name}-{c.parent.name}-{w.__name__}") for c, w in homes()]
+    a_share(
+        [pytest.param(c, w, id=f"{c.parent.parent.name}-{c.parent.name}-{w.__name__}") for c, w in homes()],
+        "linked",
+        8,
     ),
 )
 def test_no_planned_path_has_a_link_to_a_directory_below_the_root(

@@ -96,7 +96,7 @@ def renamed(root: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", daily())
+@pytest.mark.parametrize("case", daily("what is left", 4))
 def test_what_is_left_of_a_checkpoint_is_never_a_first_launch(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     held(renamed(root))
@@ -123,7 +123,7 @@ def kinds(root: Path) -> dict[str, set[Path]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", daily())
+@pytest.mark.parametrize("case", daily("one kind of file", 4))
 def test_one_kind_of_file_left_of_several_checkpoints_is_never_a_first_launch(
     case: Path, tmp_path: Path
 ) -> None:

@@ -106,7 +106,7 @@ def test_the_plan_is_the_right_one(case: Path, question: dict[str, Any], tmp_pat
         assert " ".join(question["resume_args"]) in " ".join(made.resume.args)
 
 
-@pytest.mark.parametrize("case", daily(mark=pytest.mark.slow))
+@pytest.mark.parametrize("case", daily("no false alarm", mark=pytest.mark.slow))
 def test_a_whole_tree_has_no_false_alarm(case: Path, tmp_path: Path) -> None:
     """``known`` in expected.json lists what is wrong with the tree as it is: a save that was really cut
     short.

@@ -97,7 +97,7 @@ def replace_at(hub: Hub, bucket: Bucket, name: str, number: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "number", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))], ids="answer {}".format
+    "number", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (0, 2, 3))], ids="answer {}".format
 )
 @pytest.mark.parametrize("question", REPLACED)
 def test_a_file_that_another_commit_replaces_in_mid_read_is_in_use(

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
 CASES = sorted(LAYOUT_TREES.glob("*/*/expected.json"))
+_ROW = type(pytest.param())
 
 
 def materialise(case: Path, target: Path) -> Path:
@@ -112,24 +114,25 @@ def questions(key: str = "plans") -> list[Any]:
     ]
 
 
-def daily(share: int = 6, mark: pytest.MarkDecorator = pytest.mark.exhaustive) -> list[Any]:
-    """All cases as parameters; those but the first of a layout, and one of so many others, are for the nightly
-    run alone, or have another mark.
+def a_share(
+    rows: Sequence[Any], law: str, of: int = 4, mark: pytest.MarkDecorator = pytest.mark.exhaustive
+) -> list[Any]:
+    """The same rows as parameters; all but one of ``of`` are for the nightly run alone, or have another mark.
+    Where they begin depends on the name of the ``law``, so that several laws take turns over the same rows.
     """
-    seen, out = set[Path](), []
-    for n, case in enumerate(CASES):
-        layout, name = case.parent.parent, f"{case.parent.parent.name}-{case.parent.name}"
-        nightly = layout in seen and n % share
-        out.append(pytest.param(case, id=name, marks=[mark] if nightly else []))
-        seen.add(layout)
+    first, out = zlib.crc32(law.encode()) % of, []
+    for i, row in enumerate(rows):
+        set_ = row if isinstance(row, _ROW) else pytest.param(row)
+        marks = set_.marks if i % of == first else [*set_.marks, mark]
+        out.append(pytest.param(*set_.values, id=set_.id, marks=marks))
     return out
 
 
-def a_quarter(rows: list[Any], mark: pytest.MarkDecorator = pytest.mark.exhaustive) -> list[Any]:
-    """The same rows; three of four are for the nightly run alone, or have another mark."""
-    return [
-        row if i % 4 == 0 else pytest.param(*row.values, id=row.id, marks=mark) for i, row in enumerate(rows)
-    ]
+def daily(law: str, of: int = 5, mark: pytest.MarkDecorator = pytest.mark.exhaustive) -> list[Any]:
+    """A share of all cases."""
+    return a_share(
+        [pytest.param(c, id=f"{c.parent.parent.name}-{c.parent.name}") for c in CASES], law, of, mark
+    )
 
 
 def firsts(rows: list[Any], mark: pytest.MarkDecorator) -> list[Any]:

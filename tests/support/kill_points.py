@@ -38,7 +38,10 @@ class Stop:
 _NAMES = {0: "kill", **errno.errorcode}
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
 STOPS = [
-    *(pytest.param(Stop(e), id=_NAMES[e]) for e in (0, *ERRORS)),
+    *(
+        pytest.param(Stop(e), id=_NAMES[e], marks=pytest.mark.exhaustive if i > 1 else ())
+        for i, e in enumerate((0, *ERRORS))
+    ),
     *(
         pytest.param(Stop(e, True), id=f"{_NAMES[e]} every time", marks=pytest.mark.exhaustive)
         for e in (0, *ERRORS)
