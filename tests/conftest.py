@@ -12,6 +12,8 @@ import shutil
 import signal
 import sys
 import tempfile
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -108,15 +110,31 @@ def pytest_report_header() -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The marks of a room; and what only the nightly run does is slow as well. Rooms whose tests take long
-    come first: a worker that has nothing left takes over from the end of another one's stretch.
+    """The marks of a room and of a share; and what only the nightly run does is slow as well. Rooms whose tests
+    take long come first: a worker that has nothing left takes over from the end of another one's stretch.
     """
+    take_turns(items)
     items.sort(key=lambda item: rooms.SLOWEST_FIRST.index(rooms.room(item.path)))
     for item in items:
         for mark in rooms.marks(item.path):
             item.add_marker(mark)
         if item.get_closest_marker("exhaustive") or item.get_closest_marker("image"):
             item.add_marker("slow")
+
+
+def take_turns(items: Iterable[pytest.Item]) -> None:
+    """Of the rows of a test with ``share(n)`` leave one of n unmarked. Which it begins with depends on its
+    name, so that the laws over the same trees read others each, and every tree is read by some.
+    """
+    rows = Counter[str]()
+    for item in items:
+        share = item.get_closest_marker("share")
+        if share is None or item.get_closest_marker("exhaustive"):
+            continue
+        law = item.nodeid.partition("[")[0]
+        if (rows[law] + zlib.crc32(law.encode())) % share.args[0]:
+            item.add_marker(share.args[1] if len(share.args) > 1 else "exhaustive")
+        rows[law] += 1
 
 
 QUICK_MOST = 7_800

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import small_files
 import warm
-from fixture_trees import a_share, damage, materialise, questions, selection
+from fixture_trees import damage, materialise, questions, selection
 from hypothesis import given
 from hypothesis import strategies as st
 from large_runs import BIG, flip, megatron, part, settle
@@ -139,7 +139,8 @@ def outcome(root: str, question: dict[str, Any], **more: Any) -> tuple[object, i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "question"), a_share(questions(), "cached", 8))
+@pytest.mark.share(8)
+@pytest.mark.parametrize(("case", "question"), questions())
 def test_a_plan_with_a_cache_is_the_plan_without(
     case: Path, question: dict[str, Any], tmp_path: Path, at_once: None
 ) -> None:

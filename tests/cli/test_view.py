@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 import safetensors.torch
-from fixture_trees import CASES, QUESTIONS, a_share, selection, setup
+from fixture_trees import CASES, QUESTIONS, selection, setup
 from real_loaders import dcp_home, load_dcp, load_torch, tensors
 from run_helpers import ckpt
 
@@ -68,17 +68,14 @@ def content(made: LoadPlan) -> tuple[dict[int, list[tuple[str, str]]], list[tupl
     return ranks, sorted((f.role, os.path.realpath(f.path)) for f in made.shared)
 
 
-SOME = a_share(QUESTIONS, "views", 12)
-"""Some of all questions; all of them every night."""
-
-
 def tree(layout: str, case: str, tmp_path: Path, index: int = 0) -> tuple[Path, LoadPlan]:
     path = next(c for c in CASES if c.parts[-3:-1] == (layout, case))
     return setup(path, json.loads(path.read_text())["plans"][index], tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "question"), SOME)
+@pytest.mark.share(12)
+@pytest.mark.parametrize(("case", "question"), QUESTIONS)
 def test_a_plan_of_the_view_is_the_plan_and_its_files_load(
     case: Path, question: dict[str, Any], tmp_path: Path
 ) -> None:

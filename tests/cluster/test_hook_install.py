@@ -149,6 +149,7 @@ def test_slurm_with_torchrun_on_two_nodes_and_a_restart(job: Job) -> None:
     assert all(t["args"] == ["--load", str(job.root), "--ckpt-step", "10"] for t in first + second)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("damaged", [False, True])
 def test_slurm_nodes_with_disks_of_their_own_agree(job: Job, damaged: bool) -> None:
     """Real torchruns and a real store; the disks are directories. What is damaged on one node's disk is not

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import torch
 from dask_cluster import Cluster, alone, without_time
-from fixture_trees import a_share
 from places import FIXTURES
 from run_helpers import CLEAN, megatron
 from scheduled import MIB, Threads, big, flip, mpirun, not_its_own_crash
@@ -29,20 +28,7 @@ from ckpt_tools.output import json as emit
 from ckpt_tools.reading import engines, request, work_units, worker
 from ckpt_tools.reading.engines import Engine
 
-ROOTS = [
-    *a_share(
-        [pytest.param(path, id=f"formats/{path.name}") for path in sorted((FIXTURES / "formats").iterdir())],
-        __name__,
-    ),
-    *a_share(
-        [
-            pytest.param(tree, id="/".join(tree.parts[-4:-1]))
-            for tree in sorted((FIXTURES / "layouts").glob("*/*/tree"))
-        ],
-        __name__,
-        12,
-    ),
-]
+ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
 KEYS = sorted(FIXTURES.glob("formats/mindspore_encrypted/*.key"))
 
 
@@ -62,7 +48,8 @@ def alike(root: Path, level: Level = Level.CONTENT, **more: Any) -> str:
 # ---- the same answer
 
 
-@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.share(8)
+@pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.relative_to(FIXTURES).as_posix())
 def test_every_fixture_has_the_same_report(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Good and damaged ones of every format and layout: cut into ranges as small as the format allows, and
     looked at whole.

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from dask_cluster import Cluster, alone
-from fixture_trees import a_share
 from places import FIXTURES
 from run_helpers import megatron
 from scheduled import MIB, Threads, big, flip, mpirun
@@ -25,20 +24,7 @@ from ckpt_tools.model.seal import Sealing
 from ckpt_tools.reading import work_units, worker
 from ckpt_tools.reading.engines import Engine
 
-ROOTS = [
-    *a_share(
-        [pytest.param(path, id=f"formats/{path.name}") for path in sorted((FIXTURES / "formats").iterdir())],
-        __name__,
-    ),
-    *a_share(
-        [
-            pytest.param(tree, id="/".join(tree.parts[-4:-1]))
-            for tree in sorted((FIXTURES / "layouts").glob("*/*/tree"))
-        ],
-        __name__,
-        12,
-    ),
-]
+ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
 
 
 def by_threads(root: Path, before: Callable[[Any], object] = lambda _: None, **more: Any) -> Sealing:
@@ -54,8 +40,9 @@ def seals_below(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("unit", [200, pytest.param(work_units.UNIT, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.relative_to(FIXTURES).as_posix())
 def test_every_fixture_has_the_same_seals(
     root: Path, unit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 from counted import at_most
 from examples import examples
-from fixture_trees import a_share
 from helpers import bad, look
 from hypothesis import given
 from hypothesis import strategies as st
@@ -335,7 +334,8 @@ BOMBS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", a_share(list(BOMBS), "bombs", 2))
+@pytest.mark.share(2)
+@pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_harmless(name: str) -> None:
     with at_most(16_000_000):
         findings = look(BOMBS[name], PLAIN)

@@ -7,7 +7,6 @@ import random
 from pathlib import Path
 
 import pytest
-from fixture_trees import a_share
 from places import FORMAT_FILES
 
 from ckpt_tools.formats import BY_NAME, Anatomy, structure
@@ -41,7 +40,8 @@ def test_a_file_tells_the_same_however_often_it_was_read(path: Path) -> None:
 GOOD = [pytest.param(p, id=p.name) for p in FILES if p.parent.name == "good"]
 
 
-@pytest.mark.parametrize("path", a_share(GOOD, __name__, mark=pytest.mark.slow))
+@pytest.mark.share(4, "slow")
+@pytest.mark.parametrize("path", GOOD)
 def test_what_another_file_told_changes_nothing(path: Path) -> None:
     """Neighbours: equal but for one byte, anywhere, also in the directory that says where the storages lie."""
     data, some = path.read_bytes(), random.Random(0)

@@ -185,6 +185,7 @@ HEAVY: dict[str, bytes] = {
 }  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", HEAVY)
 def test_what_a_stream_may_make_has_an_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundredth of the bounds takes a hundredth of 200 MiB; the bounds themselves are tried below."""

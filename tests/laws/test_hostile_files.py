@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import xxhash
-from fixture_trees import a_share, damage, materialise, questions, selection
+from fixture_trees import damage, materialise, questions, selection
 from mutated import mutants
 from run_helpers import CLEAN, megatron, one_file_per_rank
 
@@ -242,9 +242,8 @@ def test_every_change_of_the_note_on_the_last_start(tmp_path: Path) -> None:
         assert before is not None and not os.path.lexists(before.path + "/no"), what
 
 
-@pytest.mark.parametrize(
-    ("case", "question"), a_share([q for q in questions() if q.id.endswith("-0")], "what ckpt writes")
-)
+@pytest.mark.share(4)
+@pytest.mark.parametrize(("case", "question"), [q for q in questions() if q.id.endswith("-0")])
 def test_what_ckpt_writes_passes(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     """A plan for each case of each layout, with and without a view, and what a start that failed leaves to
     the others.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from asked_plan import asked
-from fixture_trees import CASES, daily, materialise
+from fixture_trees import CASES, TREES, materialise
 from places import FORMAT_FILES
 
 from ckpt_tools import Level, errors
@@ -24,8 +24,6 @@ from ckpt_tools.findings import CODES
 from ckpt_tools.formats import names
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.selection import Selection
-
-EACH = daily("manifests")
 
 
 def add_sums(root: Path) -> None:
@@ -52,7 +50,8 @@ def seen(root: Path) -> dict[str, tuple[object, ...]]:
     }
 
 
-@pytest.mark.parametrize("case", EACH)
+@pytest.mark.share(5)
+@pytest.mark.parametrize("case", TREES)
 def test_a_true_manifest_changes_nothing(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     before, chosen = seen(root), asked(root)

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fixture_trees import daily, materialise
+from fixture_trees import TREES, materialise
 
 from ckpt_tools import Level, errors
 from ckpt_tools.api import plan, verify
@@ -51,7 +51,8 @@ def state_files(root: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", daily("pointers"))
+@pytest.mark.share(5)
+@pytest.mark.parametrize("case", TREES)
 def test_nobody_starts_over_it(case: Path, tmp_path: Path) -> None:
     """Of a clone without its large files, no job resumes, and none begins from nothing."""
     root = materialise(case, tmp_path)

@@ -31,7 +31,7 @@ FIRST = {case.parent.parent.name: case for case in reversed(CASES)}
 EACH = [
     pytest.param(
         case,
-        marks=[] if n % 6 == 0 else pytest.mark.exhaustive,
+        marks=pytest.mark.exhaustive if n % 6 else (),
         id=f"{case.parent.parent.name}/{case.parent.name}",
     )
     for n, case in enumerate(CASES)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, a_share, materialise
+from fixture_trees import CASES, materialise
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
@@ -100,9 +100,8 @@ def first_of_each_layout() -> list[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", a_share(first_of_each_layout(), "pruned in a store"), ids=lambda case: case.parent.parent.name
-)
+@pytest.mark.share(4)
+@pytest.mark.parametrize("case", first_of_each_layout(), ids=lambda case: case.parent.parent.name)
 def test_what_is_left_of_a_checkpoint_is_none(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     try:

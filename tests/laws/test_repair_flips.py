@@ -81,6 +81,7 @@ def mended(bench: Bench, path: Path, bits: list[int]) -> tuple[bytes | None, flo
     return bytes(data), found.odds
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 @pytest.mark.parametrize("good", EACH)
 def test_a_flipped_bit_is_flipped_back(good: Path, sealed: bool, tmp_path: Path) -> None:
@@ -114,6 +115,7 @@ def test_each_bit_has_its_own_difference(crc: Crc, length: int) -> None:
     assert flipped_bit(crc, 0, length) is None
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("crc", [CRC32, CRC32C], ids=lambda c: c.name)
 def test_a_random_difference_is_a_bit_as_often_as_the_odds_say(crc: Crc) -> None:
     length, tries, chance = 16 << 20, 400, random.Random(0)

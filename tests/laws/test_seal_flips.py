@@ -131,6 +131,7 @@ def test_every_bit_of_small_files(good: Path, tmp_path: Path) -> None:
         assert not unseen(path, seals, bits), path.name
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("good", EACH)
 def test_a_seal_changes_no_verdict_about_a_good_file(good: Path, tmp_path: Path) -> None:
     root = copied(good, tmp_path / "run")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, a_share, daily, materialise
+from fixture_trees import CASES, TREES, materialise
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, scan, verify
@@ -25,10 +25,7 @@ from ckpt_tools.model.seal import Sealing
 from ckpt_tools.model.selection import Selection
 
 FIRST = {case.parent.parent.name: case for case in reversed(CASES)}
-EACH = daily("seals")
-ONE_OF_EACH = a_share(
-    [pytest.param(case, id=layout) for layout, case in sorted(FIRST.items())], "seals of one", 3
-)
+ONE_OF_EACH = [pytest.param(case, id=layout) for layout, case in sorted(FIRST.items())]
 
 
 @contextmanager
@@ -71,7 +68,8 @@ def files(found: Verification) -> dict[str, list[str]]:
     return {path: codes for path, codes in rows.items() if codes}
 
 
-@pytest.mark.parametrize("case", EACH)
+@pytest.mark.share(5)
+@pytest.mark.parametrize("case", TREES)
 def test_a_seal_changes_no_answer_about_what_it_is_of(case: Path) -> None:
     with copied(case) as root:
         before, said, listed = chosen(root), judged(root), scan(root)
@@ -92,6 +90,7 @@ def test_a_seal_changes_no_answer_about_what_it_is_of(case: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [6, pytest.param(1000, marks=pytest.mark.exhaustive)], ids=["some", "all"])
+@pytest.mark.share(3)
 @pytest.mark.parametrize("case", ONE_OF_EACH)
 def test_every_changed_bit_of_what_is_sealed_is_seen(case: Path, most: int) -> None:
     """A bit of each of some files, of which the whole tree is asked; of all of them by night."""
@@ -126,6 +125,7 @@ def broken(root: Path) -> set[str]:
     return {f.report.path for f in verify(root).files if f.report.verdict is Verdict.BROKEN}
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("case", ONE_OF_EACH)
 def test_a_copy_without_times_keeps_its_seals(case: Path) -> None:
     with copied(case) as root, tempfile.TemporaryDirectory() as other:

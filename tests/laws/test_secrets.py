@@ -236,6 +236,7 @@ def badly() -> Iterator[Any]:
             yield pytest.param(who, name, marks=() if daily else pytest.mark.exhaustive)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("who", "name"), list(badly()))
 def test_nothing_secret_is_shown_or_left_where_it_does_not(
     who: str,
@@ -272,6 +273,7 @@ class Leaky(AbstractFileSystem):
     info = cat_file = ls
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "error",
     [

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fixture_trees import a_share
 from simulated_frameworks import FRAMEWORKS, Framework
 from simulated_job import START, Job, Save
 
@@ -180,8 +179,9 @@ if "SIMULATION_SEEDS" in os.environ:
     SEEDS = [int(seed) for seed in os.environ["SIMULATION_SEEDS"].split()]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", a_share(list(FRAMEWORKS), "a day", 3))
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_day(name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     day = Day(name, seed, tmp_path)
     monkeypatch.setattr(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import small_files
-from fixture_trees import CASES, daily, damage, materialise, questions
+from fixture_trees import CASES, TREES, damage, materialise, questions
 from injected import ERRNOS, OF_DIRECTORIES, OF_FILES, Fault, Victim, broken_law, paths, words_of
 from run_helpers import CKPT, CLEAN, OLD, megatron, one_file_per_rank
 
@@ -62,7 +62,8 @@ def some(root: Path, turn: int) -> Iterator[tuple[str, Fault]]:
         yield commands[n % 3], Fault(path, calls[n // 3 % 3], ERRNOS[n // 5 % len(ERRNOS)])
 
 
-@pytest.mark.parametrize("case", daily("an error on any path"))
+@pytest.mark.share(5)
+@pytest.mark.parametrize("case", TREES)
 def test_an_error_on_any_path_is_never_absence(case: Path, victim: Victim, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     turn = zlib.crc32(f"{case.parent.parent.name}/{case.parent.name}".encode())  # whatever cases are added
@@ -82,7 +83,8 @@ def test_an_error_on_any_path_is_never_absence(case: Path, victim: Victim, tmp_p
     assert injected
 
 
-@pytest.mark.parametrize("case", daily("an error that passes", 6))
+@pytest.mark.share(6)
+@pytest.mark.parametrize("case", TREES)
 def test_an_error_that_passes_by_itself_is_never_absence(case: Path, victim: Victim, tmp_path: Path) -> None:
     """What was concluded while a file could not be read is not held against it once it can be."""
     root = materialise(case, tmp_path)

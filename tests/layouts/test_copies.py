@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import small_files
 from asked_plan import Answer, asked
-from fixture_trees import CASES, daily, materialise
+from fixture_trees import CASES, TREES, materialise
 from places import LAYOUT_TREES
 
 from ckpt_tools import errors
@@ -104,7 +104,8 @@ def undisturbed(case: Path, tmp_path: Path, copies: Iterable[tuple[str, str, int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", daily("copies"))
+@pytest.mark.share(5)
+@pytest.mark.parametrize("case", TREES)
 def test_copies_beside_a_run_change_nothing_and_are_named(case: Path, tmp_path: Path) -> None:
     # every copy meets some layouts, and every layout a copy
     start = zlib.crc32(case.parent.relative_to(LAYOUT_TREES).as_posix().encode())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import small_files
 from asked_plan import asked
-from fixture_trees import CASES, a_share, materialise
+from fixture_trees import CASES, materialise
 from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan, verify
@@ -64,13 +64,10 @@ def homes() -> Iterator[tuple[Path, Callable[[Path, Path], None]]]:
 
 
 @pytest.mark.slow
+@pytest.mark.share(8)
 @pytest.mark.parametrize(
     ("case", "way"),
-    a_share(
-        [pytest.param(c, w, id=f"{c.parent.parent.name}-{c.parent.name}-{w.__name__}") for c, w in homes()],
-        "linked",
-        8,
-    ),
+    [pytest.param(c, w, id=f"{c.parent.parent.name}-{c.parent.name}-{w.__name__}") for c, w in homes()],
 )
 def test_no_planned_path_has_a_link_to_a_directory_below_the_root(
     case: Path, way: Callable[[Path, Path], None], tmp_path: Path

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fixture_trees import daily, materialise
+from fixture_trees import TREES, materialise
 from run_helpers import megatron, sparse
 
 from ckpt_tools import cli, errors
@@ -91,7 +91,8 @@ def answer(root: Path, *exclude: str) -> LoadPlan | str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", daily("excluded"))
+@pytest.mark.share(5)
+@pytest.mark.parametrize("case", TREES)
 def test_what_is_hidden_might_as_well_not_be_there(case: Path, tmp_path: Path) -> None:
     """A copy of the whole run, which alone would be a question or a better answer."""
     root = materialise(case, tmp_path)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import small_files
-from fixture_trees import CASES, daily, materialise
+from fixture_trees import CASES, TREES, materialise
 from places import FORMAT_FILES
 from run_helpers import SAY, broken, ckpt, megatron, sparse
 
@@ -96,7 +96,8 @@ def renamed(root: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", daily("what is left", 4))
+@pytest.mark.share(4)
+@pytest.mark.parametrize("case", TREES)
 def test_what_is_left_of_a_checkpoint_is_never_a_first_launch(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     held(renamed(root))
@@ -123,7 +124,8 @@ def kinds(root: Path) -> dict[str, set[Path]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", daily("one kind of file", 4))
+@pytest.mark.share(4)
+@pytest.mark.parametrize("case", TREES)
 def test_one_kind_of_file_left_of_several_checkpoints_is_never_a_first_launch(
     case: Path, tmp_path: Path
 ) -> None:

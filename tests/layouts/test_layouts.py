@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_trees import CASES, daily, damage, files_of, firsts, materialise, questions, selection
+from fixture_trees import CASES, TREES, damage, files_of, firsts, materialise, questions, selection
 from places import LAYOUT_TREES
 
 from ckpt_tools import errors
@@ -106,7 +106,8 @@ def test_the_plan_is_the_right_one(case: Path, question: dict[str, Any], tmp_pat
         assert " ".join(question["resume_args"]) in " ".join(made.resume.args)
 
 
-@pytest.mark.parametrize("case", daily("no false alarm", mark=pytest.mark.slow))
+@pytest.mark.share(5, "slow")
+@pytest.mark.parametrize("case", TREES)
 def test_a_whole_tree_has_no_false_alarm(case: Path, tmp_path: Path) -> None:
     """``known`` in expected.json lists what is wrong with the tree as it is: a save that was really cut
     short.

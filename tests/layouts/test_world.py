@@ -349,6 +349,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("dp", [1, 2])
 @pytest.mark.parametrize("order", ["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-dp-tp-cp-ep"])

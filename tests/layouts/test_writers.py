@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_trees import daily, materialise
+from fixture_trees import TREES, materialise
 from run_helpers import megatron
 
 from ckpt_tools import cli
@@ -143,7 +143,8 @@ def decided(root: Path) -> tuple[Planner, Any] | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", daily("writers"))
+@pytest.mark.share(5)
+@pytest.mark.parametrize("case", TREES)
 def test_every_planned_file_that_changes_and_every_new_one_is_noticed(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     found = decided(root)

@@ -128,6 +128,7 @@ def test_an_object_that_cannot_be_read_is_unknown(asker: Asker, fault: str) -> N
     assert said.codes & {"unreadable", "in-use"}
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_older_checkpoint_is_chosen_because_one_cannot_be_read(asker: Asker, fault: str) -> None:
     asker.proxy.add(Rule(FAULTS[fault], method="GET", path=f"/run/{NEWEST}"))

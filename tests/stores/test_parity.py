@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_trees import CASES, a_share
+from fixture_trees import CASES, TREES
 from places import FIXTURES
 from scripts import loaded
 from stores.asking import as_user, ask
@@ -142,13 +142,11 @@ def subject_of(case: Path) -> str:
     return str((case.parent / "tree").relative_to(FIXTURES))
 
 
-TREES = [pytest.param(case, id=f"{case.parent.parent.name}-{case.parent.name}") for case in CASES]
-
-
 ASKED = ("verify @ --level content --json", "plan @ --json", "ls @ --json", "latest @ --rank 0 --json")
 
 
-@pytest.mark.parametrize("case", a_share(TREES, "parity", 8))
+@pytest.mark.share(8)
+@pytest.mark.parametrize("case", TREES)
 def test_a_tree_is_judged_alike(case: Path, rclone_bucket: Bucket, tmp_path: Path, asker: Path) -> None:
     two = twins(rclone_bucket, make.Question(subject_of(case), ()), tmp_path, asker)
     for words in ASKED:
@@ -215,6 +213,7 @@ SOME = [
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("case", SOME)
 @pytest.mark.parametrize("server", ["s3_server", "azure_server", "google_server"])
 def test_other_servers_say_the_same(

@@ -164,6 +164,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_begins_in_the_middle_of_a_plan(asker: Asker, fault: str) -> None:
     assert asker.plan().code == 0

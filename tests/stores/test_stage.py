@@ -543,6 +543,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Comman
 EVERY = pytest.mark.exhaustive
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("errno", "step"),

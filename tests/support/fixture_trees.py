@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
 CASES = sorted(LAYOUT_TREES.glob("*/*/expected.json"))
-_ROW = type(pytest.param())
+TREES = [pytest.param(case, id=f"{case.parent.parent.name}-{case.parent.name}") for case in CASES]
 
 
 def materialise(case: Path, target: Path) -> Path:
@@ -112,27 +111,6 @@ def questions(key: str = "plans") -> list[Any]:
         for case in CASES
         for i, question in enumerate(json.loads(case.read_text()).get(key, ()))
     ]
-
-
-def a_share(
-    rows: Sequence[Any], law: str, of: int = 4, mark: pytest.MarkDecorator = pytest.mark.exhaustive
-) -> list[Any]:
-    """The same rows as parameters; all but one of ``of`` are for the nightly run alone, or have another mark.
-    Where they begin depends on the name of the ``law``, so that several laws take turns over the same rows.
-    """
-    first, out = zlib.crc32(law.encode()) % of, []
-    for i, row in enumerate(rows):
-        set_ = row if isinstance(row, _ROW) else pytest.param(row)
-        marks = set_.marks if i % of == first else [*set_.marks, mark]
-        out.append(pytest.param(*set_.values, id=set_.id, marks=marks))
-    return out
-
-
-def daily(law: str, of: int = 5, mark: pytest.MarkDecorator = pytest.mark.exhaustive) -> list[Any]:
-    """A share of all cases."""
-    return a_share(
-        [pytest.param(c, id=f"{c.parent.parent.name}-{c.parent.name}") for c in CASES], law, of, mark
-    )
 
 
 def firsts(rows: list[Any], mark: pytest.MarkDecorator) -> list[Any]:

@@ -42,6 +42,37 @@ def test_the_loop_of_edit_and_test_does_not_grow_unnoticed(request: pytest.Fixtu
     assert guard.too_many(guard.QUICK_MOST + 1, "") is None
 
 
+class Row:
+    """A test as the share of its law sees it."""
+
+    def __init__(self, law: str, n: int, *args: object) -> None:
+        self.nodeid, self.marks = f"{law}[{n}]", {"share": pytest.mark.share(*args).mark}
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return self.marks.get(name)
+
+    def add_marker(self, name: str) -> None:
+        self.marks[name] = getattr(pytest.mark, name).mark
+
+
+def test_laws_take_turns_over_the_same_rows(request: pytest.FixtureRequest) -> None:
+    """One of each n rows of a law is read by day, and with some laws every row is."""
+    plugins = request.config.pluginmanager.get_plugins()
+    taken = next(plugin for plugin in plugins if hasattr(plugin, "take_turns")).take_turns
+    read = set[int]()
+    for law in range(20):
+        rows = [Row(f"test_law_{law}", n, 5) for n in range(12)]
+        rows[3].add_marker("exhaustive")
+        taken(rows)
+        left = [n for n, row in enumerate(rows) if "exhaustive" not in row.marks]
+        assert len(left) in (2, 3) and 3 not in left
+        read.update(left)
+    assert read == set(range(12)) - {3}
+    rows = [Row("test_law", n, 3, "slow") for n in range(9)]
+    taken(rows)
+    assert sum("slow" in row.marks for row in rows) == 6 and not any("exhaustive" in r.marks for r in rows)
+
+
 def test_another_session_leaves_the_files_of_one_under_way_alone(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
