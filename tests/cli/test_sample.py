@@ -493,6 +493,7 @@ def test_an_engine_is_handed_nothing_more_when_the_time_is_over(
 
 
 @pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_dask_reads_a_part(tmp_path: Path) -> None:
     one(tmp_path / "run/large.pt", 24)
     flip(one(tmp_path / "run/small.pt", 3))

@@ -62,7 +62,7 @@ def built(top: Path, out: Path, env: dict[str, str]) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=top, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     config = (ROOT / "mkdocs.yml").read_text()
