@@ -137,7 +137,7 @@ def take_turns(items: Iterable[pytest.Item]) -> None:
         rows[law] += 1
 
 
-QUICK_MOST = 7_800
+QUICK_MOST = 7_000
 """How many tests the loop of edit and test may have. Above that look which of them are variants of one law, and
 leave some to CI (``slow``) or to the night (``exhaustive``), or raise it on purpose.
 """

@@ -81,6 +81,7 @@ def test_no_input_is_ever_part_of_a_script() -> None:
     assert not [script for script in scripts if "${{" in script]
 
 
+@pytest.mark.slow
 def test_damage_is_shown_three_times_and_fails_at_the_end(job: Job) -> None:
     assert job.run("Verify") == 0  # the upload comes first
     assert job.outputs["verify"] == {"exit-code": "1", "sarif": "ckpt.sarif"}
@@ -90,6 +91,7 @@ def test_damage_is_shown_three_times_and_fails_at_the_end(job: Job) -> None:
     assert job.run("Result") == 1
 
 
+@pytest.mark.slow
 def test_the_contents_are_read_once(job: Job) -> None:
     assert job.run("Verify") == 0
     read = re.search(r"; (\S+ \w+) read in", (job.home / "summary.md").read_text())
@@ -121,6 +123,7 @@ def test_never_lets_damage_pass(job: Job) -> None:
     assert (job.run("Verify"), job.run("Result")) == (0, 0)
 
 
+@pytest.mark.slow
 def test_words_come_whole(job: Job) -> None:
     """Lines are words, whatever is in them: blanks, quotes, commands, the beginning of a flag."""
     work = job.home / "work"
@@ -186,6 +189,7 @@ def test_the_hook_asks_about_files_that_ckpt_knows() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_hook_refuses_what_is_damaged() -> None:
     words = HOOK["entry"].split()
     assert words[0] == "ckpt"

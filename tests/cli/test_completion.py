@@ -175,6 +175,7 @@ def test_an_answer_imports_next_to_nothing(words: list[str]) -> None:
 TREES = sorted((FIXTURES / "layouts").glob("*/*/tree"))
 
 
+@pytest.mark.slow
 def test_no_name_leads_to_a_step_or_a_run_that_is_not_there() -> None:
     """Beside what ``ckpt ls`` knows of the real trees of all layouts."""
     told = 0
@@ -222,6 +223,7 @@ def shell(request: pytest.FixtureRequest, hostile: Path) -> Iterator[shells.Shel
     started.close()
 
 
+@pytest.mark.slow
 def test_a_real_shell(shell: shells.Shell, hostile: Path) -> None:
     """One shell for all of it: starting one takes longer than a Tab."""
     assert shell.completed("ckpt exp\t crc-m\t") == [b"explain", b"crc-mismatch"]
@@ -238,6 +240,7 @@ def test_a_real_shell(shell: shells.Shell, hostile: Path) -> None:
     assert not list(hostile.glob("**/ran"))
 
 
+@pytest.mark.slow
 def test_fish(hostile: Path) -> None:
     env = shells.with_ckpt(hostile.parent / "bin")
     assert shells.fish(hostile, env, "ckpt expl") == [

@@ -96,6 +96,7 @@ def test_what_others_could_have_written_is_not_told(tmp_path: Path) -> None:
     assert ckpt("plan", str(root), "--plan-dir", str(plans), "--history").returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_killed_at_any_call_that_writes_the_history_is_readable(call: str, tmp_path: Path) -> None:
     root, plans = megatron(tmp_path / "run"), tmp_path / "plans"

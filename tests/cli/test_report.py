@@ -198,6 +198,7 @@ def test_a_hundred_thousand_findings_are_bounded() -> None:
     assert len(page.render(said)) < 3 * MEGABYTES
 
 
+@pytest.mark.slow
 def test_the_worst_of_a_large_job_is_a_bounded_page() -> None:
     """Every file is damaged in many places and has many tensors."""
     good = synthetic_reports.gathered(ranks=512, saves=10, broken=())

@@ -86,6 +86,7 @@ def test_every_page_fits_and_keeps_paths_whole(case: Path, tmp_path: Path) -> No
         assert " " in str(root) or {os.path.relpath(f.path, root) for f in c.parts} <= words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_other_terminals_and_other_pages_fit(width: int, tmp_path: Path) -> None:
     for n, case in enumerate(CASES[:: 17 if width == 60 else 31]):
@@ -113,6 +114,7 @@ def test_a_difference_is_said_first_and_a_type_once(tmp_path: Path) -> None:
     assert header.split() == ["change", "tensor", "type", "in", "A", "in", "B"] and row.count("float32") == 1
 
 
+@pytest.mark.slow
 def test_every_list_fits(tmp_path: Path) -> None:
     for n, case in enumerate(CASES):
         text = scan_page.render(scan(materialise(case, tmp_path / str(n))), View(width=80, now=time.time()))
@@ -224,6 +226,7 @@ def test_equal_notes_are_one_with_a_count() -> None:
         assert page.done().count("truncated ") == rows, "what a page lists already is counted"
 
 
+@pytest.mark.slow
 def test_a_path_alone_says_what_is_there_and_what_to_ask_next(tmp_path: Path) -> None:
     root = megatron(tmp_path / "a run")
     code, lines = terminal(str(root))
@@ -268,6 +271,7 @@ def test_what_each_save_lacks_is_said_where_none_is_whole(tmp_path: Path) -> Non
     assert "no save is whole" not in raised.value.hint, "other damage is not about ranks alone"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80])
 def test_differences_and_contents_fit(tmp_path: Path, width: int) -> None:
     """Names of tensors are longer than that: they stand below their rows, and below the name of their file."""

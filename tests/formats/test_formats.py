@@ -37,10 +37,10 @@ EACH = [
 ]
 """One file of each format in the loop of edit and test, all of them in CI."""
 SOME = [
-    pytest.param(
-        g, marks=pytest.mark.exhaustive if i % 4 and SMALLEST[g.format.name] is not g else (), id=g.name
-    )
-    for i, g in enumerate(GOOD)
+    row
+    if SMALLEST[row.values[0].format.name] is row.values[0] or i % 4 == 0
+    else pytest.param(*row.values, marks=pytest.mark.exhaustive, id=row.id)
+    for i, row in enumerate(EACH)
 ]
 """For what reads a file many times: one of each format and a quarter of the others."""
 EVERY = pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def write(root: Path, made: Made) -> None:
             os.utime(root / name, (1_700_000_000 + 600 * n,) * 2)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(trees(), st.data())
 def test_the_newest_save_that_has_a_file_of_every_rank(made: Made, data: st.DataObject) -> None:
