@@ -19,7 +19,7 @@ from ckpt_tools.settings.declarations import BY_KEY, ENV, SIZES, Variable, trust
 from ckpt_tools.settings.store_tables import store_tables
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import is_file, there
-from ckpt_tools.storage.trust import OURS, Trust, Untrusted
+from ckpt_tools.storage.trust import OURS, Trust, Unfit, Untrusted
 
 if TYPE_CHECKING:
     from ckpt_tools.layouts import Layouts
@@ -179,11 +179,16 @@ class _Search:
 
     def _take(self, path: str, passed: Sequence[str]) -> bool:
         """Whether the search ends with this file: it is taken, or it is a configuration that others may have
-        put there.
+        put there. Raises UsageError for one that is ours and cannot be read: its settings would not hold.
         """
         try:
             _check_all(passed, self.believed)
             table = _read(path, self.believed)
+        except Unfit as e:
+            raise UsageError(
+                f"configuration file {path!r} cannot be read: {e}",
+                "put a regular file in its place, or say --config FILE",
+            ) from e
         except Untrusted as e:
             if not _configures(path):
                 return False

@@ -16,6 +16,12 @@ class Untrusted(UsageError):
     """
 
 
+class Unfit(Untrusted):
+    """It is ours, and nothing that can be read: no file, or far too large. Nobody else has put it there, so
+    it was meant.
+    """
+
+
 @frozen
 class Opened:
     """One directory or file on the way, open. ``vouched``: it lies in a trusted directory."""

@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Trust
-from ckpt_tools.storage.ownership import Opened, Untrusted, hint, owner, readers, writers
+from ckpt_tools.storage.ownership import Opened, Unfit, Untrusted, hint, owner, readers, writers
 
 __all__ = [
     "OURS",
     "Place",
     "Trust",
+    "Unfit",
     "Untrusted",
     "absent",
     "check",
@@ -68,7 +69,7 @@ def _bounded(fd: int, limit: int, path: str) -> bytes:
         parts.append(part)
         left -= len(part)
     if not left:
-        raise Untrusted(f"{path} is larger than {limit:,} bytes", "name the file that was meant")
+        raise Unfit(f"{path} is larger than {limit:,} bytes", "name the file that was meant")
     return b"".join(parts)
 
 
@@ -238,7 +239,8 @@ class _Walk:
         elif stat.S_ISREG(info.st_mode):
             self._push(os.open(name, _TO_READ, dir_fd=here.fd), there, vouched=here.vouched)
         else:  # never opened: that alone may wait for ever, or rewind a tape
-            raise Untrusted(f"{there} is no regular file", "name a file of your own")
+            self._check_entry(there, info)
+            raise Unfit(f"{there} is no regular file", "name a file of your own")
 
     def _push(self, fd: int, path: str, *, vouched: bool) -> None:
         self.files.callback(os.close, fd)
@@ -255,18 +257,22 @@ class _Walk:
         self.links += 1
         if self.links > _LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), self.path)
+        self._check_entry(f"the link {path}", info)
         here = self.steps[-1]
-        if not here.vouched:
-            if reason := owner(info, self.trust):
-                raise Untrusted(f"the link {path} {reason}", hint(info, path, self.trust))
-            self.check_places([here])
         to = os.readlink(name, dir_fd=here.fd)
         if ":[" in to and not to.startswith("/"):
-            raise Untrusted(
-                f"{path} is a pipe or a socket", "write it into a file of your own, and name that"
-            )
+            raise Unfit(f"{path} is a pipe or a socket", "write it into a file of your own, and name that")
         self.mounted = self.mounted or (name == _KUBERNETES and info.st_uid == 0)
         self.go(to)
+
+    def _check_entry(self, what: str, info: os.stat_result) -> None:
+        """Raises Untrusted where somebody else has put it there, or could have: what is not opened."""
+        here = self.steps[-1]
+        if here.vouched:
+            return
+        if reason := owner(info, self.trust):
+            raise Untrusted(f"{what} {reason}", hint(info, here.path, self.trust))
+        self.check_places([here])
 
     def check(self) -> None:
         """Raises Untrusted unless what was reached, and the directories above it as far as that matters, can

@@ -327,12 +327,31 @@ def test_mistakes_in_the_file(here, content, says, hint):
     assert hint in e.value.hint
 
 
-@pytest.mark.parametrize("made", [Path.mkdir, lambda p: p.symlink_to("none"), lambda p: p.symlink_to(p)])
+def huge(path):
+    with path.open("wb") as file:
+        file.truncate((16 << 20) + 1)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Path.mkdir,
+        os.mkfifo,
+        huge,
+        lambda path: path.symlink_to("none"),
+        lambda path: path.symlink_to(path),
+        lambda path: path.symlink_to("/dev/null"),
+    ],
+    ids=["directory", "pipe", "huge", "dangling", "loop", "device"],
+)
 def test_one_that_is_no_file_was_meant_to_be_one(here, made):
-    """As a container's mount of a file that is not there leaves it, or a link whose volume is gone."""
+    """As a container's mount of a file that is not there leaves it, or a link whose volume is gone: what it
+    was to say would not hold.
+    """
     made(here / "ckpt.toml")
-    with pytest.raises(UsageError, match=r"ckpt\.toml' cannot be read"):
+    with pytest.raises(UsageError, match=r"ckpt\.toml' cannot be read") as e:
         resolve(here)
+    assert "--config" in e.value.hint
 
 
 def test_a_byte_order_mark_and_the_line_ends_of_windows(here):

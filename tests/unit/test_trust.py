@@ -12,7 +12,7 @@ import pytest
 from owners import SOMEBODY, Owners, as_root
 
 from ckpt_tools.storage import ownership, trust
-from ckpt_tools.storage.trust import Trust, Untrusted
+from ckpt_tools.storage.trust import Trust, Unfit, Untrusted
 
 
 @pytest.fixture
@@ -128,9 +128,14 @@ def test_a_planted_link_is_its_owners(own: Path, owners: Owners) -> None:
     refused(own / "link", "the link .* belongs to uid 54321")
 
 
-def test_what_is_no_regular_file_is_not_opened(own: Path) -> None:
+def test_what_is_no_regular_file_is_not_opened(own: Path, owners: Owners) -> None:
     os.mkfifo(own / "fifo")
-    refused(own / "fifo", "no regular file")
+    assert isinstance(refused(own / "fifo", "no regular file"), Unfit)
+    own.chmod(0o777)
+    assert not isinstance(refused(own / "fifo", "may be written by everybody"), Unfit)
+    own.chmod(0o755)
+    owners.give(own / "fifo")
+    assert not isinstance(refused(own / "fifo", "belongs to uid 54321"), Unfit)
     refused("/dev/null", "no regular file")
     with pytest.raises(IsADirectoryError):
         trust.read(str(own), 9)
