@@ -6,6 +6,21 @@ from __future__ import annotations
 
 from ckpt_tools.model.plan import LoadPlan
 
+_WORD = 4096
+"""The longest path that Linux takes; a longer word is something that a variable holds by mistake."""
+
+
+def cut(text: str) -> str:
+    """A text without its middle where it is longer than any that is meant: a variable may hold 128 KiB, and
+    what is said about it ends up in the log of each rank.
+    """
+    return text if len(text) <= _WORD else f"{text[:100]}…({len(text):,} characters)…{text[-100:]}"
+
+
+def _brief(text: str) -> str:
+    """A message in which no word is that long. Lists with blanks between their entries stay whole."""
+    return text if len(text) <= _WORD else " ".join(map(cut, text.split(" ")))
+
 
 class CkptError(Exception):
     """Base of all errors: ``exit_code`` is the exit code of the command, ``hint`` says what to do next.
@@ -17,8 +32,8 @@ class CkptError(Exception):
     hint = ""
 
     def __init__(self, message: str, hint: str = "", plan: LoadPlan | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint or self.hint
+        super().__init__(_brief(message))
+        self.hint = _brief(hint or self.hint)
         self.plan = plan
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import UsageError, cut
 from ckpt_tools.settings import fault_file, parsers, sample_size
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 
@@ -39,7 +39,7 @@ class Variable(NamedTuple):
         except Untrusted as e:
             raise Untrusted(f"{origin}: {e}", e.hint) from e
         except ValueError as e:
-            raise UsageError(f"{origin}: {e}", f"{self.flag}: {self.meaning}") from e
+            raise UsageError(f"{origin}: {cut(str(e))}", f"{self.flag}: {self.meaning}") from e
 
 
 _SIZE = parsers.whole(1, parsers.MAX_RANK)

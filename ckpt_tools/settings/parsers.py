@@ -34,6 +34,8 @@ _BETWEEN = re.compile(r"\s*,\s*|\s+")  # "1,,2" has an empty rank, which is an e
 _GROUP_BYTES = 64 << 20
 """Groups of all ranks of the largest job are a fraction of this."""
 _UIDS = 1 << 32
+_PATH_MAX = 4096
+"""Bytes of a path in a system call of Linux."""
 
 Groups = dict[str, tuple[tuple[int, ...], ...]]
 
@@ -54,8 +56,11 @@ def whole(minimum: int, maximum: int | None = None) -> Parse:
 
 
 def text(value: object, _base: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r} is not a text")
+    if value == "":
+        raise ValueError("it is empty")
+    if not isinstance(value, str):
+        quoted = ": put it in quotes" if isinstance(value, (bool, int, float)) else ""
+        raise ValueError(f"{value!r} is not a text{quoted}")  # noqa: TRY004 - as in whole()
     return value
 
 
@@ -73,6 +78,8 @@ def path(value: object, base: str) -> str:
     given = text(value, base)
     if is_url(given):
         raise ValueError("it lies in a store: name a directory or a file of this machine")
+    if len(given) > _PATH_MAX:
+        raise ValueError(f"{given!r} is longer than a path can be")
     return os.path.join(base, os.path.expanduser(given) if base else given)
 
 

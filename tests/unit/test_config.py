@@ -132,6 +132,7 @@ def test_every_selection_field_can_be_set():
         ("fault-ranks", "0-999999999", "rank 999999999 is above"),
         ("rank-order", "tp-xp", "is not an order of tp, cp, ep, dp, pp"),
         ("rank-order", "tp-tp", "is not an order"),
+        ("run", "", "it is empty"),
         ("require", ",", "is not a list of names"),
         ("replica-groups", ["0,1;1,2"], "rank 1 occurs twice"),
         ("replica-groups", ["0,1", "2,3"], "given twice"),
@@ -150,6 +151,34 @@ def test_a_wrong_value_is_a_usage_error_that_names_the_flag(here, flag, value, s
     assert says in str(e.value)
     assert e.value.hint
     assert e.value.exit_code == 2
+
+
+ODD = {
+    "long": "x" * 20_000,
+    "list": "1," * 10_000 + "a",
+    "words": "1 " * 10_000 + "a",
+    "lines": "a\n" * 4000,
+    "digits": "9" * 5000,
+    "slashes": "/" * 20_000,
+    "escape": "\x1b[31mred",
+    "bytes": "\udcff",
+    "blank": " ",
+    "user": "~nobody/x",
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_no_variable_should_hold_is_said_in_short(here, odd):
+    """Whatever a script has put into any of them: it has a meaning, or an error that a log can hold."""
+    said: list[UsageError] = []
+    for variable in config.ENV:
+        if variable.parse:
+            try:
+                resolve(here, {"root": None}, {variable.name: ODD[odd]})
+            except UsageError as e:
+                said.append(e)
+    for error in said:
+        assert error.hint and max(len(str(error)), len(error.hint)) < 5000, str(error)[:200]
 
 
 def test_a_wrong_variable_names_the_variable(here):
