@@ -139,6 +139,8 @@ class _Duplicates:
             return Severity.ERROR
         if any(unlike(f.pages, own) or self.files.proven(f.part) for f in others):
             return Severity.ERROR
+        if others and self.files.holds_optimizer_state(p):
+            return Severity.ERROR
         if others:
             return Severity.WARNING
         if len(steps) > 2 or p.role in ("rng", "data"):

@@ -184,6 +184,10 @@ class RunFiles:
         times = sorted(self.times[order(p)])
         return abs(p.mtime_ns - times[len(times) // 2])
 
+    def holds_optimizer_state(self, p: Part) -> bool:
+        """Whether the names of its tensors say that some are an optimizer's."""
+        return any(map(is_optimizer_state, self._tensors(p)))
+
     def trained(self, p: Part) -> bool:
         """Whether every step changes a tensor of the file.
 
@@ -191,7 +195,7 @@ class RunFiles:
         """
         names = self._tensors(p)
         beside = [f.part for f in self.at_step(order(p)) if f.part is not p]
-        if any(map(is_optimizer_state, names)) or _near_state(p, beside):
+        if self.holds_optimizer_state(p) or _near_state(p, beside):
             return True
         state = [f".{name}." for name in self._state_names(beside)]
         tensors = {f".{n}." for n in names} | {f".{n.partition('.')[2]}." for n in names if "." in n}

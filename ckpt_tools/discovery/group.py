@@ -24,11 +24,12 @@ def with_content_steps(parts: Iterable[Part], reports: Reports, layouts: Layouts
     silent = {(one, name) for one, name in pieces if layouts[one].piece(name).step_from == "content"}
     if not silent:
         return parts
-    told = {
-        (p.home or p.path): layouts.of(p).steps(p, report.metadata)
-        for p in parts
-        if (p.layout, p.piece) in silent and not _named(p) and (report := reports.get(p.path))
-    }
+    told = dict[str, _Progress]()
+    for p in parts:
+        if (p.layout, p.piece) in silent and not _named(p) and (report := reports.get(p.path)):
+            steps = layouts.of(p).steps(p, report.metadata)
+            if steps != _UNTOLD or (p.home or p.path) not in told:  # one shard of a set may tell it
+                told[p.home or p.path] = steps
     out = []
     for p in parts:
         if not _named(p) and (said := told.get(p.home or p.path)):

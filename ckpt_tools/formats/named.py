@@ -110,6 +110,7 @@ NAMED = (
         True,
         words=(".index.",),
     ),
+    Named("keras_shards", "hdf5", (".weights.json",), "", True),
     Named("tf_bundle", "tensorflow", (".index",), r"(.+)\.data-\d{5,}-of-\d{5,}", True, words=(".data-",)),
     Named("hdf5", "hdf5", (".h5", ".hdf5")),
     Named("gguf", "exports", (".gguf",)),

@@ -59,6 +59,7 @@ ORDER = (
     "flax",
     "easylm",
     "tensorflow",
+    "keras_shards",
     "keras_backup",
     "keras",
     "gguf",

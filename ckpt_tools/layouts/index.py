@@ -1487,6 +1487,18 @@ tensorflow tensorflow note:checkpoint unneeded:.meta+.index
     data_epoch:{prefix}-{epoch:04d}.ckpt.data-{shard:05d}-of-{of:05d} index:{prefix}-{generation}.index
     data:{prefix}-{generation}.data-{shard:05d}-of-{of:05d}
 
+keras_shards keras-shards
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+    index_step:{prefix}.weights.json shard_step:{prefix}_{shard:05d}.weights.h5
+  {step}/
+    index_number:{prefix}.weights.json shard_number:{prefix}_{shard:05d}.weights.h5
+  <epoch-|epoch_|epoch=>{epoch}/
+    index_epoch:{prefix}.weights.json shard_epoch:{prefix}_{shard:05d}.weights.h5
+  .
+    index_named:{prefix}<-|.|_>{epoch:02d}[-{name}].weights.json
+    shard_named:{prefix}<-|.|_>{epoch:02d}[-{name}]_{shard:05d}.weights.h5 index_any:{prefix}.weights.json
+    shard_any:{prefix}_{shard:05d}.weights.h5
+
 keras_backup keras-backup stateless:training_metadata.json.bkp
   .
     weights:latest.weights.h5 progress:training_metadata.json weights_before:latest.weights.h5.bkp

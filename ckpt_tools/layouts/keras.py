@@ -61,6 +61,6 @@ LAYOUT = Layout(
             "epoch"
         ),
         "HDF5 has no checksum over its data",
-        "weights in shards (model_00000.weights.h5 and model.weights.json) are no epochs, and not planned",
+        "shards of weights without their index (model.weights.json) are no epochs, and not planned",
     ),
 )

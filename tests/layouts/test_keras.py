@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from places import LAYOUT_TREES
 
-from ckpt_tools.api import plan, verify
-from ckpt_tools.errors import NoneUsable
+from ckpt_tools.api import plan, show, verify
+from ckpt_tools.errors import NoneUsable, UsageError
 from ckpt_tools.model.finding import Verdict
 
 SAVED = LAYOUT_TREES / "keras/callback/tree"
@@ -67,3 +67,38 @@ def test_a_shard_of_weights_is_no_epoch(first: int, tmp_path: Path) -> None:
     else:
         with pytest.raises(NoneUsable, match="missing-part"):
             plan(tmp_path)
+
+
+SHARDS = LAYOUT_TREES / "keras-shards/named/tree"
+OF_A_SET = ["{}.weights.json", *(f"{{}}_{n:05d}.weights.h5" for n in range(3))]
+
+
+@pytest.mark.parametrize("name", OF_A_SET)
+@pytest.mark.parametrize("put", ["nothing", "cp-02", "cp-01"])
+def test_a_set_of_shards_is_whole_and_of_one_epoch(name: str, put: str, tmp_path: Path) -> None:
+    """A file that is gone, or the one of another epoch, is never loaded with the rest, nor without a word."""
+    for n, path in enumerate(sorted(SHARDS.iterdir())):
+        copy = tmp_path / path.name
+        copy.write_bytes(path.read_bytes())
+        os.utime(copy, (1_735_700_000 + n,) * 2)
+    assert plan(tmp_path).resume.path == str(tmp_path / "cp-03.weights.json")
+    changed = tmp_path / name.format("cp-03")
+    at = changed.stat().st_mtime_ns
+    changed.unlink()
+    if put != "nothing":
+        changed.write_bytes((tmp_path / name.format(put)).read_bytes())
+        os.utime(changed, ns=(at, at))
+    assert verify(tmp_path).verdict is Verdict.BROKEN
+    try:
+        made = plan(tmp_path)
+    except UsageError:  # which of two equal files is the copy?
+        assert put != "nothing"
+        return
+    assert made.resume.path == str(tmp_path / "cp-02.weights.json")
+    assert [r.checkpoint.epoch for r in made.rejected] == [3]
+
+
+def test_an_index_of_shards_is_no_index_of_safetensors() -> None:
+    """Both begin alike."""
+    report, _ = show(SHARDS / "cp-03.weights.json")
+    assert (report.format, report.verdict) == ("keras_shards", Verdict.OK)

@@ -20,9 +20,10 @@ _WORDS = (
     r"|state\.param_states"
 )
 _PADDLE = r"_(moment\d?|beta\d_pow_acc|velocity|inf_norm|momentum|mean_square|mean_grad)_\d+$"
-_STATE = rf"(^|[./])({_WORDS})([./]|$)|{_PADDLE}"
-"""What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's, optax, T5X' and Paddle's
-(paddle/optimizer/*.py) call their state of a parameter.
+_KERAS = r"^optimizer/vars/\d+$"
+_STATE = rf"(^|[./])({_WORDS})([./]|$)|{_PADDLE}|{_KERAS}"
+"""What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's, optax, T5X', Paddle's
+(paddle/optimizer/*.py) and Keras' (keras/src/optimizers/base_optimizer.py) call their state of a parameter.
 """
 
 

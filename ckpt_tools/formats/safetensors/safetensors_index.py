@@ -9,9 +9,10 @@ mlx_lm/utils.py (``save_model``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sized
 from functools import partial
 from math import isfinite
+from typing import Protocol
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
@@ -35,7 +36,23 @@ _PAIR = re.compile(r'[ \t\r\n]*"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*"([^"\\\
 """An entry without escapes, which nearly all are: ten times faster than reading it token by token."""
 
 
-def _magic(head: bytes) -> bool:
+Weights = Callable[[Cursor], Iterator[Finding]]
+"""Reads the ``weight_map`` at the cursor."""
+
+
+class Said(Protocol):
+    """What an index says: ``where`` has an entry for everything that it maps, ``total`` is the text of
+    metadata.total_size.
+    """
+
+    total: str
+
+    @property
+    def where(self) -> Sized: ...
+
+
+def begins_so(head: bytes) -> bool:
+    """Whether a file begins like an index."""
     return _START.match(head) is not None
 
 
@@ -79,7 +96,7 @@ def _weights(cursor: Cursor, said: Map) -> Iterator[Finding]:
         said.shards.setdefault(shard, []).append(name)
 
 
-def _metadata(cursor: Cursor, said: Map, anatomy: Anatomy) -> Iterator[Finding]:
+def _metadata(cursor: Cursor, said: Said, anatomy: Anatomy) -> Iterator[Finding]:
     """Free entries, of which some may tell progress; ``total_size`` is kept for the shards."""
     seen = set[str]()
     start = cursor.at
@@ -109,9 +126,8 @@ def _metadata(cursor: Cursor, said: Map, anatomy: Anatomy) -> Iterator[Finding]:
     cursor.mark(start, cursor.at, "metadata: total_size is compared with the shards, nothing checks the rest")
 
 
-@limited
-def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Read the whole index; what it says about its shards becomes their claims."""
+def read_index(source: Source, anatomy: Anatomy, said: Said, weights: Weights) -> Iterator[Finding]:
+    """Read a whole index; ``weights`` reads its ``weight_map``, which must not be empty. Raises Damage."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     if source.size > MAX_INDEX:
@@ -122,9 +138,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     except UnicodeDecodeError as e:
         raise Damage("bad-header", "the index is not UTF-8", e.start) from None
     del data
-    said = Map()
     try:
-        yield from _sections(cursor, said, anatomy)
+        yield from _sections(cursor, said, anatomy, weights)
     except Damage as e:
         rest = cursor.text[cursor.at :].strip(_BLANK)
         if e.finding.code == "bad-header" and (
@@ -140,14 +155,21 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         raise Damage("trailing-data", f"{len(rest)} characters follow the end of the index", cursor.offset)
     if not said.where:
         raise Damage("bad-header", "there is no weight_map, or it maps no tensor to a shard", 0)
+    cursor.explain(anatomy, "the map of tensors to shards")
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Read the whole index; what it says about its shards becomes their claims."""
+    said = Map()
+    yield from read_index(source, anatomy, said, partial(_weights, said=said))
     anatomy.keys.update(said.where)
     anatomy.members.update(
         (shard, Claim(FORMAT.name, partial(compare, said, shard), joint=True)) for shard in said.shards
     )
-    cursor.explain(anatomy, "the map of tensors to shards")
 
 
-def _sections(cursor: Cursor, said: Map, anatomy: Anatomy) -> Iterator[Finding]:
+def _sections(cursor: Cursor, said: Said, anatomy: Anatomy, weights: Weights) -> Iterator[Finding]:
     seen = set[str]()
     for section in cursor.members():
         if section in seen:
@@ -157,7 +179,7 @@ def _sections(cursor: Cursor, said: Map, anatomy: Anatomy) -> Iterator[Finding]:
         seen.add(section)
         start = cursor.key
         if section == "weight_map":
-            yield from _weights(cursor, said)
+            yield from weights(cursor)
         elif section == "metadata":
             yield from _metadata(cursor, said, anatomy)
         else:
@@ -171,7 +193,7 @@ FORMAT = Format(
     name="safetensors_index",
     suffixes=(".safetensors.index.json", ".bin.index.json"),
     names=r".+\.(?:safetensors|bin)\.index\.[\w-]+\.json",  # a variant: model.safetensors.index.fp16.json
-    magic=_magic,
+    magic=begins_so,
     checks={Level.STRUCTURE: _structure},
     protects="nothing by a checksum; every name in the map is compared with the names in the shards",
     limits=(

@@ -1,0 +1,82 @@
+"""Weights of Keras in shards: ``model.weights.json`` with ``model_00000.weights.h5``, …, one set in each
+directory, or one for each epoch (``cp-01.weights.json``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.dcp import NUMBERED
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    """The first shard that holds variables of an optimizer has the number of its steps."""
+    step = whole(metadata.get("optimizer/vars/0"))
+    return (part.step if step is None else step), part.epoch, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """An index that names the shards of another one, as a copy of that does."""
+    for part, report in parts:
+        shards = report.metadata.get("shards_of")
+        own = part.name.removesuffix(".weights.json")
+        if part.role == "index" and shards is not None and shards != own:
+            text = f"it names the shards of {str(shards)[:200]!r}, and none of its own"
+            yield part.path, finding("missing-part", text)
+
+
+def _set(called: str, mark: str, step_from: str = "name") -> Iterator[Piece]:
+    """The index and the shards of weights that are ``called`` so."""
+    here = mark == "_any"
+    index = f"{called}.weights.json"
+    yield Piece(f"index{mark}", "index", index, ("keras_shards",), shared=True, here=here)
+    shard = f"{called}_{{shard:05d}}.weights.h5"  # without an index beside it, it may be an epoch
+    yield Piece(
+        f"shard{mark}",
+        "model",
+        shard,
+        ("hdf5",),
+        shared=True,
+        companion=True,
+        here=here,
+        step_from=step_from,
+    )
+
+
+def _pieces() -> Iterator[Piece]:
+    for home, mark in NUMBERED:
+        yield from _set(f"{home}/{{prefix}}", mark or "_step")
+    yield from _set("{prefix}<-|.|_>{epoch:02d}[-{name}]", "_named")
+    yield from _set("{prefix}", "_any", "content")
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(
+        next((p.path for p in checkpoint.parts if p.role == "index"), None)
+    )  # model.load_weights(path)
+
+
+LAYOUT = Layout(
+    name="keras-shards",
+    title="Keras weights in shards",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    steps=_steps,
+    check=_check,
+    needs=("index", "model"),
+    epoch_base=1,
+    reshardable=True,
+    compare_steps=False,
+    reference="keras/src/saving/saving_lib.py: save_weights_only(max_shard_size=…), ShardedH5IOStore",
+    limits=(
+        "of the user's own names only a number of at least two digits at the end counts as an epoch",
+        "HDF5 has no checksum over its data, and nothing but the times tells that a shard is of another save",
+    ),
+)
