@@ -1,7 +1,8 @@
-"""The step that a directory's path tells, where no file in it could be seen."""
+"""What a directory's path alone tells: the step where no file in it could be seen, and what it is kept for."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Container
 from functools import lru_cache
@@ -50,3 +51,10 @@ def step_in_path(
         if len(told) == 1 and (above in stepped or not any(pattern.fullmatch(name) for pattern in numbers)):
             return told.pop()
     return None
+
+
+def is_of_the_best(directory: str) -> bool:
+    """Whether it is called after the best so far (``best``, ``best_models``): its files are of a run whose
+    other saves lie beside or above it.
+    """
+    return os.path.basename(directory).lower().startswith("best")
