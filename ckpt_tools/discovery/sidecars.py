@@ -28,7 +28,7 @@ DVC = ".dvc"
 def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
     """The bytes of a tracker file, or why they cannot be had."""
     try:
-        with opened(path) as source:
+        with opened(path, certain=True) as source:
             if not stat.S_ISREG(source.stat.st_mode):
                 return finding("bad-tracker", "it is no file, but a pipe or a device", path=path)
             if source.size > limit:

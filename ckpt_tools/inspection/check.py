@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import re
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ckpt_tools.checksum import Crc, InflateError, Outcome, Progress, Sum, covered, mismatches
 from ckpt_tools.findings import NOT_SEEN, finding
@@ -67,6 +67,8 @@ Ask = tuple[OpenFile, "list[Sum]", "list[tuple[int, int]]"]
 checksum covers are to be added.
 """
 Told = Iterator[tuple[Sum, Outcome]]
+Asked = TypeVar("Asked")
+Came = TypeVar("Came")
 
 
 def inspect(
@@ -88,8 +90,8 @@ def inspect(
     says that these are the bytes that it has.
     """
 
-    def once() -> tuple[Inspection, Report, Anatomy]:
-        inspection = Inspection(
+    def once() -> Inspection:
+        return Inspection(
             path,
             level,
             expect=expect,
@@ -99,27 +101,40 @@ def inspect(
             key=key,
             explain=explain,
             io=io,
+            asks_store=True,
         )
-        return inspection, *_driven(inspection, jobs)
 
-    inspection, report, anatomy = once()
-    if not again or inspection.proven or not in_doubt(report):
+    def read(ask: Ask) -> Told:
+        source, sums, empty = ask
+        return mismatches(source, sums, jobs=jobs, progress=progress, gaps=True, watch=watching(empty))
+
+    return driven(steps_twice(once, hold=True) if again else once().steps(hold=True), read)
+
+
+def steps_twice(
+    once: Callable[[], Inspection], *, hold: bool = False
+) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
+    """The steps of an inspection, and of another where the first shows what may have been damaged on its way
+    here: then its content is asked for a second time.
+    """
+    first = once()
+    report, anatomy = yield from first.steps(hold=hold)
+    if first.proven or not in_doubt(report):
         return report, anatomy
-    inspection, second, anatomy = once()
-    return judged(report, second, stopped=inspection.stopped), anatomy
+    again = once()
+    second, anatomy = yield from again.steps(hold=hold)
+    return judged(report, second, stopped=again.stopped), anatomy
 
 
-def _driven(inspection: Inspection, jobs: int) -> tuple[Report, Anatomy]:
-    """One pass over a file, all of whose content is read here."""
-    inspection.asks_store, progress = True, inspection.progress
-    steps = inspection.steps(hold=True)
+def driven(steps: Generator[Asked, Told, Came], read: Callable[[Asked], Told]) -> Came:
+    """What steps come to, each content that they ask for ``read`` here."""
     try:
-        source, sums, empty = next(steps)
-        steps.send(mismatches(source, sums, jobs=jobs, progress=progress, gaps=True, watch=watching(empty)))
+        asked = next(steps)
+        while True:
+            asked = steps.send(read(asked))
     except StopIteration as done:
-        result: tuple[Report, Anatomy] = done.value
-        return result
-    raise AssertionError("the content of a file is asked for once")
+        came: Came = done.value
+        return came
 
 
 class Inspection:
@@ -136,8 +151,6 @@ class Inspection:
     store keeps of it: ``proven`` where that fits, and nothing was wrong before. ``stopped``: by ``progress``.
     """
 
-    asks_store = proven = stopped = False
-
     def __init__(
         self,
         path: str,
@@ -150,8 +163,10 @@ class Inspection:
         key: bytes | None = None,
         explain: bool = False,
         io: str = "pread",
+        asks_store: bool = False,
     ) -> None:
         self.path, self.level, self.io, self.progress = path, level, io, progress
+        self.asks_store, self.proven, self.stopped = asks_store, False, False
         self.expect, self.claims, self.require = expect, claims, require
         self.whole = any(c.whole for c in claims)
         self.anatomy = Anatomy(key=key, regions=[] if explain else None)
@@ -165,8 +180,9 @@ class Inspection:
 
         With ``hold`` a small file whose content will be asked for is read at once.
         """
+        certain = names.may_be_index(self.path.rpartition("/")[2])  # what it says is believed of others
         try:
-            source = opened(self.path, self.io, hold=hold and self.level >= Level.CONTENT)
+            source = opened(self.path, self.io, hold=hold and self.level >= Level.CONTENT, certain=certain)
         except OSError as e:
             return unreadable(self.path, e), self.anatomy
         with source:

@@ -17,7 +17,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Claim
 from ckpt_tools.formats.common.zero_pages import watching
 from ckpt_tools.formats.seals.whole_digests import hash_of
-from ckpt_tools.inspection.check import Inspection, Told
+from ckpt_tools.inspection.check import Inspection, Told, driven
 from ckpt_tools.inspection.digests import tensor_digests
 from ckpt_tools.inspection.twice import in_doubt, judged
 from ckpt_tools.model.finding import Finding, Verdict
@@ -65,24 +65,16 @@ class DigestPass(NamedTuple):
 
     def read(self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim]) -> Seen:
         """A file that the seal calls ``name``. Raises OSError where nobody can look at it."""
-
-        def once() -> Seen:
-            return self._driven(self.steps(path, name, expect, claims, hold=True))
-
-        seen = once()
-        if seen.report is None or not in_doubt(seen.report):
-            return seen
-        again = once()
-        return Seen(judged(seen.report, again.report), None, again.identity)
+        return self._driven(self.steps(path, name, expect, claims, hold=True))
 
     def plain(self, path: str, name: str) -> Seen:
         """A file of which only an index could say what it is. Raises OSError where nobody can look at it."""
         return self._driven(self._plain(path, name))
 
     def _driven(self, steps: Generator[Wanted, Told, Seen]) -> Seen:
-        try:
-            source, sums, empty = next(steps)
-            told = mismatches(
+        def read(wanted: Wanted) -> Told:
+            source, sums, empty = wanted
+            return mismatches(
                 source,
                 sums,
                 jobs=self.jobs,
@@ -90,18 +82,24 @@ class DigestPass(NamedTuple):
                 gaps=empty is not None,
                 watch=None if empty is None else watching(empty),
             )
-            steps.send(told)
-        except StopIteration as done:
-            seen: Seen = done.value
-            return seen
-        raise AssertionError("the content of a file is asked for once")
+
+        return driven(steps, read)
 
     def steps(
         self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim], *, hold: bool = False
     ) -> Generator[Wanted, Told, Seen]:
-        """The same, as ``Inspection.steps``: its content is asked for with a yield, at most once. Raises
-        OSError where nobody can look at it.
+        """The same, as ``steps_twice``: its content is asked for with a yield, a second time where it may
+        have been damaged on its way here. Raises OSError where nobody can look at it.
         """
+        seen = yield from self._steps(path, name, expect, claims, hold=hold)
+        if seen.report is None or not in_doubt(seen.report):
+            return seen
+        again = yield from self._steps(path, name, expect, claims, hold=hold)
+        return Seen(judged(seen.report, again.report), None, again.identity)
+
+    def _steps(
+        self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim], *, hold: bool
+    ) -> Generator[Wanted, Told, Seen]:
         if not (expect or claims or formats.names.known(os.path.basename(path))):
             return (yield from self._plain(path, name))  # many bytes begin as JSON does
         inspection = Inspection(
@@ -113,8 +111,8 @@ class DigestPass(NamedTuple):
             require=self.require,
             key=self.key,
             io=self.io,
+            asks_store=True,
         )
-        inspection.asks_store = True
         found = _Digests(0, ())
         with closing(inspection.steps(hold=hold)) as steps:
             try:

@@ -178,7 +178,7 @@ class Seals:
     def _known(self, path: str, base: str) -> Known | None:
         """One seal; None where it does not count."""
         try:
-            with opened(path) as source:
+            with opened(path, certain=True) as source:
                 seal, mtime_ns = read(source), source.stat.st_mtime_ns
         except Damage as e:
             self._say_of_home(path, base, e.finding)

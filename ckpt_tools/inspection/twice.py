@@ -11,9 +11,6 @@ from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Report
 from ckpt_tools.storage.urls import is_url
 
-_WHY = (
-    "its bytes came differently when they were read twice: something between the store and here changes them"
-)
 _HINT = "run this again; if it stays so, look at what lies between: a proxy, a cache, this machine's memory"
 
 
@@ -30,5 +27,7 @@ def judged(first: Report, again: Report | None, *, stopped: bool = False) -> Rep
         before, now = set(first.findings), set(again.findings)
         if again.verdict is Verdict.UNKNOWN or now == before or (stopped and now <= before):
             return again
-    doubt = finding("unreadable", _WHY, hint=_HINT)
+    from ckpt_tools.storage.stores.store import DIFFERENTLY  # what lies on disks is read once
+
+    doubt = finding("unreadable", DIFFERENTLY, hint=_HINT)
     return replace(again or first, verdict=Verdict.UNKNOWN, findings=(doubt,))

@@ -9,7 +9,7 @@ from typing import Any
 from ckpt_tools.cache.codec import Seen, unpack
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.inspection.check import Ask, Inspection, Told
+from ckpt_tools.inspection.check import Ask, Inspection, Told, steps_twice
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.plain import encode
 from ckpt_tools.model.report import Report
@@ -31,18 +31,21 @@ class Inspecting(Scheduler[Seen]):
     def steps(self, request: Request) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
         """An inspection, here."""
         options = self.reader.options
-        inspection = Inspection(
-            request.path,
-            request.level,
-            expect=request.expect,
-            claims=request.claims,
-            require=options.require,
-            key=self.reader.key,
-            explain=options.explain,
-            progress=self.reader.progress,
-        )
-        inspection.asks_store = self.pick is None
-        return inspection.steps()
+
+        def once() -> Inspection:
+            return Inspection(
+                request.path,
+                request.level,
+                expect=request.expect,
+                claims=request.claims,
+                require=options.require,
+                key=self.reader.key,
+                explain=options.explain,
+                progress=self.reader.progress,
+                asks_store=self.pick is None,
+            )
+
+        return steps_twice(once)
 
     def ended(self, made: tuple[Report, Anatomy], opened_ns: int, *, changed: bool) -> Seen:
         """The report, and what may be kept of it."""

@@ -20,7 +20,8 @@ from ckpt_tools.checksum import Picked, grid_of, mismatches
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.zero_pages import watching
-from ckpt_tools.inspection.check import Ask, Inspection
+from ckpt_tools.inspection.check import Ask, Inspection, Told, driven, steps_twice
+from ckpt_tools.inspection.digest_pass import Wanted
 from ckpt_tools.model import answers
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level, Report
@@ -138,7 +139,7 @@ class Sampling:
             reader.stopped = reader.stopped or reader.spent
             return reader.stopped
 
-        def pick(request: Request, ask: Ask) -> Picked | None:
+        def pick(request: Request, ask: Wanted) -> Picked | None:
             return self._pick(by[request.path], ask, numbers[request.path])
 
         for request, seen in Inspecting(engine, reader, pick, over).read(
@@ -154,41 +155,41 @@ class Sampling:
         """Its structure, and the content of some blocks."""
         reader, opened_ns, f.picked = self.reader, time.time_ns(), None
         reader.opened(f.request.path)
-        steps = Inspection(
-            f.request.path,
-            f.request.level,
-            expect=f.request.expect,
-            claims=f.request.claims,
-            progress=reader.advance,
-            require=reader.options.require,
-            key=reader.key,
-            explain=reader.options.explain,
-            io=reader.io,
-        ).steps()
+
+        def once() -> Inspection:
+            return Inspection(
+                f.request.path,
+                f.request.level,
+                expect=f.request.expect,
+                claims=f.request.claims,
+                progress=reader.advance,
+                require=reader.options.require,
+                key=reader.key,
+                explain=reader.options.explain,
+                io=reader.io,
+            )
+
         try:
-            ask = next(steps)
-            picked = self._pick(f, ask, numbers)
-            source, sums, empty = ask
-            if picked is None or picked.numbers:
-                steps.send(
-                    mismatches(
-                        source,
-                        sums,
-                        jobs=reader.options.jobs,
-                        progress=reader.advance,
-                        gaps=True,
-                        watch=watching(empty),
-                        picked=picked,
-                    )
-                )
-            else:
-                steps.send(iter(()))
-        except StopIteration as done:
-            report, anatomy = done.value
-            self._took(f, _seen(report, anatomy, opened_ns))
+            report, anatomy = driven(steps_twice(once), lambda ask: self._blocks(f, ask, numbers))
         except BaseException:  # Ctrl-C
             self._broken_off(f, opened_ns)
             raise
+        self._took(f, _seen(report, anatomy, opened_ns))
+
+    def _blocks(self, f: File, ask: Ask, numbers: Sequence[int]) -> Told:
+        """The blocks that are to be read now."""
+        picked, (source, sums, empty), reader = self._pick(f, ask, numbers), ask, self.reader
+        if picked is not None and not picked.numbers:
+            return iter(())
+        return mismatches(
+            source,
+            sums,
+            jobs=reader.options.jobs,
+            progress=reader.advance,
+            gaps=True,
+            watch=watching(empty),
+            picked=picked,
+        )
 
     def _broken_off(self, f: File, opened_ns: int) -> None:
         """What was read until then is remembered."""
@@ -197,7 +198,7 @@ class Sampling:
             if f.identity is not None and f.identity.settled(opened_ns):
                 self.times.put(f.request.path, f.identity, f.blocks, f.times)
 
-    def _pick(self, f: File, ask: Ask, numbers: Sequence[int]) -> Picked | None:
+    def _pick(self, f: File, ask: Wanted, numbers: Sequence[int]) -> Picked | None:
         """The blocks to read now; None where there is nothing to divide."""
         source, sums, _ = ask
         grid, f.identity = grid_of(sums, source.size), _identity(source)

@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeVar
 from ckpt_tools.checksum import Picked
 from ckpt_tools.checksum.remote import Content, Result
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.inspection.check import Ask, Told
+from ckpt_tools.inspection.check import Told
+from ckpt_tools.inspection.digest_pass import Wanted
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading import engines, work_units
 from ckpt_tools.reading.engines import Engine
@@ -36,7 +37,7 @@ _HEADER = 64 * 1024
 """What the structure of a file counts for."""
 AHEAD = 3
 """Units handed out per call that runs at once: a worker that is done finds its next one waiting."""
-Pick = Callable[[Request, Ask], "Picked | None"]
+Pick = Callable[[Request, Wanted], "Picked | None"]
 
 
 Came = TypeVar("Came")
@@ -189,6 +190,12 @@ class Scheduler(ABC, Generic[Came]):
         except OSError as e:
             self._done.append((request, self.failed(e)))
             return
+        self._ask_for(request, steps, ask, opened_ns)
+
+    def _ask_for(
+        self, request: Request, steps: Generator[Any, Told, Any], ask: Wanted, opened_ns: int
+    ) -> None:
+        """Have the content read that the steps ask for."""
         source = ask[0]
         try:
             picked = None if self.pick is None else self.pick(request, ask)
@@ -301,9 +308,13 @@ class Scheduler(ABC, Generic[Came]):
             return
         self._open -= 1
         try:
-            one.steps.send(mismatches_of(one, self.reader.progress))
+            ask = one.steps.send(mismatches_of(one, self.reader.progress))
         except StopIteration as done:
             came = self.ended(done.value, one.opened_ns, changed=one.changed)
         except OSError as e:
             came = self.failed(e)
+        else:  # it is read once more before it is called damaged
+            self._ask_for(one.request, one.steps, ask, one.opened_ns)
+            self._submit_ranges()
+            return
         self._done.append((one.request, came))

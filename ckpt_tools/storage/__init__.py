@@ -41,14 +41,14 @@ IO = ("auto", "pread", "mmap", "direct")
 """How contents are read: see ``opened`` and docs/environment.md."""
 
 
-def opened(path: str, io: str = "pread", *, hold: bool = False) -> OpenFile:
+def opened(path: str, io: str = "pread", *, hold: bool = False, certain: bool = False) -> OpenFile:
     """A file, open for reading in one of the ways of ``IO``; with ``hold`` a small one is read now and kept
-    in memory. Raises OSError.
+    in memory. What is ``certain`` was not changed on its way from a store. Raises OSError.
     """
     if is_url(path):
         from ckpt_tools.storage.stores.source import StoreSource
 
-        return StoreSource(path, hold=hold)
+        return StoreSource(path, hold=hold, certain=certain)
     if io == "direct":
         from ckpt_tools.storage.direct import DirectSource
 

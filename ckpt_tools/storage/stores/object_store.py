@@ -41,7 +41,7 @@ class ObjectStore:
     one for the whole address of an object, query and all.
     """
 
-    pins = True
+    pins = md5 = True
 
     def __init__(self, url: str, client: Any, single: Callable[[str], Any] | None = None) -> None:
         self.url, self.client, self._single = url, client, single

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import random
+import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -18,7 +19,7 @@ from ckpt_tools.storage import retry
 from ckpt_tools.storage.cpus import usable
 from ckpt_tools.storage.local import Identity, ShortRead, counting
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.store import Object, Replaced, other_than
+from ckpt_tools.storage.stores.store import DIFFERENTLY, Object, Replaced, other_than
 from ckpt_tools.storage.stores.tree import stat_of
 from ckpt_tools.storage.threads import Threads
 
@@ -39,6 +40,7 @@ AHEAD = 8
 """Requests for content under way at a time, for one file, unless --jobs says otherwise."""
 READERS = 4
 """Threads at most that work on what comes: each is faster than most networks."""
+_HEX = re.compile(r'"?([0-9a-f]{32})"?')
 PAUSES = (0.1, 0.4, 1.6)
 """Seconds before an answer that broke off is asked for again. What the store refused, or what never reached
 it, the library repeats itself (RetryConfig of obstore: ten times, with growing and random pauses).
@@ -46,11 +48,14 @@ it, the library repeats itself (RetryConfig of obstore: ten times, with growing 
 
 
 class StoreSource:
-    """An object as it was listed, or as it is now where it was not. ``hold``: all of it will be read."""
+    """An object as it was listed, or as it is now where it was not. ``hold``: all of it will be read.
+    ``certain``: it gives orders, and no checksum in it would show that a bit was flipped on the way. So each
+    range is read twice, unless the object's ETag shows that these are its bytes.
+    """
 
     io = "pread"
 
-    def __init__(self, path: str, *, hold: bool = False) -> None:
+    def __init__(self, path: str, *, hold: bool = False, certain: bool = False) -> None:
         self.path = path
         tree, key = mounts.tree_of(path)
         self._tree, self.store, self.object = tree, tree.store, tree.object(key)
@@ -68,7 +73,7 @@ class StoreSource:
         self._threads: Threads | None = None
         self._replaced = False
         self._unproven = False
-        self._hold = hold
+        self._hold, self._certain = hold, certain
         self._whole = CHUNK if hold else 2 * WINDOW
         self._awaited: list[tuple[int, memoryview]] = []
 
@@ -288,6 +293,25 @@ class StoreSource:
         return self._fetched(start, length)
 
     def _fetched(self, start: int, length: int) -> memoryview:
+        """These bytes, as the store has them as far as can be seen."""
+        data = self._answered(start, length)
+        whole = length == self.size and length <= self._whole and (self._certain or length <= 2 * WINDOW)
+        proof = self._md5() if whole else ""
+        if not (proof or self._certain) or proof == _md5(data):
+            return data
+        again = self._answered(start, length)
+        if again == data:  # an ETag of another kind
+            self.store.md5 = self.store.md5 and not proof
+        elif proof != _md5(again):
+            raise OSError(errno.EIO, DIFFERENTLY, self.path)
+        return again
+
+    def _md5(self) -> str:
+        """What the ETag says to be the MD5 of the object, in hex; "" where it says nothing of the kind."""
+        found = _HEX.fullmatch(self.object.etag) if self.store.md5 else None
+        return found[1] if found else ""
+
+    def _answered(self, start: int, length: int) -> memoryview:
         """Exactly these bytes of the object that was opened; an answer that broke off is asked for again."""
         for seconds in (*PAUSES, 0.0):
             try:
@@ -313,3 +337,9 @@ class StoreSource:
         self._tree.heard(now)
         if now.version and not self.object.version:
             self.object = self.object._replace(version=now.version)
+
+
+def _md5(data: memoryview) -> str:
+    import hashlib  # only where objects are read
+
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()

@@ -46,6 +46,9 @@ class Replaced(OSError):
         super().__init__(errno.EBUSY, "it was replaced while it was looked at", url)
 
 
+DIFFERENTLY = (
+    "its bytes came differently when they were read twice: something between the store and here changes them"
+)
 ANOTHER = "somebody else has written it meanwhile"
 
 
@@ -79,7 +82,8 @@ def other_than(of: Object, now: Object) -> bool:
 class Store(Protocol):
     """Keys are relative to ``url``, without a slash at either end. ``requests`` counts those made: "list",
     "head", "get", "put", "delete". Safe for several threads. ``pins``: a read of another object than the one
-    that is named raises; else who has read looks again whether it is still the one.
+    that is named raises; else who has read looks again whether it is still the one. ``md5``: an ETag that
+    could be the MD5 of an object is that, unless an answer has shown otherwise.
 
     Every method raises FileNotFoundError for what certainly is not there, PermissionError for what may not be
     seen, and OSError for everything else, with the URL as its file name and without anything secret.
@@ -88,6 +92,7 @@ class Store(Protocol):
     url: str
     requests: Counter[str]
     pins: bool
+    md5: bool
 
     def objects(self, prefix: str) -> Iterator[Object]:
         """All objects whose keys are below ``prefix``; nothing of that name is no error. An empty object with

@@ -93,6 +93,9 @@ class Calls(ObjectStore):
             return do()
         return self._wrong(self.fault.what, kind, f"{URL}/{key}", do)
 
+    def _met(self) -> int:
+        return 0 if self.fault is None else self.fault.met
+
     def _wrong(self, what: str, kind: str, url: str, do: Callable[[], Any]) -> Any:
         if what in REFUSALS:
             raise REFUSALS[what](url)
@@ -107,6 +110,10 @@ class Calls(ObjectStore):
             data = bytearray(done[0])
             data[len(data) // 2] ^= 16
             return memoryview(bytes(data)), done[1]
+        if what == "garbled":
+            return memoryview(bytes(done[0]).translate(_OTHERS)), done[1]
+        if what == "other digits":
+            return memoryview(_other_digit(bytes(done[0]), self._met())), done[1]
         raise REFUSALS["refused"](url)  # though it was done
 
     def objects(self, prefix: str) -> Iterator[Object]:
@@ -140,6 +147,18 @@ class Calls(ObjectStore):
         except OSError as e:
             return dict.fromkeys(keys, e)
         return done
+
+
+_OTHERS = bytes(byte ^ 16 for byte in range(256))
+
+
+def _other_digit(data: bytes, number: int) -> bytes:
+    """Another digit in the place of one of them, each time of the next."""
+    places = [i for i, byte in enumerate(data) if 48 <= byte < 58]
+    if not places:
+        return data
+    at = places[number % len(places)]
+    return data[:at] + b"%d" % ((data[at] - 47 + number % 9) % 10) + data[at + 1 :]
 
 
 def _broken_off(found: list[Object], url: str) -> Iterator[Object]:
