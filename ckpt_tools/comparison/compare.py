@@ -186,7 +186,7 @@ def _spoil(side: Side, e: OSError | ShortRead) -> None:
 def _sides(a: str, b: str) -> None:
     """Raises UsageError when one is a file and the other a directory: nothing would match."""
     try:
-        kinds = [is_directory(p) or not there(p) for p in (a, b)]
+        kinds = [not there(p) or is_directory(p) for p in (a, b)]  # one that comes meanwhile is no file
     except OSError as e:
         raise CannotLook(f"cannot look at {e.filename}: {e.strerror}") from e
     if kinds[0] != kinds[1]:

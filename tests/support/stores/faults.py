@@ -180,6 +180,23 @@ class StaleList:
 
 
 @dataclass(frozen=True)
+class Otherwise:
+    """The server's answer with another status, other headers (None: without) or another body."""
+
+    status: int = 0
+    headers: tuple[tuple[str, str | None], ...] = ()
+    body: Callable[[bytes], bytes] = bytes
+
+    def meet(self, exchange: Exchange) -> None:
+        answer, data = exchange.ask().whole()
+        body, other = self.body(data), {name.lower() for name, _ in self.headers}
+        headers = [(n, v) for n, v in answer.headers if n.lower() not in other]
+        headers += [(n, v) for n, v in self.headers if v is not None]
+        length = len(body) if exchange.seen.method != "HEAD" else answer.length
+        exchange.send(Answer(self.status or answer.status, headers, length, iter([body])))
+
+
+@dataclass(frozen=True)
 class PartialContent:
     """No fault: makes 206 of a 200 that has a Content-Range (see :mod:`stores.rclone`)."""
 

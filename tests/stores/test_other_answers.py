@@ -1,0 +1,152 @@
+"""A server, a gateway or a cache that answers otherwise than it was asked: with the whole object or another range,
+under another ETag, packed, or with a list in another order. Every command gives its usual answer or exit 5; none
+chooses something older, calls a good file broken, deletes what would stay, or waits.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import FIXTURES
+from stores.asking import Said, ask
+from stores.behind_proxy import behind_proxy
+from stores.bucket import Bucket
+from stores.faults import Cut, Otherwise, Short, ShortLength, Status, expired_token, unavailable
+from stores.proxy import Fault, Proxy, Rule
+
+from ckpt_tools.guard.watch import niceness
+
+TREE = FIXTURES / "layouts/megatron/tp/tree"
+NEWEST = "iter_0000030/mp_rank_00/model_optim_rng.pt"
+COMMANDS = {
+    "ls": "ls @ --json",
+    "verify": "verify @ --level content --json",
+    "plan": "plan @ --json",
+    "plan of the tracker": "plan @ --resume-from tracker --json",
+    "latest": "latest @ --rank 0 --json",
+    "show": f"show @/{NEWEST} --json",
+    "verify a file": f"verify @/{NEWEST} --level content --json",
+    "diff": f"diff {TREE}/iter_0000030 @/iter_0000030 --json",
+    "hook": "hook @ --format json --plan-dir home/plans",
+    "stage": "stage @ home/ssd --json",
+    "seal": "seal @ --json",
+    "watch": "watch @ --once --settle 0s --state-dir home/watched",
+    "prune": "prune @ --keep-last 1 --damaged --apply --json --state-dir home/pruned",
+}
+STEPS = ("plan", "plan of the tracker", "latest", "hook", "stage")
+WHOLE = (TREE / NEWEST).read_bytes()
+
+
+def rows(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[bytes], bytes]:
+    """The same list with other rows."""
+
+    def changed(body: bytes) -> bytes:
+        found = re.findall(rb"<Contents>.*?</Contents>", body, re.DOTALL)
+        at = body.find(b"<Contents>")
+        rest = re.sub(rb"<Contents>.*?</Contents>", b"", body, flags=re.DOTALL)
+        return rest[:at] + b"".join(change(found)) + rest[at:] if found else body
+
+    return changed
+
+
+OBJECTS: dict[str, Fault] = {
+    "range ignored": Status(
+        200, (("ETag", '"x"'), ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")), WHOLE
+    ),
+    "another range": Otherwise(headers=(("Content-Range", f"bytes 7-{len(WHOLE) + 6}/{len(WHOLE) + 7}"),)),
+    "no range": Otherwise(headers=(("Content-Range", None),)),
+    "another ETag": Otherwise(headers=(("ETag", '"0123456789abcdef0123456789abcdef"'),)),
+    "no ETag": Otherwise(headers=(("ETag", None),)),
+    "packed": Otherwise(headers=(("Content-Encoding", "gzip"),), body=gzip.compress),
+    "said to be packed": Otherwise(headers=(("Content-Encoding", "gzip"),)),
+    "packed in secret": Otherwise(body=gzip.compress),
+    "more than was asked for": Otherwise(body=lambda data: data + b"x"),
+    "moved": Status(302, (("Location", "http://127.0.0.1:9/elsewhere"),)),
+    "cut": Cut(100),
+    "short": Short(100),
+    "short and said to be so": ShortLength(100),
+    "busy": unavailable("3600"),
+    "expired": expired_token(),
+}
+LISTS: dict[str, Fault] = {
+    "every row twice": Otherwise(body=rows(lambda found: [row for row in found for _ in "12"])),
+    "backwards": Otherwise(body=rows(lambda found: found[::-1])),
+    "cut": Cut(300),
+    "no end": Otherwise(body=lambda data: data.replace(b"<IsTruncated>false", b"<IsTruncated>true")),
+    "packed": Otherwise(headers=(("Content-Encoding", "gzip"),), body=gzip.compress),
+    "busy": unavailable("3600"),
+    "expired": expired_token(),
+}
+OBJECT, LIST = f"/run/{NEWEST}", "list-type=2"
+FAULTS = {
+    **{name: Rule(fault, "GET", OBJECT) for name, fault in OBJECTS.items()},
+    **{f"{name}, once": Rule(fault, "GET", OBJECT, times=1) for name, fault in OBJECTS.items()},
+    "of zeros, once": Rule(Otherwise(body=lambda data: bytes(len(data))), "GET", OBJECT, times=1),
+    **{f"list: {name}": Rule(fault, "GET", LIST) for name, fault in LISTS.items()},
+    **{f"list: {name}, later": Rule(fault, "GET", LIST, first=2) for name, fault in LISTS.items()},
+}
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A user whose bucket is filled anew for each command; ``home`` is theirs."""
+
+    bucket: Bucket
+    proxy: Proxy
+    home: Path
+
+    def ask(self, command: str, rule: Rule | None) -> Said:
+        for key in sorted(self.bucket.contents.keys()):
+            self.bucket.delete(key)
+        self.bucket.upload(TREE, "run")
+        for directory in self.home.iterdir():
+            shutil.rmtree(directory)
+        self.proxy.clear()
+        if rule is not None:
+            rule.matched = 0
+            self.proxy.add(rule)
+        return ask(*COMMANDS[command].replace("@", f"{self.bucket.url}/run").split())
+
+
+@pytest.fixture
+def desk(
+    gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Desk]:
+    monkeypatch.setattr(niceness, "give_way", bool)  # the tests that follow run in this process too
+    with behind_proxy(gcs, proxy_of, tmp_path) as behind:
+        yield Desk(behind.bucket, behind.proxy, tmp_path)
+
+
+def step(said: Said) -> Any:
+    body = said.json
+    return body.get("resume_step", body.get("env", {}).get("CKPT_STEP"))
+
+
+ROWS = [
+    pytest.param("plan", 4, id="plan-some"),
+    *(pytest.param(command, 1, id=command, marks=pytest.mark.exhaustive) for command in COMMANDS),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "each"), ROWS)
+def test_the_usual_answer_or_none(desk: Desk, command: str, each: int) -> None:
+    """``each``: by day one of as many faults."""
+    usual = desk.ask(command, None)
+    assert usual.code == 0
+    left = {key for key in sorted(desk.bucket.contents.keys()) if ".ckpt-seal" not in key}
+    for name, rule in list(FAULTS.items())[::each]:
+        said = desk.ask(command, rule)
+        assert said.code in (0, 5), (name, said.text)
+        if said.code == 0 and command in STEPS:
+            assert step(said) == step(usual), (name, said.text)
+        if said.code == 0 and command.startswith("verify"):
+            assert said.json["verdict"] == usual.json["verdict"], (name, said.text)
+        assert set(desk.bucket.keys()) >= left, name
