@@ -67,6 +67,7 @@ class Scheduler(ABC, Generic[Came]):
         self._most = max(32, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._alone = time.monotonic()
         self._done: list[tuple[Request, Came]] = []
+        self._again = list[tuple[Request, Generator[Any, Told, Any], Wanted, int]]()
 
     # ---- what is wanted of a file
 
@@ -114,7 +115,8 @@ class Scheduler(ABC, Generic[Came]):
                 yield from self._taken()
             self._submit_whole()
             self._submit_ranges()
-            while self._out:
+            while self._out or self._again:
+                self._ask_again()
                 self._collect()
                 yield from self._taken()
             yield from self._taken()
@@ -144,6 +146,8 @@ class Scheduler(ABC, Generic[Came]):
             for owner, _ in unit.owners:
                 if isinstance(owner, Open):
                     owner.steps.close()
+        for _, steps, *_ in self._again:
+            steps.close()
         self._out.clear()
 
     def _sent(self, request: Request) -> tuple[Any, ...] | None:
@@ -209,6 +213,13 @@ class Scheduler(ABC, Generic[Came]):
         self._hand_out_ranges(one)
         one.left -= 1
         self._close(one)
+
+    def _ask_again(self) -> None:
+        """Have the contents read a second time that steps ask for again."""
+        again, self._again = self._again, []
+        for asked in again:
+            self._ask_for(*asked)
+        self._submit_ranges()
 
     def _hand_out_ranges(self, one: Open) -> None:
         source = one.ask[0]
@@ -313,8 +324,7 @@ class Scheduler(ABC, Generic[Came]):
             came = self.ended(done.value, one.opened_ns, changed=one.changed)
         except OSError as e:
             came = self.failed(e)
-        else:  # it is read once more before it is called damaged
-            self._ask_for(one.request, one.steps, ask, one.opened_ns)
-            self._submit_ranges()
+        else:  # it is read once more before it is called damaged, when all others are out
+            self._again.append((one.request, one.steps, ask, one.opened_ns))
             return
         self._done.append((one.request, came))

@@ -47,7 +47,7 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
 class FileSystem:
     """``fs`` is fsspec's, ``top`` the path there that ``url`` stands for."""
 
-    pins = md5 = False
+    pins = False
 
     def __init__(self, url: str, fs: Any, top: str) -> None:
         self.url, self.fs, self.top = url, fs, top.rstrip("/")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import random
-import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -19,7 +18,7 @@ from ckpt_tools.storage import retry
 from ckpt_tools.storage.cpus import usable
 from ckpt_tools.storage.local import Identity, ShortRead, counting
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.store import DIFFERENTLY, Object, Replaced, other_than
+from ckpt_tools.storage.stores.store import DIFFERENTLY, Object, Replaced, is_md5, other_than
 from ckpt_tools.storage.stores.tree import stat_of
 from ckpt_tools.storage.threads import Threads
 
@@ -40,7 +39,6 @@ AHEAD = 8
 """Requests for content under way at a time, for one file, unless --jobs says otherwise."""
 READERS = 4
 """Threads at most that work on what comes: each is faster than most networks."""
-_HEX = re.compile(r'"?([0-9a-f]{32})"?')
 PAUSES = (0.1, 0.4, 1.6)
 """Seconds before an answer that broke off is asked for again. What the store refused, or what never reached
 it, the library repeats itself (RetryConfig of obstore: ten times, with growing and random pauses).
@@ -293,23 +291,13 @@ class StoreSource:
         return self._fetched(start, length)
 
     def _fetched(self, start: int, length: int) -> memoryview:
-        """These bytes, as the store has them as far as can be seen."""
+        """These bytes; where they are to be ``certain``, as the store has them as far as can be seen."""
         data = self._answered(start, length)
-        whole = length == self.size and length <= self._whole and (self._certain or length <= 2 * WINDOW)
-        proof = self._md5() if whole else ""
-        if not (proof or self._certain) or proof == _md5(data):
+        if not self._certain or (length == self.size and is_md5(self.object.etag, data)):
             return data
-        again = self._answered(start, length)
-        if again == data:  # an ETag of another kind
-            self.store.md5 = self.store.md5 and not proof
-        elif proof != _md5(again):
+        if self._answered(start, length) != data:
             raise OSError(errno.EIO, DIFFERENTLY, self.path)
-        return again
-
-    def _md5(self) -> str:
-        """What the ETag says to be the MD5 of the object, in hex; "" where it says nothing of the kind."""
-        found = _HEX.fullmatch(self.object.etag) if self.store.md5 else None
-        return found[1] if found else ""
+        return data
 
     def _answered(self, start: int, length: int) -> memoryview:
         """Exactly these bytes of the object that was opened; an answer that broke off is asked for again."""
@@ -337,9 +325,3 @@ class StoreSource:
         self._tree.heard(now)
         if now.version and not self.object.version:
             self.object = self.object._replace(version=now.version)
-
-
-def _md5(data: memoryview) -> str:
-    import hashlib  # only where objects are read
-
-    return hashlib.md5(data, usedforsecurity=False).hexdigest()

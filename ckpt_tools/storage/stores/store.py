@@ -39,6 +39,15 @@ class Object(NamedTuple):
         return self.size == 0 and self.key.endswith(_FOLDER)
 
 
+def is_md5(etag: str, data: memoryview) -> bool:
+    """Whether an ETag is the MD5 of these bytes: of what was put in one request, without a key of KMS or of
+    the client, it is in S3 and Google's store.
+    """
+    import hashlib  # only where objects are read
+
+    return etag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
 class Replaced(OSError):
     """An object is not the one any more that was to be read."""
 
@@ -82,8 +91,7 @@ def other_than(of: Object, now: Object) -> bool:
 class Store(Protocol):
     """Keys are relative to ``url``, without a slash at either end. ``requests`` counts those made: "list",
     "head", "get", "put", "delete". Safe for several threads. ``pins``: a read of another object than the one
-    that is named raises; else who has read looks again whether it is still the one. ``md5``: an ETag that
-    could be the MD5 of an object is that, unless an answer has shown otherwise.
+    that is named raises; else who has read looks again whether it is still the one.
 
     Every method raises FileNotFoundError for what certainly is not there, PermissionError for what may not be
     seen, and OSError for everything else, with the URL as its file name and without anything secret.
@@ -92,7 +100,6 @@ class Store(Protocol):
     url: str
     requests: Counter[str]
     pins: bool
-    md5: bool
 
     def objects(self, prefix: str) -> Iterator[Object]:
         """All objects whose keys are below ``prefix``; nothing of that name is no error. An empty object with
