@@ -42,9 +42,7 @@ def of_own(own: Runs, finished: Sequence[Checkpoint]) -> list[Checkpoint]:
     """
     layouts = {layout for layout, _ in own}
     return [
-        c
-        for c in finished
-        if (c.layout, c.run) in own or (c.layout in layouts and c.kind is Kind.PERIODIC)
+        c for c in finished if (c.layout, c.run) in own or (c.layout in layouts and c.kind is Kind.PERIODIC)
     ]
 
 

@@ -1,8 +1,7 @@
-"""What a directory's path alone tells: the step where no file in it could be seen, and what it is kept for."""
+"""What the path of a directory alone tells: a step where no file in it could be seen, and what it is for."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Container
 from functools import lru_cache
@@ -57,4 +56,4 @@ def is_of_the_best(directory: str) -> bool:
     """Whether it is called after the best so far (``best``, ``best_models``): its files are of a run whose
     other saves lie beside or above it.
     """
-    return os.path.basename(directory).lower().startswith("best")
+    return directory.rpartition("/")[2].lower().startswith("best")
