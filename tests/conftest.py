@@ -167,30 +167,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{used:.0f} s of CPU time, with all that was waited for")
 
 
-MOST = 60.0
-"""CPU seconds that a test may take, with the processes that it has waited for: an order of magnitude above
-what one should. What takes more is ``slow``.
-"""
-
-
 def cpu_seconds() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in used)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """CPU time, because a busy machine takes longer for the same work; the budget of the whole suite is in
-    .ci/run.
-    """
-    before = cpu_seconds()
-    yield
-    used = cpu_seconds() - before
-    if used > MOST and item.get_closest_marker("slow") is None:
-        pytest.fail(
-            f"{used:.0f} s of CPU time: make it cheaper, or mark it slow and leave a cheaper one",
-            pytrace=False,
-        )
 
 
 @pytest.hookimpl(optionalhook=True)
