@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from glob import escape
 from shlex import quote
 from typing import NamedTuple
 
@@ -86,6 +85,8 @@ def untold(chosen: Checkpoint, candidates: Sequence[Checkpoint], *, mute: bool) 
 
 def newest_untold(root: str, chosen: Checkpoint, other: Checkpoint) -> UsageError:
     """That only the caller can say which of two is the newest."""
+    from glob import escape
+
     text = (
         f"which checkpoint is the newest is in doubt: {chosen.path} ({chosen.label}) and {other.path}"
         f" ({other.label}): the modification times were lost, and their names do not count in one unit"
