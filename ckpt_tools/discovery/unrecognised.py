@@ -15,7 +15,7 @@ from ckpt_tools import formats
 from ckpt_tools.discovery.found import BareFile, Discovery
 from ckpt_tools.formats import HEAD, format_of
 from ckpt_tools.formats.archives.packed import BEGINNING, first_name, has_member_of_torch
-from ckpt_tools.formats.named import UNREAD
+from ckpt_tools.formats.named import UNREAD, UNREAD_BEGINNINGS, UNREAD_TEXTS
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
 from ckpt_tools.storage import opened
@@ -88,14 +88,15 @@ def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Su
                 yield Suspect(e.path, max(_size(e), 0), "", writer.title)
                 continue
             wrapped, other = wrapped_state(e.name), _is_other(e.name)
-            if other and not wrapped:
+            text = other and not wrapped and UNREAD_TEXTS.fullmatch(e.name)
+            if other and not (wrapped or text):
                 continue
             size = _size(e)
             left -= size > 0
             passed_over = size <= 0 or (left < 0 and size < LARGE)
             if passed_over or _is_corpus(indexes.get(f"{e.name.removesuffix('.bin')}.idx")):
                 continue
-            if s := (None if other else _suspect(e.path, size)):
+            if s := (None if other and not text else _suspect(e.path, size)):
                 yield s
             elif wrapped:
                 yield Suspect(e.path, size, "")
@@ -198,8 +199,10 @@ def _suspect(path: str, size: int) -> Suspect | None:
     if _ARCHIVES.fullmatch(name):
         fmt = _archived(begins)
         return Suspect(path, size, fmt) if fmt else None
-    if UNREAD.fullmatch(name):  # LightGBM's are text
+    if UNREAD.fullmatch(name) or begins.startswith(UNREAD_BEGINNINGS):  # LightGBM's are text
         return Suspect(path, size, "")
+    if UNREAD_TEXTS.fullmatch(name):
+        return None
     if head.startswith(b"\x7fELF") or _is_text(begins):
         return None
     known = (f.name for f in map(format_of, formats.names.told_by_magic) if f.distinct and f.magic(head))

@@ -367,5 +367,12 @@ def _whole(expression: str) -> Callable[[str], re.Match[str] | None]:
     return re.compile(expression).fullmatch
 
 
-UNREAD = re.compile(r".*\.(ubj|xgb|lgb|cbm|bst)", re.IGNORECASE)
-"""Names of formats that hold a state, and that nothing here reads: XGBoost, LightGBM, CatBoost."""
+UNREAD = re.compile(r".*\.(ubj|xgb|lgb|cbm|bst|cbsnapshot|snapshot_iter_\d+)", re.IGNORECASE)
+"""Names of formats that hold a state, and that nothing here reads: XGBoost, LightGBM (which calls what it
+saves on the way ``model.txt.snapshot_iter_100``), CatBoost.
+"""
+UNREAD_TEXTS = re.compile(r".*(?:model|boost|xgb|lgb|\d).*\.(?:json|txt)", re.IGNORECASE)
+UNREAD_BEGINNINGS = (b'{"learner":{', b"tree\nversion=v")
+"""Names of texts that may be such a state, and how those of XGBoost (``model_10.json`` of TrainingCheckPoint)
+and LightGBM begin.
+"""

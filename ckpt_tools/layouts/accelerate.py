@@ -16,7 +16,7 @@ from ckpt_tools.layouts.common.counters import borrowed, place_in_run
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.hf_trainer import ST, TORCH, fsdp_pieces
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -46,6 +46,22 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from borrowed(
         parts, {**counted, steps: ("current_step",), epochs: ("current_epoch",)}, place_in_run
     )
+    yield from _without_schedule(parts)
+
+
+def _without_schedule(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Optimizers whose learning rate a schedule has moved on (torch/optim/lr_scheduler.py notes the first one
+    beside it), where no file of theirs is a schedule or may hold one.
+    """
+    having = {p.home for p, r in parts if p.role in ("scheduler", "custom") or "last_epoch" in r.metadata}
+    for p, r in parts:
+        first, now = r.metadata.get("initial_lr"), r.metadata.get("lr")
+        if p.role == "optimizer" and p.home not in having and None not in (first, now) and first != now:
+            text = (
+                f"a schedule has brought its learning rate from {first} to {now}, and no schedule could be "
+                "read beside it (scheduler.bin): it would begin again"
+            )
+            yield p.path, finding("missing-part", text, severity=Severity.WARNING)
 
 
 def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:

@@ -14,7 +14,7 @@ from ckpt_tools.layouts.common.arrays import lost
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -41,6 +41,24 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         "global_step",
     )
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
+    yield from _behind(parts)
+
+
+def _behind(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """An optimizer and a schedule that have taken as many steps as a checkpoint before theirs, where there is
+    no other one to compare them with. Steps that a scaler of gradients skips are few.
+    """
+    if len({p.home for p, _ in parts}) != 1:
+        return
+    told = {p.role: (p, r.metadata) for p, r in parts}
+    optimizer, schedule, state = (told.get(role) for role in ("optimizer", "scheduler", "state"))
+    if optimizer is None or schedule is None or state is None:
+        return
+    at, every = (whole(state[1].get(key)) for key in ("global_step", "save_steps"))
+    taken, set_at = whole(optimizer[1].get("optimizer_step")), whole(schedule[1].get("last_epoch"))
+    if at and every and taken and taken == set_at and taken < at and taken % every == at % every == 0:
+        text = f"it and its schedule have taken {taken} steps, like checkpoint-{taken}, and the Trainer {at}"
+        yield optimizer[0].path, finding("step-mismatch", text, severity=Severity.WARNING)
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:

@@ -207,3 +207,10 @@ def test_what_counts_steps_may_not(
     assert not plan(str(tmp_path)).warnings
     _put(tmp_path / "checkpoint-40" / file, saved(holds(40 - back)), 40)
     assert [f.path for f in plan(str(tmp_path)).warnings] == [str(tmp_path / "checkpoint-40" / file)]
+
+
+def test_how_often_a_store_was_committed_tells_no_step(tmp_path: Path) -> None:
+    """TensorStore puts the writes of a save together as they happen to come."""
+    commits = {10: 3, 20: 6, 30: 4, 40: 4}
+    _counted(tmp_path, tuple(commits), "custom_checkpoint_0.pkl", lambda n: {"ocdbt_generation": commits[n]})
+    assert not plan(str(tmp_path)).warnings

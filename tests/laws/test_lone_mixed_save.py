@@ -4,6 +4,7 @@ the files beside it.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -77,3 +78,36 @@ def test_a_loop_that_sets_learning_rates_itself_is_left_alone(tmp_path: Path) ->
     for step, rate in ((10, 0.05), (20, 0.04)):
         _rated(tmp_path, rate / 2, rate, step=step)
     assert not plan(str(tmp_path)).warnings
+
+
+@pytest.mark.parametrize(("taken", "found"), [(20, []), (10, ["step-mismatch"]), (17, [])])
+def test_an_optimizer_and_its_schedule_are_not_those_of_the_save_before(
+    taken: int, found: list[str], tmp_path: Path
+) -> None:
+    """Of both the Trainer tells how many steps they have taken; what a scaler of gradients skips is few."""
+    _rated(tmp_path, 0.07, 0.07)
+    home = tmp_path / "checkpoint-20"
+    state = json.loads((home / "trainer_state.json").read_text())
+    put(home / "trainer_state.json", json.dumps(state | {"save_steps": 10}, indent=2).encode() + b"\n", AT)
+    put(home / "optimizer.pt", small_files.saved(small_files.adam(taken)), AT)
+    put(home / "scheduler.pt", small_files.saved({"last_epoch": taken, "_last_lr": [0.001]}), AT)
+    assert [f.code for f in plan(str(tmp_path)).warnings] == found
+
+
+@pytest.mark.parametrize("now", [0.1, 0.07], ids=["constant", "moved on"])
+@pytest.mark.parametrize("beside", ["", "scheduler.bin", "custom_checkpoint_0.pkl"])
+def test_an_optimizer_that_a_schedule_has_driven_has_one_beside_it(
+    now: float, beside: str, tmp_path: Path
+) -> None:
+    """The optimizer notes the rate with which the schedule began; without that file it would begin again."""
+    state = small_files.adam(20)
+    state["param_groups"][0] |= {"lr": now, "initial_lr": 0.1}
+    names = ["model.safetensors", "optimizer.bin", *([beside] if beside else []), "random_states_0.pkl"]
+    held = {"model.safetensors": small_files.trainer(20)["model.safetensors"]}
+    held |= {"optimizer.bin": small_files.saved(state), "random_states_0.pkl": small_files.saved({})}
+    schedule = small_files.saved({"last_epoch": 20, "_last_lr": [now]})
+    for n, name in enumerate(names):
+        put(tmp_path / "step_20" / name, held.get(name, schedule), AT + n)
+    expected = [] if beside or now == 0.1 else ["missing-part"]
+    assert [f.code for f in plan(str(tmp_path)).warnings] == expected
+    assert verify(str(tmp_path)).verdict is (Verdict.SUSPECT if expected else Verdict.OK)

@@ -434,8 +434,20 @@ def test_arrays_that_may_be_data_are_a_question_where_they_are_large(tmp_path: P
         plan(str(tmp_path), FIRST)
 
 
-@pytest.mark.parametrize("name", ["booster_100.ubj", "booster.xgb", "m.bst", "model.lgb", "m.cbm"])
-@pytest.mark.parametrize("content", [b"\x80\x04whatever\0\1", b"tree\nversion=v4\nnum_class=1\n"])
+_TREES = b"tree\nversion=v4\nnum_class=1\n"
+_LEARNER = b'{"learner":{"attributes":{},"feature_names":[]}}'
+_UNREAD = ["booster_100.ubj", "booster.xgb", "m.bst", "model.lgb", "m.cbm", "model.txt.snapshot_iter_3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *((name, content) for name in _UNREAD for content in (b"\x80\x04whatever\0\1", _TREES)),
+        ("experiment.cbsnapshot", b"CPU\0\1"),
+        ("model.txt", _TREES),
+        ("model_3.json", _LEARNER),
+    ],
+)
 def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(
     name: str, content: bytes, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ _SCALARS = (
     "global_step",
     "epoch",
     "max_steps",
+    "save_steps",
     "iteration",
     "step",
     "sharded_backend",

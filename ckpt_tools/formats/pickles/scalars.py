@@ -83,7 +83,8 @@ def _numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
 
 def scalars(value: Any, anatomy: Anatomy) -> None:
     """Fill ``metadata`` and ``keys`` from the top level of ``value``; the attributes of ``args`` become
-    ``args.<name>``, whole numbers of ``_COUNTING`` likewise. ``lr`` is an optimizer's or a schedule's.
+    ``args.<name>``, whole numbers of ``_COUNTING`` likewise. ``lr`` is an optimizer's or a schedule's,
+    ``initial_lr`` the one that an optimizer had before a schedule set its own.
     """
     top = members(value) or _in_common(value)
     for k, v in list(top.items())[:_MANY]:
@@ -100,20 +101,21 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
             got = scalar(v)
             if got and type(got[0]) is int:
                 anatomy.metadata[f"{home}.{text(k)}"] = got[0]
-    rate = scalar(_rate(top))
-    if rate and type(rate[0]) is float:
-        anatomy.metadata.setdefault("lr", rate[0])
+    for name, held in _rates(top).items():
+        rate = scalar(held)
+        if rate and type(rate[0]) is float:
+            anatomy.metadata.setdefault(name, rate[0])
 
 
-def _rate(top: dict[Any, Any]) -> Any:
-    """The learning rate of an optimizer's first group of parameters (torch/optim/optimizer.py), or the one
+def _rates(top: dict[Any, Any]) -> dict[str, Any]:
+    """The learning rates of an optimizer's first group of parameters (torch/optim/optimizer.py), or the one
     that a schedule has set last (torch/optim/lr_scheduler.py).
     """
-    for key, member in (("param_groups", "lr"), ("_last_lr", None)):
-        held = top.get(key)
-        if type(held) is list and held:
-            return members(held[0]).get(member) if member else held[0]
-    return None
+    groups, last = top.get("param_groups"), top.get("_last_lr")
+    if type(groups) is list and groups:
+        group = members(groups[0])
+        return {name: group.get(name) for name in ("lr", "initial_lr")}
+    return {"lr": last[0]} if type(last) is list and last else {}
 
 
 def _in_common(value: Any) -> dict[Any, Any]:

@@ -15,8 +15,10 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 
-_MAY_STOP = ("best", "patience", "wait")
-"""Parts of the names of what grows only while training gets better."""
+_MAY_STOP = ("best", "patience", "wait", "ocdbt_generation")
+"""Parts of the names of what grows only while training gets better, or by how the writes of a save happened
+to be put together (TensorStore's commits).
+"""
 
 
 class _File(NamedTuple):
