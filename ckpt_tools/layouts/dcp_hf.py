@@ -28,6 +28,7 @@ LAYOUT = Layout(
     resume=_resume,
     reshardable=True,
     compare_steps=False,
+    models_alone=True,
     reference="torch/distributed/checkpoint/hf_storage.py HuggingFaceStorageWriter",
     limits=("there is no index: a lost shard shows only where its pieces leave a gap in a tensor",),
 )

@@ -107,6 +107,7 @@ LAYOUT = Layout(
     needs=("index",),
     reshardable=True,
     compare_steps=False,
+    models_alone=True,
     reference=(
         "huggingface_hub serialization: save_torch_state_dict writes the shards, then the index; torch "
         "distributed/checkpoint/hf_storage.py (consolidation from sharded/); torchtitan (step-N), torchtune "

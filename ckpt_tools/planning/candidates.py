@@ -305,12 +305,12 @@ class Candidates:
         runs = self.session.runs(finished)
         if len(runs) < 2:
             return finished
-        from ckpt_tools.planning.own_runs import later_bests, own_runs, several
+        from ckpt_tools.planning.own_runs import of_own, own_runs, passed_over, several
 
-        if several(own := own_runs(runs)):
+        if several(own := own_runs(runs, self.layouts)):
             raise UsageError(f"{self.root} holds {completeness.listed(own)}", self._which_run(own))
-        self.warnings += later_bests(runs, own)
-        return [c for c in finished if (c.layout, c.run) in own]
+        self.warnings += passed_over(finished, kept := of_own(own, finished))
+        return kept
 
     def _told_apart(self, everything: Sequence[Checkpoint]) -> Iterator[Finding]:
         """What was asked for, where it reads like one part of a state. Raises UsageError."""

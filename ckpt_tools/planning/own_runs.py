@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts.common.directories import is_of_the_best
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
@@ -14,11 +17,15 @@ Runs = Mapping[tuple[str, str], Sequence[Checkpoint]]
 """(layout, run) -> its finished checkpoints."""
 
 
-def own_runs(runs: Runs) -> Runs:
-    """Without the best so far where it has a directory of that name below its run, which goes on from its
-    regular saves.
+def own_runs(runs: Runs, layouts: Layouts) -> Runs:
+    """Without those in a directory that is called the best, beside or below that of a run, and without the
+    model alone that the last save of a run has exported.
     """
-    return {run: members for run, members in runs.items() if not _best_of_another(run, runs)}
+    return {
+        run: members
+        for run, members in runs.items()
+        if not (_best_of_another(run, runs) or _export_of_another(run, runs, layouts))
+    }
 
 
 def several(runs: Runs) -> bool:
@@ -29,24 +36,52 @@ def several(runs: Runs) -> bool:
     return len(runs) > 1 and not (len(runs) == 2 and len(gasps) == 1)
 
 
-def later_bests(runs: Runs, own: Runs) -> Iterator[Finding]:
-    """Those that were left out, and are of a later step than all regular saves."""
-    furthest = max((c.order for members in own.values() for c in members), default=())
-    for run, members in runs.items():
-        for c in members if run not in own else ():
-            if c.order > furthest:
-                text = "it is of a later step than the run's regular saves, but only the best so far"
-                yield finding("passed-over", text, path=c.path, severity=Severity.WARNING)
+def of_own(own: Runs, finished: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """What may be resumed from: their checkpoints, and whole states that only their directory calls the best.
+    A run goes on from the newest of both.
+    """
+    layouts = {layout for layout, _ in own}
+    return [
+        c for c in finished if (c.layout, c.run) in own or (c.layout in layouts and c.kind is Kind.PERIODIC)
+    ]
+
+
+def passed_over(finished: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Those that were left out, and are of a later step than all that may be resumed from."""
+    furthest, keys = max((c.order for c in kept), default=()), {c.key for c in kept}
+    for c in finished:
+        if c.key not in keys and c.order > furthest:
+            what = "only the best so far" if c.kind is Kind.BEST else "it holds a model alone"
+            text = f"it is of a later step than the run's regular saves, but {what}"
+            yield finding("passed-over", text, path=c.path, severity=Severity.WARNING)
 
 
 def _best_of_another(run: tuple[str, str], runs: Runs) -> bool:
-    if any(c.kind is not Kind.BEST for c in runs[run]):
-        return False
+    """Whole states lie beside the run's other saves (Lightning's callbacks each have their directory)."""
     homes = {_directory(c) for c in runs[run]}
+    if not all(map(is_of_the_best, homes)):
+        return False
     above = {os.path.dirname(home) for home in homes}
-    named = all(os.path.basename(home).lower().startswith("best") for home in homes)
-    others = (c for other, members in runs.items() if other[0] == run[0] and other != run for c in members)
-    return named and any(c.kind is Kind.PERIODIC and {_directory(c)} == above for c in others)
+    others = (members for other, members in runs.items() if other[0] == run[0] and other != run)
+    regular = [{_directory(c) for c in members if c.kind is Kind.PERIODIC} for members in others]
+    if all(c.kind is Kind.BEST for c in runs[run]):
+        return above in regular
+    return len(regular) == 1 and {os.path.dirname(home) for home in regular[0]} == above
+
+
+def _export_of_another(run: tuple[str, str], runs: Runs, layouts: Layouts) -> bool:
+    """Whether its directories are called like those of the states of another run among which they lie."""
+    if not layouts[run[0]].models_alone:
+        return False
+    called = {_called(c) for c in runs[run]}
+    states = (members for (layout, _), members in runs.items() if not layouts[layout].models_alone)
+    return any("" not in called and called <= {_called(c) for c in members} for members in states)
+
+
+def _called(c: Checkpoint) -> str:
+    """The path of its own directory without numbers in its name; "" where it has none."""
+    above, _, name = c.parts[0].home.rpartition("/")
+    return f"{above}/{re.sub('[0-9]+', '', name)}" if re.search("[0-9]", name) else ""
 
 
 def _directory(c: Checkpoint) -> str:

@@ -4,11 +4,13 @@ they are called.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 
 from ckpt_tools.discovery.sidecars import read_tracker
 from ckpt_tools.layouts import Piece
+from ckpt_tools.layouts.common.directories import is_of_the_best
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
@@ -63,9 +65,12 @@ def _settle_files(s: Session) -> None:
     of the others where none of them has an optimizer.
     """
     runs: dict[tuple[str, str], list[Part]] = defaultdict(list)
-    for p in s.found.parts:
-        if s.layouts.piece_of(p).state_key:
-            runs[p.layout, p.run].append(p)
+    parts = [p for p in s.found.parts if s.layouts.piece_of(p).state_key]
+    above = {os.path.dirname(p.base) for p in parts if is_of_the_best(p.base)}
+    for p in parts:  # a directory of the best is of the run beside it
+        runs[p.layout, home if (home := os.path.dirname(p.base)) in above else p.run].append(p)
+        if is_of_the_best(p.base):
+            s.report(p, Level.STRUCTURE)
     exported = {path for run in runs.values() for path in _models_alone(s, run)}
     if exported:
         s.found.parts = [p._replace(kind=Kind.RELEASE) if p.path in exported else p for p in s.found.parts]

@@ -1,4 +1,4 @@
-"""The step that a directory's path tells, where no file in it could be seen."""
+"""What a directory's path alone tells: its step, where no file in it could be seen, and what is kept in it."""
 
 from __future__ import annotations
 
@@ -50,3 +50,10 @@ def step_in_path(
         if len(told) == 1 and (above in stepped or not any(pattern.fullmatch(name) for pattern in numbers)):
             return told.pop()
     return None
+
+
+def is_of_the_best(directory: str) -> bool:
+    """Whether it is called after the best so far (``best``, ``best_models``): its files are of a run whose
+    other saves lie beside or above it.
+    """
+    return directory.rpartition("/")[2].lower().startswith("best")

@@ -182,7 +182,8 @@ class Layout:
     files that are called alike but for a number, from 0 without a gap, hold those of one rank each.
     ``own_files``: a rank asks for no file that only other ranks load, but for those of rank 0; else every
     node needs all of them. ``kept_by_ranks``: what names call a node is the rank that keeps the file, which
-    looks for its own in no other directory.
+    looks for its own in no other directory. ``models_alone``: its files hold a model and never a state, so
+    among the states of a run they are what its last save has exported.
     """
 
     name: str
@@ -230,6 +231,7 @@ class Layout:
     rank_directories: bool = False
     own_files: bool = False
     kept_by_ranks: bool = False
+    models_alone: bool = False
     traces: tuple[re.Pattern[str], ...] = ()
 
     __eq__ = object.__eq__  # as of pieces
