@@ -54,6 +54,8 @@ def _without_schedule(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[st
     beside it), where no file of theirs is a schedule or may hold one.
     """
     having = {p.home for p, r in parts if p.role in ("scheduler", "custom") or "last_epoch" in r.metadata}
+    if not having and len({p.home for p, _ in parts}) > 1:  # a loop that makes its schedule anew each time
+        return
     for p, r in parts:
         first, now = r.metadata.get("initial_lr"), r.metadata.get("lr")
         if p.role == "optimizer" and p.home not in having and None not in (first, now) and first != now:

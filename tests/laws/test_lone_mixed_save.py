@@ -96,18 +96,28 @@ def test_an_optimizer_and_its_schedule_are_not_those_of_the_save_before(
 
 @pytest.mark.parametrize("now", [0.1, 0.07], ids=["constant", "moved on"])
 @pytest.mark.parametrize("beside", ["", "scheduler.bin", "custom_checkpoint_0.pkl"])
+@pytest.mark.parametrize("steps", [(20,), (10, 20)], ids=["alone", "two"])
 def test_an_optimizer_that_a_schedule_has_driven_has_one_beside_it(
-    now: float, beside: str, tmp_path: Path
+    steps: tuple[int, ...], now: float, beside: str, tmp_path: Path
 ) -> None:
-    """The optimizer notes the rate with which the schedule began; without that file it would begin again."""
-    state = small_files.adam(20)
-    state["param_groups"][0] |= {"lr": now, "initial_lr": 0.1}
-    names = ["model.safetensors", "optimizer.bin", *([beside] if beside else []), "random_states_0.pkl"]
-    held = {"model.safetensors": small_files.trainer(20)["model.safetensors"]}
-    held |= {"optimizer.bin": small_files.saved(state), "random_states_0.pkl": small_files.saved({})}
-    schedule = small_files.saved({"last_epoch": 20, "_last_lr": [now]})
-    for n, name in enumerate(names):
-        put(tmp_path / "step_20" / name, held.get(name, schedule), AT + n)
-    expected = [] if beside or now == 0.1 else ["missing-part"]
+    """The optimizer notes the rate with which the schedule began; without that file it would begin again. A
+    loop that never saves one makes it anew by itself.
+    """
+    for step in steps:
+        state = small_files.adam(step)
+        state["param_groups"][0] |= {
+            "lr": now - step / 1000,
+            "initial_lr": 0.1 if now < 0.1 else now - step / 1000,
+        }
+        names = ["model.safetensors", "optimizer.bin", *([beside] if beside else []), "random_states_0.pkl"]
+        held = {"model.safetensors": small_files.trainer(step)["model.safetensors"]}
+        held |= {
+            "optimizer.bin": small_files.saved(state),
+            "random_states_0.pkl": small_files.saved({"n": step}),
+        }
+        schedule = small_files.saved({"last_epoch": step, "_last_lr": [now - step / 1000]})
+        for n, name in enumerate(names):
+            put(tmp_path / f"step_{step}" / name, held.get(name, schedule), AT + 60 * step + n)
+    expected = [] if beside or now == 0.1 or len(steps) > 1 else ["missing-part"]
     assert [f.code for f in plan(str(tmp_path)).warnings] == expected
     assert verify(str(tmp_path)).verdict is (Verdict.SUSPECT if expected else Verdict.OK)
