@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.crosscheck.pages import equal, unlike
-from ckpt_tools.crosscheck.run_files import Pair, RunFiles, judged, order, place
+from ckpt_tools.crosscheck.run_files import File, Pair, RunFiles, judged, order, place
 from ckpt_tools.findings import finding
 from ckpt_tools.inspection.recognise import by_layout
 from ckpt_tools.model.finding import Finding, Severity
@@ -134,18 +134,19 @@ class _Duplicates:
             return None
         if not self._moves_on(older, p):
             return Severity.WARNING if self._came_with_its_time(older, p) else None
-        others = [f for f in steps.values() if f.pages != own]
         if p.role in ("optimizer", _MANIFEST) or self._piece(p).moves or self.files.counts(p):
             return Severity.ERROR
-        if any(unlike(f.pages, own) or self.files.proven(f.part) for f in others):
-            return Severity.ERROR
-        if others and self.files.holds_optimizer_state(p):
-            return Severity.ERROR
-        if others:
-            return Severity.WARNING
+        if others := [f for f in steps.values() if f.pages != own]:
+            return Severity.ERROR if self._moved(p, others) else Severity.WARNING
         if len(steps) > 2 or p.role in ("rng", "data"):
             return None  # equal at all steps: nothing in it is trained
         return self._beside_the_rest(older, p)
+
+    def _moved(self, p: Part, others: Sequence[File]) -> bool:
+        """Whether the files of other steps, which differ from it, show that it must have moved on with them."""
+        own = self.files.of_place(p)[order(p)].pages
+        moved = any(unlike(f.pages, own) or self.files.proven(f.part) for f in others)
+        return moved or self.files.holds_optimizer_state(p)
 
     def _one_state(self, older: Part, p: Part) -> bool:
         """Whether their checkpoints are the same state under two names, of which one counts steps and the

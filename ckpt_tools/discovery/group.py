@@ -24,12 +24,7 @@ def with_content_steps(parts: Iterable[Part], reports: Reports, layouts: Layouts
     silent = {(one, name) for one, name in pieces if layouts[one].piece(name).step_from == "content"}
     if not silent:
         return parts
-    told = dict[str, _Progress]()
-    for p in parts:
-        if (p.layout, p.piece) in silent and not _named(p) and (report := reports.get(p.path)):
-            steps = layouts.of(p).steps(p, report.metadata)
-            if steps != _UNTOLD or (p.home or p.path) not in told:  # one shard of a set may tell it
-                told[p.home or p.path] = steps
+    told = _told([p for p in parts if (p.layout, p.piece) in silent and not _named(p)], reports, layouts)
     out = []
     for p in parts:
         if not _named(p) and (said := told.get(p.home or p.path)):
@@ -37,6 +32,17 @@ def with_content_steps(parts: Iterable[Part], reports: Reports, layouts: Layouts
         else:
             out.append(p)
     return out
+
+
+def _told(parts: Iterable[Part], reports: Reports, layouts: Layouts) -> dict[str, _Progress]:
+    """What the files of each directory tell; one shard of a set may be the only one that does."""
+    told = dict[str, _Progress]()
+    for p in parts:
+        if report := reports.get(p.path):
+            steps = layouts.of(p).steps(p, report.metadata)
+            if steps != _UNTOLD or (p.home or p.path) not in told:
+                told[p.home or p.path] = steps
+    return told
 
 
 def _named(p: Part) -> bool:

@@ -87,16 +87,15 @@ def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Su
             if writer := layouts.trace(os.path.relpath(e.path, root)):
                 yield Suspect(e.path, max(_size(e), 0), "", writer.title)
                 continue
-            wrapped, other = wrapped_state(e.name), _is_other(e.name)
-            text = other and not wrapped and UNREAD_TEXTS.fullmatch(e.name)
-            if other and not (wrapped or text):
+            wrapped, readable = wrapped_state(e.name), _may_be_state(e.name)
+            if not (wrapped or readable):
                 continue
             size = _size(e)
             left -= size > 0
             passed_over = size <= 0 or (left < 0 and size < LARGE)
             if passed_over or _is_corpus(indexes.get(f"{e.name.removesuffix('.bin')}.idx")):
                 continue
-            if s := (None if other and not text else _suspect(e.path, size)):
+            if s := (_suspect(e.path, size) if readable else None):
                 yield s
             elif wrapped:
                 yield Suspect(e.path, size, "")
@@ -105,6 +104,11 @@ def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Su
 def _may_be_data(name: str) -> bool:
     """Whether a name is of a format that data sets have as well as checkpoints, such as .npz."""
     return formats.names.state(name) and not formats.names.only_state(name)
+
+
+def _may_be_state(name: str) -> bool:
+    """Whether the content of a file that is called so may be a state."""
+    return not _is_other(name) or bool(not wrapped_state(name) and UNREAD_TEXTS.fullmatch(name))
 
 
 def _is_other(name: str) -> bool:

@@ -19,7 +19,7 @@ from ckpt_tools.settings.declarations import BY_KEY, ENV, SIZES, Variable, trust
 from ckpt_tools.settings.store_tables import store_tables
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import is_file, there
-from ckpt_tools.storage.trust import OURS, Trust, Unfit, Untrusted
+from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 
 if TYPE_CHECKING:
     from ckpt_tools.layouts import Layouts
@@ -184,12 +184,12 @@ class _Search:
         try:
             _check_all(passed, self.believed)
             table = _read(path, self.believed)
-        except Unfit as e:
-            raise UsageError(
-                f"configuration file {path!r} cannot be read: {e}",
-                "put a regular file in its place, or say --config FILE",
-            ) from e
         except Untrusted as e:
+            if e.unfit:
+                raise UsageError(
+                    f"configuration file {path!r} cannot be read: {e}",
+                    "put a regular file in its place, or say --config FILE",
+                ) from e
             if not _configures(path):
                 return False
             hint = f"say --config {shlex.quote(path)} once it is; {e.hint}"

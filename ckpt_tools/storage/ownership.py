@@ -12,14 +12,17 @@ from ckpt_tools.model.selection import Trust
 
 class Untrusted(UsageError):
     """Somebody else could have written this: only the caller can say whether that is meant (exit 2). ``hint``
-    says what to do.
+    says what to do. ``unfit``: it is ours, and nothing that can be read: no file, or far too large.
     """
 
+    unfit = False
 
-class Unfit(Untrusted):
-    """It is ours, and nothing that can be read: no file, or far too large. Nobody else has put it there, so
-    it was meant.
-    """
+
+def unfit(message: str, hint: str) -> Untrusted:
+    """What to raise for it. Nobody else has put it there, so it was meant."""
+    error = Untrusted(message, hint)
+    error.unfit = True
+    return error
 
 
 @frozen

@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Trust
-from ckpt_tools.storage.ownership import Opened, Unfit, Untrusted, hint, owner, readers, writers
+from ckpt_tools.storage.ownership import Opened, Untrusted, hint, owner, readers, unfit, writers
 
 __all__ = [
     "OURS",
     "Place",
     "Trust",
-    "Unfit",
     "Untrusted",
     "absent",
     "check",
@@ -69,7 +68,7 @@ def _bounded(fd: int, limit: int, path: str) -> bytes:
         parts.append(part)
         left -= len(part)
     if not left:
-        raise Unfit(f"{path} is larger than {limit:,} bytes", "name the file that was meant")
+        raise unfit(f"{path} is larger than {limit:,} bytes", "name the file that was meant")
     return b"".join(parts)
 
 
@@ -240,7 +239,7 @@ class _Walk:
             self._push(os.open(name, _TO_READ, dir_fd=here.fd), there, vouched=here.vouched)
         else:  # never opened: that alone may wait for ever, or rewind a tape
             self._check_entry(there, info)
-            raise Unfit(f"{there} is no regular file", "name a file of your own")
+            raise unfit(f"{there} is no regular file", "name a file of your own")
 
     def _push(self, fd: int, path: str, *, vouched: bool) -> None:
         self.files.callback(os.close, fd)
@@ -261,7 +260,7 @@ class _Walk:
         here = self.steps[-1]
         to = os.readlink(name, dir_fd=here.fd)
         if ":[" in to and not to.startswith("/"):
-            raise Unfit(f"{path} is a pipe or a socket", "write it into a file of your own, and name that")
+            raise unfit(f"{path} is a pipe or a socket", "write it into a file of your own, and name that")
         self.mounted = self.mounted or (name == _KUBERNETES and info.st_uid == 0)
         self.go(to)
 

@@ -100,7 +100,7 @@ def test_damage_has_its_place(text: bytes, code: str, at: int) -> None:
 def test_the_scalars_that_tell_progress() -> None:
     anatomy = Anatomy()
     assert look((FORMAT_FILES / "json_member/good/trainer_state.json").read_bytes(), FMT, anatomy) == []
-    assert anatomy.metadata == {"global_step": 10, "epoch": 1.25, "max_steps": 32}
+    assert anatomy.metadata == {"global_step": 10, "epoch": 1.25, "max_steps": 32, "save_steps": 500}
     assert "log_history" in anatomy.keys
     anatomy = Anatomy()
     look(

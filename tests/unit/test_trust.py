@@ -12,7 +12,7 @@ import pytest
 from owners import SOMEBODY, Owners, as_root
 
 from ckpt_tools.storage import ownership, trust
-from ckpt_tools.storage.trust import Trust, Unfit, Untrusted
+from ckpt_tools.storage.trust import Trust, Untrusted
 
 
 @pytest.fixture
@@ -130,12 +130,12 @@ def test_a_planted_link_is_its_owners(own: Path, owners: Owners) -> None:
 
 def test_what_is_no_regular_file_is_not_opened(own: Path, owners: Owners) -> None:
     os.mkfifo(own / "fifo")
-    assert isinstance(refused(own / "fifo", "no regular file"), Unfit)
+    assert refused(own / "fifo", "no regular file").unfit
     own.chmod(0o777)
-    assert not isinstance(refused(own / "fifo", "may be written by everybody"), Unfit)
+    assert not refused(own / "fifo", "may be written by everybody").unfit
     own.chmod(0o755)
     owners.give(own / "fifo")
-    assert not isinstance(refused(own / "fifo", "belongs to uid 54321"), Unfit)
+    assert not refused(own / "fifo", "belongs to uid 54321").unfit
     refused("/dev/null", "no regular file")
     with pytest.raises(IsADirectoryError):
         trust.read(str(own), 9)

@@ -1,4 +1,4 @@
-"""What a directory's path alone tells: its step, where no file in it could be seen, and what is kept in it."""
+"""What the path of a directory alone tells: its step, where no file in it could be seen, and what it is for."""
 
 from __future__ import annotations
 
