@@ -143,7 +143,7 @@ class _Duplicates:
         return self._beside_the_rest(older, p)
 
     def _moved(self, p: Part, others: Sequence[File]) -> bool:
-        """Whether the files of other steps, which differ from it, show that it must have moved on with them."""
+        """Whether the files of other steps, which differ from it, show that it must have moved on, too."""
         own = self.files.of_place(p)[order(p)].pages
         moved = any(unlike(f.pages, own) or self.files.proven(f.part) for f in others)
         return moved or self.files.holds_optimizer_state(p)

@@ -1,4 +1,4 @@
-"""What the path of a directory alone tells: its step, where no file in it could be seen, and what it is for."""
+"""What the path of a directory alone tells: its step, where no file in it could be seen, and its purpose."""
 
 from __future__ import annotations
 
