@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from math import prod
 from typing import NamedTuple
 
@@ -88,7 +88,7 @@ def find_topology(
     """
     first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
     files = _files_asked(session, ranked, first, selection)
-    known = _sizes(first, files.reports, selection)
+    known = _sizes(_newest(first, ranked), files.reports, selection)
     sizes = {axis: size.value for axis, size in known.items()}
     _require_order(selection, sizes)
     worlds = _worlds(first, expected, files, sizes, given=bool(selection.sizes))
@@ -148,24 +148,34 @@ def _telling(c: Checkpoint, layouts: Layouts) -> list[Part]:
 # ---- parallel sizes
 
 
-def _sizes(first: Checkpoint, reports: Sequence[Report], selection: Selection) -> dict[str, Known]:
+def _newest(first: Checkpoint, ranked: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+    """The first, and the save of its run after it: one alone may have lost the highest places, which two do
+    not.
+    """
+    like = (c for c in ranked if (c.kind, c.layout, c.run) == (first.kind, first.layout, first.run))
+    return [first, *islice((c for c in like if c is not first), 1)]
+
+
+def _sizes(newest: Sequence[Checkpoint], reports: Sequence[Report], selection: Selection) -> dict[str, Known]:
     """The sizes of all parallel axes that anything tells; the data parallel one only a flag."""
-    sizes = {axis: _size(axis, first, reports, selection.sizes.get(axis)) for axis in _SIZED}
+    sizes = {axis: _size(axis, newest, reports, selection.sizes.get(axis)) for axis in _SIZED}
     if dp := selection.sizes.get("dp"):
         sizes["dp"] = Known(dp, "--dp")
     return {axis: size for axis, size in sizes.items() if size.value}
 
 
-def _size(axis: str, first: Checkpoint, reports: Sequence[Report], flag: int | None) -> Known:
-    """The size of one parallel axis, 0 when nothing tells it."""
+def _size(axis: str, newest: Sequence[Checkpoint], reports: Sequence[Report], flag: int | None) -> Known:
+    """The size of one parallel axis, 0 when nothing tells it. Names of a second save are asked where no file
+    tells.
+    """
     if flag:
         return Known(flag, f"--{axis}")
-    highest = max((at for p in first.parts for a, at in p.coords if a == axis), default=-1)
+    told, shards = in_files.told_size(axis, reports), in_files.told_shards(axis, reports)
+    asked = newest[:1] if told or shards else newest
+    highest = max((at for c in asked for p in c.parts for a, at in p.coords if a == axis), default=-1)
     on_disk = Known(highest + 1, "directory names")
-    shards = in_files.told_shards(axis, reports)
     if shards and shards.value > on_disk.value:
         on_disk = shards
-    told = in_files.told_size(axis, reports)
     return told if told and told.value >= on_disk.value else on_disk
 
 
