@@ -38,13 +38,13 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    named = [(p, r) for p, r in parts if p.piece in ("update", "epoch")]
+    named = [(p, r) for p, r in parts if p.piece.removesuffix("_shard") in ("update", "epoch")]
     yield from named_steps(named, _updates, "num_updates")
     yield from named_epochs(named, _epoch, "train iterator")
     newest = max((n for _, r in named if (n := _updates(r.metadata)) is not None), default=0)
     for part, report in parts:
         said = _updates(report.metadata)
-        if part.piece == "last" and said is not None and said < newest:
+        if part.piece in ("last", "last_shard") and said is not None and said < newest:
             text = f"it is of update {said}, but one of update {newest} lies beside it: every save renews it"
             yield part.path, finding("step-mismatch", text, severity=Severity.WARNING)
 
@@ -54,8 +54,23 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path, ("--restore-file", path))
 
 
+def _shards(saved: Piece) -> Iterator[Piece]:
+    """With --use-sharded-state each data parallel rank saves its own, and loads that alone."""
+    shard = replace(saved, shared=False, sharded=True)
+    for name, template in (
+        ("update", "checkpoint_{epoch}_{step}"),
+        ("epoch", "checkpoint{epoch}"),
+        ("last", "checkpoint_last"),
+        ("best", "checkpoint_best"),
+        ("best_of", "checkpoint.best_{name}"),
+    ):
+        kind = Kind.BEST if name.startswith("best") else Kind.PERIODIC
+        yield replace(shard, name=f"{name}_shard", template=f"{template}-shard{{rank}}.pt", kind=kind)
+
+
 def _pieces() -> Iterator[Piece]:
     saved = proven(_UPDATES, unasked=True)
+    yield from _shards(saved)
     yield replace(saved, name="update", template="checkpoint_{epoch}_{step}.pt")
     yield replace(saved, name="epoch", template="checkpoint{epoch}.pt")
     yield replace(saved, name="last", template="checkpoint_last.pt")
@@ -80,7 +95,7 @@ LAYOUT = Layout(
     ),
     limits=(
         "the step of a checkpointE.pt is in it alone: a damaged one has no place in the order of steps",
-        "-shardR files of --use-sharded-state are files of no known arrangement",
+        "as many ranks as have saved with --use-sharded-state load that again, each its own file",
         "checkpoint_last.pt is a copy: one that is whole stands in for a broken original",
     ),
 )

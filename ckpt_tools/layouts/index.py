@@ -771,6 +771,12 @@ accelerate accelerate
 lightning lightning
   .
     best:best[<-|_>{name}]-epoch={epoch}-step={step}[-v{generation}].ckpt
+  mp_rank_{tp:02d}/
+    ~mp_rank:{name}.ckpt
+  tp_rank_{tp:02d}_pp_rank_{pp:03d}/
+    ~tp_rank:{name}.ckpt
+  .
+    called:<end|last|step|steps|every|interval|periodic|regular>-epoch={epoch}-step={step}[-v{generation}].ckpt
     checkpoint:[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt last:last[-v{generation}].ckpt
     ~named:{name}.ckpt
   [{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt/
@@ -876,8 +882,11 @@ timm timm
 
 fairseq fairseq
   .
-    ~update:checkpoint_{epoch}_{step}.pt ~epoch:checkpoint{epoch}.pt ~last:checkpoint_last.pt
-    ~best:checkpoint_best.pt ~best_of:checkpoint.best_{name}.pt
+    ~update_shard:checkpoint_{epoch}_{step}-shard{rank}.pt ~epoch_shard:checkpoint{epoch}-shard{rank}.pt
+    ~last_shard:checkpoint_last-shard{rank}.pt ~best_shard:checkpoint_best-shard{rank}.pt
+    ~best_of_shard:checkpoint.best_{name}-shard{rank}.pt ~update:checkpoint_{epoch}_{step}.pt
+    ~epoch:checkpoint{epoch}.pt ~last:checkpoint_last.pt ~best:checkpoint_best.pt
+    ~best_of:checkpoint.best_{name}.pt
 
 fairseq2 fairseq2
   step_{step}/model/pp_{name}/tp_{name}/

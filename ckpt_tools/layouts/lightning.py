@@ -20,6 +20,8 @@ from ckpt_tools.model.report import Report
 FORMATS = ("torch_zip", "torch_legacy")
 LAST = "last[-v{generation}].ckpt"
 BEST = "best[<-|_>{name}]-epoch={epoch}-step={step}[-v{generation}].ckpt"
+WORDS = "<end|last|step|steps|every|interval|periodic|regular>"
+"""What callbacks of one run call their files, to tell them apart."""
 NAME = "[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt"
 _SAVED = Piece("", "model", "", FORMATS, shared=True, unasked=True, single=True, state_key="optimizer_states")
 """A checkpoint in one file. One of a callback with ``save_weights_only`` has no such entry."""
@@ -47,7 +49,9 @@ def _left_behind(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Fi
     anew in the directory renews ``last-v1.ckpt`` instead, and leaves the first alone; one that was written
     before that checkpoint is of another callback, or of a job that died between the two.
     """
-    named = [(p.step, p.mtime_ns) for p, _ in parts if p.piece == "checkpoint" and p.step is not None]
+    named = [
+        (p.step, p.mtime_ns) for p, _ in parts if p.piece in ("checkpoint", "called") and p.step is not None
+    ]
     newest, at = max(named, default=(0, 0))
     rows = [(whole(r.metadata.get("global_step")), p) for p, r in parts if p.piece == "last"]
     told = [(step, p) for step, p in rows if step is not None]
@@ -89,6 +93,14 @@ def _gasps() -> Iterator[Piece]:
         yield replace(piece, kind=Kind.DYING_GASP, step_from="content")
 
 
+def _of_model_ranks() -> Iterator[Piece]:
+    """NeMo 1: each rank of the model has a directory, in which data parallel rank 0 saves."""
+    piece = replace(_SAVED, shared=False, replicated_over=("dp", "cp"), step_from="content", weak=True)
+    for home in ("mp_rank_{tp:02d}", "tp_rank_{tp:02d}_pp_rank_{pp:03d}"):
+        template = f"{home}/{{name}}.ckpt"
+        yield replace(piece, name=home[:7].rstrip("_"), template=template, proof="pytorch-lightning_version")
+
+
 def _half_sharded(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Directories that lack one of the two files without which Lightning takes none of it."""
     homes: dict[str, list[Part]] = {}
@@ -107,6 +119,8 @@ LAYOUT = Layout(
     title="PyTorch Lightning",
     pieces=(
         replace(_SAVED, name="best", template=BEST, kind=Kind.BEST, step_from="content"),
+        *_of_model_ranks(),
+        replace(_SAVED, name="called", template=NAME.replace("[{prefix}-]", f"{WORDS}-")),
         replace(_SAVED, name="checkpoint", template=NAME),
         replace(_SAVED, name="last", template=LAST, step_from="content", companion=True),
         replace(

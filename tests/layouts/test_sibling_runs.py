@@ -78,6 +78,14 @@ CASES = {
     "the best is weights alone": Case(
         {**BEFORE, f"best/{name(0, 25)}": weights(0, 25)}, f"steps/{name(0, 20)}", "passed-over"
     ),
+    "one callback's names have a word": Case(
+        {
+            name(0, 10): lightning(0, 10),
+            f"end-{name(0, 15)}": lightning(0, 15),
+            name(1, 20): lightning(1, 20),
+        },
+        name(1, 20),
+    ),
     "two runs of their own": Case(
         {f"a/{name(0, 10)}": lightning(0, 10), f"b/{name(0, 20)}": lightning(0, 20)}, None
     ),
@@ -100,3 +108,47 @@ def test_what_is_saved_apart_is_one_run_where_names_say_so(tmp_path: Path, case:
     made = plan(str(tmp_path))
     assert made.resume.path == str(tmp_path / case.newest)
     assert [w.code for w in made.warnings] == [case.warned] * bool(case.warned)
+
+
+@cache
+def fairseq(updates: int, rank: int) -> bytes:
+    """What a rank saves with --use-sharded-state."""
+    state = {
+        "model": {"w": tensor(updates, rank)},
+        "optimizer_history": [{"num_updates": updates}],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": updates}},
+        "last_optimizer_state": {"state": {0: {"exp_avg": tensor(updates, rank, 1)}}},
+    }
+    return saved(state)
+
+
+def nemo(home: str) -> Mapping[str, str]:
+    return {"10": f"{home}/gpt--val_loss=3.10-step=10.ckpt", "20": f"{home}/gpt--val_loss=2.50-step=20.ckpt"}
+
+
+RANKS = {
+    "NeMo 1": [nemo("mp_rank_00"), nemo("mp_rank_01")],
+    "NeMo 1 with a pipeline": [nemo("tp_rank_00_pp_rank_000"), nemo("tp_rank_00_pp_rank_001")],
+    "fairseq": [{step: f"checkpoint_1_{step}-shard{rank}.pt" for step in ("10", "20")} for rank in (0, 1)],
+    "fairseq with a name alone": [
+        {"10": f"checkpoint1-shard{rank}.pt", "20": f"checkpoint_last-shard{rank}.pt"} for rank in (0, 1)
+    ],
+}
+"""The names of each rank's files, by step."""
+
+
+@pytest.mark.parametrize("which", RANKS)
+def test_each_rank_loads_its_own_file_of_the_newest_whole_save(tmp_path: Path, which: str) -> None:
+    ranks = [[tmp_path / names[step] for step in ("10", "20")] for names in RANKS[which]]
+    for rank, files in enumerate(ranks):
+        for step, file in zip((10, 20), files, strict=True):
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(fairseq(step, rank) if which.startswith("fairseq") else lightning(0, step))
+            os.utime(file, (FIRST + PACE * step,) * 2)
+    assert _loaded(tmp_path) == [[str(new)] for _, new in ranks]
+    ranks[1][1].unlink()
+    assert _loaded(tmp_path) == [[str(old)] for old, _ in ranks]
+
+
+def _loaded(root: Path) -> list[list[str]]:
+    return [[file.path for file in rank.files] for rank in plan(str(root)).ranks]
