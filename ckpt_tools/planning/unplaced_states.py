@@ -71,7 +71,7 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     """
     if _told_where(asked) or asked.level is Level.PRESENCE:
         return
-    yield from _left_out(s, c)
+    yield from _left_out(s, c, step)
     above = c.parts[0].base if asked.run is not None else s.root
     newer = sorted((*_saved_after(s, c, above), *_renamed(s, c, above)), key=lambda f: -f.mtime_ns)
     others, above_highest = list[str](), ""
@@ -121,12 +121,13 @@ def _above_the_highest(path: str, c: Checkpoint) -> Iterator[Finding]:
         yield _passed_over(path, c, _Held.ABOVE.value)
 
 
-def _left_out(s: Session, c: Checkpoint) -> Iterator[Finding]:
+def _left_out(s: Session, c: Checkpoint, step: int | None) -> Iterator[Finding]:
     """Files in the directory of the choice, or below it, that its layout does not load: what is damaged.
 
     Raises UsageError for one with an optimizer's state in it, of a checkpoint of another framework whose
-    directory was renamed; and, where nothing but names tells the layout, for any file of a checkpoint that it
-    does not expect there, in this save or in its siblings.
+    directory was renamed, unless the choice has one of its own, and it is of no later step; and, where
+    nothing but names tells the layout, for any file of a checkpoint that it does not expect there, in this
+    save or in its siblings.
     """
     guessed = any(s.layouts.piece_of(p).generic for p in c.parts)
     ours = [p for p in s.parts if (p.layout, p.run) == (c.layout, c.run)] if guessed else c.parts
@@ -134,12 +135,23 @@ def _left_out(s: Session, c: Checkpoint) -> Iterator[Finding]:
     for path in _unexplained(s, tuple({f"{p.home}/" for p in ours if p.home})):
         report, anatomy = s.inspect(path, Level.STRUCTURE)
         saved = _of_a_save(path, report)
-        if _is_training_state(report, anatomy) or (guessed and saved):
+        state = _is_training_state(report, anatomy)
+        if state and not guessed and _is_no_later(s, c, report, step):
+            continue
+        if state or (guessed and saved):
             raise _less_than_is_there(s, c, path)
         if saved and report.verdict is Verdict.BROKEN:
             damaged.append(path)
     why = f"it lies below {c.path}, is damaged, and is no file that the layout {c.layout} loads"
     yield from (finding("passed-over", why, path=p, severity=Severity.WARNING) for p in damaged[:_NAMED])
+
+
+def _is_no_later(s: Session, c: Checkpoint, report: Report, step: int | None) -> bool:
+    """Whether a file tells no later step than the choice, which has an optimizer's state of its own."""
+    told = loop_counters.number(report.metadata, loop_counters.STEPS)
+    if told is None or step is None or told > step:
+        return False
+    return any(_is_training_state(*s.inspect(p.path, Level.STRUCTURE)) for p in c.parts)
 
 
 def _unexplained(s: Session, homes: tuple[str, ...]) -> list[str]:

@@ -23,6 +23,8 @@ NAMED = [
     ("model_1.keras", "model_2.keras"),
     ("1.weights.h5", "2.weights.h5"),
     ("b2-e1.keras", "b2-e2.keras"),
+    ("weights.1-0.53.keras", "weights.2-0.22.keras"),
+    ("model_9_12.5.weights.h5", "model_10_val0.2217.weights.h5"),
 ]
 """What it is called, the newest last."""
 
@@ -102,3 +104,22 @@ def test_an_index_of_shards_is_no_index_of_safetensors() -> None:
     """Both begin alike."""
     report, _ = show(SHARDS / "cp-03.weights.json")
     assert (report.format, report.verdict) == ("keras_shards", Verdict.OK)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_files_of_model_checkpoint_beside_a_backup_are_a_question_only_if_they_are_later(
+    later: bool, tmp_path: Path
+) -> None:
+    backups = LAYOUT_TREES / "keras-backup/double/tree"
+    of = {"latest.weights.h5": "", "training_metadata.json": "", "m-1.weights.h5": ".bkp"}
+    if later:
+        of = {"latest.weights.h5": ".bkp", "training_metadata.json": ".bkp", "m-1.weights.h5": ""}
+    for n, (name, end) in enumerate(of.items()):
+        source = name.replace("m-1", "latest") + end
+        (tmp_path / name).write_bytes((backups / source).read_bytes())
+        os.utime(tmp_path / name, (1_735_700_000 + n,) * 2)
+    if later:
+        with pytest.raises(UsageError, match="m-1"):
+            plan(tmp_path)
+    else:
+        assert plan(tmp_path).resume.path == str(tmp_path)
