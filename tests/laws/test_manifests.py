@@ -145,7 +145,16 @@ SPELLINGS = {
 TABLE = "\n{:<16}{:<71}{}\n{:<16}{:<71}{}\n{}\n\n".format(
     *("Algorithm", "Hash", "Path", "---------", "----", "----"), f"{'SHA256':<16}{{H}}       C:\\w\\m.pt  "
 )
-SPELLINGS |= {"of Windows": TABLE.replace("\n", "\r\n")}
+AS_LIST = "\n\nAlgorithm : SHA256\nHash      : {H}\nPath      : C:\\w\\m.pt\n\n\n\n"
+AS_CSV = '"Algorithm","Hash","Path"\n"SHA256","{H}","C:\\w\\m.pt"\n'
+OLD_CSV = f"#TYPE Microsoft.PowerShell.Commands.FileHashInfo\n{AS_CSV}"
+WINDOWS = {
+    "of Windows": TABLE,
+    "of Windows, a list": AS_LIST,
+    "of Windows, CSV": AS_CSV,
+    "of old Windows, CSV": OLD_CSV,
+}
+SPELLINGS |= {name: text.replace("\n", "\r\n") for name, text in WINDOWS.items()}
 
 
 ENCODED = [(s, "utf-8") for s in SPELLINGS] + [

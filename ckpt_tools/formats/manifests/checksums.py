@@ -6,7 +6,8 @@ it, and a tab after the digest, are right as well; a backslash before the line s
 backslashes in the name are escaped; lines that begin with ``#`` are left out. b3sum b3sum/src/main.rs: the
 same. OpenSSL 3 apps/dgst.c: ``SHA2-256(name)= hex``. RFC 4880, 7: a text signed in the clear. PowerShell's
 about_Character_Encoding: what ``>`` and Out-File of Windows PowerShell write is UTF-16 with a byte order
-mark, and what they make of Get-FileHash is a table of Algorithm, Hash and absolute Path.
+mark, and what they make of Get-FileHash is a table of Algorithm, Hash and absolute Path; Format-List shows a
+line for each of these, Export-Csv writes them in quotes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,13 @@ _TAGGED = re.compile(
 )
 _TABLE = re.compile(rf"(?P<tag>{_TAG}) +(?P<hex>{_HEX}) +(?P<name>[A-Za-z]:\\.*[^. ]) *")
 """A row of what Get-FileHash shows, of which the path was not cut at the edge of a window."""
-_HEADING = re.compile(r"\s*(?:Algorithm +Hash +Path|-+ +-+ +-+)\s*")
+_CSV = re.compile(rf'"?(?P<tag>{_TAG})"?[,;]"?(?P<hex>{_HEX})"?[,;]"?(?P<name>[A-Za-z]:\\[^"]*)"?')
+_RULES = (_TAGGED, _TABLE, _CSV, _PLAIN)
+_HEADING = re.compile(r'\s*(?:Algorithm +Hash +Path|-+ +-+ +-+|"?Algorithm"?[,;]"?Hash"?[,;]"?Path"?)\s*')
+_AS_LIST = re.compile(
+    rb"Algorithm +: *([A-Z]\w+) *\r?\nHash +: *([0-9A-Fa-f]+) *\r?\nPath +: *([A-Za-z]:[^\r\n]+)"
+)
+"""Three lines of Format-List."""
 _UTF_16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _OTHERWISE = re.compile(rf"(?P<tag>{_TAG}) ?\((?P<name>.+)\) ?= .+")
 """A line with a digest of whatever algorithm, or a size, as BSD's distinfo has them."""
@@ -129,6 +136,7 @@ def _parsed(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
     hint = _HINT.search(own)
     if signed := _IN_THE_CLEAR.fullmatch(data):
         data, at = signed[1], signed.start(1)
+    data = _AS_LIST.sub(_row, data)
     for raw in data.split(b"\n"):
         line = raw.removeprefix(b"\xef\xbb\xbf" if at == 0 else b"").rstrip(b"\r")
         text = line.decode("utf-8", "surrogateescape")
@@ -142,6 +150,11 @@ def _parsed(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
     return entries, [f for f in unread if not _is_known_otherwise(f.message, names)]
 
 
+def _row(found: re.Match[bytes]) -> bytes:
+    """Three lines of a list as a row of a table, and blank lines, so that what follows stays where it is."""
+    return b" ".join(found.groups()).ljust(len(found[0]), b"\n")
+
+
 def _is_known_otherwise(line: str, names: Container[str]) -> bool:
     """Whether a line says more of a file than the digest that is compared: another algorithm's, its size."""
     found = _OTHERWISE.fullmatch(line)
@@ -153,7 +166,7 @@ def _entry(line: str, hint: str) -> _Entry | None:
     if _ALONE.fullmatch(alone := line.strip()):
         digest = _digest(bytes.fromhex(alone) if len(alone) % 2 == 0 else b"", hint)
         return digest and _Entry("", digest)
-    found = _TAGGED.fullmatch(line) or _TABLE.fullmatch(line) or _PLAIN.fullmatch(line)
+    found = next((m for rule in _RULES if (m := rule.fullmatch(line))), None)
     if found is None or len(found["hex"]) % 2:
         return None
     algorithm = found["tag"] if "tag" in found.groupdict() else hint
