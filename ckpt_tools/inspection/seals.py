@@ -17,16 +17,16 @@ from ckpt_tools.formats.common.format import Claim, Damage
 from ckpt_tools.formats.seals.document import misplaced
 from ckpt_tools.formats.seals.names import NAME, is_seal, of_one_file
 from ckpt_tools.formats.seals.seal import compare, read, whole_of
+from ckpt_tools.inspection.sealed_and_lost import LISTED, gone, in_its_place
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level, Scalar
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import ShortRead, opened
-from ckpt_tools.storage.retry import is_file, is_link, there
+from ckpt_tools.storage.retry import is_file, is_link
 
 _ABOVE = 16
 """How many directories above a file its seal may lie."""
-_LISTED = 16
 _CLAIMS = 4
 """Seals that a file is compared with, at most: more than there are algorithms, so of those that contradict
 each other one is always among them.
@@ -239,13 +239,13 @@ class Seals:
         beside = [p for name in known.seal.beside if (p := inside(known.base, name)) and self._there(p)]
         if absent:
             self.absent.add(known.path)
-        for f in _gone(absent):
+        for f in gone(known.base, absent):
             if present or beside:
                 self._say(known, f, [*present, *beside])
             else:  # what lies in its directory now is not what was sealed there
                 self._say_of_home(known.path, known.base, f)
         if absent and not present:
-            self.findings[known.path] += _in_its_place(known.base, absent)
+            self.findings[known.path] += in_its_place(known.base, absent)
 
     def _note(self, path: str, said: _Said) -> None:
         """Keep what a seal says of a file, where it is one of the first or says something else than these."""
@@ -336,31 +336,10 @@ def _present(known: Known) -> list[str]:
 
 def _escapes(names: Sequence[str]) -> Iterator[Finding]:
     """What to say of names that lead elsewhere."""
-    for name in names[:_LISTED]:
+    for name in names[:LISTED]:
         yield finding("path-escape", f"it names {name[:200]!r}, which lies outside its directory")
-    if len(names) > _LISTED:
-        yield finding("path-escape", f"and {len(names) - _LISTED:,} more of this kind")
-
-
-def _gone(names: Sequence[str]) -> Iterator[Finding]:
-    """What to say of files that were sealed and are not there."""
-    for name in names[:_LISTED]:
-        yield finding("seal-missing", f"{name[:200]!r} was sealed and is not there")
-    if more := names[_LISTED:]:
-        listed = ranges.names(name[:200] for name in more)
-        yield finding("seal-missing", f"{len(more):,} more files were sealed and are not there: {listed}")
-
-
-def _in_its_place(base: str, names: Sequence[str]) -> Iterator[Finding]:
-    """What to say of sealed files in whose place something else lies: who prunes leaves nothing there."""
-    for name in names[:_LISTED]:
-        try:
-            taken = there(f"{base.rstrip('/')}/{name}")
-        except OSError:  # who listed the directory says so
-            taken = False
-        if taken:
-            why = f"{name[:200]!r} was sealed, and what lies in its place is no file"
-            yield finding("seal-missing", why, severity=Severity.WARNING)
+    if len(names) > LISTED:
+        yield finding("path-escape", f"and {len(names) - LISTED:,} more of this kind")
 
 
 def _ranks(missing: Sequence[int]) -> str:
