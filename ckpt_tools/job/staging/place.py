@@ -8,11 +8,12 @@ import secrets
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from pathlib import PurePath
 from typing import NamedTuple
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.staging.locks import Lock
-from ckpt_tools.job.staging.records import LINES, NOTE, finished
+from ckpt_tools.job.staging.records import ASIDE, NOTE, finished
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.output.words import size as words_of_size
 from ckpt_tools.storage import trust
@@ -24,6 +25,13 @@ PART = ".part"
 """The end of the name of a checkpoint that is not whole yet."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+-[0-9a-f]{16}")
 _GONE = "gone."
+
+
+def _not_ours(path: str) -> UsageError:
+    return UsageError(
+        f"{path} was not put there by ckpt: the staged checkpoint is not used",
+        "move it, and let the job save elsewhere",
+    )
 
 
 class _Earlier(NamedTuple):
@@ -70,20 +78,25 @@ class Place:
             if name.startswith(_GONE):
                 shutil.rmtree(os.path.join(self.home, OWN, name), ignore_errors=True)
 
-    def require_ours(self, known: Collection[str], name: str = "") -> None:
-        """Raises UsageError where the staged checkpoint has files that ckpt did not bring: a framework might
-        load them, and nobody else has them.
+    def require_ours(self, known: Collection[str], *names: str) -> None:
+        """Raises UsageError where the staged checkpoint, or what of it is not whole yet, has files, links or
+        directories that ckpt did not bring: a framework might load them, and nobody else has them; Untrusted
+        where others can write in it. Raises OSError.
         """
-        directory = os.path.join(self.home, name or self.name)
-        ours = {NOTE, LINES, *known}
-        for above, _, files in os.walk(directory):
-            for file in files:
-                below = os.path.relpath(os.path.join(above, file), directory)
-                if below not in ours and not file.startswith((".nfs", NOTE)):
-                    raise UsageError(
-                        f"{directory}/{below} was not put there by ckpt: the staged checkpoint is not used",
-                        "move it, and let the job save elsewhere",
-                    )
+        homes = {ASIDE, *(str(home) for file in known for home in PurePath(file).parents)}
+        for name in names or (self.name, self.name + PART):
+            directory = os.path.join(self.home, name)
+            for above, below, files in os.walk(directory):
+                at = os.path.relpath(above, directory)
+                for file in files if at != ASIDE else ():  # there they have names of their own
+                    if not file.startswith((".nfs", NOTE)) and os.path.normpath(f"{at}/{file}") not in known:
+                        raise _not_ours(os.path.join(above, file))
+                for home in below:
+                    path = os.path.join(above, home)
+                    if os.path.normpath(f"{at}/{home}") not in homes or os.path.islink(path):
+                        raise _not_ours(path)
+                    with trust.named("--stage"):
+                        trust.check(path, self.trusted)
 
     # ---- room
 
