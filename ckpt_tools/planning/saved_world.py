@@ -63,7 +63,8 @@ def _reshardable(c: Checkpoint, layout: Layout) -> bool:
 
 
 def _of_one_rank(piece: Piece) -> bool:
-    return piece.sharded and not piece.survivable
+    """Whether it holds what one rank alone has, or one place of a grid."""
+    return (piece.sharded or bool(piece.replicated_over)) and not piece.survivable
 
 
 def _tells_replicas(selection: Selection) -> bool:
@@ -103,12 +104,15 @@ def _require_world_of_gasp(c: Checkpoint, run: Run) -> None:
 def _own_sizes(c: Checkpoint, run: Run) -> dict[str, int]:
     """What the files of a checkpoint say about the job that saved it.
 
-    Places that its names show are there, whatever the files say.
+    Places that its names show are there, whatever the files say. Where these say nothing, as many places as
+    the job has, or fewer, are no size of its own: some may have been lost.
     """
-    own = dict(run.expected.sizes_in_files(c))
-    for axis in _PLACES if own else ():
-        highest = max((at for p in c.parts for a, at in p.coords if a == axis), default=-1)
-        own[axis] = max(own.get(axis, 0), 1 + highest)
+    own, now = dict(run.expected.sizes_in_files(c)), run.topology.sizes
+    told = bool(own)
+    for axis in _PLACES:
+        named = 1 + max((at for p in c.parts for a, at in p.coords if a == axis), default=-1)
+        if told or named > now.get(axis, 1):
+            own[axis] = max(own.get(axis, 0), named)
     return own
 
 

@@ -88,7 +88,7 @@ def find_topology(
     """
     first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
     files = _files_asked(session, ranked, first, selection)
-    known = _sizes(_newest(first, ranked), files.reports, selection)
+    known = _sizes(first, ranked, files.reports, selection)
     sizes = {axis: size.value for axis, size in known.items()}
     _require_order(selection, sizes)
     worlds = _worlds(first, expected, files, sizes, given=bool(selection.sizes))
@@ -156,9 +156,18 @@ def _newest(first: Checkpoint, ranked: Sequence[Checkpoint]) -> Sequence[Checkpo
     return [first, *islice((c for c in like if c is not first), 1)]
 
 
-def _sizes(newest: Sequence[Checkpoint], reports: Sequence[Report], selection: Selection) -> dict[str, Known]:
+def _sizes(
+    first: Checkpoint, ranked: Sequence[Checkpoint], reports: Sequence[Report], selection: Selection
+) -> dict[str, Known]:
     """The sizes of all parallel axes that anything tells; the data parallel one only a flag."""
-    sizes = {axis: _size(axis, newest, reports, selection.sizes.get(axis)) for axis in _SIZED}
+    told = _told_world(selection)
+
+    def of(saves: Sequence[Checkpoint]) -> dict[str, Known]:
+        return {axis: _size(axis, saves, reports, selection.sizes.get(axis)) for axis in _SIZED}
+
+    sizes = of(_newest(first, ranked))
+    if told and told.value % prod(max(1, sizes[axis].value) for axis in _GRID if axis in sizes):
+        sizes = of([first])  # this job has not as many places as the save before
     if dp := selection.sizes.get("dp"):
         sizes["dp"] = Known(dp, "--dp")
     return {axis: size for axis, size in sizes.items() if size.value}
@@ -239,15 +248,22 @@ def _world_size(selection: Selection, worlds: _Worlds) -> Known:
 
     A rank that --replica-groups names is one of them.
     """
+    if told := _told_world(selection):
+        return told
+    world = _first_told(worlds)
+    groups = chain.from_iterable(selection.replica_groups.values())
+    grouped = 1 + max(chain.from_iterable(groups), default=-1)
+    return Known(grouped, "--replica-groups") if grouped > world.value else world
+
+
+def _told_world(selection: Selection) -> Known | None:
+    """The number of ranks by a flag or by the launcher."""
     if selection.world_size:
         return Known(selection.world_size, selection.world_from)
     started = launchers.current()
     if started and started.world_size:
         return Known(started.world_size.value, started.world_size.provenance)
-    world = _first_told(worlds)
-    groups = chain.from_iterable(selection.replica_groups.values())
-    grouped = 1 + max(chain.from_iterable(groups), default=-1)
-    return Known(grouped, "--replica-groups") if grouped > world.value else world
+    return None
 
 
 def _first_told(worlds: _Worlds) -> Known:

@@ -22,6 +22,7 @@ from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common import loop_counters
 from ckpt_tools.layouts.common.bare_names import may_be_later, read_bare_name
+from ckpt_tools.layouts.common.named_parts import are_parts
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -135,9 +136,7 @@ def _left_out(s: Session, c: Checkpoint, step: int | None) -> Iterator[Finding]:
     for path in _unexplained(s, tuple({f"{p.home}/" for p in ours if p.home})):
         report, anatomy = s.inspect(path, Level.STRUCTURE)
         saved = _of_a_save(path, report)
-        state = _is_training_state(report, anatomy)
-        if state and not guessed and _is_no_later(s, c, report, step):
-            continue
+        state = _is_training_state(report, anatomy) and not _is_no_later(s, c, path, step)
         if state or (guessed and saved):
             raise _less_than_is_there(s, c, path)
         if saved and report.verdict is Verdict.BROKEN:
@@ -146,10 +145,13 @@ def _left_out(s: Session, c: Checkpoint, step: int | None) -> Iterator[Finding]:
     yield from (finding("passed-over", why, path=p, severity=Severity.WARNING) for p in damaged[:_NAMED])
 
 
-def _is_no_later(s: Session, c: Checkpoint, report: Report, step: int | None) -> bool:
-    """Whether a file tells no later step than the choice, which has an optimizer's state of its own."""
+def _is_no_later(s: Session, c: Checkpoint, path: str, step: int | None) -> bool:
+    """Whether a file tells no later step than the choice, which has an optimizer's state of its own. One of
+    the same step that is called after a rank or a part may be another part of the choice.
+    """
+    report, _ = s.inspect(path, Level.STRUCTURE)
     told = loop_counters.number(report.metadata, loop_counters.STEPS)
-    if told is None or step is None or told > step:
+    if told is None or step is None or told > step or (told == step and are_parts([os.path.basename(path)])):
         return False
     return any(_is_training_state(*s.inspect(p.path, Level.STRUCTURE)) for p in c.parts)
 

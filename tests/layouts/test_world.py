@@ -124,8 +124,21 @@ def local(step: int, world: int) -> dict[str, bytes]:
     }
 
 
+def nemo(step: int, world: int) -> dict[str, bytes]:
+    """A layout that loads at any size what is in one file, and this at the saved one alone."""
+    state = {"global_step": step, "epoch": 0, "pytorch-lightning_version": "2.0", "loops": {}}
+    adam = [{"state": {0: {"step": float(step)}}, "param_groups": [{"params": [0]}]}]
+    return {
+        f"mp_rank_{t:02d}/gpt--step={step}.ckpt": small_files.saved(
+            {**state, "state_dict": {"w": small_files.tensor(step, t)}, "optimizer_states": adam}
+        )
+        for t in range(world)
+    }
+
+
 WRITERS: tuple[Writer, ...] = (
     trainer, accelerate, deepspeed, data_parallel, tensor_parallel, stages, ascend, dcp, mindspore, gasp, dlrover, local,
+    nemo,
 )  # fmt: skip
 
 
@@ -166,8 +179,8 @@ def test_a_job_that_shrinks_or_grows_between_two_saves_keeps_its_newest(
     writer: Writer, worlds: dict[int, int], tmp_path: Path
 ) -> None:
     newest = write(tmp_path, writer, worlds)[30]
-    # names alone do not tell a MindSpore job that shrank from one that lost files: its launcher does
-    for told in (worlds[30],) if writer in (mindspore, gasp) else (None, worlds[30]):
+    # names alone do not tell a job that shrank from one that lost files: its launcher does
+    for told in (worlds[30],) if writer in (mindspore, gasp, nemo) else (None, worlds[30]):
         made = plan(str(tmp_path), Selection(world_size=told))
         assert (
             made.checkpoint is not None
@@ -176,7 +189,7 @@ def test_a_job_that_shrinks_or_grows_between_two_saves_keeps_its_newest(
         )
         assert planned(made, tmp_path) <= set(newest)
         assert len(made.ranks) in (0, worlds[30])
-    if writer is not mindspore:
+    if writer not in (mindspore, nemo):
         assert alarms(tmp_path) == set()
 
 
@@ -460,7 +473,9 @@ def test_names_with_a_hole_do_not_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize("worlds", [{10: 4, 20: 2}, {10: 2, 20: 4}], ids=str)
 @pytest.mark.parametrize("told", [None, 2, 4])
 @pytest.mark.parametrize(
-    "writer", [deepspeed, data_parallel, tensor_parallel, stages, dlrover, local], ids=lambda w: w.__name__
+    "writer",
+    [deepspeed, data_parallel, tensor_parallel, stages, dlrover, local, nemo],
+    ids=lambda w: w.__name__,
 )
 def test_a_save_of_another_world_is_loaded_whole_or_not_at_all(
     writer: Writer, told: int | None, worlds: dict[int, int], tmp_path: Path
@@ -472,3 +487,18 @@ def test_a_save_of_another_world_is_loaded_whole_or_not_at_all(
     except (NoneUsable, UsageError):
         return  # said, and nothing is started
     assert planned(chosen, tmp_path) == set(made[10])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", [None, "silent"])
+@pytest.mark.parametrize("world", [1, 2, 3, 6])
+@pytest.mark.parametrize("writer", [tensor_parallel, stages, nemo], ids=lambda w: w.__name__)
+def test_no_job_loads_a_part_of_the_places_of_a_grid(
+    writer: Writer, world: int, told: str | None, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Whether files or only names tell how many places there are."""
+    if told:
+        request.getfixturevalue("silence")
+    write(tmp_path, writer, {10: 4, 20: 4})
+    with pytest.raises(UsageError, match="topology-mismatch"):
+        plan(str(tmp_path), Selection(world_size=world))
