@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fixture_trees import CASES, materialise
+from in_process import executed
 from places import FORMAT_FILES
 from run_helpers import megatron
 
@@ -139,6 +140,7 @@ INSTEAD: dict[str, Callable[[Path], object]] = {
     **{what: make for what, make in IN_ITS_PLACE.items() if what != "nothing"},
     "full": lambda path: (path / "x").mkdir(parents=True),
     "fifo": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/null"),
 }
 LOST_MOUNT = ("dangling", "loop")
 """What the seal says may lie elsewhere, so nobody knows it."""
@@ -169,6 +171,40 @@ def test_what_lies_in_the_place_of_a_seal_is_said_by_all(place: str, what: str, 
     made = plan(root)
     assert made.checkpoint and made.checkpoint.step == 20
     assert {(f.code, f.path) for f in made.warnings} == {("seal-broken", str(path))}
+
+
+class Started(BaseException):
+    """The command that a job becomes."""
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        pytest.param(what, words, marks=() if i == j else pytest.mark.slow)
+        for i, what in enumerate(["fifo", "dangling", "directory", "loop", "device", "full"])
+        for j, words in enumerate(["latest @ --rank 0", "run @ --plan-dir plans -- true"])
+    ],
+)
+def test_what_starts_a_job_says_it_too(
+    what: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def become(file: str, line: list[str], env: dict[str, str]) -> None:
+        raise Started(env["CKPT_STEP"])
+
+    root = megatron(tmp_path / "run")
+    path = root / "iter_0000020" / NAME
+    INSTEAD[what](path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "execvpe", become)
+    try:
+        code, printed, error = executed([str(root) if word == "@" else word for word in words.split()])
+    except Started as started:
+        code, printed, error = 0, str(started), ""  # CKPT_STEP
+    if what in LOST_MOUNT:
+        assert code == 5 and f"{path}: " in error and "hint: " in error, error
+    else:
+        assert code == 0 and "20" in printed, (code, error)
+        assert words.startswith("run") or (f"{path}: seal-broken" in error), error
 
 
 class Pruning:
