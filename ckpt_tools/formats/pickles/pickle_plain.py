@@ -14,7 +14,7 @@ from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.legacy_magic import also_tar, legacy_magic
 from ckpt_tools.formats.torch.tensors import tensors
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
@@ -59,6 +59,7 @@ def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pic
         "a pickle: its opcodes and lengths are checked, not its names and numbers",
         Guard.UNPROTECTED,
     )
+    yield from _elsewhere(pickled)
     scalars(pickled.value, anatomy)
     yield from tensors(pickled, {}, anatomy)
     yield from arrays(pickled, anatomy)
@@ -67,6 +68,21 @@ def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pic
             "trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end
         )
     return pickled
+
+
+def _elsewhere(pickled: Pickled) -> Iterator[Finding]:
+    """What to say of objects that a pickle only refers to: pickle.load raises UnpicklingError for the first.
+    Whoever wrote it may have an Unpickler of their own, so that it is a warning.
+    """
+    if pickled.persistents:
+        yield finding(
+            "bad-pickle",
+            f"{len(pickled.persistents):,} of its objects are kept elsewhere (persistent ids, out-of-band"
+            " buffers): pickle.load refuses it",
+            offset=pickled.persistents[0].offset,
+            severity=Severity.WARNING,
+            hint="load it by the program that wrote it; if that is pickle.load, restore it from another copy",
+        )
 
 
 FORMAT = Format(
