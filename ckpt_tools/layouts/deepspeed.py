@@ -4,13 +4,13 @@ the tag named by ``latest``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import borrowed, missed
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import ranges, words
@@ -45,8 +45,26 @@ def _check(parts: Rows) -> Found:
     for rows in homes.values():
         yield from _steps_differ(rows)
         yield from _optimizers_gone(rows)
-    yield from borrowed(parts, _COUNTERS, growing=False)
+    told = list(borrowed(parts, _COUNTERS, growing=False))
+    yield from told
+    yield from _renamed(parts, {path for path, _ in told})
     yield from missed(parts, _listed_nowhere)
+
+
+def _renamed(parts: Rows, told: Collection[str]) -> Found:
+    """Tags of another step than their files, where others of the run are ``global_steps`` itself, as engines
+    call them; the tag is the user's own word, so a warning.
+    """
+    counted = [
+        (p, n) for p, r in parts if p.step and (n := whole(r.metadata.get("global_steps"))) is not None
+    ]
+    if any(p.step == n for p, n in counted):
+        for p, n in counted:
+            if p.step != n and p.path not in told:
+                text = (
+                    f"the name says step {p.step}, the file's global_steps is {n}, and elsewhere they are one"
+                )
+                yield p.path, finding("step-mismatch", text, severity=Severity.WARNING)
 
 
 def _steps_differ(rows: Rows) -> Found:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -18,6 +19,7 @@ from fixture_trees import CASES, materialise
 from hypothesis import given
 from hypothesis import strategies as st
 from memory import brief_directory
+from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan, scan, verify
@@ -214,3 +216,15 @@ def test_how_often_a_store_was_committed_tells_no_step(tmp_path: Path) -> None:
     commits = {10: 3, 20: 6, 30: 4, 40: 4}
     _counted(tmp_path, tuple(commits), "custom_checkpoint_0.pkl", lambda n: {"ocdbt_generation": commits[n]})
     assert not plan(str(tmp_path)).warnings
+
+
+@pytest.mark.parametrize(
+    ("tag", "as_tag"), [("global_step8", "global_step12"), ("global_step4", "global_step12")]
+)
+def test_a_tag_of_another_step_than_its_files_is_told(tag: str, as_tag: str, tmp_path: Path) -> None:
+    """Engines call tags after their own count of steps; that of a copied or renamed one is another."""
+    shutil.copytree(LAYOUT_TREES / "deepspeed/zero1/tree", tmp_path / "run")
+    assert not any(f.code == "step-mismatch" for f in verify(str(tmp_path)).findings)
+    (tmp_path / "run" / tag).rename(tmp_path / "run" / as_tag)
+    told = [f.path or "" for f in verify(str(tmp_path)).findings if f.code == "step-mismatch"]
+    assert [os.path.relpath(path, tmp_path / "run").split("/")[0] for path in told] == [as_tag]
