@@ -97,6 +97,16 @@ def _optimizers_gone(rows: Rows) -> Found:
             return
 
 
+def without_model(c: Checkpoint, mark: str) -> Iterator[Finding]:
+    """What an engine saved below another framework's checkpoint (pieces with that ``mark``), where the states
+    of its model are gone: its loader opens them first, and a model beside them does not replace them.
+    """
+    saved = {p.piece.removesuffix(mark) for p in c.parts if p.piece.endswith(mark)}
+    if "optim" in saved and saved.isdisjoint(("model", "zero3")):
+        text = "there is no file of model states (mp_rank_00_model_states.pt) with those of the optimizer"
+        yield finding("missing-part", text, path=c.path)
+
+
 def _data_by_model(report: Report) -> tuple[int, int] | None:
     """(data, model) parallel sizes, where a file tells any that a job can have."""
     dp, mp = (whole(report.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))

@@ -62,9 +62,10 @@ def _behind(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Adapters that have their configuration here, or weights in the saves ``beside`` it: the trainer loads
-    those whose weights are there, and says nothing of another one.
+    """An engine's model; adapters that have their configuration here, or weights in the saves ``beside`` it:
+    the trainer loads those whose weights are there, and says nothing of another one.
     """
+    yield from deepspeed.without_model(c, "_deepspeed")
     described = {p.path for p in c.parts if p.name == "adapter_config.json"}
     models = {p.path.rpartition("/")[0] for p in c.parts if p.role == "model"}
     for path in sorted(described):

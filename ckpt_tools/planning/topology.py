@@ -16,6 +16,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common import saved_by as in_files
 from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.templates import COORDS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
@@ -123,19 +124,22 @@ class _Files(NamedTuple):
 def _files_asked(
     session: Session, ranked: Sequence[Checkpoint], first: Checkpoint, selection: Selection
 ) -> _Files:
-    """The newest files that can tell: the newest may be cut off, and say nothing any more."""
-    level, silent = min(Level.STRUCTURE, selection.level), _Files([], [], None)
+    """The newest files that can tell: the newest may be cut off, and say nothing any more. Of each piece one
+    sound file is asked, further pieces only where names show places of a grid: a save may have lost them.
+    """
+    level, silent, asked = min(Level.STRUCTURE, selection.level), _Files([], [], None), set[str]()
     for c in ranked[:_ASKED]:
         if c.kind is Kind.RELEASE and c is not first:
             continue
-        parts = _telling(c, session.layouts)[:_FILES]
+        parts = [p for p in _telling(c, session.layouts) if p.piece not in asked][:_FILES]
         prefetch(session, parts, level)
         reports = [session.report(p, level) for p in parts]
         if world := in_files.saved_world_size(reports):
             return _Files(parts, reports, world)
         if not silent.parts:
             silent = _Files(parts, reports, None)
-        if any(r.verdict is not Verdict.BROKEN for r in reports):
+        asked.update(p.piece for p, r in zip(parts, reports, strict=True) if r.verdict is not Verdict.BROKEN)
+        if asked and not any(axis in COORDS for p in first.parts for axis, _ in p.coords):
             break  # it could have told
     return silent
 

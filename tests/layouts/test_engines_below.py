@@ -1,0 +1,51 @@
+"""What DeepSpeed saves below a checkpoint of the Trainer: each file is needed, whatever model lies beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_files import deepspeed_model, deepspeed_zero, trainer
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import CkptError
+
+RANKS = 2
+
+
+def save(root: Path, step: int) -> None:
+    home = root / f"checkpoint-{step}"
+    engine = home / f"global_step{step}"
+    engine.mkdir(parents=True)
+    (engine / "mp_rank_00_model_states.pt").write_bytes(deepspeed_model(step, RANKS, 1, 0))
+    for rank in range(RANKS):
+        name = f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        (engine / name).write_bytes(deepspeed_zero(step, RANKS, rank))
+    for name, data in trainer(step).items():
+        if name != "optimizer.pt":
+            (home / name).write_bytes(data)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, cut], ids=["gone", "cut"])
+@pytest.mark.parametrize("name", ["mp_rank_00_model_states.pt", "zero_pp_rank_1_mp_rank_00_optim_states.pt"])
+def test_a_save_that_has_lost_a_file_of_its_engine_is_passed_over(
+    tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
+    for step in (10, 20):
+        save(tmp_path, step)
+    harm(tmp_path / "checkpoint-20/global_step20" / name)
+    made = plan(str(tmp_path))
+    assert made.resume.path == str(tmp_path / "checkpoint-10")
+    assert [len(rank.files) for rank in made.ranks] == [RANKS] * RANKS
+
+
+def test_a_lone_one_is_not_loaded_without_the_model_of_its_engine(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    (tmp_path / "checkpoint-10/global_step10/mp_rank_00_model_states.pt").unlink()
+    with pytest.raises(CkptError, match="missing-part"):
+        plan(str(tmp_path))
