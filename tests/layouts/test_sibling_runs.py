@@ -150,5 +150,24 @@ def test_each_rank_loads_its_own_file_of_the_newest_whole_save(tmp_path: Path, w
     assert _loaded(tmp_path) == [[str(old)] for old, _ in ranks]
 
 
+@cache
+def composer(batch: int, rank: int) -> bytes:
+    timestamp = {"Timestamp": {"epoch": 0, "batch": batch}}
+    return saved({"state": {"model": {"w": tensor(batch, rank)}, "timestamp": timestamp}, "rng": []})
+
+
+def test_a_save_without_a_rank_that_others_have_is_passed_over(tmp_path: Path) -> None:
+    """Composer's sharded saves of old, which nothing but their names tell from a whole one."""
+    for batch in (10, 20, 30):
+        for rank in (0, 1):
+            file = tmp_path / f"ep0-ba{batch}-rank{rank}.pt"
+            file.write_bytes(composer(batch, rank))
+            os.utime(file, (FIRST + PACE * batch,) * 2)
+    file.unlink()
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None
+    assert made.checkpoint.step == 20
+
+
 def _loaded(root: Path) -> list[list[str]]:
     return [[file.path for file in rank.files] for rank in plan(str(root)).ranks]
