@@ -27,7 +27,7 @@ Put = Callable[[Path, Path], object]
 
 def in_place_of(path: str, put: Callable[[Path, Path], object]) -> Put:
     def done(directory: Path, other: Path) -> None:
-        at = directory / path
+        at = directory / path  # "." is the directory itself
         if at.is_dir():
             shutil.rmtree(at)
         else:
@@ -42,6 +42,11 @@ def link(at: Path, other: Path) -> None:
     at.symlink_to(other / OLDER)
 
 
+def link_to_nothing(at: Path, other: Path) -> None:
+    (other / "empty").mkdir()
+    at.symlink_to(other / "empty")
+
+
 STRANGE: dict[str, Put] = {
     "file": lambda directory, _: (directory / "x.pt").write_bytes(b"x"),
     "save": lambda directory, _: shutil.copytree(TREE / OLDER, directory / "iter_0000040"),
@@ -54,6 +59,7 @@ STRANGE: dict[str, Put] = {
     "pipe for the note": in_place_of(".ckpt-stage.json", lambda at, _: os.mkfifo(at)),
     "pipe for the lines": in_place_of(".ckpt-stage.jsonl", lambda at, _: os.mkfifo(at)),
     "link for what waits": in_place_of(".ckpt-aside", link),
+    "link for all of it": in_place_of(".", link_to_nothing),
     "open directory": in_place_of(NEWEST, lambda at, _: (at.mkdir(), at.chmod(0o777))),
 }
 REPLACED: dict[str, Put] = {

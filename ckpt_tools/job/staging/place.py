@@ -72,6 +72,8 @@ class Place:
             for path in (self.home, os.path.join(self.home, OWN)):
                 trust.check(path, self.trusted)
             for path in (self.whole, self.part):
+                if os.path.islink(path):
+                    raise _not_ours(path)
                 with suppress(FileNotFoundError):
                     trust.check(path, self.trusted)
         for name in os.listdir(os.path.join(self.home, OWN)):
