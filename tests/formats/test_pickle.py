@@ -683,3 +683,26 @@ def test_what_pickle_refuses_to_look_up_is_told(protocol: int) -> None:
         findings = look(made.getvalue(), PLAIN)
         told = [f for f in findings if f.code == "bad-pickle" and f.severity is Severity.WARNING]
         assert bool(told) is refused is (... in value.values())
+
+
+OUT_OF_NOTHING = {
+    "bytearray": lambda n: b"cbuiltins\nbytearray\n" + number(n),
+    "bytes of Python 2": lambda n: b"c__builtin__\nbytes\n" + number(n),
+    "list": lambda n: b"cbuiltins\nlist\n(cbuiltins\nrange\n" + number(n) + b"t",
+    "deque": lambda n: b"ccollections\ndeque\n(cbuiltins\nrange\n" + number(n) + b"t",
+}
+
+
+def number(n: int) -> bytes:
+    """The arguments of a call with one number, and the call."""
+    return pickle.dumps((n,), 2)[2:-1] + b"R"
+
+
+@pytest.mark.parametrize("n", [3, 1 << 20, 1 << 70])
+@pytest.mark.parametrize("what", OUT_OF_NOTHING)
+def test_what_is_made_of_nothing_is_told(what: str, n: int) -> None:
+    """A few bytes that fill all memory when they are loaded; nobody pickles so."""
+    data = P2 + OUT_OF_NOTHING[what](n) + (b"R." if what in ("list", "deque") else b".")
+    found = [f for f in look(data, PLAIN) if f.code == "bad-pickle"]
+    assert [f.severity for f in found] == ([] if n == 3 else [Severity.WARNING])
+    assert what in ("list", "deque") or n > 3 or len(pickle.loads(data)) == 3

@@ -26,7 +26,7 @@ from ckpt_tools.formats.pickles.reader import (
     read_pickle,
 )
 from ckpt_tools.formats.torch.legacy_magic import legacy_magic
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import Source
 
 _FIRST = 64 * 1024
@@ -38,6 +38,19 @@ _VALUES = 500_000
 them.
 """
 _LEGACY = 5  # pickles of a legacy file
+_BUILTINS = ("builtins", "__builtin__")
+_RANGES = frozenset((module, name) for module in _BUILTINS for name in ("range", "xrange"))
+_MADE = frozenset(
+    [
+        *(
+            (module, n)
+            for module in _BUILTINS
+            for n in ("bytes", "bytearray", "list", "tuple", "set", "frozenset")
+        ),
+        ("collections", "deque"),
+    ]
+)
+"""What makes as many bytes or items as its argument says or has."""
 
 
 def read_judged(
@@ -79,6 +92,7 @@ def read_judged(
     told = names.told(head, pickled)
     yield from _nested(pickled, told, 3)
     yield from _judged(told, anatomy, harmless)
+    yield from _out_of_nothing(pickled, source.size)
     return pickled._replace(end=start + pickled.end)
 
 
@@ -162,6 +176,36 @@ def _judged(names: list[Named], anatomy: Anatomy, harmless: tuple[str, ...]) -> 
     written = (f"{g.module[:256]} {g.name[:256]}" for g in (one.written for one in names) if g is not None)
     anatomy.globals.extend(n for n in dict.fromkeys(written) if n not in known)
     yield from judge((one for one in names if not one.name.module.startswith(harmless)), anatomy.unlisted)
+
+
+def _out_of_nothing(pickled: Pickled, size: int) -> Iterator[Finding]:
+    """What to say of a call that makes more bytes or items than the file has: ``bytearray(2 ** 40)``,
+    ``list(range(2 ** 40))``. Picklers write the contents of both (copyreg, Objects/bytearrayobject.c).
+    """
+    for call in pickled.calls:
+        made = _count(call) if call.func in _MADE else 0
+        if made > size:
+            text = (
+                f"it makes {made:,} bytes or items of nothing, which no pickler writes: loading it may take"
+            )
+            yield finding(
+                "bad-pickle",
+                f"{text} all memory",
+                offset=call.offset,
+                severity=Severity.WARNING,
+                hint="find out who wrote it before anything loads it",
+            )
+            return
+
+
+def _count(call: Call) -> int:
+    """How many bytes or items the first argument of a call stands for."""
+    first = call.args[0] if call.args else None
+    if type(first) is Call and first.func in _RANGES and all(type(a) is int for a in first.args):
+        with suppress(TypeError, ValueError):
+            numbers = range(*first.args)
+            return max(0, (numbers.stop - numbers.start) // numbers.step)
+    return first if type(first) is int else 0
 
 
 def _nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Finding]:
