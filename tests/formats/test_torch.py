@@ -10,6 +10,7 @@ import random
 import re
 import struct
 import tracemalloc
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,12 +25,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
 
+from ckpt_tools.api import verify
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, structure
 from ckpt_tools.formats.archives.zip import Record
 from ckpt_tools.formats.torch.canonical import encoded
 from ckpt_tools.formats.torch.serialization_id import in_order, name_hash, serialization_id
 from ckpt_tools.inspection.byte_map import regions_of
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, ShortRead
 
@@ -726,3 +728,25 @@ def test_a_record_on_another_disk_is_one_that_torch_finds_or_damage(disk: int) -
             assert errors
         else:
             assert not errors
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_pickle_that_weights_only_refuses_is_told(zipped: bool, protocol: int, tmp_path: Path) -> None:
+    """Users may choose the protocol, and torch.load reads that of its own files alone by default."""
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "a.pt"
+    state = {"w": torch.ones(3), "step": 4}
+    torch.save(state, path, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch.load(path, weights_only=True)
+            refused = False
+        except pickle.UnpicklingError:
+            refused = True
+    report = verify([str(path)]).files[0].report
+    assert report.verdict is Verdict.OK
+    assert ("needs-trust" in {f.code for f in report.findings}) is refused is (protocol > 3)

@@ -93,7 +93,8 @@ def read_judged(
     yield from _nested(pickled, told, 3)
     yield from _judged(told, anatomy, harmless)
     yield from _out_of_nothing(pickled, source.size)
-    return pickled._replace(end=start + pickled.end)
+    protocol = head[1] if head[:1] == b"\x80" else 0
+    return pickled._replace(end=start + pickled.end, protocol=protocol)
 
 
 def read_otherwise(source: Source) -> Iterator[Finding]:

@@ -149,3 +149,4 @@ class Pickled(NamedTuple):
     filled: Sequence[Filled] = ()
     bare: int = 0
     """Arrays of joblib without a padding before them: another unpickler takes their bytes for opcodes."""
+    protocol: int = 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from functools import lru_cache
 
+from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Pickled
@@ -19,6 +20,8 @@ _SMALL = 256 << 10
 """Bytes of a pickle that is kept, and of what may lie before it, at most."""
 _KEPT = 4
 """Pickles kept at a time: the kinds of files that one directory holds."""
+_FRAMED = 4
+"""The first protocol that puts pickles into frames."""
 
 
 class Contents:
@@ -79,12 +82,28 @@ def read_contents(
     if start <= _SMALL and stop - start <= _SMALL and not anatomy.globals and anatomy.regions is None:
         kept = _kept(source.read(start, stop - start), start, harmless)
     if kept is None:
-        pickled = yield from read_judged(source, start, stop, anatomy, whole=True, harmless=harmless)
-        return Contents(pickled)
+        return Contents((yield from _read(source, start, stop, anatomy, harmless)))
     anatomy.globals += kept.anatomy.globals
     anatomy.unlisted += kept.anatomy.unlisted
     yield from kept.findings
     return kept
+
+
+def _read(
+    source: Source, start: int, stop: int, anatomy: Anatomy, harmless: tuple[str, ...]
+) -> Generator[Finding, None, Pickled]:
+    pickled = yield from read_judged(source, start, stop, anatomy, whole=True, harmless=harmless)
+    yield from too_new(pickled, start)
+    return pickled
+
+
+def too_new(pickled: Pickled, start: int) -> Iterator[Finding]:
+    """What to say of a pickle of a protocol that torch.save writes only when it is told to
+    (torch/_weights_only_unpickler.py knows no FRAME).
+    """
+    if pickled.protocol >= _FRAMED:
+        text = f"its protocol is {pickled.protocol}, and torch.load(weights_only=True) reads protocol 2"
+        yield finding("needs-trust", text, offset=start)
 
 
 @lru_cache(_KEPT)
@@ -92,7 +111,7 @@ def _kept(data: bytes, start: int, harmless: tuple[str, ...]) -> _Kept | None:
     """What a pickle at ``start`` says; None for a damaged one, which tells on the way to its damage."""
     anatomy, findings = Anatomy(), list[Finding]()
     source = BytesSource(bytes(start) + data + b"\0")  # what lies around it in its file is not read
-    reading = read_judged(source, start, start + len(data), anatomy, whole=True, harmless=harmless)
+    reading = _read(source, start, start + len(data), anatomy, harmless)
     try:
         while True:
             findings.append(next(reading))

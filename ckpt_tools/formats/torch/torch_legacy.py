@@ -16,6 +16,7 @@ from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.canonical import compared, encoded
+from ckpt_tools.formats.torch.contents import too_new
 from ckpt_tools.formats.torch.legacy_magic import NUMBER as _NUMBER
 from ckpt_tools.formats.torch.legacy_magic import also_tar, legacy_magic
 from ckpt_tools.formats.torch.tensors import Place, Storage, keys_of, storages, tensors
@@ -34,6 +35,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from also_tar(source)
     at = yield from _preamble(source, anatomy)
     pickled = yield from read_judged(source, at, source.size, anatomy)
+    yield from too_new(pickled, at)
     own = source.read(0, 2)
     yield from _object(source, at, pickled, own, anatomy)
     keys = yield from read_judged(source, pickled.end, source.size, anatomy)
