@@ -144,7 +144,7 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         )
     yield from _diffusers(home, mark)
     yield from fsdp_pieces(home, mark)
-    for piece in deepspeed.pieces(f"{home}/pytorch_model[_{{node}}]", f"_deepspeed{mark}"):
+    for piece in deepspeed.pieces(f"{home}/pytorch_model[_{{node}}]", f"{deepspeed.MARK}{mark}"):
         yield replace(piece, companion=True)
 
 

@@ -18,6 +18,8 @@ from ckpt_tools.model.report import Report
 
 FORMATS = ("torch_zip", "torch_legacy")
 STEP = "<global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}"
+MARK = "_deepspeed"
+"""In the names of its pieces where they lie below a checkpoint of another framework."""
 _WORLD = 1 << 20
 """No job has more ranks."""
 Rows = Sequence[tuple[Part, Report]]
@@ -97,11 +99,11 @@ def _optimizers_gone(rows: Rows) -> Found:
             return
 
 
-def without_model(c: Checkpoint, mark: str) -> Iterator[Finding]:
-    """What an engine saved below another framework's checkpoint (pieces with that ``mark``), where the states
-    of its model are gone: its loader opens them first, and a model beside them does not replace them.
+def without_model(c: Checkpoint, _beside: Sequence[Checkpoint] = ()) -> Iterator[Finding]:
+    """What an engine saved below another framework's checkpoint (pieces with ``MARK``), where the states of
+    its model are gone: its loader opens them first, and a model beside them does not replace them.
     """
-    saved = {p.piece.removesuffix(mark) for p in c.parts if p.piece.endswith(mark)}
+    saved = {p.piece.partition(MARK)[0] for p in c.parts if MARK in p.piece}
     if "optim" in saved and saved.isdisjoint(("model", "zero3")):
         text = "there is no file of model states (mp_rank_00_model_states.pt) with those of the optimizer"
         yield finding("missing-part", text, path=c.path)

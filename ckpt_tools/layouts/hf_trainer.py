@@ -65,7 +65,7 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """An engine's model; adapters that have their configuration here, or weights in the saves ``beside`` it:
     the trainer loads those whose weights are there, and says nothing of another one.
     """
-    yield from deepspeed.without_model(c, "_deepspeed")
+    yield from deepspeed.without_model(c)
     described = {p.path for p in c.parts if p.name == "adapter_config.json"}
     models = {p.path.rpartition("/")[0] for p in c.parts if p.role == "model"}
     for path in sorted(described):
@@ -175,7 +175,7 @@ def fsdp_pieces(home: str, mark: str = "") -> Iterator[Piece]:
 def _engine_pieces() -> Iterator[Piece]:
     """What FSDP and DeepSpeed write below it."""
     yield from fsdp_pieces(HOME)
-    yield from deepspeed.pieces(f"{HOME}/global_step{{step}}", "_deepspeed")
+    yield from deepspeed.pieces(f"{HOME}/global_step{{step}}", deepspeed.MARK)
 
 
 LAYOUT = Layout(

@@ -78,10 +78,12 @@ def _sharded() -> Iterator[Piece]:
         for piece in dcp.pieces(home, mark):
             yield replace(piece, required=False)
         yield replace(dcp.rest_of_state(home, mark), required=False)
-        yield from deepspeed.pieces(f"{home}/checkpoint", f"_deepspeed{mark}")
+        yield from deepspeed.pieces(f"{home}/checkpoint", f"{deepspeed.MARK}{mark}")
         # names the tag to the engine when it loads that
         yield Piece(f"tag{mark}", "tag", f"{home}/latest", mark=True, loaded=False, companion=True)
-    yield from deepspeed.pieces(f"{deepspeed.STEP}/checkpoint", "_deepspeed_fabric")  # Fabric.save(path)
+    yield from deepspeed.pieces(
+        f"{deepspeed.STEP}/checkpoint", f"{deepspeed.MARK}_fabric"
+    )  # Fabric.save(path)
 
 
 def _gasps() -> Iterator[Piece]:
@@ -105,7 +107,7 @@ def _half_sharded(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, F
     """Directories that lack one of the two files without which Lightning takes none of it."""
     homes: dict[str, list[Part]] = {}
     for part, _ in parts:
-        if part.home and "_deepspeed" not in part.piece:
+        if part.home and deepspeed.MARK not in part.piece:
             homes.setdefault(part.home, []).append(part)
     for home, files in homes.items():
         for role, name in (("metadata", ".metadata"), ("state", "meta.pt")):
@@ -137,6 +139,7 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
+    lost=deepspeed.without_model,
     epoch_base=0,
     reshardable=True,
     compare_steps=False,

@@ -144,7 +144,10 @@ def mismatched(
         return None
     used = {p.path for p in assignment.parts}
     idle = [p for p in checkpoint.parts if p.path not in used and (p.rank is None or p.rank >= world)]
-    unread = any(not layout.piece(p.piece).replicated_over for p in idle)
+    split = any(
+        _of_one_rank(piece) and piece.sharded for piece in {layout.piece(p.piece) for p in checkpoint.parts}
+    )
+    unread = split or any(not layout.piece(p.piece).replicated_over for p in idle)
     short = any(f.code == "missing-rank" for f in assignment.findings)
     ragged = world % max(1, prod(topology.sizes.get(axis, 1) for axis in _MODEL_PARALLEL))
     if not (unread or short or ragged):
