@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import first, named_epochs, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.lost_shards import lost_shards
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
@@ -41,19 +41,6 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from named_epochs(parts, _epoch, "timestamp.epoch")
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Files of ranks that the saves ``beside`` it have: a rank that saves its own loads that alone."""
-    own = _ranks(c)
-    others = [ranks for o in beside if (ranks := _ranks(o))]
-    for rank in sorted(set.intersection(*others) - own) if own and others else ():
-        text = f"there is no file of rank {rank}, which the saves beside it have"
-        yield finding("missing-part", text, path=c.path)
-
-
-def _ranks(c: Checkpoint) -> set[int]:
-    return {at for p in c.parts if p.piece == "rank" for axis, at in p.coords if axis == "shard"}
-
-
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path or checkpoint.path)  # Trainer(load_path=…)
 
@@ -74,7 +61,7 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
-    lost=_lost,
+    lost=lost_shards,
     reshardable=True,
     compare_steps=False,
     reference=(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.lost_shards import lost_shards
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import Resume
@@ -26,9 +27,12 @@ LAYOUT = Layout(
         Piece("shard_any", "model", _SHARD, ("safetensors",), shared=True, here=True),
     ),
     resume=_resume,
+    lost=lost_shards,
     reshardable=True,
     compare_steps=False,
     models_alone=True,
     reference="torch/distributed/checkpoint/hf_storage.py HuggingFaceStorageWriter",
-    limits=("there is no index: a lost shard shows only where its pieces leave a gap in a tensor",),
+    limits=(
+        "there is no index: a lost shard shows by a gap in a tensor, or where the saves beside it have one",
+    ),
 )

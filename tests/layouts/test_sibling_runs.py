@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from places import LAYOUT_TREES
 from safetensors.torch import save as safetensors_save
 from small_files import dcp, lightning, saved, tensor
 
-from ckpt_tools.api import plan
+from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError
+from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.model.checkpoint import Checkpoint
 
 FIRST, PACE = 1_790_000_000, 600
 
@@ -156,17 +159,48 @@ def composer(batch: int, rank: int) -> bytes:
     return saved({"state": {"model": {"w": tensor(batch, rank)}, "timestamp": timestamp}, "rng": []})
 
 
-def test_a_save_without_a_rank_that_others_have_is_passed_over(tmp_path: Path) -> None:
-    """Composer's sharded saves of old, which nothing but their names tell from a whole one."""
-    for batch in (10, 20, 30):
+SHARDS = LAYOUT_TREES / "dcp-hf/two/tree/step-10"
+
+
+def sharded(layout: str, step: int, rank: int) -> tuple[str, bytes]:
+    """The name of a rank's file, and what it holds."""
+    if layout == "composer":
+        return f"ep0-ba{step}-rank{rank}.pt", composer(step, rank)
+    file = SHARDS / f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-3] ^= step
+    return f"step-{step}/{file.name}", bytes(data)
+
+
+@pytest.mark.parametrize("layout", ["composer", "dcp-hf"])
+@pytest.mark.parametrize("fewer", [False, True])
+def test_a_save_without_a_rank_that_others_have_is_passed_over(
+    layout: str, fewer: bool, tmp_path: Path
+) -> None:
+    """Saves of shards that nothing but their names tell from a whole one; as many bytes in one file are that
+    of a job which has fewer ranks by now.
+    """
+    for step in (10, 20, 30):
         for rank in (0, 1):
-            file = tmp_path / f"ep0-ba{batch}-rank{rank}.pt"
-            file.write_bytes(composer(batch, rank))
-            os.utime(file, (FIRST + PACE * batch,) * 2)
+            name, data = sharded(layout, step, rank)
+            if step == 30 and rank == 0 and fewer:
+                data += sharded(layout, step, 1)[1]
+            file = tmp_path / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(data)
+            os.utime(file, (FIRST + PACE * step,) * 2)
     file.unlink()
-    made = plan(str(tmp_path))
-    assert made.checkpoint is not None
-    assert made.checkpoint.step == 20
+    (seen,) = [c for c in scan(str(tmp_path)).checkpoints if c.step == 30]
+    found = [f.code for f in BY_NAME[seen.layout].lost(seen, _others(tmp_path))]
+    assert found == ([] if fewer else ["missing-part"])
+    if not fewer:
+        made = plan(str(tmp_path))
+        assert made.checkpoint is not None
+        assert made.checkpoint.step == 20
+
+
+def _others(root: Path) -> list[Checkpoint]:
+    return [c for c in scan(str(root)).checkpoints if c.step != 30]
 
 
 def _loaded(root: Path) -> list[list[str]]:
