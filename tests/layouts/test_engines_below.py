@@ -1,8 +1,9 @@
-"""What DeepSpeed saves below a checkpoint of the Trainer: each file is needed, whatever model lies beside it."""
+"""What DeepSpeed saves below a checkpoint of another framework: each file is needed, whatever model lies beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from small_files import deepspeed_model, deepspeed_zero, trainer
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
+from ckpt_tools.model.selection import Selection
 
 RANKS = 2
 
@@ -44,8 +46,23 @@ def test_a_save_that_has_lost_a_file_of_its_engine_is_passed_over(
     assert [len(rank.files) for rank in made.ranks] == [RANKS] * RANKS
 
 
-def test_a_lone_one_is_not_loaded_without_the_model_of_its_engine(tmp_path: Path) -> None:
-    save(tmp_path, 10)
-    (tmp_path / "checkpoint-10/global_step10/mp_rank_00_model_states.pt").unlink()
-    with pytest.raises(CkptError, match="missing-part"):
-        plan(str(tmp_path))
+@pytest.mark.parametrize(
+    "home", ["checkpoint-10/global_step10", "epoch=0-step=10.ckpt/checkpoint", "step_10/pytorch_model"]
+)
+def test_a_lone_one_is_not_loaded_without_the_model_of_its_engine(tmp_path: Path, home: str) -> None:
+    """Below the Trainer, Lightning and Accelerate; at the size that saved it, and at any other."""
+    save(tmp_path / "saved", 10)
+    (tmp_path / "run" / home).parent.mkdir(parents=True)
+    (tmp_path / "saved/checkpoint-10/global_step10").rename(tmp_path / "run" / home)
+    if home.startswith("checkpoint"):
+        for file in (tmp_path / "saved/checkpoint-10").iterdir():
+            file.rename(tmp_path / "run/checkpoint-10" / file.name)
+    for world in (None, 1, RANKS):
+        made = None
+        with suppress(CkptError):
+            made = plan(str(tmp_path / "run"), Selection(world_size=world))
+        assert (made is None) is (world == 1)
+    (tmp_path / "run" / home / "mp_rank_00_model_states.pt").unlink()
+    for world in (None, 1, RANKS):
+        with pytest.raises(CkptError, match="missing-part"):
+            plan(str(tmp_path / "run"), Selection(world_size=world))
