@@ -99,11 +99,11 @@ def _optimizers_gone(rows: Rows) -> Found:
             return
 
 
-def without_model(c: Checkpoint, _beside: Sequence[Checkpoint] = ()) -> Iterator[Finding]:
-    """What an engine saved below another framework's checkpoint (pieces with ``MARK``), where the states of
-    its model are gone: its loader opens them first, and a model beside them does not replace them.
+def without_model(c: Checkpoint, _beside: Sequence[Checkpoint] = (), mark: str = MARK) -> Iterator[Finding]:
+    """What an engine saved below another framework's checkpoint (pieces with this ``mark``), where the states
+    of its model are gone: its loader opens them first, and a model beside them does not replace them.
     """
-    saved = {p.piece.partition(MARK)[0] for p in c.parts if MARK in p.piece}
+    saved = {p.piece.partition(mark)[0] for p in c.parts if mark in p.piece}
     if "optim" in saved and saved.isdisjoint(("model", "zero3")):
         text = "there is no file of model states (mp_rank_00_model_states.pt) with those of the optimizer"
         yield finding("missing-part", text, path=c.path)

@@ -37,9 +37,28 @@ def _files(c: Checkpoint) -> frozenset[str]:
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    for name in lost(c, beside, _files):
-        text = f"there is no {name}, which the run's other checkpoints have"
-        yield finding("missing-part", text, path=c.path)
+    """What the rest of the save shows to have been there, and what the saves ``beside`` it have."""
+    text = "which the run's other checkpoints have"
+    for name in (gone := sorted(_shown(c) - _files(c))) or lost(c, beside, _files):
+        what = "which the other files of the save belong to" if gone else text
+        yield finding("missing-part", f"there is no {name}, {what}", path=c.path)
+
+
+def _shown(c: Checkpoint) -> set[str]:
+    """Files of places and ranks that others tell: each place of the model has one of the optimizer, and a
+    rank that trains it.
+    """
+    files = _files(c)
+    if not any(name.startswith("trainer/") for name in files):  # an export
+        return set()
+    places = {name.partition("/")[2] for name in files if name.startswith(("model/", "optimizer/"))}
+    shards = len({place.rpartition("/")[2] for place in places})
+    shown = {f"{role}/{place}" for role in ("model", "optimizer") for place in places}
+    for role, name, least in (("trainer", "rank", len(places)), ("data_reader", "dp", shards)):
+        ranks = [at for p in c.parts if p.role == role for axis, at in p.coords if axis == "shard"]
+        if ranks:
+            shown |= {f"{role}/{name}_{rank:02d}.pt" for rank in range(max(least, *ranks))}
+    return shown
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

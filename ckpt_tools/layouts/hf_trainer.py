@@ -13,6 +13,7 @@ from ckpt_tools.layouts import dcp, deepspeed
 from ckpt_tools.layouts.common.arrays import lost
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.lost_shards import without_index
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
@@ -66,6 +67,7 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     the trainer loads those whose weights are there, and says nothing of another one.
     """
     yield from deepspeed.without_model(c)
+    yield from without_index(c, beside)
     described = {p.path for p in c.parts if p.name == "adapter_config.json"}
     models = {p.path.rpartition("/")[0] for p in c.parts if p.role == "model"}
     for path in sorted(described):

@@ -70,6 +70,7 @@ LAYOUT = Layout(
     resume=resume,
     own_files=True,
     check=_check,
+    needs=("model",),
     one_of=(
         ("model", "model_rng"),
         ("distrib_optim", "optim", "layer_wise"),

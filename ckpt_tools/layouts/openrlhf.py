@@ -37,6 +37,11 @@ def _crosscheck(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Fin
             yield finding("stale-tracker", text, path=path)
 
 
+def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    for worker in WORKERS:
+        yield from deepspeed.without_model(c, mark=f"_{worker}")
+
+
 def _pieces() -> Iterator[Piece]:
     for worker in WORKERS:
         for tag, mark, kind in (("global_step", "", Kind.PERIODIC), ("best_global_step", "_best", Kind.BEST)):
@@ -53,6 +58,7 @@ LAYOUT = Layout(
     steps=deepspeed.LAYOUT.steps,
     check=deepspeed.LAYOUT.check,
     crosscheck=_crosscheck,
+    lost=_lost,
     needs=("model",),
     reference=(
         "openrlhf/trainer/ppo_trainer.py save_logs_and_checkpoints, trainer/ray/ppo_actor.py and "

@@ -1,7 +1,8 @@
-"""Shards that no index lists: which of them a save has lost, by those of the saves beside it."""
+"""Shards that no index lists: which of them a save has lost, by the saves beside it; and lost indexes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt_tools.findings import finding
@@ -11,6 +12,23 @@ from ckpt_tools.model.part import Part
 
 _Shards = Mapping[tuple[str, tuple[tuple[str, int], ...]], Part]
 """Piece and place -> its file."""
+_SHARD = re.compile(r"(.+?)-[0-9]{5}(?:-of-([0-9]{5}))?\.(safetensors|bin)")
+"""A shard of a set that transformers, PaddleNLP and ColossalAI load by its index alone."""
+
+
+def without_index(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Shards of which no index says what they hold: their loader finds no model then. Other saves beside it
+    show that by themselves.
+    """
+    there = {p.path for p in c.parts}
+    for p in () if beside else c.parts:
+        shard = _SHARD.fullmatch(p.name)
+        if shard and shard[2] != "00001":  # one of one
+            index = f"{shard[1]}.{shard[3]}.index.json"
+            if f"{p.path.removesuffix(p.name)}{index}" not in there:
+                text = f"there is no {index}, without which {p.name} and the like are not loaded"
+                yield finding("missing-part", text, path=c.path)
+                return
 
 
 def lost_shards(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
