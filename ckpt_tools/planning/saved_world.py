@@ -142,15 +142,21 @@ def mismatched(
     world = topology.world_size
     if saved is None or saved == world or _reshardable(checkpoint, layout):
         return None
-    used = {p.path for p in assignment.parts}
-    idle = [p for p in checkpoint.parts if p.path not in used and (p.rank is None or p.rank >= world)]
-    split = any(
-        _of_one_rank(piece) and piece.sharded for piece in {layout.piece(p.piece) for p in checkpoint.parts}
-    )
-    unread = split or any(not layout.piece(p.piece).replicated_over for p in idle)
     short = any(f.code == "missing-rank" for f in assignment.findings)
     ragged = world % max(1, prod(topology.sizes.get(axis, 1) for axis in _MODEL_PARALLEL))
-    if not (unread or short or ragged):
+    if not (short or ragged or _leaves_state(checkpoint, assignment, world, layout)):
         return None
     text = f"saved by {saved} ranks, to be loaded by {world}"
     return finding("topology-mismatch", text, path=checkpoint.path)
+
+
+def _leaves_state(checkpoint: Checkpoint, assignment: Assignment, world: int, layout: Layout) -> bool:
+    """Whether ranks that the job does not have hold state of their own, or held it: of what they share out
+    among them the file of the last may be gone.
+    """
+    pieces = {layout.piece(p.piece) for p in checkpoint.parts}
+    if any(_of_one_rank(piece) and piece.sharded for piece in pieces):
+        return True
+    used = {p.path for p in assignment.parts}
+    idle = [p for p in checkpoint.parts if p.path not in used and (p.rank is None or p.rank >= world)]
+    return any(not layout.piece(p.piece).replicated_over for p in idle)
