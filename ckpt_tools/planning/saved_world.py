@@ -154,9 +154,11 @@ def _leaves_state(checkpoint: Checkpoint, assignment: Assignment, world: int, la
     """Whether ranks that the job does not have hold state of their own, or held it: of what they share out
     among them the file of the last may be gone.
     """
-    pieces = {layout.piece(p.piece) for p in checkpoint.parts}
-    if any(_of_one_rank(piece) and piece.sharded for piece in pieces):
-        return True
+    for p in checkpoint.parts:
+        piece = layout.piece(p.piece)
+        of_a_rank = p.rank is not None or any(axis == "dp" for axis, _ in p.coords)
+        if of_a_rank and piece.sharded and not piece.survivable:
+            return True
     used = {p.path for p in assignment.parts}
     idle = [p for p in checkpoint.parts if p.path not in used and (p.rank is None or p.rank >= world)]
     return any(not layout.piece(p.piece).replicated_over for p in idle)
