@@ -4,6 +4,7 @@ directory, or one for each epoch (``cp-01.weights.json``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
@@ -14,6 +15,8 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
+
+_OF_A_SHARD = re.compile(r"_[0-9]{5,}\.weights\.h5$")
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
@@ -58,9 +61,8 @@ def _pieces() -> Iterator[Piece]:
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(
-        next((p.path for p in checkpoint.parts if p.role == "index"), None)
-    )  # model.load_weights(path)
+    """The index, for ``model.load_weights(path)``; each shard tells what it is called."""
+    return Resume(_OF_A_SHARD.sub(".weights.json", checkpoint.parts[0].path))
 
 
 LAYOUT = Layout(

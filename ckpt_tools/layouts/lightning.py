@@ -4,6 +4,7 @@ and names of the user's own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -140,6 +141,7 @@ LAYOUT = Layout(
     steps=_steps,
     check=_check,
     lost=deepspeed.without_model,
+    traces=(re.compile(r"\.ckpt/latest$"),),
     epoch_base=0,
     reshardable=True,
     compare_steps=False,

@@ -396,7 +396,8 @@ def test_the_process_gives_way(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10,))
     with watching(tmp_path, root, *SOON) as watcher:
         watcher.until(lambda e: e["type"] == "pass")
-        assert os.getpriority(os.PRIO_PROCESS, watcher.process.pid) == 19
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, watcher.process.pid) == min(19, own + 19)
         assert watcher.end() == 143
 
 
