@@ -144,21 +144,25 @@ def mismatched(
         return None
     short = any(f.code == "missing-rank" for f in assignment.findings)
     ragged = world % max(1, prod(topology.sizes.get(axis, 1) for axis in _MODEL_PARALLEL))
-    if not (short or ragged or _leaves_state(checkpoint, assignment, world, layout)):
+    gone = saved > world and _shared_out(checkpoint, layout)  # of what ranks share the last file may be lost
+    if not (short or ragged or gone or _unread(checkpoint, assignment, world, layout)):
         return None
     text = f"saved by {saved} ranks, to be loaded by {world}"
     return finding("topology-mismatch", text, path=checkpoint.path)
 
 
-def _leaves_state(checkpoint: Checkpoint, assignment: Assignment, world: int, layout: Layout) -> bool:
-    """Whether ranks that the job does not have hold state of their own, or held it: of what they share out
-    among them the file of the last may be gone.
-    """
+def _shared_out(checkpoint: Checkpoint, layout: Layout) -> bool:
+    """Whether the ranks that saved it share some of its state, each in a file of its own."""
     for p in checkpoint.parts:
         piece = layout.piece(p.piece)
         of_a_rank = p.rank is not None or any(axis == "dp" for axis, _ in p.coords)
         if of_a_rank and piece.sharded and not piece.survivable:
             return True
+    return False
+
+
+def _unread(checkpoint: Checkpoint, assignment: Assignment, world: int, layout: Layout) -> bool:
+    """Whether ranks that the job does not have hold state of their own."""
     used = {p.path for p in assignment.parts}
     idle = [p for p in checkpoint.parts if p.path not in used and (p.rank is None or p.rank >= world)]
     return any(not layout.piece(p.piece).replicated_over for p in idle)
