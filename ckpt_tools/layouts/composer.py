@@ -10,7 +10,7 @@ from dataclasses import replace
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import first, named_epochs, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
-from ckpt_tools.layouts.common.lost_shards import lost_shards
+from ckpt_tools.layouts.common.lost_files import lost_shards
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part

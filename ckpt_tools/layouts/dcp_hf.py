@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from ckpt_tools.layouts.common.layout import Layout, Piece
-from ckpt_tools.layouts.common.lost_shards import lost_shards
+from ckpt_tools.layouts.common.lost_files import lost_shards
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import Resume

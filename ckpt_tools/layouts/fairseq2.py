@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.arrays import lost
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece
 from ckpt_tools.layouts.common.loop_counters import number
+from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
@@ -94,7 +94,7 @@ LAYOUT = Layout(
     ),
     limits=(
         "the framework takes the highest step_N with a trainer/: move a damaged one away, or give a view",
-        "how many files a save has is known from the saves beside it",
+        "how many places and ranks a save has is known from its own files and from the saves beside it",
         "of 0.4 and before, trainer/ and data_reader/ have other names: such a step is asked about",
     ),
 )

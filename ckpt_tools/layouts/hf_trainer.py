@@ -10,10 +10,9 @@ from functools import partial
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp, deepspeed
-from ckpt_tools.layouts.common.arrays import lost
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.layouts.common.lost_shards import without_index
+from ckpt_tools.layouts.common.lost_files import lost, without_index
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part

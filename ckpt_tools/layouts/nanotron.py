@@ -11,9 +11,9 @@ from dataclasses import replace
 from math import prod
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.arrays import lost
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding

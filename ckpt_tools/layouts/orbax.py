@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.arrays import lost
 from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Resume

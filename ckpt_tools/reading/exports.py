@@ -69,7 +69,7 @@ def _settle_files(s: Session) -> None:
     above = {os.path.dirname(p.base) for p in parts if is_of_the_best(p.base)}
     for p in parts:  # a directory of the best is of the run beside it
         runs[p.layout, home if (home := os.path.dirname(p.base)) in above else p.run].append(p)
-        if is_of_the_best(p.base):
+        if is_of_the_best(p.base):  # is it a model alone? Only those that were read are compared
             s.report(p, Level.STRUCTURE)
     exported = {path for run in runs.values() for path in _models_alone(s, run)}
     if exported:

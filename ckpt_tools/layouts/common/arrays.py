@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Piece
+from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 
@@ -34,14 +35,6 @@ def lost_arrays(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding
     for path in lost(c, beside, _arrays):
         text = f"there is no array {path.removesuffix('/.zarray')!r}, which the run's other checkpoints have"
         yield finding("missing-part", text, path=c.path)
-
-
-def lost(
-    c: Checkpoint, beside: Sequence[Checkpoint], names: Callable[[Checkpoint], frozenset[str]]
-) -> list[str]:
-    """Those of the ``names`` in all the saves ``beside`` it that this one has not."""
-    siblings = [names(o) for o in beside]
-    return sorted(frozenset.intersection(*siblings) - names(c)) if siblings else []
 
 
 def _arrays(c: Checkpoint) -> frozenset[str]:

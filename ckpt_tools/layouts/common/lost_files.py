@@ -1,19 +1,30 @@
-"""Shards that no index lists: which of them a save has lost, by the saves beside it; and lost indexes."""
+"""Files that a save has lost, as the saves beside it or its own other files tell. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from ckpt_tools.findings import finding
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 
-_Shards = Mapping[tuple[str, tuple[tuple[str, int], ...]], Part]
-"""Piece and place -> its file."""
+_Place = tuple[str, tuple[tuple[str, int], ...]]
+"""A piece, and where in it a shard belongs."""
+_Shards = Mapping[_Place, Part]
+_Name = TypeVar("_Name", str, _Place)
 _SHARD = re.compile(r"(.+?)-[0-9]{5}(?:-of-([0-9]{5}))?\.(safetensors|bin)")
 """A shard of a set that transformers, PaddleNLP and ColossalAI load by its index alone."""
+
+
+def lost(
+    c: Checkpoint, beside: Sequence[Checkpoint], names: Callable[[Checkpoint], frozenset[_Name]]
+) -> list[_Name]:
+    """Those of the ``names`` in all the saves ``beside`` it that this one has not."""
+    siblings = [names(o) for o in beside]
+    return sorted(frozenset.intersection(*siblings) - names(c)) if siblings else []
 
 
 def without_index(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -32,15 +43,16 @@ def without_index(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Findi
 
 
 def lost_shards(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Those that all the saves ``beside`` it have. A save that holds as many bytes without them is that of a
-    job which has fewer ranks by now.
+    """Shards that no index lists, and that all the saves ``beside`` it have. A save that holds as many bytes
+    without them is that of a job which has fewer ranks by now.
     """
-    own, others = _shards(c), [shards for o in beside if (shards := _shards(o))]
-    if not (own and others):
+    sharded = [o for o in beside if _shards(o)]
+    gone = lost(c, sharded, lambda o: frozenset(_shards(o))) if _shards(c) else []
+    if not gone:
         return
-    gone = sorted(set.intersection(*map(set, others)) - set(own))
-    smallest = min((shards[at].size for shards in others for at in gone), default=0)
-    if gone and _size(own) + smallest // 2 < min(map(_size, others)):
+    others = list(map(_shards, sharded))
+    smallest = min(shards[at].size for shards in others for at in gone)
+    if _size(_shards(c)) + smallest // 2 < min(map(_size, others)):
         text = f"there is no file like {others[-1][gone[0]].name}, as the saves beside it have one"
         yield finding("missing-part", text, path=c.path)
 
