@@ -1514,13 +1514,13 @@ keras_backup keras-backup stateless:training_metadata.json.bkp
 
 keras keras
   .
-    model_measured:{prefix}<-|.|_>{epoch}<-|_>[{name}]<0|1|2|3|4|5|6|7|8|9>.<0|1|2|3|4|5|6|7|8|9>[<0|1|2|3|4|5|6|7|8|9>][<0|1|2|3|4|5|6|7|8|9>][<0|1|2|3|4|5|6|7|8|9>][<0|1|2|3|4|5|6|7|8|9>][<0|1|2|3|4|5|6|7|8|9>].keras
+    model_measured:{prefix}<-|.|_>{epoch}<-|_>[{name}]{metric}.keras
     model_batch:{prefix}<-|.|_>{epoch:02d}<-|.|_>{step_in_epoch}.keras
     model:{prefix}<-|.|_>{epoch:02d}[-{name}].keras
-    weights_measured:{prefix}<-|.|_>{epoch}<-|_>[{name}]<0|1|2|3|4|5|6|7|8|9>.<0|1|2|3|4|5|6|7|8|9>[<0|1|2|3|4|5|6|7|8|9>][<0|1|2|3|4|5|6|7|8|9>][<0|1|2|3|4|5|6|7|8|9>][<0|1|2|3|4|5|6|7|8|9>][<0|1|2|3|4|5|6|7|8|9>].weights.h5
+    weights_measured:{prefix}<-|.|_>{epoch}<-|_>[{name}]{metric}.weights.h5
     weights_batch:{prefix}<-|.|_>{epoch:02d}<-|.|_>{step_in_epoch}.weights.h5
     weights:{prefix}<-|.|_>{epoch:02d}[-{name}].weights.h5
-    h5_measured:{prefix}<-|.|_>{epoch}<-|_>[{name}]<0|1|2|3|4|5|6|7|8|9>.<0|1|2|3|4|5|6|7|8|9>[<0|1|2|3|4|5|6|7|8|9>][<0|1|2|3|4|5|6|7|8|9>][<0|1|2|3|4|5|6|7|8|9>][<0|1|2|3|4|5|6|7|8|9>][<0|1|2|3|4|5|6|7|8|9>].h5
+    h5_measured:{prefix}<-|.|_>{epoch}<-|_>[{name}]{metric}.h5
     h5_batch:{prefix}<-|.|_>{epoch:02d}<-|.|_>{step_in_epoch}.h5 h5:{prefix}<-|.|_>{epoch:02d}[-{name}].h5
 
 gguf gguf

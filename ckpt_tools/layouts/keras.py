@@ -16,15 +16,10 @@ from ckpt_tools.model.plan import Resume
 _FILES = {"model": (".keras", "zip_archive"), "weights": (".weights.h5", "hdf5"), "h5": (".h5", "hdf5")}
 
 
-_DIGIT = "<0|1|2|3|4|5|6|7|8|9>"
-_METRIC = f"[{{name}}]{_DIGIT}.{_DIGIT}" + f"[{_DIGIT}]" * 5
-"""At the end a number with a fraction, such as ``{val_loss:.2f}``: its digits count nothing."""
-
-
 def _pieces() -> Iterator[Piece]:
     epoch = "{prefix}<-|.|_>{epoch:02d}"
     for name, (suffix, form) in _FILES.items():
-        measured = f"{{prefix}}<-|.|_>{{epoch}}<-|_>{_METRIC}{suffix}"
+        measured = f"{{prefix}}<-|.|_>{{epoch}}<-|_>[{{name}}]{{metric}}{suffix}"  # {val_loss:.2f}
         yield Piece(f"{name}_measured", "model", measured, (form,), shared=True, single=True)
         batch = f"{epoch}<-|.|_>{{step_in_epoch}}{suffix}"
         yield Piece(f"{name}_batch", "model", batch, (form,), shared=True, single=True)

@@ -26,7 +26,7 @@ from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import BY_NAME, LAYOUTS, active, use, user
 from ckpt_tools.layouts.common.layout import Piece
 from ckpt_tools.layouts.common.near_miss import near_miss
-from ckpt_tools.layouts.common.templates import NUMBERS, RANKS, TEXTS
+from ckpt_tools.layouts.common.templates import FIELDS, METRIC, NUMBERS, RANKS
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Known, LoadPlan
@@ -703,7 +703,7 @@ def test_every_key_and_field_is_on_the_page() -> None:
     assert first == set(user._LAYOUT)
     assert set(re.findall(r"^\| `(\w+)` \|", pieces, re.MULTILINE)) == set(user._PIECE)
     told = layouts.partition("| in a template")[2].partition("| key of")[0]
-    assert set(re.findall(r"`\{(\w+)\}`", told)) == {*NUMBERS, *TEXTS, "tmp"} - {"run"}
+    assert set(re.findall(r"`\{(\w+)\}`", told)) == {*FIELDS} - {"run"}
 
 
 # --- any template
@@ -719,7 +719,7 @@ RANK = st.integers(0, 999_999)
 @st.composite
 def templates(draw: st.DrawFn) -> tuple[str, str]:
     """(a template of known fields, a path that it describes)."""
-    fields = draw(st.permutations([*NUMBERS, *TEXTS, "tmp"]))
+    fields = draw(st.permutations(FIELDS))
     template, path = "", ""
     for depth in range(draw(st.integers(1, 3))):
         name, text = "", ""
@@ -732,7 +732,7 @@ def templates(draw: st.DrawFn) -> tuple[str, str]:
                 value = f"{number:0{width}d}" if width else str(number)
                 field = f"{{{field}:0{width}d}}" if width else f"{{{field}}}"
             else:
-                value = "_tmp" if field == "tmp" else word
+                value = {"tmp": "_tmp", METRIC: f"{draw(RANK)}.{draw(RANK)}"}.get(field, word)
                 field = f"{{{field}}}" if field else ""
             if kind == "optional" and field:
                 name += f"[{word}{field}]"

@@ -11,7 +11,7 @@ import pytest
 from places import LAYOUT_TREES
 
 from ckpt_tools.layouts import BUILT_IN, LAYOUTS, ORDER, Layout, Layouts
-from ckpt_tools.layouts.common.templates import FIELD, TEXTS, TOKENS
+from ckpt_tools.layouts.common.templates import FIELD, METRIC, TEXTS, TOKENS
 from ckpt_tools.layouts.index import names_of, read_index
 
 PIECES = [(layout, piece) for layout in LAYOUTS for piece in layout.pieces]
@@ -32,6 +32,10 @@ def test_the_index_has_all_layouts_in_order() -> None:
     assert [names.name for names in BUILT_IN.names] == [layout.name for layout in LAYOUTS]
 
 
+KNOWN = {"tmp": "_tmp", METRIC: "2.5", **dict.fromkeys(TEXTS, "x")}
+"""What fields that stand for no digits alone may read."""
+
+
 def spelled(template: str, digit: str, *, optional: bool) -> str:
     """A path that a template describes: every number of one digit, and of several words the first one, or
     the last one where nothing optional is said.
@@ -44,7 +48,7 @@ def spelled(template: str, digit: str, *, optional: bool) -> str:
             out += word[1:-1].split("|")[0 if optional else -1]
         elif not left_out:
             field = FIELD.fullmatch(word)
-            text = word if field is None else {"tmp": "_tmp", **dict.fromkeys(TEXTS, "x")}.get(field[1])
+            text = word if field is None else KNOWN.get(field[1])
             out += digit * int((field and field[2]) or 1) if text is None else text
     return out
 

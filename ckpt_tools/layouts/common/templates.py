@@ -35,9 +35,14 @@ process id), and never that of a rank.
 """
 TEXTS = ("prefix", "name", "run")
 """Fields that stand for text without a slash; a ``prefix`` keeps runs apart, a ``name`` says nothing."""
+METRIC = "metric"
+"""The field that stands for a number with a fraction, such as a loss: its digits tell no step."""
+FIELDS = (*NUMBERS, *TEXTS, METRIC, "tmp")
 
 TOKENS = re.compile(r"(\{[^}]*\}|\[|\]|<[^>]*>)")
 """What a template is split at: a field, a bracket, a choice of words."""
+_UNTOLD = {"name": "[^/]+?", METRIC: r"\d{1,9}\.\d{1,9}"}
+"""Fields that may stand there several times, and say nothing."""
 FIELD = re.compile(r"\{(\w+)(?::0(\d+)d)?\}")
 """A field: its name, and how many digits it has at least."""
 
@@ -60,11 +65,11 @@ def compile_template(template: str) -> str:
             out.append(f"(?:{'|'.join(re.escape(word) for word in piece[1:-1].split('|'))})")
         else:
             m = FIELD.fullmatch(piece)
-            if m is None or m[1] not in (*NUMBERS, *TEXTS, "tmp"):
-                raise ValueError(f"{piece} in {template}: a field is one of {', '.join((*NUMBERS, *TEXTS))}")
+            if m is None or m[1] not in FIELDS:
+                raise ValueError(f"{piece} in {template}: a field is one of {', '.join(FIELDS)}")
             name, width = m.groups()
-            if name == "name":
-                out.append("[^/]+?")
+            if name in _UNTOLD:
+                out.append(_UNTOLD[name])
             elif name in seen:
                 out.append(f"(?P={name})")
             else:
