@@ -65,7 +65,7 @@ CODES: dict[str, Code] = {
         Code("unread-pickle", W, "a pickle was not read to its end, so nobody knows what loading it would call", "no framework writes a pickle of this size: find out where it comes from; report it if it is legitimate"),
         Code("suspect-call", W, "loading the pickle calls code that ckpt does not know", "if it is your own code, say --trust-global 'mycompany.*'; else load it with weights_only=True, or not at all"),
         Code("unknown-global", W, "a pickle that its framework loads without asking names code that ckpt does not know", "if it is your own code, say --trust-global 'mycompany.*'; else do not load this file"),
-        Code("needs-trust", N, "torch.load(weights_only=True) refuses the pickle: it names classes outside the allow-list, or is of a newer protocol", "load it with weights_only=False only if you trust who wrote it"),
+        Code("needs-trust", N, "torch.load refuses the pickle by default: a class outside its allow-list, or a newer protocol", "load it with weights_only=False only if you trust who wrote it"),
         Code("seal-mismatch", E, "the file is not the one that was sealed", "restore this file from a replica or a backup; if it was rewritten on purpose, seal it again with 'ckpt seal --again CHECKPOINT'"),
         Code("seal-missing", E, "a file that was sealed is not there", "restore it; if it was removed on purpose, seal the checkpoint again with 'ckpt seal --again CHECKPOINT'"),
         Code("seal-broken", W, "a seal cannot be used, so it proves nothing", "verify the files without it, and seal them again with 'ckpt seal --again CHECKPOINT'"),
