@@ -106,20 +106,31 @@ def test_an_index_of_shards_is_no_index_of_safetensors() -> None:
     assert (report.format, report.verdict) == ("keras_shards", Verdict.OK)
 
 
-@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("name", "backup", "beside", "asked"),
+    [
+        ("m-1.weights.h5", "", ".bkp", False),
+        ("m-1.weights.h5", "", "", False),
+        ("m-rank1.weights.h5", "", "", True),
+        ("m-1.weights.h5", ".bkp", "", True),
+    ],
+    ids=["older", "of the same step", "a part of the same step", "later"],
+)
 def test_files_of_model_checkpoint_beside_a_backup_are_a_question_only_if_they_are_later(
-    later: bool, tmp_path: Path
+    name: str, backup: str, beside: str, asked: bool, tmp_path: Path
 ) -> None:
+    """Or if they may be another part of it."""
     backups = LAYOUT_TREES / "keras-backup/double/tree"
-    of = {"latest.weights.h5": "", "training_metadata.json": "", "m-1.weights.h5": ".bkp"}
-    if later:
-        of = {"latest.weights.h5": ".bkp", "training_metadata.json": ".bkp", "m-1.weights.h5": ""}
-    for n, (name, end) in enumerate(of.items()):
-        source = name.replace("m-1", "latest") + end
-        (tmp_path / name).write_bytes((backups / source).read_bytes())
-        os.utime(tmp_path / name, (1_735_700_000 + n,) * 2)
-    if later:
-        with pytest.raises(UsageError, match="m-1"):
+    files = {
+        "latest.weights.h5": f"latest.weights.h5{backup}",
+        "training_metadata.json": f"training_metadata.json{backup}",
+        name: f"latest.weights.h5{beside}",
+    }
+    for n, (to, source) in enumerate(files.items()):
+        (tmp_path / to).write_bytes((backups / source).read_bytes())
+        os.utime(tmp_path / to, (1_735_700_000 + n,) * 2)
+    if asked:
+        with pytest.raises(UsageError, match=name.partition(".")[0]):
             plan(tmp_path)
     else:
         assert plan(tmp_path).resume.path == str(tmp_path)
