@@ -9,12 +9,14 @@ from contextlib import closing
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.zeros import ZEROS, all_zero
+from ckpt_tools.layouts.common.arrays import chunks_alone
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import opened
+from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.retry import there
 
 _ALIKE = 8
@@ -27,7 +29,8 @@ def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Fi
     """What is gone of a checkpoint, beside others of its run."""
     if not c.unfinished:
         yield from s.layouts.of(c).lost(c, beside)
-        yield from _left_out(s, c, beside)
+        yield from list(_unwritten(s, c)) or _left_out(s, c, beside)
+        yield from _undescribed(s, c)
 
 
 def zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -67,6 +70,19 @@ def _severity(name: str) -> Severity:
     return Severity.WARNING if re.search(_ZEROED, name) else Severity.ERROR
 
 
+def _unwritten(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Chunks of arrays that their framework writes in full: elsewhere one of zeros alone is no file."""
+    written = s.layouts.of(c).written
+    if written is None or not c.step:
+        return
+    above = f"{c.path}/"
+    for p in c.parts:
+        names = [path.removeprefix(above) for path in s.indexes.left_out.get(p.path, ())]
+        if names and written.fullmatch(os.path.dirname(p.path).removeprefix(above)):
+            text = f"{ranges.names(names)} is not there, and its framework writes all of this array"
+            yield finding("missing-part", text, path=p.path)
+
+
 def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Files that their index does not ask for (a chunk that only holds zeros), and that the others have."""
     above = f"{c.path}/"
@@ -79,6 +95,32 @@ def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterat
             if severity is Severity.WARNING:
                 text += ": it would be read as zeros"
             yield finding("missing-part", text, path=index, severity=severity)
+
+
+def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Chunks of an array in a directory of its own, where the file that describes it is gone."""
+    described = {os.path.dirname(p.path) for p in c.parts if "zarr" in s.layouts.piece_of(p).formats}
+    for home in s.found.strange if described else ():
+        if not home.startswith(f"{c.path}/") or not described.isdisjoint(_between(home, c.path)):
+            continue
+        if chunks_alone(_names(s, home)):
+            text = "chunks of an array are in it, and no .zarray that describes them"
+            yield finding("missing-part", text, path=home)
+
+
+def _between(home: str, above: str) -> Iterator[str]:
+    """A directory, and those that it lies in up to ``above``: chunks may have directories for each axis."""
+    while len(home) > len(above):
+        yield home
+        home = os.path.dirname(home)
+
+
+def _names(s: Session, home: str) -> list[str]:
+    try:
+        return list(names_of(home))
+    except OSError as e:
+        s.unread[home] = e.strerror or str(e)
+        return []
 
 
 def headless(s: Session, c: Checkpoint) -> Iterator[Finding]:

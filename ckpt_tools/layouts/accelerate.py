@@ -25,6 +25,7 @@ DIFFUSERS = ("unet", "unet_ema", "transformer", "transformer_ema", "controlnet",
 """Directories into which hooks of diffusers' training scripts save the model, each with a role of its own."""
 MARKS = ("", "_step", "_epoch", "_kohya_step", "_kohya_epoch", "_kohya")
 """Ends of the names of pieces, by what the directory is called."""
+_KOHYA = "_kohya"
 _NUMBERED = re.compile(
     r"((?:pytorch_)?model|optimizer|scheduler|sampler|dl_state_dict|custom_checkpoint)(?:_(\d+))?"
     r"\.(?:safetensors|bin|pkl)"
@@ -47,6 +48,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         parts, {**counted, steps: ("current_step",), epochs: ("current_epoch",)}, place_in_run
     )
     yield from _without_schedule(parts)
+    yield from _without_kohyas(parts)
 
 
 def _without_schedule(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -62,6 +64,20 @@ def _without_schedule(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[st
             text = (
                 f"a schedule has brought its learning rate from {first} to {now}, and no schedule could be "
                 "read beside it (scheduler.bin): it would begin again"
+            )
+            yield p.path, finding("missing-part", text, severity=Severity.WARNING)
+
+
+def _without_kohyas(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """The same of sd-scripts, which save each schedule, also one that leaves the rate as it is: without it
+    the steps begin again. One that has moved it is told above.
+    """
+    having = {p.home for p, _ in parts if p.role in ("scheduler", "custom")}
+    for p, r in parts:
+        first = r.metadata.get("initial_lr")
+        if _KOHYA in p.piece and p.home not in having and first is not None and first == r.metadata.get("lr"):
+            text = (
+                "a schedule has noted its learning rate, and there is no schedule beside it (scheduler.bin)"
             )
             yield p.path, finding("missing-part", text, severity=Severity.WARNING)
 

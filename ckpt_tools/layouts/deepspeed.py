@@ -99,6 +99,20 @@ def _optimizers_gone(rows: Rows) -> Found:
             return
 
 
+def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Pipeline layers that one rank of a model parallel group has and another one has not: each rank of it
+    saves its slice of each. Layers without a state count as well, so a gap between numbers says nothing.
+    """
+    slices = {p.coords: p for p in c.parts if p.role == "layer"}
+    ranks = sorted({dict(coords)["tp"] for coords in slices})
+    for coords, p in slices.items():
+        for rank in ranks:
+            other = tuple((axis, rank if axis == "tp" else at) for axis, at in coords)
+            if other not in slices:
+                text = f"there is no file like {p.name} of model parallel rank {rank}, which has other layers"
+                yield finding("missing-part", text, path=c.path)
+
+
 def without_model(c: Checkpoint, _beside: Sequence[Checkpoint] = (), mark: str = MARK) -> Iterator[Finding]:
     """What an engine saved below another framework's checkpoint (pieces with this ``mark``), where the states
     of its model are gone: its loader opens them first, and a model beside them does not replace them.
@@ -175,6 +189,7 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
+    lost=_lost,
     tracker="latest",
     read_tracker=read_tracker,
     tracked=tag,

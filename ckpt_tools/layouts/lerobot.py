@@ -4,6 +4,7 @@ the newest.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -23,18 +24,58 @@ _MODEL = f"{HOME}/pretrained_model"
 _STATE = f"{HOME}/training_state"
 _OPTIMIZER = ("optimizer_state.safetensors", "optimizer_param_groups.json")
 """What each optimizer is saved as; several have a directory each."""
+_PROCESSOR_STATE = re.compile(r"(policy_(?:pre|post)processor)_step_\d+_.+\.safetensors")
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """training_step.json against the directory's name."""
     steps = [row for row in parts if row[0].piece == "progress"]
     yield from named_steps(steps, lambda m: whole(m.get("step")), "step")
+    yield from _untold(parts)
+
+
+def _untold(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Files that a JSON file beside them tells of: the states of processors, and the schedule that has noted
+    its first learning rate in an optimizer's groups (torch/optim/lr_scheduler.py).
+    """
+    there = {p.path for p, _ in parts}
+    for part, report in parts:
+        around = part.path.removesuffix(part.name)
+        for name in [v for k, v in report.metadata.items() if k.startswith("state_file.")]:
+            if f"{around}{name}" not in there:
+                text = f"there is no {name}, which it says holds the state of one of its steps"
+                yield part.path, finding("missing-part", text)
+        # a file that was asked about alone has nothing beside it
+        scheduled = part.role == "groups" and "initial_lr" in report.metadata and len(there) > 1
+        if scheduled and f"{part.home}/training_state/scheduler_state.json" not in there:
+            text = "there is no scheduler_state.json, although a schedule has set its learning rate"
+            yield part.path, finding("missing-part", text, severity=Severity.WARNING)
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    for name in lost(c, beside, lambda o: frozenset(p.path.removeprefix(f"{o.path}/") for p in o.parts)):
+    """What other saves have; where there are none, what is one of two that are saved together."""
+    mine = _names(c)
+    for name in lost(c, beside, _names):
         text = f"there is no {name}, which the run's other checkpoints have"
         yield finding("missing-part", text, path=c.path)
+    for name in sorted(() if beside else mine):
+        other = _saved_with(name)
+        if other and other not in mine:
+            text = f"there is no {other}, which is saved with {name.rpartition('/')[2]}"
+            yield finding("missing-part", text, path=c.path)
+
+
+def _names(c: Checkpoint) -> frozenset[str]:
+    return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts)
+
+
+def _saved_with(name: str) -> str:
+    """The other half of an optimizer, or what says how the state of a processor is used; else ""."""
+    home, _, file = name.rpartition("/")
+    processor = _PROCESSOR_STATE.fullmatch(file)
+    if file in _OPTIMIZER:
+        return f"{home}/{_OPTIMIZER[1 - _OPTIMIZER.index(file)]}"
+    return f"{home}/{processor[1]}.json" if processor else ""
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -80,11 +121,12 @@ LAYOUT = Layout(
     compare_steps=False,
     reference=(
         "lerobot 0.4.4: utils/train_utils.py save_checkpoint(), load_training_state(); optim/optimizers.py, "
-        "optim/schedulers.py; configs/train.py TrainPipelineConfig.validate()"
+        "optim/schedulers.py; configs/train.py TrainPipelineConfig.validate(); "
+        "processor/pipeline.py from_pretrained(), which opens each state_file"
     ),
     limits=(
         "lerobot-train is given a file of the choice: --config_path=PATH/pretrained_model/train_config.json",
-        "of a lone checkpoint nothing tells that it had a schedule, which is saved last",
+        "of a lone checkpoint nothing tells that a processor without a state, with all its files, is lost",
         "nothing but its directory tells of which save a model or an optimizer is",
     ),
 )

@@ -49,6 +49,7 @@ LAYOUT = Layout(
     commit="metadata",
     needs=(ROLE,),
     lost=lost_arrays,
+    written=re.compile("_step"),
     traces=(re.compile(rf"(?:^|/)step-\d+/(?:metadata\.json|(?:{_ARRAYS})/(?:.+/)?\d+(?:\.\d+)*)$"),),
     reshardable=True,
     compare_steps=False,

@@ -6,6 +6,7 @@ The formats ``torch_dcp`` and ``fsdp_dtensor`` are torch's own DCP: ``.metadata`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -29,9 +30,17 @@ def _arrays(c: Checkpoint) -> frozenset[str]:
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Arrays of the format ``zarr``, which nothing lists."""
+    """Arrays of the format ``zarr``, which nothing lists; and the counters of Megatron-Bridge, without which
+    its loader asks Megatron-LM's arguments, which it never saved.
+    """
     for path in lost(c, beside, _arrays):
         text = f"there is no array {path.removesuffix('/.zarray')!r}, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+    roles = {p.role for p in c.parts}
+    if not beside and "run_config" in roles and "train_state" not in roles:
+        text = (
+            "there is no train_state.pt, which is saved with run_config.yaml and tells how far training was"
+        )
         yield finding("missing-part", text, path=c.path)
 
 
@@ -43,21 +52,22 @@ def _iteration(metadata: Metadata) -> int | None:
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     yield from without_common(parts)
-    yield from _without_metadata(parts)
+    yield from without_metadata(parts)
     yield from named_steps(parts, _iteration, "iteration")
     trained = [row for row in parts if row[0].role == "train_state"]
     yield from named_steps(trained, lambda metadata: whole(metadata.get("step")), "step")
     yield from borrowed(parts, {"data": ("optimizer_step",), "prefixed": ("optimizer_step",)})
 
 
-def _without_metadata(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def without_metadata(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Saves of ``torch_dist`` whose metadata.json is not there: only its writer keeps a ``common_state``."""
-    having = {p.home for p, _ in parts if p.role == "metadata"}
+    having = {p.folder.directory for p, _ in parts if p.name == "metadata.json"}
     said = set[str]()
     for part, report in parts:
-        lost = part.home not in having and any(key.startswith("common_state/") for key in report.metadata)
-        if lost and part.home not in said:
-            said.add(part.home)
+        home = part.folder.directory
+        lost = home not in having and any(key.startswith("common_state/") for key in report.metadata)
+        if lost and home not in said:
+            said.add(home)
             text = "metadata.json, which is written last, is not there: its loader asks for it"
             yield part.path, finding("missing-part", text)
 
@@ -99,6 +109,7 @@ LAYOUT = Layout(
     resume=resume,
     check=_check,
     lost=_lost,
+    written=re.compile(".*"),  # zarr.create(…, write_empty_chunks=True)
     tracker="latest_checkpointed_iteration.txt",
     read_tracker=read_tracker,
     state_tracker="latest_train_state.pt",
@@ -110,7 +121,7 @@ LAYOUT = Layout(
     reshardable=True,
     compare_steps=False,
     reference=(
-        "Megatron-LM megatron/core/dist_checkpointing/serialization.py save(), strategies/torch.py; "
+        "Megatron-LM megatron/core/dist_checkpointing/serialization.py save(), strategies/{torch,zarr}.py; "
         "metadata.json is written last; Megatron-Bridge src/megatron/bridge/training/checkpointing.py "
         "(train_state.pt, latest_train_state.pt and run_config.yaml after it)"
     ),

@@ -19,12 +19,14 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.ranges import ranges, words
 from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy")
 _DEEPEST = 10
 """Directories of a tensor: model/model/decoder/0/pp_block/mlp/experts/0/up_proj."""
 _RANKS = re.compile(r"(tp|pp|dp|exp)(?:-rank)?-(\d+)-of-(\d+)")
+_BLOCK = re.compile(r"(?:^|/)decoder/([0-9]{1,5})/")
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -35,6 +37,12 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     for tensor in lost(c, beside, _tensors):
         text = f"there is no tensor {tensor!r}, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+    blocks = {int(m[1]) for m in map(_BLOCK.search, _tensors(c)) if m}
+    if gone := set(range(max(blocks, default=0))) - blocks:
+        text = (
+            f"there is a block of number {max(blocks)}, and no tensor of block {words(ranges(sorted(gone)))}"
+        )
         yield finding("missing-part", text, path=c.path)
 
 

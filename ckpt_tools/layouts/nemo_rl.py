@@ -7,20 +7,44 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp, megatron_core
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
+_MODELS = "policy", "value"
+"""Of a job; the second one in PPO."""
+
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     yield from dcp.without_common(parts)
+    yield from megatron_core.without_metadata(parts)
     told = [row for row in parts if row[0].role == "info"]
     yield from named_steps(told, lambda m: whole(m.get("step")), "step")
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """What Megatron-core writes last, with which common.pt was saved; and the place in the data, which the
+    loops of the framework save each time, and ask for: a loop of the user's own may do without. Other saves
+    beside it show that by themselves.
+    """
+    roles = {p.role for p in c.parts}
+    if beside:
+        return
+    for who in _MODELS:
+        if {f"{who}_common", f"{who}_index"} <= roles and f"{who}_metadata" not in roles:
+            text = (
+                f"there is no metadata.json with {who}/weights/iter_0000000/common.pt: its loader asks for it"
+            )
+            yield finding("missing-part", text, path=c.path)
+    if "data" not in roles:
+        text = "there is no train_dataloader.pt, without which NeMo-RL's own loops do not resume"
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -48,7 +72,7 @@ def _model(home: str, who: str, mark: str) -> Iterator[Piece]:
 
 
 def _pieces(home: str, mark: str) -> Iterator[Piece]:
-    for who in ("policy", "value"):
+    for who in _MODELS:
         yield from _model(home, who, mark)
     yield Piece(f"info{mark}", "info", f"{home}/training_info.json", ("json_member",), shared=True)
     data = Piece(
@@ -68,12 +92,13 @@ LAYOUT = Layout(
     ),
     resume=_resume,
     check=_check,
+    lost=_lost,
     needs=("info",),
     reshardable=True,
     compare_steps=False,
     reference=(
         "nemo_rl/utils/checkpoint.py CheckpointManager; nemo_rl/utils/native_checkpoint.py save_checkpoint; "
-        "nemo_rl/algorithms/grpo.py"
+        "nemo_rl/algorithms/{grpo,sft,dpo,rm,distillation}.py"
     ),
     limits=(
         "the framework takes the highest step_N there is: move a damaged one away, or give a view",

@@ -4,6 +4,7 @@ rank in ``train/``, and ``.metadata.json``, which is written last; ``stepN-tmp/`
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,12 +13,15 @@ from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.ranges import ranges, words
 from ckpt_tools.model.report import Report
 
 TORCH, JSON = ("torch_zip", "torch_legacy"), ("json_member",)
+_WORLD = 1 << 20
+"""No job has more ranks."""
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
@@ -29,6 +33,22 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     """What each rank counted against the directory's name."""
     ranks = [row for row in parts if row[0].role == "trainer"]
     yield from named_steps(ranks, lambda m: whole(m.get("global_step")), "step")
+    yield from _fewer_ranks(ranks)
+
+
+def _fewer_ranks(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Ranks without a file of their own, where the others tell how many ranks there were: each would go on
+    with the random numbers of rank 0.
+    """
+    saved = defaultdict[str, set[int]](set)
+    for part, _ in rows:
+        saved[part.home].add(part.rank or 0)
+    for part, report in rows:
+        size = whole(report.metadata.get("world_size")) or 0
+        held = saved.pop(part.home, None) if 0 < size <= _WORLD else None
+        if held is not None and (gone := sorted(set(range(size)) - held)):
+            text = f"its world_size is {size}, but there is no file of rank {words(ranges(gone))}"
+            yield part.path, finding("missing-rank", text, severity=Severity.WARNING)
 
 
 def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:

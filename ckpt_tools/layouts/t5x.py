@@ -4,8 +4,10 @@ array; ``.tmp-…`` while it is written.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.arrays import ROLE, array, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
@@ -22,6 +24,18 @@ def _step(metadata: Metadata) -> int | None:
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     yield from named_steps(parts, _step, "optimizer.state.step")
+    yield from _lost_arrays(parts)
+
+
+def _lost_arrays(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Fewer arrays than the file says that it was saved with: its loader opens each by the path in it."""
+    beside = Counter(p.home for p, _ in parts if p.role == ROLE)
+    for part, report in parts:
+        said = whole(report.metadata.get("stored_arrays")) or 0
+        if part.role == "index" and beside[part.home] < said:
+            gone = said - beside[part.home]
+            text = f"{gone} of the {said} arrays that it says were saved with it are not there"
+            yield part.path, finding("missing-part", text)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -57,7 +71,6 @@ LAYOUT = Layout(
     compare_steps=False,
     reference="t5x/checkpoints.py Checkpointer.save(), _write_state_to_tensorstore(), latest_step()",
     limits=(
-        "nothing lists the arrays: one that is lost is missed where the run has another checkpoint",
         "a chunk that is not there may be one of zeros: it is missed where other checkpoints have it",
         "the state of the data set (train_ds-…) is not looked at",
     ),

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, damage, materialise
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError
+from ckpt_tools.model.plan import LoadPlan
 
 SHOWN = {
-    "colossalai/booster": ["pytorch_model.bin.index.json", "pytorch_optim.bin.index.json"],
+    "colossalai/booster": [
+        "pytorch_model.bin.index.json",
+        "pytorch_optim.bin.index.json",
+        "pytorch_optim_group.bin",
+    ],
     "fairseq2/sharded": [
         "model/*/sdp_00.pt",
         "model/*/sdp_01.pt",
@@ -22,10 +30,48 @@ SHOWN = {
     ],
     "hf-trainer/sharded": ["model.safetensors.index.json"],
     "hf-trainer/paddlenlp-unified": ["model.safetensors.index.json", "optimizer.safetensors.index.json"],
+    "lerobot/optimizers": [
+        "policy_preprocessor.json",
+        "policy_preprocessor_step_3_normalizer_processor.safetensors",
+        "actor/optimizer_state.safetensors",
+        "critic/optimizer_param_groups.json",
+    ],
+    "levanter/steps": ["model/decoder/kernel/.zarray", "_step/0"],
     "megatron/layer_wise": ["model_optim_rng.pt"],
+    "megatron-core/bridge": ["train_state.pt"],
+    "megatron-core/fsdp_dtensor": ["train_state.pt"],
+    "megatron-core/zarr": ["model.bias/.zarray", "model.weight/0.0"],
+    "nemo-rl/megatron": ["iter_0000000/metadata.json"],
     "openrlhf/ppo": ["_critic/*/mp_rank_00_model_states.pt", "_actor/*/mp_rank_00_model_states.pt"],
+    "t5x/steps": ["target.decoder.bias/.zarray"],
 }
 """Fixture -> files of its newest save, each of which others of that save show to have been there."""
+WARNED = {
+    "accelerate/kohya-steps": ["scheduler.bin"],
+    "lerobot/steps": ["scheduler_state.json"],
+    "nemo-rl/dtensor": ["train_dataloader.pt"],
+    "olmo-core/steps": ["train/rank1.pt"],
+}
+"""The same, where it is a warning: a job of another kind may have done without."""
+LARGER = {
+    "deepspeed/pipeline": (
+        {f"global_step8/layer_0{i}-model_01-model_states.pt": f"layer_0{i}-model_00" for i in range(4)},
+        ["global_step8/layer_02-model_00-model_states.pt", "global_step8/layer_03-model_01-model_states.pt"],
+    ),
+    "nanotron/zero": (
+        {f"20/model/model/decoder/{i}": "decoder/0" for i in (1, 2)},
+        ["20/model/model/decoder/0", "20/model/model/decoder/1"],
+    ),
+}
+"""Fixture -> copies that make its save one of a larger model, and what goes of that."""
+
+
+def rows(table: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    return [(name, lost) for name, losses in table.items() for lost in losses]
+
+
+def tree(name: str, target: Path) -> Path:
+    return materialise(next(case for case in CASES if "/".join(case.parts[-3:-1]) == name), target)
 
 
 def alone(root: Path) -> list[Path]:
@@ -34,20 +80,52 @@ def alone(root: Path) -> list[Path]:
     assert chosen is not None
     kept = {p.path for p in chosen.parts}
     for c in scan(str(root)).checkpoints:
+        if not any(path.startswith(f"{c.path}/") for path in kept):
+            shutil.rmtree(c.path, ignore_errors=True)
         for p in c.parts:
             if p.path not in kept and os.path.lexists(p.path):
                 os.unlink(p.path)
-    return [Path(path) for path in sorted(kept)]
+    return sorted({*map(Path, kept), *(p for p in Path(chosen.path).rglob("*") if p.is_file())})
 
 
-@pytest.mark.parametrize(("name", "pattern"), [(name, p) for name, ps in SHOWN.items() for p in ps])
-def test_a_file_that_the_others_show_is_missed(name: str, pattern: str, tmp_path: Path) -> None:
-    case = next(case for case in CASES if "/".join(case.parts[-3:-1]) == name)
-    root = materialise(case, tmp_path)
-    files = alone(root)
-    assert plan(str(root)).checkpoint is not None
+def lose(files: Sequence[Path], pattern: str) -> None:
     lost = [path for path in files if path.match(pattern) or path.match(f"*/{pattern.replace('*', '*/*')}")]
     assert lost, files
     lost[0].unlink()
+
+
+def missing(made: LoadPlan) -> list[Any]:
+    return [f for f in made.warnings if f.code.startswith("missing")]
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize(("name", "pattern"), rows(SHOWN))
+def test_a_file_that_the_others_show_is_missed(name: str, pattern: str, tmp_path: Path) -> None:
+    root = tree(name, tmp_path)
+    files = alone(root)
+    assert not missing(plan(str(root)))
+    lose(files, pattern)
+    with pytest.raises(CkptError, match="missing"):
+        plan(str(root))
+
+
+@pytest.mark.parametrize(("name", "pattern"), rows(WARNED))
+def test_a_file_that_the_others_make_likely_is_told(name: str, pattern: str, tmp_path: Path) -> None:
+    root = tree(name, tmp_path)
+    files = alone(root)
+    assert not missing(plan(str(root)))
+    lose(files, pattern)
+    assert missing(plan(str(root)))
+
+
+@pytest.mark.parametrize(("name", "lost"), rows({name: losses for name, (_, losses) in LARGER.items()}))
+def test_a_part_of_a_larger_model_is_missed(name: str, lost: str, tmp_path: Path) -> None:
+    root = tree(name, tmp_path)
+    alone(root)
+    copies = LARGER[name][0]
+    paths = [str(p.relative_to(root)) for p in root.rglob("*")]
+    damage(root, {"copy": {to: next(p for p in paths if source in p) for to, source in copies.items()}})
+    assert not missing(plan(str(root)))
+    damage(root, {"remove": [lost]})
     with pytest.raises(CkptError, match="missing"):
         plan(str(root))

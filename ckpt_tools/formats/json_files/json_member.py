@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Format
-from ckpt_tools.formats.common.json_text import mapping, read_json
+from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import remember
 from ckpt_tools.formats.named import JSON_MEMBERS
 from ckpt_tools.model.finding import Finding
@@ -37,6 +37,8 @@ _SCALARS = (
     "commit_timestamp_nsecs",
 )
 _MAX_KEYS = 10_000
+_MAX_STEPS = 32
+"""Of a processor; most have five."""
 
 
 def _magic(head: bytes) -> bool:
@@ -55,6 +57,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.keys |= top.keys()
     for name in _SCALARS:
         _remember(top, name, anatomy)
+    _remember_training(text.value, anatomy)
     last = mapping(top.get("metas")).get("last_train_step")  # nanotron's checkpoint_metadata.json
     _remember({"metas.last_train_step": last}, "metas.last_train_step", anatomy)
     if source.path.rpartition("/")[2] == "trainer_state.json" and "global_step" not in top:
@@ -69,6 +72,16 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("odd-header", why, offset=source.size)
     what = "JSON text: only its form is checked, not what it says"
     anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
+
+
+def _remember_training(value: object, anatomy: Anatomy) -> None:
+    """What LeRobot's files tell of others: the steps of a processor with a state of their own, and the
+    learning rate that an optimizer had before a schedule set it.
+    """
+    for i, step in enumerate(sequence(mapping(value).get("steps"))[:_MAX_STEPS]):
+        _remember({f"state_file.{i}": mapping(step).get("state_file")}, f"state_file.{i}", anatomy)
+    for group in sequence(value)[:1]:
+        _remember(mapping(group), "initial_lr", anatomy)
 
 
 def _remember(top: Mapping[str, object], name: str, anatomy: Anatomy) -> None:

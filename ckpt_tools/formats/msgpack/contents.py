@@ -31,6 +31,9 @@ DEEPEST = 128
 """Levels: no module is nested so deep."""
 ELSEWHERE = "//GDAPlaceholder:"
 """Begins the text that stands for an array of several hosts; its path in the directory of arrays follows."""
+STORED = ("kvstore", "path")
+"""The last names above the path of a directory with an array, in what T5X writes in the array's place: the
+specification of its TensorStore (t5x/checkpoint_utils.py)."""
 CHUNKED = "__msgpack_chunked_array__"
 ARRAYS = (1, 3)
 """Types of ext that hold an array, or a number as numpy keeps it."""
@@ -61,12 +64,12 @@ class _Level:
 
 class Tree:
     """One object with everything in it, below ``path``. What it holds goes into the anatomy; ``elsewhere``
-    are the paths of arrays that lie beside the file.
+    are the paths of arrays that lie in a directory beside the file, ``stored`` counts those right beside it.
     """
 
     def __init__(self, tokens: Tokens, anatomy: Anatomy, path: tuple[str, ...] = ()) -> None:
         self.tokens, self.anatomy, self.path = tokens, anatomy, path
-        self.elsewhere = list[str]()
+        self.elsewhere, self.stored = list[str](), 0
         self._levels = list[_Level]()
 
     def read(self) -> Iterator[Finding]:
@@ -143,6 +146,7 @@ class Tree:
             self._remember(text)
             if text.startswith(ELSEWHERE) and len(self.elsewhere) < MAX_TENSORS:
                 self.elsewhere.append(text.removeprefix(ELSEWHERE))
+            self.stored += self._keys()[-2:] == STORED
         elif token.kind == "value":
             self._remember(token.value)
             if level and type(token.value) is int and len(level.numbers) < _DIMENSIONS:

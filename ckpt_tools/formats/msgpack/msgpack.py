@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Format
 from ckpt_tools.formats.common.limited import limited
-from ckpt_tools.formats.common.tensors import zero_tail
+from ckpt_tools.formats.common.tensors import remember, zero_tail
 from ckpt_tools.formats.msgpack.contents import ARRAYS, Tree
 from ckpt_tools.formats.msgpack.tokens import Tokens
 from ckpt_tools.formats.tensorstore.zarr import Described
@@ -73,6 +73,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for path in tree.elsewhere:
         array = f"{source.path.rpartition('/')[2]}_gda/{path}"
         anatomy.members[f"{array}/.zarray"] = Claim(FORMAT.name, Described(array, FORMAT.name), follow=True)
+    if tree.stored:
+        remember(anatomy.metadata, "stored_arrays", tree.stored)
     explain(anatomy, anatomy.tensors, tokens.at)
     if tokens.at < source.size:
         text = f"{source.size - tokens.at:,} bytes follow the object"

@@ -3,7 +3,8 @@ tensor.
 
 Facts: huggingface_hub/serialization/_torch.py (``save_torch_state_dict``), transformers/modeling_utils.py
 (``save_pretrained``), torch/distributed/checkpoint/hf_storage.py and _consolidate_hf_safetensors.py,
-mlx_lm/utils.py (``save_model``).
+mlx_lm/utils.py (``save_model``), colossalai/checkpoint_io/utils.py (``save_param_groups``: the loader of an
+optimizer raises without the file that ``metadata.param_groups`` names).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from math import isfinite
 from typing import Protocol
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format, nothing
 from ckpt_tools.formats.common.json_cursor import Cursor
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_INDEXED as MAX_TENSORS
@@ -167,6 +168,9 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.members.update(
         (shard, Claim(FORMAT.name, partial(compare, said, shard), joint=True)) for shard in said.shards
     )
+    groups = anatomy.metadata.get("param_groups")  # an optimizer's, in a file of their own
+    if isinstance(groups, str) and groups.endswith(".bin"):
+        anatomy.members.setdefault(groups, Claim(FORMAT.name, nothing))
 
 
 def _sections(cursor: Cursor, said: Said, anatomy: Anatomy, weights: Weights) -> Iterator[Finding]:

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format, nothing
 from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import near_miss
-from ckpt_tools.formats.tensorstore.zarr import Described, nothing
+from ckpt_tools.formats.tensorstore.zarr import Described
 from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level

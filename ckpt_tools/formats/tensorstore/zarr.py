@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format, nothing
 from ckpt_tools.formats.common.json_text import mapping, read_json
 from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS, Array, Coding, array_of
 from ckpt_tools.formats.tensorstore.zarr_chunk import check_chunk
@@ -41,11 +41,6 @@ class Chunk:
         if not source.size and self.coding.size != 0:
             raise Damage("empty-file", "the chunk has no bytes", 0)
         yield from check_chunk(source, anatomy, 0, source.size, self.coding, what="the chunk")
-
-
-def nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
-    """The claim on a file that only has to be there."""
-    return iter(())
 
 
 @frozen

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Piece
@@ -11,6 +12,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 
 ROLE = "array"
+_CHUNK = re.compile(r"\d+(?:\.\d+)*")
 
 
 def array(name: str, path: str, *, sure: bool, unfinished: bool = False) -> Piece:
@@ -28,6 +30,11 @@ def array(name: str, path: str, *, sure: bool, unfinished: bool = False) -> Piec
         inside=not sure,
         unfinished=unfinished,
     )
+
+
+def chunks_alone(names: Collection[str]) -> bool:
+    """Whether files of a directory are the chunks of an array that nothing describes."""
+    return bool(names) and all(map(_CHUNK.fullmatch, names))
 
 
 def lost_arrays(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:

@@ -182,8 +182,9 @@ class Layout:
     files that are called alike but for a number, from 0 without a gap, hold those of one rank each.
     ``own_files``: a rank asks for no file that only other ranks load, but for those of rank 0; else every
     node needs all of them. ``kept_by_ranks``: what names call a node is the rank that keeps the file, which
-    looks for its own in no other directory. ``models_alone``: its files hold a model and never a state, so
-    among the states of a run they are what its last save has exported.
+    looks for its own in no other directory. ``written`` fits the paths, below a checkpoint, of arrays of
+    which each chunk is a file after the first step, whatever is in it. ``models_alone``: its files hold a
+    model and never a state, so among the states of a run they are what its last save has exported.
     """
 
     name: str
@@ -231,6 +232,7 @@ class Layout:
     rank_directories: bool = False
     own_files: bool = False
     kept_by_ranks: bool = False
+    written: re.Pattern[str] | None = None
     models_alone: bool = False
     traces: tuple[re.Pattern[str], ...] = ()
 
