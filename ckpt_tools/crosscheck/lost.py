@@ -9,7 +9,7 @@ from contextlib import closing
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.zeros import ZEROS, all_zero
-from ckpt_tools.layouts.common.arrays import chunks_alone
+from ckpt_tools.layouts.common.arrays import describes_array, undescribed
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -99,12 +99,11 @@ def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterat
 
 def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Chunks of an array in a directory of its own, where the file that describes it is gone."""
-    described = {os.path.dirname(p.path) for p in c.parts if "zarr" in s.layouts.piece_of(p).formats}
+    described = {os.path.dirname(p.path) for p in c.parts if describes_array(s.layouts.piece_of(p))}
     for home in s.found.strange if described else ():
         if not home.startswith(f"{c.path}/") or not described.isdisjoint(_between(home, c.path)):
             continue
-        if chunks_alone(_names(s, home)):
-            text = "chunks of an array are in it, and no .zarray that describes them"
+        if text := undescribed(_names(s, home)):
             yield finding("missing-part", text, path=home)
 
 
