@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_trees import CASES, damage, materialise
+from fixture_trees import CASES, damage, materialise, overwrite
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError
@@ -127,5 +128,20 @@ def test_a_part_of_a_larger_model_is_missed(name: str, lost: str, tmp_path: Path
     damage(root, {"copy": {to: next(p for p in paths if source in p) for to, source in copies.items()}})
     assert not missing(plan(str(root)))
     damage(root, {"remove": [lost]})
+    with pytest.raises(CkptError, match="missing"):
+        plan(str(root))
+
+
+def test_chunks_in_directories_for_each_axis_are_described(tmp_path: Path) -> None:
+    """``dimension_separator`` "/": what describes the chunks lies above their directory."""
+    root = tree("levanter/steps", tmp_path)
+    alone(root)
+    kernel = root / "step-20/model/decoder/kernel"
+    (kernel / "0").mkdir()
+    (kernel / "0.0").rename(kernel / "0/0")
+    described = json.loads((kernel / ".zarray").read_text()) | {"dimension_separator": "/"}
+    overwrite(kernel / ".zarray", json.dumps(described).encode(), 0)
+    assert not missing(plan(str(root)))
+    (kernel / ".zarray").unlink()
     with pytest.raises(CkptError, match="missing"):
         plan(str(root))
