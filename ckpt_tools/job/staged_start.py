@@ -84,6 +84,7 @@ def _brought(
         trust=options.trust,
         about={"checkpoint": checkpoint["path"], "step": decision.step},
         progress=listener.progress,
+        anew=not selection.cache,
     )
     staged = of_decision(decision.body, how, ranks)
     decision.check(ranks if rank is None else [rank])
@@ -125,6 +126,7 @@ def stage(root: str, selection: Selection, copies: Copies, to: Listener) -> Copi
             trust=selection.trust,
             about={"checkpoint": plan.checkpoint.path, "step": plan.resume_step},
             progress=to.progress,
+            anew=not selection.cache,
         )
         try:
             return Copied(body, of_decision(body, how, copies.ranks))

@@ -362,6 +362,23 @@ def test_a_changed_copy_is_brought_again(uploaded: Bucket, run: Path, tmp_path: 
     assert files_of(only(home)) == newest_of(run)
 
 
+def test_a_bit_that_flipped_on_the_disk(uploaded: Bucket, run: Path, tmp_path: Path) -> None:
+    """Nothing but its bytes shows it: they are read again with --no-cache, which no test's clock can fake."""
+    home = tmp_path / "ssd"
+    answer(stage(uploaded, home, "--json"))
+    note, path = only(home) / NOTE, only(home) / NEWEST / f"mp_rank_01/{BODY}.pt"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    rows = json.loads(note.read_text())
+    (row,) = (row for row in rows["files"] if row["name"].endswith(f"mp_rank_01/{BODY}.pt"))
+    row["seen"] = [(st := path.stat()).st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino]
+    note.write_text(json.dumps(rows))
+    words = ("stage", f"{uploaded.url}/run", home, "--order", "step", "--json")
+    by_times = answer(ckpt(*words, env=environment(uploaded)))
+    by_bytes = answer(ckpt(*words, "--no-cache", env=environment(uploaded)))
+    assert [one["fetched"]["files"] for one in (by_times, by_bytes)] == [0, 1]
+    assert files_of(only(home)) == newest_of(run)
+
+
 def test_after_another_boot_the_bytes_are_looked_at(uploaded: Bucket, run: Path, tmp_path: Path) -> None:
     """What was not on the disk yet may be lost with the power, whatever its times say."""
     home = tmp_path / "ssd"

@@ -32,7 +32,7 @@ __all__ = ["Damaged", "How", "Lock", "Staged", "Staging", "bring", "described"]
 class How:
     """How files are brought: ``keep`` is how many staged checkpoints may stay, with this one (None: all).
     ``planned`` are the URLs of those that are loaded; ``progress`` is called with bytes that came, and
-    those that are to come.
+    those that are to come. ``anew``: what lies there already counts by its bytes, not by its times.
     """
 
     root: str
@@ -42,6 +42,7 @@ class How:
     trust: Trust = OURS
     about: Mapping[str, object] = field(default_factory=dict)
     progress: Callable[[int, int], object] | None = None
+    anew: bool = False
 
 
 @frozen
@@ -117,12 +118,12 @@ class _Stage:
 
     def _known(self) -> tuple[dict[str, Record], dict[str, Record]]:
         """The files that are there already, and those that an earlier attempt brought: each looked at."""
-        place, trusted = self.place, self.how.trust
+        place, trusted, anew = self.place, self.how.trust, self.how.anew
         noted = records.finished(place.whole, trusted)
         self._noted = noted
         place.require_ours({*noted, *(f.name for f in self.staging.files), *self.staging.texts})
         lines = records.unfinished(place.part, trusted)
-        return records.whole(noted, place.whole), records.whole(lines, place.part)
+        return records.whole(noted, place.whole, anew=anew), records.whole(lines, place.part, anew=anew)
 
     def _told(self, whole: Mapping[str, Record]) -> bool:
         """Whether the small files are there that are written anew."""

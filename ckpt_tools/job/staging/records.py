@@ -2,7 +2,8 @@
 their way, and a note beside them once all are.
 
 A file counts as whole where its size, times and inode are those that were written down in the same boot of
-this machine. After another boot, which may have lost what was not on the disk yet, its bytes are digested.
+this machine. After another boot, which may have lost what was not on the disk yet, and with --no-cache, its
+bytes are digested.
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ class Record(NamedTuple):
         assert isinstance(row, dict)  # noqa: S101 - for the type checker
         return Record(**{**{name: row[name] for name in Record._fields}, "seen": tuple(row["seen"])})
 
-    def found(self, path: str) -> Record | None:
-        """The record, as of this boot, where the file at ``path`` is the one that was written."""
+    def found(self, path: str, *, anew: bool = False) -> Record | None:
+        """The record, as of this boot, where the file at ``path`` is the one that was written: by its bytes
+        after another boot, or if they are to be read ``anew``, else by its times.
+        """
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -69,7 +72,7 @@ class Record(NamedTuple):
             now, here = seen(os.fstat(fd)), Process.here().host
             if now[0] != self.size:
                 return None
-            if self.host == here:
+            if self.host == here and (now != self.seen or not anew):
                 return self if now == self.seen else None
             from ckpt_tools.storage.stores.copies import digest_of_file
 
@@ -94,9 +97,9 @@ _ROW = fields(
 )
 
 
-def whole(rows: Mapping[str, Record], directory: str) -> dict[str, Record]:
-    """Those whose files in a directory are whole."""
-    found = {name: row.found(os.path.join(directory, name)) for name, row in rows.items()}
+def whole(rows: Mapping[str, Record], directory: str, *, anew: bool = False) -> dict[str, Record]:
+    """Those whose files in a directory are whole; if that is to be seen ``anew``, by their bytes."""
+    found = {name: row.found(os.path.join(directory, name), anew=anew) for name, row in rows.items()}
     return {name: row for name, row in found.items() if row is not None}
 
 
