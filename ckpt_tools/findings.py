@@ -40,7 +40,7 @@ CODES: dict[str, Code] = {
         Code("zero-filled", E, "the file holds only zero bytes: its pages were never written", _RESTORE),
         Code("crc-mismatch", E, "bytes differ from the checksum stored with them", _RESTORE),
         Code("checksum-mismatch", E, "the file is not the one that a manifest beside it was written for", "restore the file; if it was changed on purpose, write the manifest again"),
-        Code("store-checksum-mismatch", E, "the bytes that were read are not those that the object store says it has", "verify it again: if it was only damaged on the way, it is good then; else restore the object, or upload it again"),
+        Code("store-checksum-mismatch", W, "the bytes that were read are not those that the object store says it has", "run it again; if it stays so, ask past the proxies and caches that lie between; if it is so there too, the object is damaged: upload it again, or leave it out (--exclude)"),
         Code("unproven-content", N, "the checksums that the object store keeps do not show what is in the file", "verify it without --by-store, which reads the file; or seal it ('ckpt seal CHECKPOINT') before the upload, and upload it with a checksum of the whole object that the seal has too (CRC-32, CRC-32C)"),
         Code("pointer-not-data", E, "the file is only a pointer to the data, which was never downloaded, or the download failed", "fetch the data with the tool that keeps it; 'ckpt plan' asks before it takes an older checkpoint instead"),
         Code("bad-compression", E, "compressed data cannot be decoded, or decodes to another size", _RESTORE),

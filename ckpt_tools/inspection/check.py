@@ -16,7 +16,7 @@ from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters
 from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
 from ckpt_tools.formats.named import MANIFESTS
 from ckpt_tools.inspection.recognise import recognise
-from ckpt_tools.inspection.twice import in_doubt, judged
+from ckpt_tools.inspection.twice import held_against_store, in_doubt, judged, not_kept
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.report import NO_METADATA, Level, Region, Report
 from ckpt_tools.model.tensor import Stats, Tensor
@@ -123,7 +123,8 @@ def steps_twice(
         return report, anatomy
     again = once()
     second, anatomy = yield from again.steps(hold=hold)
-    return judged(report, second, stopped=again.stopped), anatomy
+    report = judged(report, second, stopped=again.stopped)
+    return (report if again.as_kept else held_against_store(report, first.progress)), anatomy
 
 
 def driven(steps: Generator[Asked, Told, Came], read: Callable[[Asked], Told]) -> Came:
@@ -148,7 +149,8 @@ class Inspection:
     found: that is kept one by one.
     A file of no known format whose name says nothing gets ``format`` None and no findings.
     Where it ``asks_store``, all content that is read of an object is compared with the checksum that its
-    store keeps of it: ``proven`` where that fits, and nothing was wrong before. ``stopped``: by ``progress``.
+    store keeps of it: ``as_kept`` where that fits, ``proven`` where nothing was wrong before, either.
+    ``stopped``: by ``progress``.
     """
 
     def __init__(
@@ -166,7 +168,7 @@ class Inspection:
         asks_store: bool = False,
     ) -> None:
         self.path, self.level, self.io, self.progress = path, level, io, progress
-        self.asks_store, self.proven, self.stopped = asks_store, False, False
+        self.asks_store, self.as_kept, self.proven, self.stopped = asks_store, False, False, False
         self.expect, self.claims, self.require = expect, claims, require
         self.whole = any(c.whole for c in claims)
         self.anatomy = Anatomy(key=key, regions=[] if explain else None)
@@ -245,9 +247,11 @@ class Inspection:
             if s.code == "seal-mismatch":
                 sealed[len(self.found)] = s
             self.found.append(finding(s.code, f"{s.what}: {difference(s, actual)}", offset=s.offset))
+        if kept is not None and (other := next(kept.findings(), None)):
+            self.found[:] = not_kept(other)  # all else is about bytes that the store does not have
+            return
         if kept is not None:
-            self.found += kept.findings()
-            self.proven = sound and kept.same
+            self.as_kept, self.proven = kept.same, sound and kept.same
         if sealed and self.anatomy.sealed:
             from ckpt_tools.inspection.hit_tensors import hit_tensors  # only where something is damaged
 

@@ -19,7 +19,7 @@ from ckpt_tools.formats.common.zero_pages import watching
 from ckpt_tools.formats.seals.whole_digests import hash_of
 from ckpt_tools.inspection.check import Inspection, Told, driven
 from ckpt_tools.inspection.digests import tensor_digests
-from ckpt_tools.inspection.twice import in_doubt, judged
+from ckpt_tools.inspection.twice import held_against_store, in_doubt, judged
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level, Report, Scalar
 from ckpt_tools.model.seal import SealedFile
@@ -95,7 +95,8 @@ class DigestPass(NamedTuple):
         if seen.report is None or not in_doubt(seen.report):
             return seen
         again = yield from self._steps(path, name, expect, claims, hold=hold)
-        return Seen(judged(seen.report, again.report), None, again.identity)
+        report = held_against_store(judged(seen.report, again.report), self.progress)
+        return Seen(report, None, again.identity)
 
     def _steps(
         self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim], *, hold: bool

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ckpt_tools.checksum import Outcome, Sum
+from ckpt_tools.checksum import Outcome, Progress, Sum, mismatches
 from ckpt_tools.checksum.store_sums import WorkedOut, to_work_out, told_of_whole
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding
@@ -45,14 +45,15 @@ class KeptChecksum:
         if first is not None:
             what = f"{name} of bytes {first.offset:,} to {first.offset + first.length - 1:,}"
             yield finding(
-                _CODE, f"{what}, a part of its upload, is not what the store says", offset=first.offset
+                "store-checksum-mismatch",
+                f"{what}, a part of its upload, is not what the store says",
+                offset=first.offset,
             )
             return
         kind = name if of.whole else f"{name} of the {len(of.parts):,} parts"
-        yield finding(_CODE, f"{kind} is {value.hex()}, the store says {of.value.hex()}", offset=0)
-
-
-_CODE = "store-checksum-mismatch"
+        yield finding(
+            "store-checksum-mismatch", f"{kind} is {value.hex()}, the store says {of.value.hex()}", offset=0
+        )
 
 
 def kept_checksum(source: OpenFile, given: Sequence[Sum]) -> KeptChecksum | None:
@@ -69,3 +70,28 @@ def kept_checksum(source: OpenFile, given: Sequence[Sum]) -> KeptChecksum | None
         return None
     of = to_work_out(told_of_whole(told), to_prove=False)
     return None if of is None else KeptChecksum(given, WorkedOut(of, source.size, given))
+
+
+def what_came(url: str, progress: Progress | None = None) -> Finding | None:
+    """What to say where all bytes of an object, read for this, are not those that the store says it has; None
+    where they are, and where it keeps nothing to compare them with. Raises Stopped, and OSError.
+
+    An ETag that may be an MD5 counts, unless this store has shown that its ETags are none: who looks broken
+    and may be good is not known.
+    """
+    with StoreSource(url) as source:
+        try:
+            told = told_of_whole(source.kept_checksums())
+        except Replaced:
+            raise
+        except OSError:  # as above
+            return None
+        of = to_work_out(told, to_prove=False)
+        if of is None and getattr(source.store, "digests", None) is not False:
+            of = to_work_out(told, to_prove=True)
+        if of is None:
+            return None
+        kept = KeptChecksum((), WorkedOut(of, source.size, alone=True))
+        for _ in kept.taken(mismatches(source, kept.sums, progress=progress)):
+            raise AssertionError("nothing is stored that could differ")
+        return next(kept.findings(), None)

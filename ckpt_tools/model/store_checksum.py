@@ -16,7 +16,8 @@ class StoreChecksum:
     of these, joined (a composite checksum), which ``part_values`` has as far as the store tells them.
     ``weak``: only equality says anything, because a store may put something else in its place (an ETag), or
     the sizes of the parts are a guess. ``claimed``: only a difference does, because the store keeps what
-    the uploader said and may never have compared it with the bytes.
+    the uploader said and may never have compared it with the bytes. ``of_content``: the store says how it
+    encrypts, and that such an ETag is the MD5 of the contents.
     """
 
     algorithm: str
@@ -25,6 +26,7 @@ class StoreChecksum:
     part_values: tuple[bytes, ...] = field(default=(), repr=False)
     weak: bool = False
     claimed: bool = False
+    of_content: bool = False
 
     @property
     def whole(self) -> bool:

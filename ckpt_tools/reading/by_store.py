@@ -20,8 +20,8 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.store_checksum import NAMES, StoreChecksums
 from ckpt_tools.reading.session import Session, formats_allowed
-from ckpt_tools.storage.stores.checksums import keeps_checksums
 from ckpt_tools.storage.stores.store import Replaced
+from ckpt_tools.storage.stores.told import keeps_checksums
 from ckpt_tools.storage.urls import is_url
 
 REQUESTS = 32

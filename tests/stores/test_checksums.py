@@ -23,9 +23,9 @@ from ckpt_tools.checksum.store_sums import to_work_out, work_out
 from ckpt_tools.model.store_checksum import StoreChecksum, StoreChecksums
 from ckpt_tools.storage import BytesSource
 from ckpt_tools.storage.stores import signed_checksums
-from ckpt_tools.storage.stores.checksums import stored_checksums
 from ckpt_tools.storage.stores.object_store import ObjectStore
 from ckpt_tools.storage.stores.store import Object, Replaced
+from ckpt_tools.storage.stores.told import stored_checksums
 
 DATA = bytes(range(256)) * 11
 PARTS = [bytes(5 << 20), b"second" * 1000]

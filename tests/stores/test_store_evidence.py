@@ -104,7 +104,8 @@ def test_a_bit_that_flipped_on_the_way(s3: Bucket, seen: Proxy, size: int) -> No
     s3.put("run/model.safetensors", safetensors(size))
     seen.add(Rule(Corrupt(size // 2), method="GET", path="model"))
     result = ckpt_tools.verify(f"{s3.url}/run")
-    assert (str(result.verdict), codes(result)) == ("broken", ["not-checksummed", "store-checksum-mismatch"])
+    assert str(result.verdict) == "unknown"
+    assert codes(result)[-1] == "unreadable"  # alone, where a small one is compared at once
 
 
 def test_a_bit_that_flipped_between_upload_and_store(s3: Bucket, seen: Proxy) -> None:

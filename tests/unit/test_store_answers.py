@@ -15,9 +15,9 @@ from ckpt_tools.checksum.store_sums import told_of_whole, work_out
 from ckpt_tools.model.store_checksum import StoreChecksums
 from ckpt_tools.storage import BytesSource
 from ckpt_tools.storage.stores import s3_checksums, signed_checksums
-from ckpt_tools.storage.stores.checksums import stored_checksums
 from ckpt_tools.storage.stores.object_store import ObjectStore
 from ckpt_tools.storage.stores.store import Object
+from ckpt_tools.storage.stores.told import stored_checksums
 
 DATA = bytes(range(256)) * 11
 ALGORITHMS = {

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.inspection.check import inspect
+from ckpt_tools.inspection.twice import NOT_KEPT
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.staging.aside import Aside
 from ckpt_tools.job.staging.records import Record, added, seen
@@ -125,6 +126,8 @@ class Fetch:
         if came.wrong:
             self._aside.forget(wanted)
             came = self._try(wanted, request)
+        if other := next((f for f in came.wrong if f.code == NOT_KEPT), None):
+            raise CannotLook(f"{wanted.url}: {other.message}", _AGAIN)
         if came.wrong and wanted.url in self.planned:
             raise Damaged({wanted.url: came.wrong})
         path = os.path.join(self.part, wanted.name)
@@ -160,7 +163,8 @@ class Fetch:
             Process.here().host,
         )
         bad = report.verdict is Verdict.BROKEN
-        return Came(record, [f for f in report.findings if f.severity is Severity.ERROR] if bad else ())
+        wrong = (f for f in report.findings if f.code == NOT_KEPT or (bad and f.severity is Severity.ERROR))
+        return Came(record, [*wrong])
 
     def _read(self, copy: Copy, wanted: Wanted, request: Request) -> Report:
         """Verify the file while it comes, and bring what no check has asked for. Raises CannotLook, and what
@@ -183,7 +187,7 @@ class Fetch:
         for f in report.findings:
             if f.code == "in-use":
                 raise _replaced(wanted.url)
-            if f.code == "unreadable":
+            if f.code == "unreadable" and all(other.code != NOT_KEPT for other in report.findings):
                 raise CannotLook(f"{wanted.url}: {f.message}", _AGAIN)
         try:
             fetch_rest(wanted.url, copy, REQUESTS)

@@ -16,6 +16,7 @@ from ckpt_tools.storage.stores.refused import NO_URL, code_of, refused
 from ckpt_tools.storage.stores.store import (
     ANOTHER,
     DIFFERENTLY,
+    NOT_KEPT,
     PAGE,
     WEAK,
     Object,
@@ -45,6 +46,10 @@ _AGAIN = (
     "its list begins again in the middle: something between here and there answers wrongly, or the server"
     " does not know ListObjectsV2"
 )
+_CANNOT_TELL = (
+    "nothing is listed, and the store answers 403 AccessDenied: with these credentials, which must not read"
+    " it (s3:GetObject) or not list the whole bucket (s3:ListBucket), nobody can tell what there is"
+)
 _NOBODY = ".ckpt-no-such-object"
 """A name that nobody gives."""
 _NO_SUCH_KEY = frozenset({"NoSuchKey", "BlobNotFound", "PathNotFound"})
@@ -62,7 +67,8 @@ class ObjectStore:
         self.requests: Counter[str] = Counter()
         self._singles: dict[str, Any] = {}
         self.cannot_sign = ""
-        self._digests = True  # ETags that look like an MD5 are the objects' own, as far as any has shown
+        self.digests: bool | None = None
+        """Whether ETags that look like an MD5 are the objects' own, as far as any has shown."""
 
     @property
     def flat(self) -> bool:
@@ -84,7 +90,7 @@ class ObjectStore:
             if count == before or count % _ROUND:
                 break
         if count and count == before:
-            self._prove(prefix)
+            self._prove(prefix, more=True)
 
     def _pages(self, prefix: str, after: str) -> Iterator[ObjectMeta]:
         """What lies below a prefix, after a key in the order of the list."""
@@ -95,9 +101,11 @@ class ObjectStore:
             page = self._asked(prefix, next, pages, ())
             whole = len(page) == PAGE
             # a cache that knows no pages would never end; a server of ListObjects alone ends after the first
-            if page and (page[0]["path"] in begun or page[0]["path"] < after):
+            first = page[0]["path"] if page else ""
+            again = first in begun or any(meta["path"] == first for meta in page[1:])
+            if page and (again or first < after):
                 raise OSError(errno.EREMOTEIO, _AGAIN, joined(self.url, prefix))
-            begun.update(meta["path"] for meta in page[:1])
+            begun.add(first)
             yield from (meta for meta in page if meta["path"] > after)
 
     def confirm_nothing(self, prefix: str) -> None:
@@ -106,10 +114,11 @@ class ObjectStore:
             text = "the store answers a question in two ways: run it again"
             raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
 
-    def _prove(self, prefix: str) -> None:
+    def _prove(self, prefix: str, *, more: bool = False) -> None:
         """Raises OSError unless it is a store that answered that there is nothing (more): the library takes
         every page of HTML for an empty list, also that of a portal, or of a web server at a wrong address. To
-        read what nobody has leads to an error that only a store writes.
+        read what nobody has leads to an error that only a store writes: that there is none. Whoever may
+        not list the whole bucket is denied it, which only shows that there is no ``more`` than was listed.
         """
         key = f"{prefix}/{_NOBODY}" if prefix else _NOBODY
         self.requests["get"] += 1
@@ -117,10 +126,14 @@ class ObjectStore:
             watched(self.client.get, key)
         except Exception as e:
             error = refused(e, joined(self.url, prefix))
+            if isinstance(error, FileNotFoundError) and code_of(e) in _NO_SUCH_KEY:
+                return
+            if isinstance(error, PermissionError) and code_of(e) == "AccessDenied":
+                if more:
+                    return
+                raise PermissionError(errno.EACCES, _CANNOT_TELL, error.filename) from None
             if not isinstance(error, FileNotFoundError):
                 raise error from None
-            if code_of(e) in _NO_SUCH_KEY:
-                return
         text = "what answers with an empty list is no store of this kind: check the endpoint"
         raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
 
@@ -142,9 +155,23 @@ class ObjectStore:
     def head(self, key: str) -> Object:
         self.requests["head"] += 1
         client, path = self._of(key)
-        if client is self.client:
+        if client is not self.client:
+            return self._asked(key, _beginning, client, path)._replace(key=key)
+        try:
             return _object(self._asked(key, client.head, path))._replace(key=key)
-        return self._asked(key, _beginning, client, path)._replace(key=key)
+        except PermissionError:
+            if next(self._pages(key, ""), None) is None and not self._lacks(key):  # a directory
+                raise
+        raise FileNotFoundError(errno.ENOENT, "there is no such object", joined(self.url, key))
+
+    def _lacks(self, key: str) -> bool:
+        """Whether a list says that there is no such object, as far as it may be asked for: S3 refuses (403)
+        what is not there unless the whole bucket may be listed (API reference, HeadObject, "Permissions").
+        """
+        try:
+            return all(of.key != key for of in self.directory(key.rpartition("/")[0])[0])
+        except OSError:
+            return False
 
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
         self.requests["get"] += 1
@@ -154,21 +181,40 @@ class ObjectStore:
         if of.version:
             options["version"] = of.version
         data, now = self._asked(of.key, self._body, of, options)
-        if not self._may_prove(of, data) or is_md5(of.etag, data):
+        if not self._may_prove(of, data):
+            return data, now
+        if is_md5(of.etag, data):
+            self.digests = True
             return data, now
         self.requests["get"] += 1
         again, now = self._asked(of.key, self._body, of, options)
         if again == data:
-            self._digests = False  # of ciphertext, for example
+            self.require_kept(of, data)
         elif not is_md5(of.etag, again):
             raise OSError(errno.EIO, DIFFERENTLY, joined(self.url, of.key))
         return again, now
+
+    def require_kept(self, of: Object, data: memoryview) -> None:
+        """Raises OSError where all bytes of an object came so twice, its ETag is not their MD5, and the store
+        says that it has others. Else its ETags are none, of ciphertext, for example.
+        """
+        from ckpt_tools.storage.stores.told import contradicts  # only where something may be wrong
+
+        if _MD5.fullmatch(of.etag) is None:
+            return
+        if contradicts(self, of, data):
+            raise OSError(errno.EIO, NOT_KEPT, joined(self.url, of.key))
+        self.digests = bool(self.digests)
 
     def _may_prove(self, of: Object, data: memoryview) -> bool:
         """Whether the ETag can tell of a whole object that these are its bytes. That of a large one is
         compared where all of its content is read.
         """
-        return self._digests and len(data) == of.size <= _PROVEN and _MD5.fullmatch(of.etag) is not None
+        return (
+            self.digests is not False
+            and len(data) == of.size <= _PROVEN
+            and _MD5.fullmatch(of.etag) is not None
+        )
 
     def _body(self, of: Object, options: Mapping[str, Any]) -> tuple[memoryview, Object]:
         client, path = self._of(of.key)

@@ -43,7 +43,7 @@ _lock = threading.Lock()
 
 
 def ask(store: ObjectStore, of: Object) -> tuple[StoreChecksum, ...]:
-    """What S3 says of one version of an object. Raises as ``checksums.stored_checksums`` does."""
+    """What S3 says of one version of an object. Raises as ``told.stored_checksums`` does."""
     client, url = _client(store), joined(store.url, of.key)
     at = {"Bucket": store.url.partition("://")[2], "Key": of.key}
     if of.version:
@@ -132,7 +132,8 @@ def _of_etag(head: Mapping[str, Any], sizes: tuple[int, ...]) -> Iterator[StoreC
         return
     value = bytes.fromhex(found[1])
     if found[2] is None:
-        yield StoreChecksum("md5", value, weak=True)
+        # SSE-S3 leaves the ETag an MD5 (API reference, "Object"); who encrypts otherwise often says nothing
+        yield StoreChecksum("md5", value, weak=True, of_content=head.get("ServerSideEncryption") == "AES256")
     elif str(len(sizes)) == found[2]:
         yield StoreChecksum("md5", value, sizes, weak=True)
 

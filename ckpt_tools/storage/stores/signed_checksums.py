@@ -35,7 +35,7 @@ _LENGTHS = {"crc32c": 4, "md5": 16}
 
 
 def ask_signed(store: ObjectStore, of: Object, scheme: str) -> tuple[StoreChecksum, ...]:
-    """What the store says of an object. Raises as ``checksums.stored_checksums`` does."""
+    """What the store says of an object. Raises as ``told.stored_checksums`` does."""
     url = joined(store.url, of.key)
     if store.cannot_sign:  # who may not sign is told so after many attempts: once is enough
         raise OSError(errno.EACCES, store.cannot_sign, url)

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ckpt_tools.storage import retry
 from ckpt_tools.storage.cpus import usable
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ckpt_tools.model.store_checksum import StoreChecksums
+    from ckpt_tools.storage.stores.object_store import ObjectStore
 
 WINDOW = 64 << 10
 """Bytes asked for at least: a request costs as long as hundreds of kilobytes on the way."""
@@ -113,7 +114,7 @@ class StoreSource:
 
     def kept_checksums(self) -> StoreChecksums:
         """What the store says of its bytes, by metadata requests. Raises OSError."""
-        from ckpt_tools.storage.stores.checksums import stored_checksums  # only where contents are read
+        from ckpt_tools.storage.stores.told import stored_checksums  # only where contents are read
 
         try:
             return stored_checksums(self.store, self.object)
@@ -293,10 +294,13 @@ class StoreSource:
     def _fetched(self, start: int, length: int) -> memoryview:
         """These bytes; where they are to be ``certain``, as the store has them as far as can be seen."""
         data = self._answered(start, length)
-        if not self._certain or (length == self.size and is_md5(self.object.etag, data)):
+        whole = length == self.size
+        if not self._certain or (whole and is_md5(self.object.etag, data)):
             return data
         if self._answered(start, length) != data:
             raise OSError(errno.EIO, DIFFERENTLY, self.path)
+        if whole and getattr(self.store, "digests", False):  # an MD5 it would be, and it is not
+            cast("ObjectStore", self.store).require_kept(self.object, data)
         return data
 
     def _answered(self, start: int, length: int) -> memoryview:

@@ -58,6 +58,10 @@ class Replaced(OSError):
 DIFFERENTLY = (
     "its bytes came differently when they were read twice: something between the store and here changes them"
 )
+NOT_KEPT = (
+    "its bytes are not those that the store says it has: something between the store and here changes them,"
+    " such as a cache, or they were changed before they were stored"
+)
 ANOTHER = "somebody else has written it meanwhile"
 
 

@@ -54,7 +54,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
 @dataclass
 class Fault:
     """What the call meets, and from then on, if it ``stays``, all calls of the kind about the key; all calls
-    where it is about the whole store. ``met`` is how often it was.
+    where it is about the whole store. ``met`` is how often it was; ``came`` the last bytes that were read
+    so, and where they begin.
     """
 
     what: str
@@ -62,6 +63,7 @@ class Fault:
     stays: bool
     of_store: bool = False
     met: int = field(default=0, init=False)
+    came: tuple[int, bytes] = field(default=(0, b""), init=False)
 
     def takes(self, call: Call) -> bool:
         if self.of_store and self.met:
@@ -82,7 +84,7 @@ class Calls(ObjectStore):
         self.fault, self.calls = fault, list[Call]()
         self._numbers: dict[tuple[str, str], int] = {}
 
-    def _prove(self, prefix: str) -> None:
+    def _prove(self, prefix: str, *, more: bool = False) -> None:
         """A directory is a store."""
 
     def _call(self, kind: str, key: str, do: Callable[[], Any]) -> Any:
@@ -131,9 +133,12 @@ class Calls(ObjectStore):
         return found
 
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        met = self._met()
         found: tuple[memoryview, Object] = self._call(
             "read", of.key, lambda: super(Calls, self).read(of, start, length)
         )
+        if self.fault is not None and self.fault.met > met:
+            self.fault.came = start, bytes(found[0])
         return found
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:

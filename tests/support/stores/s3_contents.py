@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 ACCESS, SECRET, REGION = "ckpt-tests-access", "ckpt-tests-secret", "us-east-1"
 
@@ -21,7 +22,7 @@ def _describe_once() -> None:
     botocore.session.create_loader = cache(botocore.session.create_loader)
 
 
-def client(endpoint: str) -> Any:
+def client(endpoint: str, checksums: Literal["when_supported", "when_required"] = "when_supported") -> Any:
     import boto3
     from botocore.config import Config
 
@@ -32,7 +33,11 @@ def client(endpoint: str) -> Any:
         aws_access_key_id=ACCESS,
         aws_secret_access_key=SECRET,
         region_name=REGION,
-        config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}),
+        config=Config(
+            s3={"addressing_style": "path"},
+            retries={"max_attempts": 1},
+            request_checksum_calculation=checksums,
+        ),
     )
 
 
@@ -64,6 +69,15 @@ class S3Contents:
     def keys(self) -> list[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
         return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+    def upload(self, directory: Path, prefix: str, **how: Any) -> None:
+        """Every file below a local directory: with what boto3 adds by itself, a CRC-32, or else as ``how``
+        says, with no checksum but the ETag.
+        """
+        asking = self.client if not how else client(self.client.meta.endpoint_url, "when_required")
+        for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+            key = f"{prefix}/{path.relative_to(directory).as_posix()}"
+            asking.put_object(Bucket=self.bucket, Key=key, Body=path.read_bytes(), **how)
 
     def put_parts(self, key: str, parts: list[bytes], algorithm: str, kind: str) -> dict[str, Any]:
         """An upload in parts, of 5 MiB at least except the last: ``algorithm`` is CRC32, CRC32C, CRC64NVME or

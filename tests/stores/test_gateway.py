@@ -1,0 +1,79 @@
+"""Something between the store and here, such as a cache, has an object wrong and gives it wrongly each time, while
+the checksum that the store keeps says that the object is good: nothing older is chosen for that, nothing is
+sealed, staged or deleted, and no verdict is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from places import FIXTURES
+from stores.asking import Said, ask
+from stores.behind_proxy import Behind, behind_proxy
+from stores.bucket import Bucket
+from stores.faults import Corrupt
+from stores.proxy import Proxy, Rule
+from stores.s3_contents import S3Contents
+
+TREE = FIXTURES / "layouts/megatron/tp/tree"
+NEWEST = "iter_0000030/mp_rank_00/model_optim_rng.pt"
+TRACKER = "latest_checkpointed_iteration.txt"
+SIZE = (TREE / NEWEST).stat().st_size
+PLACES = {
+    "begin": (NEWEST, 0),
+    "content": (NEWEST, SIZE // 2),
+    "end": (NEWEST, SIZE - 10),
+    "tracker": (TRACKER, 0),
+}
+"""Which byte of which object comes otherwise."""
+COMMANDS = {
+    "verify": "verify @ --json",
+    "plan": "plan @ --json",
+    "structure": "plan @ --level structure --json",
+    "tracker": "plan @ --resume-from tracker --json",
+    "latest": "latest @ --rank 0 --json",
+    "budget": "plan @ --budget 60 --json",
+    "stage": "stage @ staged --json",
+    "seal": "seal @ --json",
+    "prune": "prune @ --damaged --keep-last 1 --settle 0s --apply --json --state-dir pruned",
+}
+KEEPS = {"crc": {}, "etag": {"ServerSideEncryption": "AES256"}}
+"""What the store keeps: a CRC-32 of each object, or an ETag alone, and that it is an MD5."""
+ROWS = [
+    pytest.param(keeps, place, command, marks=() if (keeps, place, command) in EVERYDAY else pytest.mark.slow)
+    for keeps in KEEPS
+    for place in PLACES
+    for command in COMMANDS
+    for EVERYDAY in [
+        {("crc", "content", "plan"), ("etag", "end", "structure"), ("etag", "tracker", "tracker")}
+    ]
+]
+
+
+@pytest.fixture
+def user(keeps: str, s3: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path) -> Iterator[Behind]:
+    assert isinstance(s3.contents, S3Contents)
+    s3.contents.upload(TREE, "run", **KEEPS[keeps])
+    with behind_proxy(s3, proxy_of, tmp_path) as behind:
+        yield behind
+
+
+@pytest.mark.parametrize(("keeps", "place", "command"), ROWS)
+def test_what_comes_is_not_what_the_store_holds(
+    user: Behind, place: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, at = PLACES[place]
+    user.proxy.add(Rule(Corrupt(at), "GET", f"/run/{name}"))
+    if command == "prune":
+        monkeypatch.setenv("CKPT_ORDER", "step")
+    before = user.bucket.keys()
+    words = (f"{user.bucket.url}/run" if word == "@" else word for word in COMMANDS[command].split())
+    said: Said = ask(*words)
+    as_usual = said.code == 0 and (command in ("verify", "seal", "prune") or said.json["resume_step"] == 30)
+    assert said.code == 5 or as_usual, said.text
+    assert "broken" not in (f["verdict"] for f in said.json.get("files", ()) if "verdict" in f), said.text
+    assert set(before) <= set(user.bucket.keys())
+    sealed = [key for key in user.bucket.keys() if key.startswith("run/iter_0000030/.ckpt-seal")]  # noqa: SIM118
+    assert not sealed or place == "tracker"
