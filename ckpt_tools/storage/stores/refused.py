@@ -115,9 +115,19 @@ def _no_path(text: str) -> str:
 
 def _right(text: str) -> str:
     """Which right is missing, if that is it."""
-    what = "list what it has (s3:ListBucket, storage.objects.list" if "list request" in text else ""
-    what = what or "read it (s3:GetObject, storage.objects.get"
-    return f"these credentials must not {what}, Storage Blob Data Reader), or they are not valid any more"
+    what = next((what for sign, what in _RIGHTS.items() if sign in text), _RIGHTS[""])
+    return f"these credentials must not {what}), or they are not valid any more"
+
+
+_RIGHTS = {
+    "list request": "list what it has (s3:ListBucket, storage.objects.list, Storage Blob Data Reader",
+    "performing PUT": "write it (s3:PutObject, storage.objects.create, Storage Blob Data Contributor",
+    "?delete": "delete it (s3:DeleteObject, storage.objects.delete, Storage Blob Data Contributor",
+    "performing DELETE": "delete it (s3:DeleteObject, storage.objects.delete, Storage Blob Data Contributor",
+    "?versionId=": "read a version of it (s3:GetObjectVersion, storage.objects.get",
+    "": "read it (s3:GetObject, storage.objects.get, Storage Blob Data Reader",
+}
+"""By what is in the library's text, the right that a request needs."""
 
 
 _REGION = "the bucket is in another region: say --store-option region=REGION"
@@ -135,6 +145,8 @@ _CODES = {
     "SignatureDoesNotMatch": "the secret key does not fit the access key, or the presigned URL was changed",
     "AuthenticationFailed": "the credentials are not valid here, or have expired, or this machine's clock is"
     " wrong",
+    "InvalidObjectState": "it is archived: have it restored first ('aws s3api restore-object')",
+    "BlobArchived": "it is in the archive tier: have it brought back first ('az storage blob set-tier')",
     "PermanentRedirect": _REGION,
     "AuthorizationHeaderMalformed": _REGION,
     "IllegalLocationConstraintException": _REGION,

@@ -1,0 +1,148 @@
+"""Which rights each command needs, as docs/stores.md says, of a user who may list and read below one prefix alone; a
+right that is missing is named, and never good news.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from places import FIXTURES
+from stores.asking import Said, ask
+from stores.behind_proxy import Behind, behind_proxy
+from stores.bucket import Bucket
+from stores.policy import READ, Policy, right_of
+from stores.proxy import Proxy, Rule
+
+from ckpt_tools.guard.watch import niceness
+
+TREE = FIXTURES / "layouts/megatron/tp/tree"
+NEWEST = "iter_0000030/mp_rank_00/model_optim_rng.pt"
+READERS = {
+    "ls": "ls @ --json",
+    "verify": "verify @ --json",
+    "verify --by-store": "verify @ --by-store --json",
+    "verify a file": f"verify @/{NEWEST} --json",
+    "show": f"show @/{NEWEST} --json",
+    "diff": f"diff {TREE}/iter_0000030 @/iter_0000030 --json",
+    "plan": "plan @ --json",
+    "plan of the tracker": "plan @ --resume-from tracker --json",
+    "latest": "latest @ --rank 0 --json",
+    "hook": "hook @ --format json --plan-dir plans",
+    "stage": "stage @ ssd --json",
+    "watch": "watch @ --once --settle 0s --state-dir watched",
+    "prune": "prune @ --keep-last 1 --settle 0s --json --state-dir pruned",
+    "seal --seal-dir": "seal @ --seal-dir seals --json",
+    "report": "report @ -o page.html",
+}
+WRITERS = {
+    "seal": "seal @ --json",
+    "watch --seal": "watch @ --once --seal --settle 0s --state-dir watched",
+    "prune --apply": "prune @ --keep-last 1 --settle 0s --apply --json --state-dir pruned",
+}
+OWN = {"seal": "s3:PutObject", "watch --seal": "s3:PutObject", "prune --apply": "s3:DeleteObject"}
+"""The right that a writer needs beside those of a reader."""
+
+
+@dataclass(frozen=True)
+class User:
+    """Whose rights end at the proxy."""
+
+    behind: Behind
+
+    def ask(self, line: str, rights: frozenset[str], prefix: str = "run/") -> Said:
+        self.behind.proxy.clear()
+        self.behind.proxy.add(Rule(Policy(rights, prefix)))
+        with pytest.MonkeyPatch.context() as patch:
+            if "tracker" not in line:  # all objects are uploaded in one second, or in two
+                patch.setenv("CKPT_ORDER", "step")
+            return ask(*line.replace("@", f"{self.behind.bucket.url}/run").split())
+
+    @property
+    def used(self) -> set[str]:
+        return {right_of(seen) for seen in self.behind.proxy.seen}
+
+    def written(self) -> list[str]:
+        return [seen.path for seen in self.behind.proxy.seen if seen.method == "PUT"]
+
+
+@pytest.fixture(params=["s3"])
+def user(
+    request: pytest.FixtureRequest,
+    proxy_of: Callable[[Bucket], Proxy],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[User]:
+    bucket: Bucket = request.getfixturevalue(request.param)
+    bucket.upload(TREE, "run")
+    monkeypatch.setattr(niceness, "give_way", bool)  # the tests that follow run in this process too
+    with behind_proxy(bucket, proxy_of, tmp_path) as behind:
+        yield User(behind)
+
+
+@pytest.mark.share(4, "slow")
+@pytest.mark.parametrize("command", READERS)
+def test_who_only_reads_needs_to_list_and_to_read(user: User, command: str) -> None:
+    said = user.ask(READERS[command], READ)
+    assert said.code == 0, said.text
+    assert user.used <= READ
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("user", ["versioned_s3"], indirect=True)
+@pytest.mark.parametrize("command", READERS)
+def test_where_the_bucket_keeps_versions_these_too(user: User, command: str) -> None:
+    """Without the right nobody takes another checkpoint than the one that could not be read."""
+    assert user.ask(READERS[command], READ | {"s3:GetObjectVersion"}).code == 0
+    said = user.ask(READERS[command], READ)
+    assert said.code == 0 or (said.code == 5 and "s3:GetObjectVersion" in said.text), said.text
+    assert "iter_0000020" not in said.text or "iter_0000030" in said.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", WRITERS)
+def test_who_writes_needs_one_more(user: User, command: str) -> None:
+    own = OWN[command]
+    before = user.behind.bucket.keys()
+    said = user.ask(WRITERS[command], READ)
+    assert said.code == (0 if command.startswith("watch") else 5) and own in said.text, said.text
+    assert user.behind.bucket.keys() == before
+    said = user.ask(WRITERS[command], READ | {own})
+    assert said.code == 0, said.text
+    assert user.used <= READ | {own} and own in user.used
+    assert all(re.fullmatch(r"/[^/]+/run/(.*/)?\.ckpt-seal\.json", path) for path in user.written())
+    assert user.behind.bucket.keys() != before
+
+
+@pytest.mark.share(6, "slow")
+@pytest.mark.parametrize("right", sorted(READ))
+@pytest.mark.parametrize("command", [*READERS, *WRITERS])
+def test_a_right_that_is_missing_is_no_answer(user: User, command: str, right: str) -> None:
+    said = user.ask((READERS | WRITERS)[command], (READ | set(OWN.values())) - {right})
+    if command == "ls" and right == "s3:GetObject":  # it reads nothing
+        assert said.code == 0
+        return
+    assert said.code == 5, said.text
+    assert right in said.text
+
+
+@pytest.mark.slow
+def test_nothing_is_no_first_launch_unless_it_may_be_told(user: User) -> None:
+    """S3 refuses what is not there as it refuses what must not be read."""
+    line = f"plan {user.behind.bucket.url}/other --allow-none --allow-missing --json"
+    assert user.ask(line, READ, "other/").code == 5
+    assert user.ask(line, READ, "").code == 0
+    assert (
+        user.ask("plan @/none --allow-none --allow-missing --json", READ).code == 0
+    )  # beside what is listed
+
+
+def test_a_list_of_a_full_page_ends_also_where_nothing_may_be_read(user: User) -> None:
+    """A list of 100 keys may have lost the rest: whoever may list only a part is refused what is not there."""
+    for number in range(100 - len(user.behind.bucket.keys())):
+        user.behind.bucket.put(f"run/notes/{number:03}.md", b"-")
+    said = user.ask(READERS["ls"], READ)
+    assert said.code == 0, said.text
