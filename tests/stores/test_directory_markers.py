@@ -45,3 +45,21 @@ def test_a_run_of_markers_alone_has_no_checkpoint(bucket: Bucket, tmp_path: Path
         bucket.put(name, b"")
     with as_user(tmp_path, bucket):
         assert ask("plan", f"{bucket.url}/run", "--json").code == 3
+
+
+@pytest.mark.slow
+def test_older_versions_and_delete_markers_are_nothing(versioned_s3: Bucket, tmp_path: Path) -> None:
+    """A newer save that was deleted, and what each object was before, are not there."""
+    tree = next(t for t in TREES if t.parent.name == "tp")
+    for older in (True, False):
+        for path in sorted(p for p in tree.rglob("*") if p.is_file()):
+            name = path.relative_to(tree).as_posix()
+            versioned_s3.put(f"run/{name}", b"31" if older else path.read_bytes())
+            if older and "0000030" in name:
+                versioned_s3.put(f"run/{name.replace('0000030', '0000040')}", path.read_bytes())
+                versioned_s3.delete(f"run/{name.replace('0000030', '0000040')}")
+    with as_user(tmp_path, versioned_s3):
+        said = ask("plan", f"{versioned_s3.url}/run", "--order", "step", "--json")
+        assert (said.code, said.json["resume_step"]) == (0, 30), said.text
+        assert "0000040" not in said.text
+        assert ask("verify", f"{versioned_s3.url}/run", "--json").json["verdict"] == "ok"

@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from stores.faults import Cut, Otherwise, Short, ShortLength, Status, expired_to
 from stores.proxy import Fault, Proxy, Rule
 
 from ckpt_tools.guard.watch import niceness
+from ckpt_tools.storage import stalls
 
 TREE = FIXTURES / "layouts/megatron/tp/tree"
 NEWEST = "iter_0000030/mp_rank_00/model_optim_rng.pt"
@@ -56,6 +58,14 @@ def rows(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[bytes], byte
     return changed
 
 
+def error(status: int, code: str, to: str = "") -> Status:
+    """What a store answers that refuses, or sends elsewhere."""
+    headers = (("Location", to),) if to else ()
+    return Status(status, headers, f"<Error><Code>{code}</Code></Error>".encode())
+
+
+END = rb"<IsTruncated>false</IsTruncated>"
+ON = b"<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
 OBJECTS: dict[str, Fault] = {
     "range ignored": Status(
         200, (("ETag", '"x"'), ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")), WHOLE
@@ -84,10 +94,30 @@ LISTS: dict[str, Fault] = {
     "busy": unavailable("3600"),
     "expired": expired_token(),
 }
+REFUSED: dict[str, Fault] = {
+    "archived": error(403, "InvalidObjectState"),
+    "in the archive tier": error(409, "BlobArchived"),
+    "of another key": error(400, "InvalidRequest"),
+    "not paid for": error(403, "AccessDenied"),
+    "of another time": error(403, "RequestTimeTooSkewed"),
+    "in another region": error(301, "PermanentRedirect"),
+    "in another region for now": error(307, "TemporaryRedirect", "http://127.0.0.1:9/elsewhere"),
+}
+"""What is refused is refused each time."""
+OTHER_LISTS: dict[str, Fault] = {
+    "without ETags": Otherwise(body=partial(re.sub, rb"<ETag>[^<]*</ETag>", b"")),
+    "of one time": Otherwise(body=partial(re.sub, rb"(?<=<LastModified>)[^<]*", b"2026-01-01T00:00:00.000Z")),
+    "not paid for": error(403, "AccessDenied"),
+    "of another time": error(403, "RequestTimeTooSkewed"),
+    "in another region": error(301, "PermanentRedirect"),
+    "in another region for now": error(307, "TemporaryRedirect", "http://127.0.0.1:9/elsewhere"),
+}
 OBJECT, LIST = f"/run/{NEWEST}", "list-type=2"
 FAULTS = {
     **{name: Rule(fault, "GET", OBJECT) for name, fault in OBJECTS.items()},
     **{f"{name}, once": Rule(fault, "GET", OBJECT, times=1) for name, fault in OBJECTS.items()},
+    **{name: Rule(fault, "GET", OBJECT) for name, fault in REFUSED.items()},
+    **{f"list: {name}": Rule(fault, "GET", LIST) for name, fault in OTHER_LISTS.items()},
     "of zeros, once": Rule(Otherwise(body=lambda data: bytes(len(data))), "GET", OBJECT, times=1),
     **{f"list: {name}": Rule(fault, "GET", LIST) for name, fault in LISTS.items()},
     **{f"list: {name}, later": Rule(fault, "GET", LIST, first=2) for name, fault in LISTS.items()},
@@ -150,3 +180,17 @@ def test_the_usual_answer_or_none(desk: Desk, command: str, each: int) -> None:
         if said.code == 0 and command.startswith("verify"):
             assert said.json["verdict"] == usual.json["verdict"], (name, said.text)
         assert set(desk.bucket.keys()) >= left, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--budget", "2")], ids=["", "budget"])
+def test_a_list_of_one_page_for_ever(
+    desk: Desk, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Empty pages that never end the library takes for a long list: the budget ends it."""
+    monkeypatch.setattr(stalls, "GRACE", 1.0)
+    assert desk.ask("plan", None).code == 0
+    desk.proxy.add(Rule(Otherwise(body=partial(re.sub, END, ON)), "GET", LIST))
+    where = "none" if more else "run"
+    said = ask("plan", f"{desk.bucket.url}/{where}", "--allow-none", "--allow-missing", "--json", *more)
+    assert said.code == 5, said.text
