@@ -9,7 +9,6 @@ from contextlib import closing
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.zeros import ZEROS, all_zero
-from ckpt_tools.layouts.common.arrays import describes_array, undescribed
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -99,12 +98,16 @@ def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterat
 
 def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Chunks of an array in a directory of its own, where the file that describes it is gone."""
+    if not s.found.strange:
+        return
+    from ckpt_tools.layouts.common.arrays import UNDESCRIBED, chunks_alone, describes_array  # few keep any
+
     described = {os.path.dirname(p.path) for p in c.parts if describes_array(s.layouts.piece_of(p))}
     for home in s.found.strange if described else ():
         if not home.startswith(f"{c.path}/") or not described.isdisjoint(_between(home, c.path)):
             continue
-        if text := undescribed(_names(s, home)):
-            yield finding("missing-part", text, path=home)
+        if chunks_alone(_names(s, home)):
+            yield finding("missing-part", UNDESCRIBED, path=home)
 
 
 def _between(home: str, above: str) -> Iterator[str]:

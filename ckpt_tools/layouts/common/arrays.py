@@ -12,7 +12,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 
 ROLE = "array"
-_FORMAT = "zarr"
+UNDESCRIBED = "chunks of an array are in it, and no .zarray that describes them"
 _CHUNK = re.compile(r"\d+(?:\.\d+)*")
 
 
@@ -24,7 +24,7 @@ def array(name: str, path: str, *, sure: bool, unfinished: bool = False) -> Piec
         name,
         ROLE,
         f"{path}/.zarray",
-        (_FORMAT,),
+        ("zarr",),
         shared=True,
         constant=True,
         companion=not sure,
@@ -34,14 +34,13 @@ def array(name: str, path: str, *, sure: bool, unfinished: bool = False) -> Piec
 
 
 def describes_array(piece: Piece) -> bool:
-    """Whether a file of the piece describes an array in a directory of its own."""
-    return _FORMAT in piece.formats
+    """Whether a file of the piece describes the chunks beside it."""
+    return "zarr" in piece.formats
 
 
-def undescribed(names: Collection[str]) -> str:
-    """What is wrong where all files of a directory are chunks; "" where they are not."""
-    alone = bool(names) and all(map(_CHUNK.fullmatch, names))
-    return "chunks of an array are in it, and no .zarray that describes them" if alone else ""
+def chunks_alone(names: Collection[str]) -> bool:
+    """Whether files of a directory are the chunks of an array that nothing describes."""
+    return bool(names) and all(map(_CHUNK.fullmatch, names))
 
 
 def lost_arrays(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
