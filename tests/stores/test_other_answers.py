@@ -179,7 +179,9 @@ def test_the_usual_answer_or_none(desk: Desk, command: str, each: int) -> None:
             assert step(said) == step(usual), (name, said.text)
         if said.code == 0 and command.startswith("verify"):
             assert said.json["verdict"] == usual.json["verdict"], (name, said.text)
-        assert set(desk.bucket.keys()) >= left, name
+        # all is old then, so that the older saves may go
+        stay = {key for key in left if "iter_0000030" in key} if name == "list: of one time" else left
+        assert set(desk.bucket.keys()) >= stay, name
 
 
 @pytest.mark.slow
