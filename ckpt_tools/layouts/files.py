@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import SUFFIXES, bare_name_of, read_bare_name
+from ckpt_tools.layouts.common.bare_names import LAST_WORDS, SUFFIXES, bare_name_of, read_bare_name
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.held import BEGUN, PIECES, ROLLING, holds_of
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
@@ -91,8 +91,8 @@ def _holds_more(rolling: Checkpoint, c: Checkpoint) -> bool:
 
 
 def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Exports, what is not in the order of training,
-    and the best so far where a later step or more of a training state is there.
+    """Exports, what is not in the order of training, and the best so far where as late a step, the last save
+    or more of a training state is there: which of the two was written later tells nothing.
     """
     mine = holds_of(c)
     if c.kind is Kind.RELEASE:
@@ -101,8 +101,17 @@ def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
         return False  # damaged: nobody knows what it was
     periodic = [(o, held) for o, held in same_run(c, others) if o.kind is Kind.PERIODIC]
     if c.kind is Kind.BEST:
-        return any(o.order > c.order or held.optimizer > mine.optimizer for o, held in periodic)
+        return any(
+            o.order > c.order or (held.optimizer, _is_as_late(o, c)) > (mine.optimizer, False)
+            for o, held in periodic
+        )
     return not _placed(c) and any(_placed(o) and held.weights for o, held in periodic)
+
+
+def _is_as_late(o: Checkpoint, best: Checkpoint) -> bool:
+    """Whether it is of the same step and epoch, or, where neither tells any, called the last save."""
+    last = any(bare_name_of(p).alias in LAST_WORDS for p in o.parts)
+    return (o.step, o.epoch) == (best.step, best.epoch) and (_placed(best) or last)
 
 
 def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:

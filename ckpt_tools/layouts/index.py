@@ -777,8 +777,11 @@ lightning lightning
     ~tp_rank:{name}.ckpt
   .
     called:<end|last|step|steps|every|interval|periodic|regular>-epoch={epoch}-step={step}[-v{generation}].ckpt
-    checkpoint:[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt last:last[-v{generation}].ckpt
-    ~named:{name}.ckpt
+    checkpoint:[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt
+  [{prefix}-]epoch={epoch}-[step={step}-]{name}/
+    slashed:{name}={metric}[-v{generation}].ckpt
+  .
+    last:last[-v{generation}].ckpt ~named:{name}.ckpt
   [{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt/
     metadata_sharded:.metadata rank_metadata_sharded:__{rank}.metadata
     data_sharded:__{rank}_{shard}.distcp prefixed_sharded:{name}__{rank}_{shard}.distcp
@@ -1494,7 +1497,7 @@ tensorflow tensorflow note:checkpoint unneeded:.meta+.index
   .
     index_epoch:{prefix}-{epoch:04d}.ckpt.index
     data_epoch:{prefix}-{epoch:04d}.ckpt.data-{shard:05d}-of-{of:05d} index:{prefix}-{generation}.index
-    data:{prefix}-{generation}.data-{shard:05d}-of-{of:05d}
+    data:{prefix}-{generation}.data-{shard:05d}-of-{of:05d} ~index_alone:{prefix}.index
 
 keras_shards keras-shards
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
@@ -1514,14 +1517,19 @@ keras_backup keras-backup stateless:training_metadata.json.bkp
 
 keras keras
   .
-    model_measured:{prefix}<-|.|_>{epoch}<-|_>[{name}]{metric}.keras
+    model_measured:[{prefix}<-|.|_>]{epoch}<-|_>[{name}]{metric}.keras
     model_batch:{prefix}<-|.|_>{epoch:02d}<-|.|_>{step_in_epoch}.keras
     model:{prefix}<-|.|_>{epoch:02d}[-{name}].keras
-    weights_measured:{prefix}<-|.|_>{epoch}<-|_>[{name}]{metric}.weights.h5
+    weights_measured:[{prefix}<-|.|_>]{epoch}<-|_>[{name}]{metric}.weights.h5
     weights_batch:{prefix}<-|.|_>{epoch:02d}<-|.|_>{step_in_epoch}.weights.h5
     weights:{prefix}<-|.|_>{epoch:02d}[-{name}].weights.h5
-    h5_measured:{prefix}<-|.|_>{epoch}<-|_>[{name}]{metric}.h5
+    h5_measured:[{prefix}<-|.|_>]{epoch}<-|_>[{name}]{metric}.h5
     h5_batch:{prefix}<-|.|_>{epoch:02d}<-|.|_>{step_in_epoch}.h5 h5:{prefix}<-|.|_>{epoch:02d}[-{name}].h5
+    hdf5_measured:[{prefix}<-|.|_>]{epoch}<-|_>[{name}]{metric}.hdf5
+    hdf5_batch:{prefix}<-|.|_>{epoch:02d}<-|.|_>{step_in_epoch}.hdf5
+    hdf5:{prefix}<-|.|_>{epoch:02d}[-{name}].hdf5
+    h5_word:[{prefix}<-|.|_>]<model|weights|weight|checkpoint|ckpt|cp|epoch|ep><-|.|_>{epoch}.h5
+    hdf5_word:[{prefix}<-|.|_>]<model|weights|weight|checkpoint|ckpt|cp|epoch|ep><-|.|_>{epoch}.hdf5
 
 gguf gguf
   .
@@ -1711,6 +1719,63 @@ rank_files rank-files
     below_scaler_epoch:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
     shared_scaler_epoch:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors> other_epoch:{name}.<pt|pth|bin>
+  checkpoint_20{name}_{name}-{metric}/
+    model_dated:[<model|weights|state_dict|model_state|model_states|pytorch_model>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><model|weights|state_dict|model_state|model_states|pytorch_model>].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_model_dated:<model|weights|state_dict|model_state|model_states|pytorch_model>.<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/<model|weights|state_dict|model_state|model_states|pytorch_model>/
+    below_model_dated:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/
+    shared_model_dated:<model|weights|state_dict|model_state|model_states|pytorch_model>.<pt|pth|bin|ckpt|safetensors>
+    optimizer_dated:[<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_optimizer_dated:<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>.<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>/
+    below_optimizer_dated:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/
+    shared_optimizer_dated:<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>.<pt|pth|bin|ckpt|safetensors>
+    scheduler_dated:[<scheduler|lr_scheduler|sched>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><scheduler|lr_scheduler|sched>].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_scheduler_dated:<scheduler|lr_scheduler|sched>.<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/<scheduler|lr_scheduler|sched>/
+    below_scheduler_dated:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/
+    shared_scheduler_dated:<scheduler|lr_scheduler|sched>.<pt|pth|bin|ckpt|safetensors>
+    rng_dated:[<rng|rng_state|rng_states|random_state|random_states>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><rng|rng_state|rng_states|random_state|random_states>].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_rng_dated:<rng|rng_state|rng_states|random_state|random_states>.<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/<rng|rng_state|rng_states|random_state|random_states>/
+    below_rng_dated:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/
+    shared_rng_dated:<rng|rng_state|rng_states|random_state|random_states>.<pt|pth|bin|ckpt|safetensors>
+    state_dated:[<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_state_dated:<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>.<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>/
+    below_state_dated:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/
+    shared_state_dated:<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>.<pt|pth|bin|ckpt|safetensors>
+    data_dated:[<data|dataloader|loader|sampler|dataset>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><data|dataloader|loader|sampler|dataset>].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_data_dated:<data|dataloader|loader|sampler|dataset>.<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/<data|dataloader|loader|sampler|dataset>/
+    below_data_dated:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/
+    shared_data_dated:<data|dataloader|loader|sampler|dataset>.<pt|pth|bin|ckpt|safetensors>
+    ema_dated:[<ema|ema_model|model_ema>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><ema|ema_model|model_ema>].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_ema_dated:<ema|ema_model|model_ema>.<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/<ema|ema_model|model_ema>/
+    below_ema_dated:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/
+    shared_ema_dated:<ema|ema_model|model_ema>.<pt|pth|bin|ckpt|safetensors>
+    scaler_dated:[<scaler|grad_scaler>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><scaler|grad_scaler>].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_scaler_dated:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/<scaler|grad_scaler>/
+    below_scaler_dated:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  checkpoint_20{name}_{name}-{metric}/
+    shared_scaler_dated:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors> other_dated:{name}.<pt|pth|bin>
   .
     flat_model:[<model|weights|state_dict|model_state|model_states|pytorch_model><_|-|.>]<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}<_|-|.>rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
     turned_model:[<model|weights|state_dict|model_state|model_states|pytorch_model><_|-|.>]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]<_|-|.><global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}.<pt|pth|bin|ckpt|safetensors>
@@ -1809,9 +1874,11 @@ rank_files rank-files
     over_scaler:<scaler|grad_scaler><_|-|.>rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
     over_scaler_turned:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]<_|-|.><scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors>
 
-ray ray
+ray ray note:checkpoint_manager_snapshot.json
   checkpoint_{generation:06d}/checkpoint/
     trainer_state:trainer_state.json rng:rng_state.pth rng_{rank}:rng_state_{rank}.pth
+  checkpoint_20{name}_{name}-{metric}/checkpoint/
+    trainer_state_dated:trainer_state.json rng_dated:rng_state.pth rng_{rank}_dated:rng_state_{rank}.pth
   checkpoint_{generation:06d}/
     torch:{name}.<pt|pth|pth.tar|ckpt|bin>
   checkpoint_{generation:06d}/{name}/
@@ -1824,6 +1891,18 @@ ray ray
     torch_4:{name}.<pt|pth|pth.tar|ckpt|bin>
   checkpoint_{generation:06d}/{name}/{name}/{name}/{name}/{name}/
     torch_5:{name}.<pt|pth|pth.tar|ckpt|bin>
+  checkpoint_20{name}_{name}-{metric}/
+    torch_dated:{name}.<pt|pth|pth.tar|ckpt|bin>
+  checkpoint_20{name}_{name}-{metric}/{name}/
+    torch_1_dated:{name}.<pt|pth|pth.tar|ckpt|bin>
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/
+    torch_2_dated:{name}.<pt|pth|pth.tar|ckpt|bin>
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/
+    torch_3_dated:{name}.<pt|pth|pth.tar|ckpt|bin>
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/{name}/
+    torch_4_dated:{name}.<pt|pth|pth.tar|ckpt|bin>
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/{name}/{name}/
+    torch_5_dated:{name}.<pt|pth|pth.tar|ckpt|bin>
   checkpoint_{generation:06d}/
     pickle_maker:class_and_ctor_args.pkl pickle:{name}.pkl
   checkpoint_{generation:06d}/{name}/
@@ -1836,6 +1915,18 @@ ray ray
     pickle_4_maker:class_and_ctor_args.pkl pickle_4:{name}.pkl
   checkpoint_{generation:06d}/{name}/{name}/{name}/{name}/{name}/
     pickle_5_maker:class_and_ctor_args.pkl pickle_5:{name}.pkl
+  checkpoint_20{name}_{name}-{metric}/
+    pickle_dated_maker:class_and_ctor_args.pkl pickle_dated:{name}.pkl
+  checkpoint_20{name}_{name}-{metric}/{name}/
+    pickle_1_dated_maker:class_and_ctor_args.pkl pickle_1_dated:{name}.pkl
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/
+    pickle_2_dated_maker:class_and_ctor_args.pkl pickle_2_dated:{name}.pkl
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/
+    pickle_3_dated_maker:class_and_ctor_args.pkl pickle_3_dated:{name}.pkl
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/{name}/
+    pickle_4_dated_maker:class_and_ctor_args.pkl pickle_4_dated:{name}.pkl
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/{name}/{name}/
+    pickle_5_dated_maker:class_and_ctor_args.pkl pickle_5_dated:{name}.pkl
   checkpoint_{generation:06d}/
     tensors:{name}.safetensors
   checkpoint_{generation:06d}/{name}/
@@ -1848,6 +1939,18 @@ ray ray
     tensors_4:{name}.safetensors
   checkpoint_{generation:06d}/{name}/{name}/{name}/{name}/{name}/
     tensors_5:{name}.safetensors
+  checkpoint_20{name}_{name}-{metric}/
+    tensors_dated:{name}.safetensors
+  checkpoint_20{name}_{name}-{metric}/{name}/
+    tensors_1_dated:{name}.safetensors
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/
+    tensors_2_dated:{name}.safetensors
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/
+    tensors_3_dated:{name}.safetensors
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/{name}/
+    tensors_4_dated:{name}.safetensors
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/{name}/{name}/
+    tensors_5_dated:{name}.safetensors
   checkpoint_{generation:06d}/
     numpy:{name}.npz
   checkpoint_{generation:06d}/{name}/
@@ -1860,6 +1963,18 @@ ray ray
     numpy_4:{name}.npz
   checkpoint_{generation:06d}/{name}/{name}/{name}/{name}/{name}/
     numpy_5:{name}.npz
+  checkpoint_20{name}_{name}-{metric}/
+    numpy_dated:{name}.npz
+  checkpoint_20{name}_{name}-{metric}/{name}/
+    numpy_1_dated:{name}.npz
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/
+    numpy_2_dated:{name}.npz
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/
+    numpy_3_dated:{name}.npz
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/{name}/
+    numpy_4_dated:{name}.npz
+  checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/{name}/{name}/
+    numpy_5_dated:{name}.npz
 
 mindspore mindspore note:meta.json stateless:-graph.meta
   rank_{rank}/

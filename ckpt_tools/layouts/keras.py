@@ -13,17 +13,27 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import Resume
 
-_FILES = {"model": (".keras", "zip_archive"), "weights": (".weights.h5", "hdf5"), "h5": (".h5", "hdf5")}
+_FILES = {
+    "model": (".keras", "zip_archive"),
+    "weights": (".weights.h5", "hdf5"),
+    "h5": (".h5", "hdf5"),
+    "hdf5": (".hdf5", "hdf5"),
+}
+_WORDS = "<model|weights|weight|checkpoint|ckpt|cp|epoch|ep>"
+"""What files of Keras 2 are called whose epoch has one digit: data has such names, too."""
 
 
 def _pieces() -> Iterator[Piece]:
     epoch = "{prefix}<-|.|_>{epoch:02d}"
     for name, (suffix, form) in _FILES.items():
-        measured = f"{{prefix}}<-|.|_>{{epoch}}<-|_>[{{name}}]{{metric}}{suffix}"  # {val_loss:.2f}
+        measured = f"[{{prefix}}<-|.|_>]{{epoch}}<-|_>[{{name}}]{{metric}}{suffix}"  # {val_loss:.2f}
         yield Piece(f"{name}_measured", "model", measured, (form,), shared=True, single=True)
         batch = f"{epoch}<-|.|_>{{step_in_epoch}}{suffix}"
         yield Piece(f"{name}_batch", "model", batch, (form,), shared=True, single=True)
         yield Piece(name, "model", f"{epoch}[-{{name}}]{suffix}", (form,), shared=True, single=True)
+    for name in ("h5", "hdf5"):
+        digit = f"[{{prefix}}<-|.|_>]{_WORDS}<-|.|_>{{epoch}}.{name}"
+        yield Piece(f"{name}_word", "model", digit, ("hdf5",), shared=True, single=True)
 
 
 _SHARD = re.compile(r".+_(\d{5})\.weights\.h5")

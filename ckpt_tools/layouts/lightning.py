@@ -24,6 +24,8 @@ BEST = "best[<-|_>{name}]-epoch={epoch}-step={step}[-v{generation}].ckpt"
 WORDS = "<end|last|step|steps|every|interval|periodic|regular>"
 """What callbacks of one run call their files, to tell them apart."""
 NAME = "[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt"
+SLASHED = "[{prefix}-]epoch={epoch}-[step={step}-]{name}/{name}={metric}[-v{generation}].ckpt"
+"""With a metric whose name has a slash in it, ``{epoch}-{val/loss:.2f}``, which begins a directory's name."""
 _SAVED = Piece("", "model", "", FORMATS, shared=True, unasked=True, single=True, state_key="optimizer_states")
 """A checkpoint in one file. One of a callback with ``save_weights_only`` has no such entry."""
 
@@ -125,6 +127,7 @@ LAYOUT = Layout(
         *_of_model_ranks(),
         replace(_SAVED, name="called", template=NAME.replace("[{prefix}-]", f"{WORDS}-")),
         replace(_SAVED, name="checkpoint", template=NAME),
+        replace(_SAVED, name="slashed", template=SLASHED, step_from="content", apart=True),
         replace(_SAVED, name="last", template=LAST, step_from="content", companion=True),
         replace(
             _SAVED,

@@ -23,9 +23,12 @@ _STEP = (
 )
 _EPOCH = "<epoch|ep|checkpoint_epoch|ckpt_epoch>"
 _BETWEEN = "[<_|-|=>]"
+DATED = "checkpoint_20{name}_{name}-{metric}"
+"""What Ray Train V2 calls the directory of a save: by the time, ``checkpoint_2026-11-26_08-53-44.772248``."""
 HOMES = (
     (f"[{_STEP}{_BETWEEN}]{{step}}", ""),
     (f"{_EPOCH}{_BETWEEN}{{epoch}}[<_|-><step|iter>{_BETWEEN}{{step}}]", "_epoch"),
+    (DATED, "_dated"),
 )
 """Directories of which each holds one checkpoint, each with a mark for the names of the pieces in it."""
 _WORDS = (

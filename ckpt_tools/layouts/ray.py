@@ -1,25 +1,40 @@
 """Ray Train and Tune: ``checkpoint_000007/`` below the directory of a trial, whose saves the number counts;
-what lies in there is the user's own.
+with Train V2 ``checkpoint_2026-11-26_08-53-44.772248/``, called by its time. What is in it is the user's.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.files import OBJECTS, TORCH
+from ckpt_tools.layouts.rank_files import DATED
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 
-_HOME = "checkpoint_{generation:06d}"
+_HOMES = (("checkpoint_{generation:06d}", ""), (DATED, "_dated"))
+_SNAPSHOT = "checkpoint_manager_snapshot.json"
 _DEEP = 5
 """Directories below it in which RLlib keeps the states of its components."""
+
+
+def _read_snapshot(data: bytes) -> str | None:
+    """The directory that the manager of Train V2 has noted as the latest, from which a run of the same name
+    goes on; None where it is no such note.
+    """
+    try:
+        said = json.loads(data)["latest_checkpoint_result"]["checkpoint_dir_name"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return said if isinstance(said, str) and said and "/" not in said else None
 
 
 def _steps(_part: Part, metadata: Metadata) -> Steps:
@@ -46,9 +61,9 @@ def _pieces() -> Iterator[Piece]:
         ("tensors", "safetensors", ("safetensors",)),
         ("numpy", "npz", ("npz",)),
     ):
-        for depth in range(_DEEP + 1):
-            where = "/".join((_HOME, *["{name}"] * depth, f"{{name}}.{suffixes}"))
-            below = f"{name}_{depth}" if depth else name
+        for (home, mark), depth in product(_HOMES, range(_DEEP + 1)):
+            where = "/".join((home, *["{name}"] * depth, f"{{name}}.{suffixes}"))
+            below = f"{name}_{depth}{mark}" if depth else f"{name}{mark}"
             if name == "pickle":
                 constant = replace(file, role="maker", formats=formats, constant=True)
                 maker = where.replace("{name}.pkl", "class_and_ctor_args.pkl")
@@ -58,12 +73,13 @@ def _pieces() -> Iterator[Piece]:
 
 def _trainer() -> Iterator[Piece]:
     """What RayTrainReportCallback copies of a checkpoint of the Trainer, where it is not a model."""
-    home = f"{_HOME}/checkpoint"
-    state = Piece("trainer_state", "state", f"{home}/trainer_state.json", ("json_member",), shared=True)
-    yield replace(state, companion=True)
-    for end in ("", "_{rank}"):
-        rng = Piece(f"rng{end}", "rng", f"{home}/rng_state{end}.pth", TORCH, shared=True)
-        yield replace(rng, generic=True, sharded=bool(end), survivable=True)
+    for top, mark in _HOMES:
+        home, json_member = f"{top}/checkpoint", ("json_member",)
+        state = Piece(f"trainer_state{mark}", "state", f"{home}/trainer_state.json", json_member, shared=True)
+        yield replace(state, companion=True)
+        for end in ("", "_{rank}"):
+            rng = Piece(f"rng{end}{mark}", "rng", f"{home}/rng_state{end}.pth", TORCH, shared=True)
+            yield replace(rng, generic=True, sharded=bool(end), survivable=True)
 
 
 LAYOUT = Layout(
@@ -73,15 +89,19 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     lost=_lost,
+    tracker=_SNAPSHOT,
+    tracked=lambda c: c.path.rpartition("/")[2],
+    read_tracker=_read_snapshot,
+    always_tracked=False,
     reshardable=True,
     compare_steps=False,
     reference=(
         "ray 2.60: train/_internal/storage.py StorageContext._make_checkpoint_dir_name(), "
-        "train/_internal/checkpoint_manager.py; rllib/utils/checkpoints.py Checkpointable.save_to_path()"
+        "train/_internal/checkpoint_manager.py; train/v2/_internal/execution/storage.py, "
+        "checkpoint/checkpoint_manager.py; rllib/utils/checkpoints.py Checkpointable.save_to_path()"
     ),
     limits=(
         "the number counts saves of a trial, each of which is a run of its own",
-        "directories that Ray Train V2 names by their time are files of no known arrangement",
         "which checkpoint was the best, as Ray's experiment state says it, is not read",
     ),
 )

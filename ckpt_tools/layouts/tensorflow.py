@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import first
@@ -96,6 +97,9 @@ def _pieces() -> Iterator[Piece]:
     for name, mark in (("{prefix}-{epoch:04d}.ckpt", "_epoch"), ("{prefix}-{generation}", "")):
         yield Piece(f"index{mark}", "index", f"{name}.index", FORMATS, shared=True)
         yield Piece(f"data{mark}", "model", f"{name}.data-{{shard:05d}}-of-{{of:05d}}", FORMATS, shared=True)
+    # written over at every save: cp.ckpt of Keras' ModelCheckpoint, my_checkpoint of save_weights()
+    alone = Piece("index_alone", "index", "{prefix}.index", FORMATS, shared=True, weak=True)
+    yield replace(alone, step_from="content")  # which names its data files
 
 
 LAYOUT = Layout(

@@ -76,7 +76,7 @@ _TORCH = (
     | words(
         "",
         "torch._TorchCompileInductorWrapper torch._TorchCompileInductorWrapper.get_compiler_config"
-        " contextlib.nullcontext",
+        " torch.torch_version.TorchVersion contextlib.nullcontext",
     )
     | words(
         "torch.nn.functional.",
@@ -271,7 +271,7 @@ EXACT: frozenset[str] = (
     | _OMEGACONF
     | _PADDLE
     | _BASELINES
-    | words("tokenizers.", "AddedToken Tokenizer")
+    | words("", "tokenizers.AddedToken tokenizers.Tokenizer fastcore.foundation.L")
     | words("nanotron.random.", "RandomState RandomStates")
     | words("olmo_core.distributed.checkpoint.filesystem.", "_StorageInfo")
 )

@@ -83,8 +83,7 @@ _ROLES = {
     **dict.fromkeys(("scheduler", "sched", "lrscheduler"), "scheduler"),
     **dict.fromkeys(("rng", "random"), "rng"),
     **dict.fromkeys(("scaler", "gradscaler"), "scaler"),
-    "ema": "ema",
-    "trainer": "trainer",
+    **{role: role for role in ("ema", "trainer", "criterion")},
 }
 _PAIRS = (
     (("g", "netg", "gen", "generator"), ("d", "netd", "disc", "discriminator", "do"), "discriminator"),
@@ -103,7 +102,8 @@ _KINDS = {
         Kind.RELEASE,
     ),
 }
-ALIASES = frozenset(("last", "latest", "newest", "current", "prev", "previous"))
+LAST_WORDS = frozenset(("last", "latest", "newest", "current"))
+ALIASES = LAST_WORDS | {"prev", "previous"}
 _PLAIN = frozenset(
     (
         "model",
@@ -224,7 +224,7 @@ def _tokens(stem: str) -> Iterator[str]:
         word, number = ((m[1], m[2]) if m[1] else (m[4], m[3])) if m else ("", "")
         if word in _KNOWN:
             yield from (word, number)
-        elif word in _SCALES and number:
+        elif word in _SCALES and m and m[3]:  # 200k, and no k200
             yield str(int(number[:18]) * _SCALES[word])
         else:
             yield token

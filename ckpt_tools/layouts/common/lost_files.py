@@ -58,7 +58,8 @@ def lost_shards(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding
 
 
 def _shards(c: Checkpoint) -> _Shards:
-    return {(p.piece, p.coords): p for p in c.parts if p.coords}
+    """Of a copy of the newest save, or a link to it, there is one for all saves."""
+    return {(p.piece, p.coords): p for p in c.parts if p.coords and p.role == "model"}
 
 
 def _size(shards: _Shards) -> int:
