@@ -207,6 +207,12 @@ CASES = {
     ),
     "further than the last epoch": Case({**{f"epoch_{n}_ckpt.pth": yolox(n) for n in (10, 20)}, "latest_ckpt.pth": yolox(25)}, ["latest_ckpt.pth"]),
     "written over": Case({"last.pt": full(300), "best.pt": weights(100)}, ["last.pt"]),
+    "best is written once more when all has ended": Case({"last.pt": weights(300), "best.pt": weights(200)}, ["last.pt"]),
+    "the same, and an epoch that says so": Case({f"{n}.pt": saved({"epoch": -1, "model": {"w": tensor(i)}}) for i, n in enumerate(("last", "best"))}, ["last.pt"]),
+    "best, and the end, with a file of no tensors": Case(
+        {f"{at}{kind}.pt": of(step) for at, step in (("", 100), ("train_end_", 200)) for kind, of in (("params", weights), ("optimizer", optimizer), ("criterion", lambda _: saved({})))},
+        [f"train_end_{kind}.pt" for kind in ("params", "optimizer", "criterion")],
+    ),
     "last is ahead": Case({"step_100.pt": full(100), "step_200.pt": full(200), "last.pt": full(250)}, ["last.pt"]),
     "last is a copy": Case({"step_100.pt": full(100), "step_200.pt": full(200), "last.pt": full(200)}, ["step_200.pt"]),
     "weights of many epochs, and all of the last": Case(

@@ -25,6 +25,9 @@ NAMED = [
     ("b2-e1.keras", "b2-e2.keras"),
     ("weights.1-0.53.keras", "weights.2-0.22.keras"),
     ("model_9_12.5.weights.h5", "model_10_val0.2217.weights.h5"),
+    ("01-3.206.weights.h5", "02-3.202.weights.h5"),
+    ("model_1.h5", "model_2.h5"),
+    ("weights.01-3.71.hdf5", "weights.02-3.70.hdf5"),
 ]
 """What it is called, the newest last."""
 
