@@ -95,6 +95,7 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         word = f"<{words}>"
         rank = f"[{word}[<_|-|.>]]{_RANK}[<_|-|.>{word}]"
         saved = Piece(f"{role}{mark}", role, f"{home}/{rank}{_END}", FORMATS, generic=True)
+        saved = replace(saved, step_from="content" if home == DATED else "name")
         yield replace(saved, sharded=role == "rng")
         yield replace(
             saved, sharded=role == "rng", name=f"inner_{role}{mark}", template=f"{home}/{_RANK}/{word}{_END}"

@@ -68,7 +68,8 @@ def _pieces() -> Iterator[Piece]:
                 constant = replace(file, role="maker", formats=formats, constant=True)
                 maker = where.replace("{name}.pkl", "class_and_ctor_args.pkl")
                 yield replace(constant, name=f"{below}_maker", template=maker)
-            yield replace(file, name=below, template=where, formats=formats)
+            told = "content" if mark else "name"  # nothing but its contents counts a save that has a date
+            yield replace(file, name=below, template=where, formats=formats, step_from=told)
 
 
 def _trainer() -> Iterator[Piece]:
