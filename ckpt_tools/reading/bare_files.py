@@ -277,9 +277,20 @@ def _beside_a_model(bare: Sequence[Bare]) -> list[Bare]:
     also where they cannot be read.
     """
     models = {b.name.words for b in bare if b.rolling and b.holds and b.holds.weights}
+    roles: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for b in bare:
+        if b.rolling:
+            roles[b.name.words].add(b.role)
     alone = [b for b in bare if b.rolling and b.run in models and b.name.words not in models]
-    beside = {b.part.path: _beside(b) for b in alone}
+    beside = {
+        b.part.path: _beside(b) for b in alone if not _lost_its_model(roles[b.name.words], roles[b.run])
+    }
     return [beside.get(b.part.path, b) for b in bare]
+
+
+def _lost_its_model(roles: set[str], of_the_run: set[str]) -> bool:
+    """Whether files of one name are those of another save: each is there once more beside the model."""
+    return len(roles) > 1 and roles < of_the_run
 
 
 def _beside(b: Bare) -> Bare:

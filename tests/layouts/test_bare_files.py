@@ -213,6 +213,10 @@ CASES = {
         {f"{at}{kind}.pt": of(step) for at, step in (("", 100), ("train_end_", 200)) for kind, of in (("params", weights), ("optimizer", optimizer), ("criterion", lambda _: saved({})))},
         [f"train_end_{kind}.pt" for kind in ("params", "optimizer", "criterion")],
     ),
+    "the same, whose model is gone": Case(
+        {f"{at}{kind}.pt": of(step) for at, step in (("", 100), ("train_end_", 200)) for kind, of in (("params", weights), ("optimizer", optimizer), ("criterion", lambda _: saved({}))) if (at, kind) != ("train_end_", "params")},
+        [f"{kind}.pt" for kind in ("params", "optimizer", "criterion")],
+    ),
     "last is ahead": Case({"step_100.pt": full(100), "step_200.pt": full(200), "last.pt": full(250)}, ["last.pt"]),
     "last is a copy": Case({"step_100.pt": full(100), "step_200.pt": full(200), "last.pt": full(200)}, ["step_200.pt"]),
     "weights of many epochs, and all of the last": Case(
