@@ -83,10 +83,30 @@ def _trainer() -> Iterator[Piece]:
             yield replace(rng, generic=True, sharded=bool(end), survivable=True)
 
 
+def _algorithm() -> Iterator[Piece]:
+    """What Algorithm.save_to_path() of RLlib writes into a directory of any name: a file of each component,
+    below directories that are called after it.
+    """
+    top = Piece("rllib", "metadata", "{name}/rllib_checkpoint.json", ("json_member",), shared=True)
+    for home, mark in _HOMES:
+        template = f"{home}/rllib_checkpoint.json"
+        yield replace(top, name=f"rllib_in{mark}", template=template, companion=True, inside=True)
+    yield replace(top, generic=True)
+    state = Piece("rllib_state", "model", "{name}/algorithm_state.pkl", OBJECTS, shared=True, generic=True)
+    yield replace(state, step_from="content")  # of either of the two the other one is missed
+    inside = Piece("", "model", "", (*OBJECTS, *TORCH), shared=True, companion=True, inside=True)
+    for depth in range(_DEEP + 1):
+        home = "/".join(["{name}"] * (depth + 1))
+        states = "<state|module_state>.pkl"
+        yield replace(inside, name=f"rllib_{depth}", template=f"{home}/{states}")
+        maker = replace(inside, name=f"rllib_{depth}_maker", template=f"{home}/class_and_ctor_args.pkl")
+        yield replace(maker, role="maker", constant=True)
+
+
 LAYOUT = Layout(
     name="ray",
     title="Ray Train and Tune",
-    pieces=(*_trainer(), *_pieces()),
+    pieces=(*_trainer(), *_pieces(), *_algorithm()),
     resume=_resume,
     steps=_steps,
     lost=_lost,

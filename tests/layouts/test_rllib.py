@@ -1,0 +1,56 @@
+"""What Algorithm.save_to_path() of RLlib writes: a tree of small pickles below a directory of any name."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from ckpt_tools.api import plan, verify
+from ckpt_tools.model.finding import Verdict
+
+FILES = (
+    "rllib_checkpoint.json",
+    "algorithm_state.pkl",
+    "class_and_ctor_args.pkl",
+    "env_runner/state.pkl",
+    "learner_group/learner/state.pkl",
+    "learner_group/learner/rl_module/default_policy/module_state.pkl",
+)
+
+
+def saved(root: Path) -> Path:
+    """Two saves, as ray 2.60 names their files."""
+    for number in (1, 2):
+        for name in FILES:
+            path = root / f"iter_{number}" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            constant = name.endswith(("args.pkl", ".json"))
+            told = {"state": [0 if constant else number, name]}
+            path.write_bytes(
+                b'{"checkpoint_version": "2.1"}' if name.endswith("json") else pickle.dumps(told)
+            )
+            os.utime(path, (1_735_700_000 + 60 * number,) * 2)
+    return root
+
+
+def test_a_directory_of_components_is_one_checkpoint(tmp_path: Path) -> None:
+    root = saved(tmp_path / "algo")
+    assert verify(root, settle=0).verdict is Verdict.OK
+    for asked in (root, root / "iter_2"):
+        made = plan(asked)
+        assert made.resume.path == str(root / "iter_2")
+        assert {f.path for f in made.shared} == {str(root / "iter_2" / name) for name in FILES}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_component_that_is_gone_is_missed(name: str, tmp_path: Path) -> None:
+    root = saved(tmp_path / "algo")
+    (root / "iter_2" / name).unlink()
+    made = plan(root)
+    assert made.resume.path == str(root / "iter_1")
+    assert [(r.checkpoint.path, r.findings[0].code) for r in made.rejected] == [
+        (str(root / "iter_2"), "missing-part")
+    ]
