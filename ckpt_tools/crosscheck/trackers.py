@@ -36,7 +36,9 @@ def tracker_findings(
     trackers = list(s.trackers(layout.name, base))
     if not trackers:
         here = f"{base}/".startswith(f"{s.root}/")  # above ROOT nobody looked
-        if layout.always_tracked and here and not any(declared(s, c) for c in checkpoints):
+        told = any((c.step, c.epoch, c.generation) != (None, None, None) for c in checkpoints)
+        # of one that has neither nothing has to say which is the newest
+        if layout.always_tracked and here and told and not any(declared(s, c) for c in checkpoints):
             yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
     for path, target in trackers:
         if isinstance(target, Finding):
