@@ -157,8 +157,8 @@ def _gone(sibling: Checkpoint, target: int | str) -> Checkpoint:
     The name's last number is its step, or which save it is.
     """
     digits = re.search(r"(\d{1,18})\D*$", str(target))
-    counted = sibling.counted or sibling.step is not None or isinstance(target, int)
-    number = int(digits[1]) if digits and counted else None  # else a date, or an epoch
+    dated = re.search(r"\d{4}-\d\d-\d\d", str(target))
+    number = int(digits[1]) if digits and not dated else None
     base = sibling.parts[0].base
     return Checkpoint(
         layout=sibling.layout,
