@@ -36,8 +36,8 @@ def tracker_findings(
     trackers = list(s.trackers(layout.name, base))
     if not trackers:
         here = f"{base}/".startswith(f"{s.root}/")  # above ROOT nobody looked
-        told = any((c.step, c.epoch, c.generation) != (None, None, None) for c in checkpoints)
-        # of one that has neither nothing has to say which is the newest
+        several = len(checkpoints) > 1
+        told = several or (checkpoints[0].step, checkpoints[0].epoch) != (None, None)  # else it is the one
         if layout.always_tracked and here and told and not any(declared(s, c) for c in checkpoints):
             yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
     for path, target in trackers:

@@ -37,6 +37,21 @@ def _read_snapshot(data: bytes) -> str | None:
     return said if isinstance(said, str) and said and "/" not in said else None
 
 
+def _write_snapshot(said: int | str) -> bytes:
+    """The note of a manager that keeps this one checkpoint."""
+    kept = {"version": 0, "checkpoint_dir_name": str(said), "metrics": {}}
+    note = {
+        "ray_version": "2.60.0",
+        "checkpoint_results": [kept],
+        "checkpoint_report_indices": [0],
+        "latest_checkpoint_result": kept,
+        "pending_training_results": [],
+        "pending_validation_specs": [],
+        "current_report_index": 1,
+    }
+    return json.dumps(note).encode()
+
+
 def _steps(_part: Part, metadata: Metadata) -> Steps:
     return number(metadata, STEPS), number(metadata, EPOCHS), None
 
@@ -113,6 +128,7 @@ LAYOUT = Layout(
     tracker=_SNAPSHOT,
     tracked=lambda c: c.path.rpartition("/")[2],
     read_tracker=_read_snapshot,
+    write_tracker=_write_snapshot,
     always_tracked=False,
     reshardable=True,
     compare_steps=False,

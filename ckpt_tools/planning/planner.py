@@ -219,7 +219,7 @@ class Planner(Candidates):
         """
         c = choice.checkpoint
         told = None if c is None or c.counted else replace(c, step=self.step(c))
-        before = [r for r in self.lost if c is None or r.checkpoint.order > (told or c).order]
+        before = [r for r in self.lost if c is None or _goes_before(r.checkpoint, told or c)]
         choice = replace(choice, rejected=(*before, *choice.rejected))
         if before and c is not None and self.selection.no_fallback:
             raise NotNewest(before[0].findings[0].message, plan=self.empty(replace(choice, checkpoint=None)))
@@ -441,6 +441,14 @@ class Planner(Candidates):
         if others:
             text = f"{len(others)} files were looked at less deeply than --level {level}"
             yield finding("below-level", text, path=self.root)
+
+
+def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:
+    """Whether what a tracker names was saved later: also where only a date in its name says when, of which
+    the tracker says that it is the latest.
+    """
+    unplaced = not gone.parts and (gone.step, gone.generation) == (None, None)
+    return unplaced or gone.order > chosen.order
 
 
 def _joined(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:
