@@ -36,8 +36,8 @@ def tracker_findings(
     trackers = list(s.trackers(layout.name, base))
     if not trackers:
         here = f"{base}/".startswith(f"{s.root}/")  # above ROOT nobody looked
-        several = len(checkpoints) > 1
-        told = several or (checkpoints[0].step, checkpoints[0].epoch) != (None, None)  # else it is the one
+        c = checkpoints[0]
+        told = len(checkpoints) > 1 or {c.step, c.epoch, c.generation} != {None}  # else it is the one
         if layout.always_tracked and here and told and not any(declared(s, c) for c in checkpoints):
             yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
     for path, target in trackers:
