@@ -4,7 +4,6 @@ with Train V2 ``checkpoint_2026-11-26_08-53-44.772248/``, called by its time. Wh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -30,6 +29,8 @@ def _read_snapshot(data: bytes) -> str | None:
     """The directory that the manager of Train V2 has noted as the latest, from which a run of the same name
     goes on; None where it is no such note.
     """
+    import json  # not everybody who asks for a tracker has this one
+
     try:
         said = json.loads(data)["latest_checkpoint_result"]["checkpoint_dir_name"]
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -39,6 +40,8 @@ def _read_snapshot(data: bytes) -> str | None:
 
 def _write_snapshot(said: int | str) -> bytes:
     """The note of a manager that keeps this one checkpoint."""
+    import json
+
     kept = {"version": 0, "checkpoint_dir_name": str(said), "metrics": {}}
     note = {
         "ray_version": "2.60.0",
