@@ -1980,8 +1980,15 @@ ray ray note:checkpoint_manager_snapshot.json
   checkpoint_20{name}_{name}-{metric}/
     rllib_in_dated:rllib_checkpoint.json
   {name}/
-    rllib:rllib_checkpoint.json rllib_state:algorithm_state.pkl rllib_0:<state|module_state>.pkl
-    rllib_0_maker:class_and_ctor_args.pkl
+    rllib:rllib_checkpoint.json rllib_state:algorithm_state.pkl
+  {name}/env_runner/
+    rllib_component_0:<state|module_state>.pkl
+  {name}/learner_group/learner/
+    rllib_component_1:<state|module_state>.pkl
+  {name}/learner_group/learner/rl_module/{name}/
+    rllib_component_2:<state|module_state>.pkl
+  {name}/
+    rllib_0:<state|module_state>.pkl rllib_0_maker:class_and_ctor_args.pkl
   {name}/{name}/
     rllib_1:<state|module_state>.pkl rllib_1_maker:class_and_ctor_args.pkl
   {name}/{name}/{name}/

@@ -21,6 +21,8 @@ from ckpt_tools.model.plan import Resume
 
 _HOMES = (("checkpoint_{generation:06d}", ""), (DATED, "_dated"))
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
+_COMPONENTS = ("env_runner", "learner_group/learner", "learner_group/learner/rl_module/{name}")
+"""Directories of an RLlib algorithm in which it keeps what it trains."""
 _DEEP = 5
 """Directories below it in which RLlib keeps the states of its components."""
 
@@ -112,6 +114,9 @@ def _algorithm() -> Iterator[Piece]:
     yield replace(top, generic=True)
     state = Piece("rllib_state", "model", "{name}/algorithm_state.pkl", OBJECTS, shared=True, generic=True)
     yield replace(state, step_from="content")  # of either of the two the other one is missed
+    for i, component in enumerate(_COMPONENTS):  # a save that has lost both is one all the same
+        template = f"{{name}}/{component}/<state|module_state>.pkl"
+        yield replace(state, name=f"rllib_component_{i}", template=template, step_from="content")
     inside = Piece("", "model", "", (*OBJECTS, *TORCH), shared=True, companion=True, inside=True)
     for depth in range(_DEEP + 1):
         home = "/".join(["{name}"] * (depth + 1))

@@ -45,10 +45,11 @@ def test_a_directory_of_components_is_one_checkpoint(tmp_path: Path) -> None:
         assert {f.path for f in made.shared} == {str(root / "iter_2" / name) for name in FILES}
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_component_that_is_gone_is_missed(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", [*((name,) for name in FILES), *(FILES[:n] for n in range(2, 6))])
+def test_components_that_are_gone_are_missed(gone: tuple[str, ...], tmp_path: Path) -> None:
     root = saved(tmp_path / "algo")
-    (root / "iter_2" / name).unlink()
+    for name in gone:
+        (root / "iter_2" / name).unlink()
     made = plan(root)
     assert made.resume.path == str(root / "iter_1")
     assert [(r.checkpoint.path, r.findings[0].code) for r in made.rejected] == [
