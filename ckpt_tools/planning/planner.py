@@ -36,6 +36,7 @@ from ckpt_tools.model.plan import (
     Load,
     LoadPlan,
     RankLoad,
+    Rejected,
     Resume,
     Rollback,
 )
@@ -240,8 +241,7 @@ class Planner(Candidates):
 
         choice = self._chosen(ranked, judge)
         if self.times is Times.IN_STEP or self.times.mute:
-            self._ask_what_nothing_places(choice, ranked, judge)
-            return choice
+            return self._with_what_nothing_places(choice, ranked, judge)
         one = choice.checkpoint or ranked[0]
         by_step = ordered(ranked, self.layouts, "step", self.selection.prefer)
         if self.times.believed and self._witnesses_agree(one, by_step):
@@ -253,16 +253,27 @@ class Planner(Candidates):
         self.order, self.ranked = "step", by_step
         return other
 
-    def _ask_what_nothing_places(
+    def _with_what_nothing_places(
         self, choice: Choice, ranked: Sequence[Checkpoint], judge: Callable[[Checkpoint], Judgement]
-    ) -> None:
-        """Raises UsageError where another usable candidate may be later than the choice."""
+    ) -> Choice:
+        """The choice, and the candidates that may be later and cannot be used.
+
+        Raises UsageError where one that may be later is usable, NotNewest where the caller wants the newest
+        or nothing.
+        """
         chosen = choice.checkpoint
         if chosen is None:
-            return
-        other = next((c for c in self.untold(chosen, ranked) if judge(c).usable), None)
+            return choice
+        others = list(self.untold(chosen, ranked))
+        other = next((c for c in others if judge(c).usable), None)
         if other is not None:
             raise newest_untold(self.root, chosen, other)
+        known = {r.checkpoint.key for r in choice.rejected}
+        lost = [Rejected(c, judge(c).findings) for c in others if c.key not in known]
+        choice = replace(choice, rejected=(*choice.rejected, *lost))
+        if lost and self.selection.no_fallback:
+            raise NotNewest(lost[0].findings[0].message, plan=self.empty(replace(choice, checkpoint=None)))
+        return choice
 
     def _witnesses_agree(self, newest: Checkpoint, by_step: Sequence[Checkpoint]) -> bool:
         """Whether what else tells the newest checkpoint sides with the one that is newest by time."""

@@ -77,3 +77,20 @@ def test_a_lost_file_is_told_at_any_size_of_the_job(case: Path, tmp_path: Path) 
                 assert name in SHRUNK, (path, size)
             elif path in loaded(before):
                 assert told(made, data), (path, size)
+
+
+@pytest.mark.share(10)
+@pytest.mark.parametrize("case", TREES)
+def test_an_older_save_has_a_reason_where_no_time_tells(case: Path, tmp_path: Path) -> None:
+    """As after a copy that keeps no times: a save that has lost what counts its steps has no place any more."""
+    question = next((q for q in json.loads(case.read_text())["plans"] if "error" not in q), {})
+    options, root = question.get("options", {}), materialise(case, tmp_path) / question.get("root", ".")
+    for path in root.rglob("*"):
+        os.utime(path, (1_735_700_000,) * 2, follow_symlinks=False)
+    good = asked(root, options)
+    if good is None or good.checkpoint is None or len(loaded(good)) == 1:  # of a single file nothing is left
+        return
+    for path, _ in without_each(loaded(good)):
+        made = asked(root, options)
+        same = made is None or made.checkpoint is None or made.checkpoint.path == good.checkpoint.path
+        assert same or made.rejected or made.warnings, path  # type: ignore[union-attr]
