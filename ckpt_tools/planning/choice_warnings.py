@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
-from itertools import chain
+from itertools import chain, dropwhile, islice
 
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.group import essential
@@ -166,14 +166,12 @@ def passed_over(
             yield finding("passed-over", text, path=c.path)
 
 
-def damaged_and_unplaced(
-    choice: Choice, chosen: Checkpoint, ranked: Sequence[Checkpoint], s: Session
-) -> Iterator[Finding]:
+def damaged_and_unplaced(chosen: Checkpoint, ranked: Sequence[Checkpoint], s: Session) -> Iterator[Finding]:
     """Those saved no earlier than the choice whose damage hides their step, so that they rank behind it."""
-    lost = {chosen.key, *(r.checkpoint.key for r in choice.rejected)}
-    for c in ranked:
+    behind = dropwhile(lambda c: c.key != chosen.key, ranked)
+    for c in islice(behind, 1, None):
         older = c.mtime_ns < chosen.mtime_ns or c.kind in (Kind.BEST, Kind.RELEASE)
-        if c.key in lost or max(c.order) >= 0 or older:
+        if max(c.order) >= 0 or older:
             continue
         read = (s.reports[p.path].findings if p.path in s.reports else p.findings for p in c.parts)
         if bad := next((f for f in chain(*read) if f.severity is Severity.ERROR), None):

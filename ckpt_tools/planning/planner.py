@@ -402,7 +402,7 @@ class Planner(Candidates):
         yield from choice_warnings.passed_over(
             choice, c, [*self.ranked, *self.exports], {f.path for f in self.warnings}
         )
-        yield from choice_warnings.damaged_and_unplaced(choice, c, self.ranked, self.session)
+        yield from choice_warnings.damaged_and_unplaced(c, self.ranked, self.session)
         yield from assignment.findings
         yield from self._warnings_of_files(parts)
         yield from losses(c, self.expected)
