@@ -110,7 +110,7 @@ def _half_sharded(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, F
     """Directories that lack one of the two files without which Lightning takes none of it."""
     homes: dict[str, list[Part]] = {}
     for part, _ in parts:
-        if part.home and deepspeed.MARK not in part.piece:
+        if part.home and part.role != "tag" and deepspeed.MARK not in part.piece:
             homes.setdefault(part.home, []).append(part)
     for home, files in homes.items():
         for role, name in (("metadata", ".metadata"), ("state", "meta.pt")):
