@@ -4,7 +4,7 @@ finished.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import chain, dropwhile, islice
 
@@ -230,15 +230,20 @@ def unfinished(
     state: Callable[[Checkpoint], str],
     *,
     layouts: Layouts,
+    unplaced: Iterable[Checkpoint] = (),
 ) -> Iterator[Finding]:
-    """Saves that would go before the chosen checkpoint had they been finished, or are of a later step.
+    """Saves that would go before the chosen checkpoint had they been finished, or are of a later step, and
+    those that are ``unplaced``: nothing tells that they are not.
 
     All of them where none is chosen. ``order`` is "mtime" or "step", ``state`` says of a save that may still
     be written how far it is.
     """
-    left = [c for c in rank(saves, order) if chosen is None or _goes_before(c, chosen, order)]
-    than = "" if chosen is None else " is newer than the choice, but"
+    doubtful = {c.key for c in unplaced}
+    newer = [c for c in saves if chosen is None or c.key in doubtful or _goes_before(c, chosen, order)]
+    left = rank(newer, order)
     for c in left[:_SAVES]:
+        is_newer = "may be" if c.key in doubtful else "is"
+        than = "" if chosen is None else f" {is_newer} newer than the choice, but"
         text = f"{completeness.label(c)}{than} {completeness.why_unfinished(c, layouts.of(c))}"
         text += f": {progress}" if (progress := state(c)) else ""
         yield finding("unfinished-save", text, path=c.parts[0].home or c.path)

@@ -412,7 +412,13 @@ class Planner(Candidates):
         tracker = self.layouts.of(c).tracker
         yield from choice_warnings.lost_links(self.session.found.gone, c, self.step(c), tracker)
         yield from choice_warnings.unfinished(
-            self.unfinished, c, self._by, self.root, self.under_way, layouts=self.layouts
+            self.unfinished,
+            c,
+            self._by,
+            self.root,
+            self.under_way,
+            layouts=self.layouts,
+            unplaced=self.untold(c, self.unfinished),
         )
         yield from unfinished.torn_lately(self.session, choice.rejected, self._usual)
         if self.session.indexes.seals is not None:

@@ -23,6 +23,8 @@ UNLISTED = {"dcp-hf/two"}
 """One save alone of which nothing lists the shards."""
 SHRUNK = {"dlrover/flash", "nanochat/base", "rank-files/ray-train-v2"}
 """Without the file of its last rank it is the save of a job that has fewer ranks by now, as the launcher says."""
+BARE = {"flax/gda", "levanter/steps", "t5x/steps", "torchsnapshot/plain"}
+"""What is left where all but one piece of an array is gone looks like a file of anybody's."""
 FILES = 4
 
 
@@ -79,6 +81,20 @@ def test_a_lost_file_is_told_at_any_size_of_the_job(case: Path, tmp_path: Path) 
                 assert told(made, data), (path, size)
 
 
+def without_some(files: list[Path]) -> Iterator[list[Path]]:
+    """Some of the files gone for a while: each, and all but one."""
+    own = [p for p in files if p.is_file() and not p.is_symlink() and p.name not in UNNEEDED]
+    chosen = own[:: max(1, len(own) // FILES)]
+    for gone in [*([p] for p in chosen), *([p for p in own if p != kept] for kept in chosen)]:
+        held = {p: (p.read_bytes(), p.stat()) for p in gone}
+        for path in gone:
+            path.unlink()
+        yield gone
+        for path, (data, times) in held.items():
+            path.write_bytes(data)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
 @pytest.mark.share(10)
 @pytest.mark.parametrize("case", TREES)
 def test_an_older_save_has_a_reason_where_no_time_tells(case: Path, tmp_path: Path) -> None:
@@ -90,7 +106,9 @@ def test_an_older_save_has_a_reason_where_no_time_tells(case: Path, tmp_path: Pa
     good = asked(root, options)
     if good is None or good.checkpoint is None or len(loaded(good)) == 1:  # of a single file nothing is left
         return
-    for path, _ in without_each(loaded(good)):
+    for gone in without_some(loaded(good)):
+        if len(gone) > 1 and "/".join(case.parts[-3:-1]) in BARE:
+            continue
         made = asked(root, options)
         same = made is None or made.checkpoint is None or made.checkpoint.path == good.checkpoint.path
-        assert same or made.rejected or made.warnings, path  # type: ignore[union-attr]
+        assert same or made.rejected or made.warnings, gone  # type: ignore[union-attr]
