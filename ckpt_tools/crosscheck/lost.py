@@ -70,7 +70,9 @@ def _severity(name: str) -> Severity:
 
 
 def _unwritten(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Chunks of arrays that their framework writes in full: elsewhere one of zeros alone is no file."""
+    """Chunks of arrays that their framework writes in full: elsewhere one of zeros alone is no file. At step
+    0 a counter is zero, too.
+    """
     written = s.layouts.of(c).written
     if written is None or not c.step:
         return

@@ -146,7 +146,8 @@ class Tree:
             self._remember(text)
             if text.startswith(ELSEWHERE) and len(self.elsewhere) < MAX_TENSORS:
                 self.elsewhere.append(text.removeprefix(ELSEWHERE))
-            self.stored += self._keys()[-2:] == STORED
+            if level and level.key == STORED[-1]:
+                self.stored += self._keys()[-2:] == STORED
         elif token.kind == "value":
             self._remember(token.value)
             if level and type(token.value) is int and len(level.numbers) < _DIMENSIONS:
