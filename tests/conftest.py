@@ -104,6 +104,15 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.fixture(autouse=True)
+def signals_stay() -> Iterator[None]:
+    """A test that leaves a signal deadly ends a worker later, in the middle of another one, without a word."""
+    numbers = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
 def pytest_report_header() -> str | None:
     return None if rooms.has_torch() else "torch is not installed: the test modules that need it are left out"
 

@@ -96,6 +96,9 @@ def become(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     when it cannot be started.
     """
     # Python ignores these two, and what is ignored stays so across exec.
-    for name in ("SIGPIPE", "SIGXFSZ"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
-    os.execvpe(command[0], list(command), dict(env))  # noqa: S606 - starting the user's command is what this is for
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
+    try:
+        os.execvpe(command[0], list(command), dict(env))  # noqa: S606 - starting the user's command is what this is for
+    finally:  # it could not be started
+        for number, handler in before.items():
+            signal.signal(number, handler)

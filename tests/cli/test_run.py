@@ -26,6 +26,7 @@ from places import LAYOUT_TREES
 from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, megatron, torchrun_env
 
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
+from ckpt_tools.job.command import become
 from ckpt_tools.job.decision import read
 from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.files import locked
@@ -101,6 +102,14 @@ def test_the_layouts_own_variables(tmp_path: Path, plans: Path) -> None:
         pytest.fail(done.stderr)
     _, env = said(done)
     assert env["CKPT_LOAD_DIR"] == str(tree) and env["CKPT_TAG"]
+
+
+def test_a_command_that_cannot_be_started_changes_no_signal(tmp_path: Path) -> None:
+    """Else whoever writes to a stream that is closed would die of it, without a word."""
+    before = [signal.getsignal(number) for number in (signal.SIGPIPE, signal.SIGXFSZ)]
+    with pytest.raises(OSError, match="No such file"):
+        become([str(tmp_path / "gone")], {})
+    assert [signal.getsignal(number) for number in (signal.SIGPIPE, signal.SIGXFSZ)] == before
 
 
 def test_exit_codes_signals_and_streams_are_the_commands_own(root: Path, plans: Path) -> None:
