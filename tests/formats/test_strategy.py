@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from places import FORMAT_FILES
 
 from ckpt_tools.api import plan, verify
+from ckpt_tools.cli import execute
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats import FORMATS, HEAD, Anatomy, Damage
 from ckpt_tools.formats.mindspore.mindspore_strategy import FORMAT
@@ -459,16 +460,11 @@ def test_a_plan_follows_the_strategy_files(tmp_path: Path) -> None:
 def test_the_settings_reach_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ckpt_tools.cli import main
-
     root, strategy = pangu(tmp_path), str(put(tmp_path / "strategy", src_strategy_0="dp2-mp2"))
     ask = ["latest", str(root), "--rank", "3", "--kind", "dying-gasp", "-q"]
     for extra, variable in ([["--strategy-dir", strategy], ""], [[], strategy]):
         monkeypatch.setenv("CKPT_STRATEGY_DIR", variable)
-        monkeypatch.setattr("sys.argv", ["ckpt", *ask, *extra])
-        with pytest.raises(SystemExit) as done:
-            raise SystemExit(main())
-        assert not done.value.code
+        assert execute([*ask, *extra]) == 0
         assert capsys.readouterr().out.strip().endswith("rank_1/pangu1-2_3_breakpoint.ckpt")
 
 
