@@ -81,7 +81,7 @@ def test_kept_inputs_are_small_and_belong_to_a_target() -> None:
 def test_what_is_no_format_holds_for_seeds_and_splices_of_them(name: str) -> None:
     run, known, r = TARGET.target(name), TARGET.seeds(name), random.Random(1)
     assert len(known) > 1
-    for data in known:
+    for data in r.sample(known, min(len(known), 400)):
         run(data)
     for _ in range(15):
         run(FUZZ.spliced(known, r))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from asked_plan import asked
+from counted import calls
 from fixture_trees import CASES, TREES, materialise
 from places import FORMAT_FILES
 
@@ -276,28 +277,38 @@ def test_a_digest_alone_is_of_the_one_file_that_is_called_so(
         assert "checksum-mismatch" in errors_of(tmp_path)["m.pt"]
 
 
+LINES = ["0" * 32 + "  x{}\n", "{}" + "f" * 40 + "\n", "0" * 64 + "  ../{}\n"]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_more_costs_a_few_calls(line: str, tmp_path: Path) -> None:
+    root = model(tmp_path)
+
+    def cost(count: int) -> int:
+        (root / "SHA256SUMS").write_text("".join(line.format(i) for i in range(count)))
+        return calls(lambda: verify([str(root)]))
+
+    few, many = cost(1000), cost(3000)
+    assert many - few < 2000 * 250  # what compares each line with all others makes thousands
+
+
 @pytest.mark.parametrize(
     ("line", "count"),
     [
-        ("0" * 32 + "  x{}\n", 1_000_000),
-        ("{}" + "f" * 40 + "\n", 190_000),  # as many as are read
-        pytest.param("0" * 32 + "  x{}\n", 190_000, marks=pytest.mark.exhaustive),
-        pytest.param("0" * 64 + "  ../{}\n", 190_000, marks=pytest.mark.exhaustive),
+        (LINES[0], 1_000_000),
+        *(pytest.param(line, 190_000, marks=pytest.mark.exhaustive) for line in LINES),  # as many as are read
     ],
 )
-def test_a_million_lines_cost_little(line: str, count: int, tmp_path: Path) -> None:
+def test_a_million_lines_take_little_memory(line: str, count: int, tmp_path: Path) -> None:
     root = model(tmp_path)
     look = (
-        "import sys, time; from ckpt_tools import verify; verify([sys.argv[1]]); used = time.process_time();"
-        " held = [x.split()[1] for x in open('/proc/self/status') if x.startswith('VmHWM')];"
-        " print(held[0], used)"
+        "import sys; from ckpt_tools import verify; verify([sys.argv[1]]);"
+        " print(*[x.split()[1] for x in open('/proc/self/status') if x.startswith('VmHWM')])"
     )
     with (root / "SHA256SUMS").open("w") as out:
         out.writelines(line.format(i) for i in range(count))
     done = subprocess.run([sys.executable, "-c", look, str(root)], capture_output=True, text=True, check=True)
-    kilobytes, seconds = done.stdout.split()
-    assert int(kilobytes) < 300 << 10
-    assert float(seconds) < 20
+    assert int(done.stdout) < 300 << 10
 
 
 def test_none_is_imported_where_there_is_none(tmp_path: Path) -> None:
