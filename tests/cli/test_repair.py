@@ -346,7 +346,7 @@ def test_stopped_at_any_call(what: str, stop: Stop, commands: Commands, tmp_path
 # ---- the odds
 
 
-@pytest.mark.parametrize("tries", [15, pytest.param(60, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("tries", [5, pytest.param(60, marks=pytest.mark.exhaustive)])
 def test_with_a_witness_no_random_damage_is_repaired_wrongly(root: Path, tries: int) -> None:
     guard.seal(root)
     chance = random.Random(1)

@@ -85,6 +85,7 @@ def test_a_block_stops_when_none_is_usable(job: Job, name: str) -> None:
     assert job.told == []
 
 
+@pytest.mark.exhaustive
 def test_nodes_agree(job: Job) -> None:
     pytest.importorskip("torch")
     (job.tmp / "script.sh").write_text(BLOCKS["agree"])

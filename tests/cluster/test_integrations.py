@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 BIN = Path(sys.executable).parent
 
 
+@pytest.mark.exhaustive
 def test_two_ranks_load_the_save_before_the_damaged_one(tmp_path: Path) -> None:
     """The run of benchmarks/resume_frameworks.py, whose lines are on the page."""
     runs = BENCHMARKS / "resume_runs"

@@ -119,6 +119,7 @@ def same(*workers: dict[str, Any]) -> str:
     return str(workers[0]["CKPT_STEP"])
 
 
+@pytest.mark.exhaustive
 def test_pods_that_count_their_restarts_differently(agents: Agents, tmp_path: Path) -> None:
     """Pod b is replaced: the new one counts from 0 while a counts on. Both must get one decision, and a new
     one.

@@ -222,6 +222,7 @@ def test_mpi_makes_the_same_seals(tree: Path, tmp_path: Path) -> None:
     assert seals_below(tmp_path / "there") == seals_below(tmp_path / "here")
 
 
+@pytest.mark.exhaustive
 def test_a_worker_killed_in_the_middle_and_one_file_that_kills_them_all(tmp_path: Path) -> None:
     """What another worker reads again is sealed; what nobody survives is not, and is exit 5."""
     cluster = Cluster(tmp_path, 5, READ_RATE="30e6", DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1")
@@ -249,6 +250,7 @@ def test_a_worker_killed_in_the_middle_and_one_file_that_kills_them_all(tmp_path
         cluster.close()
 
 
+@pytest.mark.exhaustive
 def test_a_scheduler_that_goes_away_seals_nothing(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, READ_RATE="5e6")
     try:

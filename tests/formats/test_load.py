@@ -25,15 +25,18 @@ def codes(path: Path, loader: str = "torch") -> tuple[bool, list[str]]:
     return done, [f.code for f in found]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["torch_zip/good/tiny.pt", "torch_legacy/good/tiny.pt"])
 def test_what_torch_loads_is_loaded(name: str) -> None:
     assert codes(FORMAT_FILES / name) == (True, [])
 
 
+@pytest.mark.exhaustive
 def test_safetensors_are_loaded_by_their_own_reader() -> None:
     assert codes(FORMAT_FILES / "safetensors/good/tiny.safetensors", "safetensors") == (True, [])
 
 
+@pytest.mark.exhaustive
 def test_a_refused_class_is_no_damage() -> None:
     report, _ = inspect(str(FORMAT_FILES / "torch_zip/good/namespace.pt"), Level.LOAD)
     assert (report.verdict, report.level) == (Verdict.UNKNOWN, Level.VALUES)

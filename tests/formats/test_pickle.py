@@ -381,6 +381,7 @@ def in_archive(data: bytes, *more: tuple[str, bytes]) -> bytes:
         return out.getvalue()
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TENSOR_BOMBS)
 def test_bombs_of_tensors_are_harmless(name: str) -> None:

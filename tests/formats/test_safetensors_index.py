@@ -269,13 +269,13 @@ def test_hostile_indexes(name: str) -> None:
 def test_a_million_entries() -> None:
     """The largest index that is read whole: half a second, and no quadratic step over shards."""
     entries = b",".join(
-        b'"model.layers.%d.mlp.experts.weight":"model-%05d.safetensors"' % (i, i % 50_000)
-        for i in range(400_000)
+        b'"model.layers.%d.mlp.experts.weight":"model-%05d.safetensors"' % (i, i % 10_000)
+        for i in range(80_000)
     )
-    with at_most(15_000_000):
+    with at_most(3_000_000):
         found, anatomy = read(b'{"weight_map":{' + entries + b"}}")
         assert found == []
-        assert len(anatomy.members) == 50_000
+        assert len(anatomy.members) == 10_000
         for claim in list(anatomy.members.values())[:100]:
             check(claim, A)
 

@@ -216,6 +216,7 @@ def test_a_flip_in_each_byte_of_a_zip64_archive_is_seen() -> None:
     assert missed == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_more_records_than_sixteen_bits_count() -> None:
     extra = [(f"data/{i}", b"") for i in range(70_000)]

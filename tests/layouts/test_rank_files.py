@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from examples import examples
 from fixture_trees import CASES, materialise, one_of_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import FIXTURES
 from recorded import TREES
@@ -72,7 +73,7 @@ def write(root: Path, made: Made) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@examples(40)
 @given(trees(), st.data())
 def test_the_newest_save_that_has_a_file_of_every_rank(made: Made, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:

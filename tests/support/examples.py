@@ -6,24 +6,23 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-QUICK, STEADY = 8, 6
-"""The profiles ``quick`` and ``steady`` try one of so many examples."""
+ONE_OF = 10
+"""The profile ``steady`` tries one of so many examples."""
 
 
 def register_profiles() -> None:
-    """``quick``: a few examples, for the loop of edit and test. ``steady``: a sixth of what each test says,
-    for CI. In both the same examples in every run. ``searching``: all, and others every time; for the nightly
-    run. None is remembered from the run before, and no time limit ends one: luck and load decide no verdict.
+    """``steady``: a tenth of what each test says, the same examples in every run. ``searching``: all, and
+    others every time; for the nightly run. None is remembered from the run before, and no time limit ends
+    one: luck and load decide no verdict.
     """
     busy: dict[str, Any] = {
         "deadline": None,
         "database": None,
         "suppress_health_check": [c for c in HealthCheck if c is not HealthCheck.filter_too_much],
     }
-    settings.register_profile("quick", derandomize=True, max_examples=100 // QUICK, **busy)
-    settings.register_profile("steady", derandomize=True, max_examples=100 // STEADY, **busy)
+    settings.register_profile("steady", derandomize=True, max_examples=100 // ONE_OF, **busy)
     settings.register_profile("searching", **busy)
-    settings.load_profile("quick")
+    settings.load_profile("steady")
 
 
 def examples(most: int) -> settings:
