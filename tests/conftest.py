@@ -105,12 +105,24 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def signals_stay() -> Iterator[None]:
-    """A test that leaves a signal deadly ends a worker later, in the middle of another one, without a word."""
+def process_stays() -> Iterator[None]:
+    """A test that leaves a signal deadly ends a worker later, in the middle of another one, without a word; one
+    that leaves it nice lets whatever else runs on the machine go first, for all that follow.
+    """
     numbers = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
+    before = [os.nice(0), *map(signal.getsignal, numbers)]
     yield
-    assert [signal.getsignal(number) for number in numbers] == before
+    assert [os.nice(0), *map(signal.getsignal, numbers)] == before
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _gives_no_way() -> Iterator[None]:
+    """What watches gives way to what trains, and here it runs in the process of all tests that follow."""
+    from ckpt_tools.guard.watch import niceness
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(niceness, "give_way", bool)
+        yield
 
 
 def pytest_report_header() -> str | None:

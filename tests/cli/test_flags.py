@@ -793,7 +793,6 @@ class Seen(Asker):
         monkeypatch.chdir(tmp)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
         monkeypatch.setattr(prefetch, "LEAST", 1)
-        monkeypatch.setattr("ckpt_tools.guard.watch.niceness.give_way", lambda: None)
         monkeypatch.setattr(processes, "run", self._run)
         monkeypatch.setattr(Rate, "took", lambda _, n: self.calls.append("paid"))
         real, threads = os.open, import_module("ckpt_tools.comparison.compare").ThreadPoolExecutor
@@ -929,7 +928,7 @@ CHEAP = [pair for i, pair in enumerate(SHARED) if i % 4 == 0] + [
 ]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "name"), CHEAP)
 def test_a_flag_matters(seen: Seen, command: str, name: str) -> None:

@@ -193,6 +193,7 @@ def alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) ->
     assert len(set(answers.values())) == 1, answers
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "question"), ASKED[::39])
 def test_all_answer_alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:

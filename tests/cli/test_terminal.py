@@ -116,6 +116,7 @@ def test_a_difference_is_said_first_and_a_type_once(tmp_path: Path) -> None:
     assert header.split() == ["change", "tensor", "type", "in", "A", "in", "B"] and row.count("float32") == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_list_fits(tmp_path: Path) -> None:
     for n, case in enumerate(CASES):

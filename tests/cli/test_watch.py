@@ -145,6 +145,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.torch
 def test_saves_of_a_framework_are_told_of_as_they_come(tmp_path: Path) -> None:
     root, bad = tmp_path / "run", tmp_path / "bad"
@@ -308,6 +309,12 @@ def test_a_command_is_told_by_its_environment_alone(tmp_path: Path) -> None:
     told = dict(row.split("=", 1) for row in (tmp_path / "told").read_text().split("\0") if row)
     assert told["CKPT_PATH"] == str(root / "iter_0000010") and told["CKPT_WATCH_ROOT"] == str(root)
     assert told["CKPT_WATCH_STATE"] == "good" and told["CKPT_STEP"] == "10"
+
+
+def test_it_and_its_commands_get_what_others_leave(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10,))
+    (ended,) = hooks(tmp_path, root, "--on-good", "nice; ionice -p $PPID")
+    assert ended["output"] == "19\nidle\n"
 
 
 def test_commands_that_fail_hang_or_say_much(tmp_path: Path) -> None:

@@ -315,6 +315,7 @@ except CkptError as e:
 """
 
 
+@pytest.mark.exhaustive
 def test_nine_nodes_and_many_rounds(tmp_path: Path) -> None:
     running = [
         subprocess.Popen(

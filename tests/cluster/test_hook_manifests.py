@@ -284,6 +284,7 @@ def test_a_file_replaced_between_the_containers_stops_the_pod(job: Job) -> None:
     assert job.told == []
 
 
+@pytest.mark.exhaustive
 def test_replaced_pods_decide_anew(job: Job) -> None:
     """The pods of a Job that failed are replaced under the same uid: what was saved meanwhile counts."""
     import run_helpers

@@ -40,7 +40,7 @@ def seals_below(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("unit", [200, pytest.param(work_units.UNIT, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.relative_to(FIXTURES).as_posix())
 def test_every_fixture_has_the_same_seals(
@@ -54,6 +54,7 @@ def test_every_fixture_has_the_same_seals(
     assert seals_below(tmp_path / "there") == seals_below(tmp_path / "here")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("unit", [MIB, work_units.UNIT])
 @pytest.mark.parametrize(
     "more",

@@ -414,6 +414,7 @@ def test_the_modules_of_a_metadata_excuse_nothing(module: str, name: str) -> Non
     assert {f.code for f in bad(found)} == {"unsafe-pickle"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_one_region_named_by_many_entries_is_looked_at_once() -> None:
     n = 5000

@@ -365,6 +365,7 @@ def _bad(fmt: Format) -> list[bytes]:
     return [p.read_bytes() for p in BAD if p.is_file() and p.parts[-3] == fmt.name]
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 @examples(150)

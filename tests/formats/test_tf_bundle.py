@@ -345,6 +345,7 @@ def test_huge_keys_out_of_shared_prefixes_stop() -> None:
     assert peak < 100 << 20
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_many_small_entries_take_linear_time() -> None:

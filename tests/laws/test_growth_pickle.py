@@ -108,6 +108,7 @@ def test_the_memo_is_no_dict(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_the_memo_as_pythons_own() -> None:
     """Numbers that are left out, given twice, far away, and those that MEMOIZE gives beside them, which
     counts entries.

@@ -16,8 +16,6 @@ import pytest
 from in_process import executed
 from places import FIXTURES
 
-from ckpt_tools.guard.watch import niceness
-
 NAMES = {
     "no UTF-8": b"\xff\xfe",
     "lines": b"a\nb\rc",
@@ -102,7 +100,6 @@ def test_names_of_any_bytes(place: str, name: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("CKPT_NO_CACHE", "1")
     monkeypatch.setenv("CKPT_JOBS", "1")
-    monkeypatch.setattr(niceness, "give_way", bool)
     root, file = made(place, NAMES[name], tmp_path)
     run = ["--run", os.fsdecode(NAMES[name])] if place == "run" else []
     for line in COMMANDS:

@@ -132,6 +132,7 @@ def merged(home: Path) -> None:
     assert one.state == "merged"
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("work", "most"), [(verified, VERIFIED), (merged, MERGED)])
 def test_a_further_rank_takes_little_memory(work: Callable[[Path], None], most: int, tmp_path: Path) -> None:

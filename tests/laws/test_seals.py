@@ -68,7 +68,7 @@ def files(found: Verification) -> dict[str, list[str]]:
     return {path: codes for path, codes in rows.items() if codes}
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @pytest.mark.parametrize("case", TREES)
 def test_a_seal_changes_no_answer_about_what_it_is_of(case: Path) -> None:
     with copied(case) as root:

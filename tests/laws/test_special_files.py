@@ -20,8 +20,6 @@ import pytest
 from in_process import executed
 from places import FIXTURES
 
-from ckpt_tools.guard.watch import niceness
-
 TREES = ("megatron/tp", "dcp/two", "hf-trainer/trainer", "deepspeed/zero1", "orbax/cut")
 
 
@@ -117,7 +115,6 @@ def test_what_is_no_file_keeps_nobody(
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     monkeypatch.setenv("CKPT_NO_CACHE", "1")
     monkeypatch.setenv("CKPT_JOBS", "1")
-    monkeypatch.setattr(niceness, "give_way", bool)
     usual = step(*asked(COMMANDS[0], root, root)[:2])
     path = root / file
     path.unlink()

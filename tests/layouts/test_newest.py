@@ -228,6 +228,7 @@ LAYOUTS_OF_TWO = {
 }  # fmt: skip
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(LAYOUTS_OF_TWO))
 def test_two_checkpoints_of_every_layout(name: str, tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ ODD = [
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("key", [*ODD, "run/", "run", "run/iter_0000030", "run/iter_0000030/", "run2/../x"])
 def test_a_key_that_is_only_odd_changes_nothing(tree: Bucket, key: str) -> None:
     """Nor do the marks of directories, and what lies beside the directory."""

@@ -19,7 +19,6 @@ from stores.asking import Said, as_user, ask
 from stores.bucket import Bucket
 from stores.calls import FAULTS, URL, Call, Calls, Fault, contents
 
-from ckpt_tools.guard.watch import niceness
 from ckpt_tools.storage import retry
 from ckpt_tools.storage.stores import mounts, store
 
@@ -94,7 +93,6 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     for module in (retry, store):
         monkeypatch.setattr(module, "pause", lambda _seconds: None)
     monkeypatch.setattr(mounts, "opened", lambda *_: made.store)
-    monkeypatch.setattr(niceness, "give_way", bool)  # the tests that follow run in this process too
     with as_user(home, Bucket(URL, "", {}, None)), pytest.MonkeyPatch.context() as patch:  # type: ignore[arg-type]
         patch.setenv("CKPT_JOBS", "1")
         yield made
@@ -234,6 +232,7 @@ NIGHTLY = [
 ]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("desk", "command"), DAILY, indirect=["desk"])
 def test_one_call_that_goes_wrong(desk: Desk, command: str) -> None:
     assert go_through(desk, command, LINES[command], list(LINES).index(command), every=False)

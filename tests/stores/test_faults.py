@@ -163,6 +163,7 @@ def test_nothing_at_the_address(asker: Asker) -> None:
             assert "nothing answers at the store's address" in said.text
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "question",
     ["verify", "plan", *(pytest.param(q, marks=pytest.mark.slow) for q in ("latest", *WRITERS))],

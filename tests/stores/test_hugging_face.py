@@ -57,6 +57,7 @@ def facts(files: Any) -> list[tuple[str, str]]:
     return sorted((os.path.basename(f["path"]), f["verdict"]) for f in files)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("case", ["sharded-safetensors/consolidated", "hf-trainer/trainer", "dcp/two"])
 def test_the_answers_are_those_of_the_local_tree(case: str, hub: Hub, tmp_path: Path) -> None:
     url, local = uploaded(hub, case), str(tree(case))

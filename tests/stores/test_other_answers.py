@@ -22,7 +22,6 @@ from stores.bucket import Bucket
 from stores.faults import Cut, Otherwise, Short, ShortLength, Status, expired_token, unavailable
 from stores.proxy import Fault, Proxy, Rule
 
-from ckpt_tools.guard.watch import niceness
 from ckpt_tools.storage import stalls
 
 TREE = FIXTURES / "layouts/megatron/tp/tree"
@@ -146,10 +145,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(
-    gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Desk]:
-    monkeypatch.setattr(niceness, "give_way", bool)  # the tests that follow run in this process too
+def desk(gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path) -> Iterator[Desk]:
     with behind_proxy(gcs, proxy_of, tmp_path) as behind:
         yield Desk(behind.bucket, behind.proxy, tmp_path)
 
@@ -184,6 +180,7 @@ def test_the_usual_answer_or_none(desk: Desk, command: str, each: int) -> None:
         assert set(desk.bucket.keys()) >= stay, name
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--budget", "2")], ids=["", "budget"])
 def test_a_list_of_one_page_for_ever(

@@ -15,7 +15,6 @@ from stores.asking import as_user, ask
 from stores.bucket import Bucket
 from stores.calls import URL, Call, Calls, Fault, contents
 
-from ckpt_tools.guard.watch import niceness
 from ckpt_tools.storage import retry
 from ckpt_tools.storage.stores import mounts, store
 
@@ -66,7 +65,6 @@ def desk(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     for module in (retry, store):
         monkeypatch.setattr(module, "pause", lambda _seconds: None)
     monkeypatch.setattr(mounts, "opened", lambda *_: made.store)
-    monkeypatch.setattr(niceness, "give_way", bool)  # the tests that follow run in this process too
     with as_user(made.home, Bucket(URL, "", {}, None)), pytest.MonkeyPatch.context() as patch:  # type: ignore[arg-type]
         patch.setenv("CKPT_JOBS", "1")
         yield made

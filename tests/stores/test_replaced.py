@@ -93,6 +93,7 @@ def test_a_tracker_that_is_replaced_is_not_half_of_each(run: Bucket, monkeypatch
     assert said.code == 5, said.text
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("wrong", [errno.EIO, errno.EACCES, errno.ETIMEDOUT])
 def test_who_cannot_ask_says_nothing_of_the_file(
     wrong: int, run: Bucket, monkeypatch: pytest.MonkeyPatch

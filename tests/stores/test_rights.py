@@ -17,8 +17,6 @@ from stores.bucket import Bucket
 from stores.policy import READ, Policy, right_of
 from stores.proxy import Proxy, Rule
 
-from ckpt_tools.guard.watch import niceness
-
 TREE = FIXTURES / "layouts/megatron/tp/tree"
 NEWEST = "iter_0000030/mp_rank_00/model_optim_rng.pt"
 READERS = {
@@ -74,11 +72,9 @@ def user(
     request: pytest.FixtureRequest,
     proxy_of: Callable[[Bucket], Proxy],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[User]:
     bucket: Bucket = request.getfixturevalue(request.param)
     bucket.upload(TREE, "run")
-    monkeypatch.setattr(niceness, "give_way", bool)  # the tests that follow run in this process too
     with behind_proxy(bucket, proxy_of, tmp_path) as behind:
         yield User(behind)
 
@@ -91,6 +87,7 @@ def test_who_only_reads_needs_to_list_and_to_read(user: User, command: str) -> N
     assert user.used <= READ
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("user", ["versioned_s3"], indirect=True)
 @pytest.mark.parametrize("command", READERS)

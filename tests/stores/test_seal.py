@@ -67,6 +67,7 @@ def test_a_tree_that_was_sealed_on_a_disk_verifies_in_a_store(s3: Bucket, tmp_pa
     assert set(states(sealed(s3, tmp_path)).values()) == {"already"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.cluster
 def test_workers_seal_what_is_in_a_store(s3: Bucket, tmp_path: Path) -> None:
     """They read and digest it where they are; the seals are those of one machine, but for their time."""

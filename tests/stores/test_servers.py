@@ -83,7 +83,7 @@ def test_an_object_is_put_only_where_none_is(bucket: Bucket) -> None:
 
 @pytest.mark.parametrize(
     "bucket",
-    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("s3", "rclone_s3")), "gcs"],
+    [*(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("s3", "rclone_s3")), "gcs"],
     indirect=True,
 )
 def test_a_list_has_pages(bucket: Bucket, proxy_of: Callable[[Bucket], Proxy]) -> None:

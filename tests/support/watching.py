@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import warm
 from run_helpers import CKPT, CLEAN
 
 Event = dict[str, Any]
@@ -72,10 +72,8 @@ def watching(tmp: Path, *words: object, more: Mapping[str, str] | None = None) -
 
 def once(tmp: Path, *words: object, more: Mapping[str, str] | None = None) -> tuple[int, list[Event], str]:
     """``ckpt watch WORDS --once``: its exit code, its events, and what it says on stderr."""
-    command = [*CKPT, "watch", *map(str, words), "--once"]
-    done = subprocess.run(command, capture_output=True, env=env(tmp, more), cwd=tmp)
-    lines = done.stdout.splitlines()
-    return done.returncode, [json.loads(line) for line in lines], os.fsdecode(done.stderr)
+    done = warm.completed(["watch", *map(str, words), "--once"], env(tmp, more), tmp)
+    return done.returncode, [json.loads(line) for line in done.stdout.split("\n") if line], done.stderr
 
 
 def states(events: list[Event]) -> dict[int, str]:

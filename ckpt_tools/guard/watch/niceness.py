@@ -15,7 +15,7 @@ _IDLE = 3 << 13
 def give_way() -> None:
     """From here on this process, and what it starts, gets what others leave of CPUs and disks."""
     with suppress(OSError):
-        os.nice(19)
+        os.setpriority(os.PRIO_PROCESS, 0, 19)  # whatever it was started with
     number = _IOPRIO_SET.get(platform.machine())
     if number is not None:
         import ctypes
