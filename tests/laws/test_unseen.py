@@ -62,7 +62,7 @@ def some(root: Path, turn: int) -> Iterator[tuple[str, Fault]]:
         yield commands[n % 3], Fault(path, calls[n // 3 % 3], ERRNOS[n // 5 % len(ERRNOS)])
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("case", TREES)
 def test_an_error_on_any_path_is_never_absence(case: Path, victim: Victim, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
@@ -83,7 +83,7 @@ def test_an_error_on_any_path_is_never_absence(case: Path, victim: Victim, tmp_p
     assert injected
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("case", TREES)
 def test_an_error_that_passes_by_itself_is_never_absence(case: Path, victim: Victim, tmp_path: Path) -> None:
     """What was concluded while a file could not be read is not held against it once it can be."""
@@ -496,7 +496,6 @@ def test_the_python_api_says_the_same(megatron_root: Path, monkeypatch: pytest.M
     assert older.checkpoint and older.checkpoint.step == 10 and hidden in {f.path for f in older.warnings}
 
 
-@pytest.mark.share(4)
 @pytest.mark.parametrize("command", ["plan", "latest --rank 0", "hook", "plan --order step"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_number_of_a_rank_is_no_older_step(
