@@ -5,6 +5,7 @@ state (``optim_rank_R.pt``, ``optim/rank_R.pt``); ``step_N_rank_R.pt`` where all
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -25,6 +26,8 @@ _EPOCH = "<epoch|ep|checkpoint_epoch|ckpt_epoch>"
 _BETWEEN = "[<_|-|=>]"
 DATED = "checkpoint_20{name}_{name}-{metric}"
 """What Ray Train V2 calls the directory of a save: by the time, ``checkpoint_2026-11-26_08-53-44.772248``."""
+DATE = re.compile(r"checkpoint_(?:\d+[-_.]){6}\d+")
+"""Such a name."""
 HOMES = (
     (f"[{_STEP}{_BETWEEN}]{{step}}", ""),
     (f"{_EPOCH}{_BETWEEN}{{epoch}}[<_|-><step|iter>{_BETWEEN}{{step}}]", "_epoch"),
@@ -153,6 +156,7 @@ LAYOUT = Layout(
     ),
     resume=_resume,
     own_files=True,
+    dated=DATE,
     steps=_steps,
     lacks=_lacks,
     check=_check,

@@ -13,7 +13,7 @@ from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.files import OBJECTS, TORCH
-from ckpt_tools.layouts.rank_files import DATED
+from ckpt_tools.layouts.rank_files import DATE, DATED
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
@@ -140,6 +140,7 @@ LAYOUT = Layout(
     always_tracked=False,
     reshardable=True,
     compare_steps=False,
+    dated=DATE,
     reference=(
         "ray 2.60: train/_internal/storage.py StorageContext._make_checkpoint_dir_name(), "
         "train/_internal/checkpoint_manager.py; train/v2/_internal/execution/storage.py, "

@@ -48,7 +48,8 @@ class CheckpointKey(NamedTuple):
 @frozen
 class Checkpoint:
     """All parts saved for one iteration of one run. ``mtime_ns`` is the median over its required parts;
-    ``path`` their common directory.
+    where the names of a run are dates, these tell which of its times is whose. ``path`` is their common
+    directory.
     """
 
     layout: str

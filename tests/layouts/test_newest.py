@@ -18,7 +18,7 @@ from fixture_trees import selection
 from oracle import Save
 from places import FIXTURES
 from run_helpers import ckpt
-from small_files import megatron
+from small_files import megatron, saved, tensor
 
 from ckpt_tools.api import latest, plan, scan
 from ckpt_tools.errors import UsageError
@@ -296,3 +296,36 @@ def test_an_earlier_start_from_the_highest_step_does_not_outvote_the_times(doubt
     made, question = answered(doubtful, plan_dir=str(doubtful.parent / "plans"))
     assert made is None
     assert "the log of earlier starts" in question
+
+
+# --- names that are dates
+
+
+DATES = ("2026-11-26_08-53-41.900219", "2026-11-26_08-59-41.919930", "2026-11-26_09-53-42.758858", "2026-11-27_08-53-44.772248")  # fmt: skip
+OF_DATES = {
+    "as saved": (0, 1, 2, 3),
+    "touched": (0, 9, 2, 3),
+    "restored": (0, 1, 2, -9),
+    "one time": (0, 0, 0, 0),
+    "copied backwards": (3, 2, 1, 0),
+}
+"""Hours after the start at which the saves of those dates were written, as their times say."""
+
+
+@pytest.mark.parametrize("names", [("model.pt",), ("rank_0.pt", "rank_1.pt")])
+@pytest.mark.parametrize("counted", [False, True])
+def test_of_dated_saves_the_newest_is_that_of_the_latest_date(
+    names: Sequence[str], counted: bool, tmp_path: Path
+) -> None:
+    for epoch, date in enumerate(DATES):
+        state = {"model": {"w": tensor(epoch)}, **({"epoch": epoch} if counted else {})}
+        for name in names:
+            put(tmp_path / f"checkpoint_{date}" / name, saved(state), START)
+    for what, hours in OF_DATES.items():
+        for date, hour in zip(DATES, hours, strict=True):
+            for path in (tmp_path / f"checkpoint_{date}").iterdir():
+                os.utime(path, (START + hour * HOUR,) * 2)
+        made, question = answered(tmp_path)
+        assert made is not None and made.checkpoint is not None, (what, question)
+        assert made.checkpoint.path.endswith(DATES[-1]), what
+        assert {f.code for f in made.warnings} <= {"world-size-inferred"}, what

@@ -183,8 +183,10 @@ class Layout:
     ``own_files``: a rank asks for no file that only other ranks load, but for those of rank 0; else every
     node needs all of them. ``kept_by_ranks``: what names call a node is the rank that keeps the file, which
     looks for its own in no other directory. ``written`` fits the paths, below a checkpoint, of arrays of
-    which each chunk is a file after the first step, whatever is in it. ``models_alone``: its files hold a
-    model and never a state, so among the states of a run they are what its last save has exported.
+    which each chunk is a file after the first step, whatever is in it. ``dated`` fits the name of a
+    checkpoint's directory that tells when it was saved, in words that sort as the dates do.
+    ``models_alone``: its files hold a model and never a state, so among the states of a run they are what
+    its last save has exported.
     """
 
     name: str
@@ -233,6 +235,7 @@ class Layout:
     own_files: bool = False
     kept_by_ranks: bool = False
     written: re.Pattern[str] | None = None
+    dated: re.Pattern[str] | None = None
     models_alone: bool = False
     traces: tuple[re.Pattern[str], ...] = ()
 
