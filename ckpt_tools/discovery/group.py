@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
-from operator import itemgetter
 from typing import NamedTuple
 
+from ckpt_tools.discovery import dates
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
@@ -81,7 +80,7 @@ def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = N
         commit = _commit(members, layouts.of(members[0]))
         saves = _saved_together(members)
         made = [_checkpoint(same, most_ranks, save_interval, layouts, commit) for same in saves]
-        out += _in_order_of_dates(made, layouts.of(members[0]))
+        out += dates.in_order(made, layouts.of(members[0]))
     return sorted(out, key=lambda c: (-c.mtime_ns, c.path))
 
 
@@ -302,23 +301,6 @@ def _checkpoint(
         generation=generations.pop() if len(generations) == 1 else None,
         unfinished=first.unfinished or uncommitted,
     )
-
-
-def _in_order_of_dates(saves: list[Checkpoint], layout: Layout) -> list[Checkpoint]:
-    """Saves whose names are dates have the times of their run in the order of these: one that was touched, or
-    copied, was saved when its name says.
-    """
-    if layout.dated is None or len(saves) < 2:
-        return saves
-    names = [c.path.rpartition("/")[2] for c in saves]
-    if not all(map(layout.dated.fullmatch, names)):
-        return saves
-    by_date = sorted(zip(names, saves, strict=True), key=itemgetter(0))
-    at, out = 0, list[Checkpoint]()
-    for mtime_ns, (_, c) in zip(sorted(c.mtime_ns for c in saves), by_date, strict=True):
-        at = max(mtime_ns, at + 1)
-        out.append(replace(c, mtime_ns=at))
-    return out
 
 
 def _kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval: int | None) -> Kind:

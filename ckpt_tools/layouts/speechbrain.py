@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ from ckpt_tools.model.report import Report
 TORCH = ("torch_zip", "torch_legacy")
 TEXT = ("text_member",)
 HOME = "CKPT+{name}"
+DATE = re.compile(r"CKPT\+(\d{4}-\d\d-\d\d\+\d\d-\d\d-\d\d)\+\d+")
+"""Such a home; the number after the second is the first that no other home has."""
 COUNTERS = "<counter|epoch_counter|epoch|epochs>"
 """What recipes call their EpochCounter."""
 
@@ -95,6 +98,7 @@ LAYOUT = Layout(
     epoch_base=1,  # of EpochCounter; between two epochs it is the one under way
     reshardable=True,
     compare_steps=False,
+    dated=DATE,
     reference=(
         "speechbrain 1.1.2: utils/checkpoints.py Checkpointer; core.py Brain._save(), "
         "_save_intra_epoch_ckpt(); utils/epoch_loop.py EpochCounter"

@@ -208,7 +208,7 @@ class Candidates:
         else:
             self.times = Times.IN_STEP
         self.order = requested or ("step" if self.times.mute else "mtime")
-        self.warnings += choice_warnings.mute(self.times, candidates)
+        self.warnings += choice_warnings.unlike_times(self.times, candidates, self.layouts)
         self.warnings += passed_over(candidates, saves, self.layouts)
         if self.order == "mtime":
             self.warnings += choice_warnings.clocks(self.session, candidates)

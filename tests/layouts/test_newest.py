@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -328,4 +329,18 @@ def test_of_dated_saves_the_newest_is_that_of_the_latest_date(
         made, question = answered(tmp_path)
         assert made is not None and made.checkpoint is not None, (what, question)
         assert made.checkpoint.path.endswith(DATES[-1]), what
-        assert {f.code for f in made.warnings} <= {"world-size-inferred"}, what
+        told = {"touched", "restored", "copied backwards"}
+        assert ("mtime-disagrees-with-step" in {f.code for f in made.warnings}) is (what in told), what
+
+
+@pytest.mark.parametrize("hours", [5, -1, 0.5])
+def test_a_job_that_moved_to_another_zone_goes_on_where_it_was(hours: float, tmp_path: Path) -> None:
+    """Its dates go back, or leap, and its files' times do not."""
+    for i, at in enumerate((START, START + 1800, START + 3600, START + 5400)):
+        named = datetime.fromtimestamp(at - (hours * HOUR if i > 1 else 0), timezone.utc)
+        home = tmp_path / f"save/CKPT+{named:%Y-%m-%d+%H-%M-%S}+00"
+        put(home / "CKPT.yaml", f"end-of-epoch: true\nunixtime: {at}.25\n".encode(), at)
+        put(home / "model.ckpt", saved({"w": tensor(i)}), at + 2)
+    made, question = answered(tmp_path)
+    assert made is not None and made.checkpoint is not None, question
+    assert made.checkpoint.path == str(home)

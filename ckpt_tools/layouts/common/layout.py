@@ -184,7 +184,8 @@ class Layout:
     node needs all of them. ``kept_by_ranks``: what names call a node is the rank that keeps the file, which
     looks for its own in no other directory. ``written`` fits the paths, below a checkpoint, of arrays of
     which each chunk is a file after the first step, whatever is in it. ``dated`` fits the name of a
-    checkpoint's directory that tells when it was saved, in words that sort as the dates do.
+    checkpoint's directory that tells when it was saved: its group is year, month, day, hour, minute and
+    second, and sorts as the dates do.
     ``models_alone``: its files hold a model and never a state, so among the states of a run they are what
     its last save has exported.
     """
