@@ -20,7 +20,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Choice
 from ckpt_tools.planning import newest
-from ckpt_tools.planning.choose import rank
+from ckpt_tools.planning.choose import rank, saved
 from ckpt_tools.planning.newest import Saved, Times, Witnesses
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.urls import is_url
@@ -59,6 +59,8 @@ def heads(
 def times_of(candidates: Sequence[Checkpoint], now: int, layouts: Layouts) -> Times:
     """What the modification times of checkpoints look like. A release is no save of the run."""
     saves = [c for c in candidates if c.kind is not Kind.RELEASE]
+    at = saved(saves)
+    saves = [c for c in saves if c.kind is not Kind.BEST or at(c) == c.mtime_ns]  # no copies made later
     one_time_each = [Saved(c.order, c.path, c.mtime_ns, c.mtime_ns, c.mtime_ns) for c in saves]
     times = newest.times(one_time_each, now)
     if times is Times.IN_STEP or times.mute:  # nearly always that is enough

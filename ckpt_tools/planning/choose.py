@@ -56,17 +56,13 @@ def rank(
     """Best first: by modification time (``order`` "mtime") or by step, ties by the other.
 
     Those of the kind ``prefer`` go before all others, a release after every iteration. At the same step
-    periodic goes before dying-gasp and best, and is as new as they are; not so two periodic ones of one step,
-    which a rollback lies between.
+    periodic goes before dying-gasp, and is as new as it is, and before best; not so two periodic ones of one
+    step, which a rollback lies between.
     """
-    newest: dict[_Step, int] = {}  # of those of a step that are not periodic
-    for c in candidates:
-        if c.kind is not Kind.PERIODIC:
-            newest[_step(c)] = max(c.mtime_ns, newest.get(_step(c), 0))
+    saved_at = saved(candidates)
 
     def key(c: Checkpoint) -> tuple[object, ...]:
-        time = max(c.mtime_ns, newest.get(_step(c), 0)) if c.kind is Kind.PERIODIC else c.mtime_ns
-        latest, furthest = -time, tuple(-n for n in c.order)
+        latest, furthest = -saved_at(c), tuple(-n for n in c.order)
         return (
             prefer is not None and c.kind is not prefer,
             c.kind is Kind.RELEASE,
@@ -78,6 +74,24 @@ def rank(
         )
 
     return sorted(candidates, key=key)
+
+
+def saved(candidates: Sequence[Checkpoint]) -> Callable[[Checkpoint], int]:
+    """When each was saved, in nanoseconds: a regular save no earlier than what a dying job saved of its step,
+    and the best so far no later than the regular save of its step, of which it is a copy.
+    """
+    gasps, regular = dict[_Step, int](), dict[_Step, int]()
+    for c in candidates:
+        if c.kind in (Kind.DYING_GASP, Kind.PERIODIC):
+            newest = gasps if c.kind is Kind.DYING_GASP else regular
+            newest[_step(c)] = max(c.mtime_ns, newest.get(_step(c), 0))
+
+    def saved_at(c: Checkpoint) -> int:
+        if c.kind is Kind.PERIODIC:
+            return max(c.mtime_ns, gasps.get(_step(c), 0))
+        return c.mtime_ns if c.kind is Kind.DYING_GASP else min(c.mtime_ns, regular.get(_step(c), c.mtime_ns))
+
+    return saved_at
 
 
 class _RollbackRule:

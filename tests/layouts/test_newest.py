@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from described import LAYOUTS
 from described_layouts import HOUR, MINUTE, START, STEPS, described_tree, put, trackers
-from fixture_trees import selection
+from fixture_trees import materialise, selection
 from oracle import Save
 from places import FIXTURES
 from run_helpers import ckpt
@@ -23,6 +23,7 @@ from small_files import megatron, saved, tensor
 
 from ckpt_tools.api import latest, plan, scan
 from ckpt_tools.errors import UsageError
+from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -344,3 +345,22 @@ def test_a_job_that_moved_to_another_zone_goes_on_where_it_was(hours: float, tmp
     made, question = answered(tmp_path)
     assert made is not None and made.checkpoint is not None, question
     assert made.checkpoint.path == str(home)
+
+
+# --- copies of the best so far
+
+
+@pytest.mark.parametrize("name", ["fairseq/updates", "timm/epochs", "timm/recovery"])
+def test_a_best_that_was_copied_late_makes_its_step_no_newer(name: str, tmp_path: Path) -> None:
+    root = materialise(FIXTURES / "layouts" / name / "expected.json", tmp_path)
+    before, _ = answered(root)
+    assert before is not None and before.checkpoint is not None
+    best = [
+        c for c in scan(str(root)).checkpoints if c.kind is Kind.BEST and c.order < before.checkpoint.order
+    ]
+    assert best
+    for c in best:
+        os.utime(c.path)
+        made, question = answered(root)
+        assert made is not None and made.checkpoint is not None, question
+        assert (made.checkpoint.path, made.warnings) == (before.checkpoint.path, before.warnings)
