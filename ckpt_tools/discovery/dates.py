@@ -33,9 +33,10 @@ def in_order(saves: list[Checkpoint], layout: Layout) -> list[Checkpoint]:
         return saves
     if all(_of_some_zone(date, c.mtime_ns) for date, c in rows):
         return saves
-    at, out = 0, list[Checkpoint]()
-    for mtime_ns, (_, c) in zip(times, rows, strict=True):
-        at = max(mtime_ns, at + 1)
+    at, before, out = 0, "", list[Checkpoint]()
+    for mtime_ns, (date, c) in zip(times, rows, strict=True):
+        at = max(mtime_ns, at + (date > before))
+        before = date
         out.append(replace(c, mtime_ns=at))
     return out
 

@@ -15,7 +15,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.bare_names import may_be_later
 from ckpt_tools.model import ranges
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, comparable
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Choice
@@ -170,18 +170,18 @@ def passed_over(
 
 
 def damaged_and_unplaced(chosen: Checkpoint, ranked: Sequence[Checkpoint], s: Session) -> Iterator[Finding]:
-    """Those saved no earlier than the choice whose damage hides their step, so that they rank behind it."""
+    """Those whose damage hides their step, so that they rank behind the choice. That their times are earlier
+    shows nothing: the choice may have been touched.
+    """
     behind = dropwhile(lambda c: c.key != chosen.key, ranked)
     for c in islice(behind, 1, None):
-        older = c.mtime_ns < chosen.mtime_ns or c.kind in (Kind.BEST, Kind.RELEASE)
-        if max(c.order) >= 0 or older:
+        if comparable(c.order, chosen.order) or c.kind in (Kind.BEST, Kind.RELEASE):
             continue
         read = (s.reports[p.path].findings if p.path in s.reports else p.findings for p in c.parts)
-        if bad := next((f for f in chain(*read) if f.severity is Severity.ERROR), None):
-            text = (
-                f"it is damaged ({bad.code}), and nothing tells its step: it may be later than {chosen.label}"
-            )
-            yield finding("passed-over", text, path=c.path, severity=Severity.WARNING)
+        bad = next((f.code for f in chain(*read) if f.severity is Severity.ERROR), None)
+        if damage := bad or next(("empty-file" for p in c.parts if p.size == 0), None):
+            text = f"it is damaged ({damage}), and nothing tells its step: it may be later than"
+            yield finding("passed-over", f"{text} {chosen.label}", path=c.path, severity=Severity.WARNING)
 
 
 def newest_in_doubt(

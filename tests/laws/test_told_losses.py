@@ -112,3 +112,29 @@ def test_an_older_save_has_a_reason_where_no_time_tells(case: Path, tmp_path: Pa
         made = asked(root, options)
         same = made is None or made.checkpoint is None or made.checkpoint.path == good.checkpoint.path
         assert same or made.rejected or made.warnings, gone  # type: ignore[union-attr]
+
+
+@pytest.mark.share(20)
+@pytest.mark.parametrize("case", TREES)
+def test_an_emptied_save_is_told_although_an_older_one_was_touched_since(case: Path, tmp_path: Path) -> None:
+    """Nothing tells its step any more where its files did, and its time is the older one."""
+    question = next((q for q in json.loads(case.read_text())["plans"] if "error" not in q), {})
+    options, root = question.get("options", {}), materialise(case, tmp_path) / question.get("root", ".")
+    good = asked(root, options)
+    if good is None or good.checkpoint is None or len(good.candidates) == 1:
+        return
+    for path in {p.path for p in good.checkpoint.parts}:
+        times = os.lstat(path)
+        Path(path).unlink()
+        Path(path).touch()
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    for p in good.candidates[-1].parts:
+        if os.stat(p.path).st_size:  # no file of both
+            os.utime(p.path)
+    made = asked(root, options)
+    if made is not None and made.checkpoint is not None and made.checkpoint.path != good.checkpoint.path:
+        lost = good.checkpoint.path
+        told = [f.path for f in (*made.warnings, *(f for r in made.rejected for f in r.findings))]
+        of_its_step = made.checkpoint.order == good.checkpoint.order
+        doubted = "mtime-disagrees-with-step" in {f.code for f in made.warnings}
+        assert of_its_step or doubted or any(path and path.startswith(lost) for path in told), told

@@ -364,3 +364,14 @@ def test_a_best_that_was_copied_late_makes_its_step_no_newer(name: str, tmp_path
         made, question = answered(root)
         assert made is not None and made.checkpoint is not None, question
         assert (made.checkpoint.path, made.warnings) == (before.checkpoint.path, before.warnings)
+
+
+def test_dates_of_one_second_decide_nothing(tmp_path: Path) -> None:
+    """Of saves that follow each other so quickly the one of the highest step counts where no times do."""
+    root = materialise(FIXTURES / "layouts/speechbrain/epochs/expected.json", tmp_path)
+    before, _ = answered(root)
+    for path in root.rglob("*"):
+        os.utime(path, (START, START))
+    made, question = answered(root)
+    assert before is not None and made is not None, question
+    assert before.resume_step == made.resume_step is not None
