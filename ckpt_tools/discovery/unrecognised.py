@@ -138,16 +138,21 @@ def states_since(found: Discovery, directories: Collection[str], since_ns: int) 
             yield BareFile(path, seen.st_size, seen.st_mtime_ns, ())
 
 
+_BEHIND = re.compile(r"[^A-Za-z0-9]|$")
+"""Where an ending may end."""
 _OF_THE_SYSTEM = re.compile(r"\.nfs[0-9a-f]+|.+\.swp")
 
 
 def _tells_of_a_state(name: str) -> bool:
     """Whether a name without a known ending is that of a checkpoint with something behind it
-    (``step_300.pt.1``), or before it, or counts as one does.
+    (``step_300.pt.1``, ``last.ckpt_old``), or before it, or counts as one does.
     """
     if _OF_THE_SYSTEM.fullmatch(name):
         return False
     inner = name.strip("#~._")
+    endings = (inner[: m.start()] for m in _BEHIND.finditer(inner))
+    if any("." in head and formats.names.state(head) for head in endings):
+        return True
     while inner:
         if formats.names.only_state(inner) or calls_a_save(inner):
             return True

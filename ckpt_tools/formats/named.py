@@ -359,7 +359,7 @@ class Names:
     @cached_property
     def _inside(self) -> re.Pattern[str]:
         endings = "|".join(map(re.escape, self._endings))
-        return re.compile(rf"(?i:(?:{endings})\W|checkpoint|ckpt|epoch|step|iter|last|latest)")
+        return re.compile(rf"(?i:(?:{endings})(?:\W|_)|checkpoint|ckpt|epoch|step|iter|last|latest)")
 
 
 @cache

@@ -175,7 +175,8 @@ def damaged_and_unplaced(chosen: Checkpoint, ranked: Sequence[Checkpoint], s: Se
     """
     behind = dropwhile(lambda c: c.key != chosen.key, ranked)
     for c in islice(behind, 1, None):
-        if comparable(c.order, chosen.order) or c.kind in (Kind.BEST, Kind.RELEASE):
+        gone = c.mtime_ns < chosen.mtime_ns and all(p.size < 0 for p in c.parts)  # links of no later time
+        if gone or comparable(c.order, chosen.order) or c.kind in (Kind.BEST, Kind.RELEASE):
             continue
         read = (s.reports[p.path].findings if p.path in s.reports else p.findings for p in c.parts)
         bad = next((f.code for f in chain(*read) if f.severity is Severity.ERROR), None)

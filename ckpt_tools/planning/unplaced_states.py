@@ -74,7 +74,8 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
         return
     yield from _left_out(s, c, step)
     above = c.parts[0].base if asked.run is not None else s.root
-    newer = sorted((*_saved_after(s, c, above), *_renamed(s, c, above)), key=lambda f: -f.mtime_ns)
+    renamed = list(_renamed(s, c, above))
+    newer = sorted((*_saved_after(s, c, above), *renamed), key=lambda f: -f.mtime_ns)
     others, above_highest = list[str](), ""
     for file in newer[:_MOST]:
         if packed := wrapped_state(os.path.basename(file.path)):
@@ -84,7 +85,7 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
         if held is _Held.LATER and kinds == {Kind.PERIODIC}:
             raise _question(s, c, file.path)
-        if held is _Held.OTHER and formats.names.state(os.path.basename(file.path)):
+        if held is _Held.OTHER and _may_be_weights(file, renamed):
             others.append(file.path)
         elif held is _Held.ABOVE:
             above_highest = file.path  # in the end the one that was saved first
@@ -93,6 +94,10 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
             yield _passed_over(file.path, c, held.value, severity)
     yield from _above_the_highest(above_highest, c)
     yield from _without_training_state(others, above, c)
+
+
+def _may_be_weights(file: BareFile, renamed: Sequence[BareFile]) -> bool:
+    return file in renamed or formats.names.state(os.path.basename(file.path))
 
 
 def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:

@@ -199,7 +199,7 @@ def test_other_packed_files_are_not_asked_about(name: str, run: Path) -> None:
     assert step_of(answer(run)) == 200
 
 
-@pytest.mark.parametrize("name", ["step_300.pt.1", "#step_300.pt#", ".step_300.pt.Ab12Cd", "step_300", "checkpoint_300.model", "step_300.pt.download"])  # fmt: skip
+@pytest.mark.parametrize("name", ["step_300.pt.1", "#step_300.pt#", ".step_300.pt.Ab12Cd", "step_300", "checkpoint_300.model", "step_300.pt.download", "run-v1_300.ckpt.1", "net_300.ckpt_", "net-300.pth_2"])  # fmt: skip
 def test_a_later_state_under_another_name_is_a_question(name: str, run: Path) -> None:
     put(run / name, full(300), 300)
     assert answer(run) == 2
@@ -216,6 +216,13 @@ def test_what_is_cut_or_earlier_or_no_state_is_not(name: str, run: Path) -> None
     assert step_of(answer(run)) == 200
     put(run / name, b"text\n" * 99, 300)
     assert step_of(answer(run)) == 200
+
+
+@pytest.mark.parametrize("name", ["net_300.ckpt_2", "net-300.pth.moved"])
+def test_later_weights_under_another_name_are_named(name: str, run: Path) -> None:
+    put(run / name, saved({"w": tensor(300)}), 300)
+    made = answer(run)
+    assert step_of(made) == 200 and ("passed-over", name) in said(made)
 
 
 @pytest.mark.parametrize("name", [".nfs000000000012ab00000001", ".step_300.pt.swp"])
