@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.frozen import frozen
@@ -27,16 +28,18 @@ def unfit(message: str, hint: str) -> Untrusted:
 
 @frozen
 class Opened:
-    """One directory or file on the way, open. ``vouched``: it lies in a trusted directory."""
+    """One directory or file on the way, open. ``vouched``: whether it lies in a trusted directory; there may
+    be thousands of these, so that is only asked where something is wrong.
+    """
 
     fd: int
     path: str
     info: os.stat_result
-    vouched: bool
+    vouched: Callable[[], bool]
 
     def check(self, trust: Trust) -> None:
         """Raises Untrusted where somebody else owns it or can write it."""
-        if not self.vouched and (reason := owner(self.info, trust) or writers(self, trust)):
+        if (reason := owner(self.info, trust) or writers(self, trust)) and not self.vouched():
             raise Untrusted(f"{self.path} {reason}", hint(self.info, self.path, trust))
 
 

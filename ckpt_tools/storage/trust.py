@@ -13,9 +13,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Trust
@@ -110,7 +111,7 @@ class Place:
     fd: int
     path: str
     trust: Trust
-    vouched: bool
+    vouched: Callable[[], bool]
 
     def read(self, name: str, limit: int) -> bytes:
         """The bytes of a file in it, as ``read`` has them; no link is followed."""
@@ -201,7 +202,7 @@ def create(name: str, flags: int, at: int, trust: Trust = OURS) -> int:
     return fd
 
 
-@dataclass(slots=True)
+@dataclass
 class _Walk:
     """The way to ``path``, from the root directory on, after every link was followed."""
 
@@ -215,7 +216,7 @@ class _Walk:
 
     def start(self) -> None:
         self.steps = []
-        self._push(os.open("/", _PATH_ONLY), "/", vouched=False)
+        self._push(os.open("/", _PATH_ONLY), "/")
 
     def go(self, path: str) -> None:
         """Walk on along ``path``, from the root directory where it is absolute."""
@@ -234,23 +235,31 @@ class _Walk:
         if stat.S_ISLNK(info.st_mode):
             self._follow(name, there, info)
         elif stat.S_ISDIR(info.st_mode):
-            self._push(os.open(name, _PATH_ONLY, dir_fd=here.fd), there, vouched=here.vouched)
+            self._push(os.open(name, _PATH_ONLY, dir_fd=here.fd), there)
         elif stat.S_ISREG(info.st_mode):
-            self._push(os.open(name, _TO_READ, dir_fd=here.fd), there, vouched=here.vouched)
+            self._push(os.open(name, _TO_READ, dir_fd=here.fd), there)
         else:  # never opened: that alone may wait for ever, or rewind a tape
             self._check_entry(there, info)
             raise unfit(f"{there} is no regular file", "name a file of your own")
 
-    def _push(self, fd: int, path: str, *, vouched: bool) -> None:
+    def _push(self, fd: int, path: str) -> None:
         self.files.callback(os.close, fd)
         info = os.fstat(fd)
-        step = Opened(
-            fd,
-            path,
-            info,
-            vouched or any(os.path.samestat(info, t) for t in _existing(self.trust.directories)),
-        )
-        self.steps.append(step)
+        way = (info, *(step.info for step in self.steps))
+        self.steps.append(Opened(fd, path, info, partial(self._lies_in_trusted, way)))
+
+    def _lies_in_trusted(self, way: tuple[os.stat_result, ...]) -> bool:
+        return any((info.st_dev, info.st_ino) in self._trusted for info in way)
+
+    @cached_property
+    def _trusted(self) -> frozenset[tuple[int, int]]:
+        """What the trusted directories are now, those that are there."""
+        return frozenset((info.st_dev, info.st_ino) for info in _existing(self.trust.directories))
+
+    @property
+    def _vouched(self) -> bool:
+        """Whether what the walk has come to lies in a trusted directory: then so does all that matters."""
+        return self.steps[-1].vouched()
 
     def _follow(self, name: str, path: str, info: os.stat_result) -> None:
         self.links += 1
@@ -267,9 +276,7 @@ class _Walk:
     def _check_entry(self, what: str, info: os.stat_result) -> None:
         """Raises Untrusted where somebody else has put it there, or could have: what is not opened."""
         here = self.steps[-1]
-        if here.vouched:
-            return
-        if reason := owner(info, self.trust):
+        if (reason := owner(info, self.trust)) and not self._vouched:
             raise Untrusted(f"{what} {reason}", hint(info, here.path, self.trust))
         self.check_places([here])
 
@@ -279,14 +286,13 @@ class _Walk:
         """
         last, above = self.steps[-1], self.steps[:-1]
         last.check(self.trust)
-        if last.vouched:
-            return
         self.check_places(above[::-1])
         if (
             above
             and above[-1].info.st_mode & stat.S_ISVTX
             and stat.S_ISREG(last.info.st_mode)
             and last.info.st_nlink > 1
+            and not self._vouched
         ):
             raise Untrusted(
                 f"{last.path} has {last.info.st_nlink} hard links, in a directory where anybody can make one",
@@ -298,12 +304,11 @@ class _Walk:
         inside out.
         """
         for step in above:
-            if step.vouched:
+            strange = owner(step.info, self.trust)
+            reason = strange or writers(step, self.trust)
+            if not strange and (not reason or step.info.st_mode & stat.S_ISVTX):
                 return
-            if reason := owner(step.info, self.trust):
-                raise Untrusted(f"{step.path} {reason}", hint(step.info, step.path, self.trust))
-            reason = writers(step, self.trust)
-            if not reason or step.info.st_mode & stat.S_ISVTX:
+            if self._vouched:
                 return
             raise Untrusted(f"{step.path} {reason}", hint(step.info, step.path, self.trust))
 

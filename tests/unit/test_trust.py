@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import stat
+from functools import partial
 from pathlib import Path
 
 import pytest
+from counted import calls
 from owners import SOMEBODY, Owners, as_root
 
 from ckpt_tools.storage import ownership, trust
@@ -294,3 +296,16 @@ def test_a_directory_that_another_process_makes_meanwhile(
     monkeypatch.setattr(os, "mkdir", late)
     trust.make(str(path))
     assert path.is_dir()
+
+
+@pytest.mark.parametrize(("mode", "most"), [(0o755, 0), (0o777, 1)])
+def test_each_trusted_directory_is_looked_at_where_something_is_wrong_and_once(
+    mode: int, most: int, own: Path
+) -> None:
+    """There may be as many as the lines of a variable: 65,000."""
+    own.chmod(mode)
+    many = 500
+    few, lots = (Trust(directories=(*(f"{own}/{i}" for i in range(n)), str(own))) for n in (0, many))
+    trust.read(str(own / "orders"), 9, few)  # imports
+    counted = [calls(partial(trust.read, str(own / "orders"), 9, to)) for to in (few, lots)]
+    assert counted[1] - counted[0] <= most * 3 * many
