@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
     from ckpt_tools.reading.session import Session
 
-Pages = tuple[bytes, ...]
+Pages = bytes
+_DIGEST = 8
+"""Bytes of the digest of a page."""
+_OVERLAP = b"."
+"""What follows them where a file is so small that its pages have bytes in common."""
 _SAMPLE = 4096
 _AT = (2, 4, 6, 8)
 """Where those pages lie, in eighths of the file:
@@ -40,7 +44,7 @@ def prints(parts: Sequence[Part], others: Sequence[Part], s: Session) -> dict[st
     for i, p in enumerate((*parts, *others)):
         alone = sizes[p.size] < 2 and p.size not in elsewhere if i < len(parts) else not sizes[p.size]
         if alone or p.size <= 0:
-            out[p.path] = (str(p.size).encode(),)
+            out[p.path] = str(p.size).encode()
             continue
         left -= i >= len(parts)
         if left >= 0:
@@ -54,7 +58,10 @@ def prints(parts: Sequence[Part], others: Sequence[Part], s: Session) -> dict[st
 
 def unlike(a: Pages, b: Pages) -> bool:
     """Whether most of the pages differ: other numbers, and not a flipped bit or a lost page."""
-    return len(a) == len(b) == len(_AT) and sum(x != y for x, y in zip(a, b, strict=True)) > len(_AT) // 2
+    if not len(a) == len(b) == _DIGEST * len(_AT):
+        return False
+    starts = range(0, len(a), _DIGEST)
+    return sum(a[at : at + _DIGEST] != b[at : at + _DIGEST] for at in starts) > len(_AT) // 2
 
 
 def equal(a: Part, b: Part, s: Session) -> bool:
@@ -118,7 +125,7 @@ def _read(p: Part, s: Session, ahead: Future[tuple[bytes, Identity | None]] | No
         s.unread[p.path] = f"cannot be compared with others: {getattr(e, 'strerror', None) or e}"
         return None
     distinct = len(set(_starts(p.size))) == len(_AT)
-    return tuple(pages[at : at + 8] for at in range(0, len(pages), 8)) if distinct else (pages,)
+    return pages if distinct else pages + _OVERLAP
 
 
 def _starts(size: int) -> list[int]:
@@ -126,7 +133,7 @@ def _starts(size: int) -> list[int]:
 
 
 def _digests(path: str) -> tuple[bytes, Identity | None]:
-    """Those of the pages, eight bytes each."""
+    """Those of the pages, one after the other."""
     import xxhash
 
     with opened(path) as source:

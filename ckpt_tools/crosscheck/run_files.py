@@ -95,7 +95,8 @@ class RunFiles:
 
     def __init__(self, parts: Sequence[Part], others: Sequence[Part], s: Session) -> None:
         self.session = s
-        self.judged = {p.path for p in parts if judged(p, s)}
+        # Their paths as the reports have them: a part makes its own anew each time.
+        self.judged = {s.reports[p.path].path for p in parts if judged(p, s)}
         self.same: dict[Pages, list[Part]] = defaultdict(list)
         self.times: dict[At, list[int]] = defaultdict(list)
         self._rests: dict[tuple[At, At], Rest] = {}

@@ -9,6 +9,9 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Scalar
 
+_NOTHING: Mapping[str, str] = {}
+"""What most files have of the three: a seal names 100,000 files, and an empty dict takes 64 bytes."""
+
 
 @frozen
 class SealedFile:
@@ -28,9 +31,9 @@ class SealedFile:
     chunks: str
     chunk_crc32: str
     chunk_crc32c: str
-    counters: Mapping[str, Scalar] = field(default_factory=dict)
-    also: Mapping[str, str] = field(default_factory=dict)
-    tensors: Mapping[str, str] = field(default_factory=dict)
+    counters: Mapping[str, Scalar] = field(default_factory=lambda: _NOTHING)
+    also: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    tensors: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
 
 
 def values(file: SealedFile) -> tuple[object, ...]:

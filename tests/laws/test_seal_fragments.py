@@ -30,8 +30,8 @@ from ckpt_tools.storage import Source
 RANKS = 1000
 EACH, LINE = 2000, 1000
 """Bytes of memory that a fragment, and a file in one seal, may take once all are known, at most."""
-VERIFIED, MERGED = 4900, 3500
-"""Bytes of memory that a further rank's file and fragment may take: 100,000 are verified in less than 500 MB
+VERIFIED, MERGED = 3900, 3200
+"""Bytes of memory that a further rank's file and fragment may take: 100,000 are verified in less than 430 MB
 and merged in less than 350, of which up to a third is garbage that nobody has collected yet.
 """
 DATA = (FORMAT_FILES / "torch_zip/good/only-tensor.pth").read_bytes()
