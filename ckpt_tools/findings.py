@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from shlex import quote
 from typing import NamedTuple
 
@@ -14,13 +15,20 @@ N, W, E = Severity.NOTE, Severity.WARNING, Severity.ERROR
 
 
 class Code(NamedTuple):
-    """One kind of finding. ``hint`` says what to do next."""
+    """One kind of finding. ``hint`` says what to do next, ``in_store`` where it is about an object in a store
+    and something else is to be done.
+    """
 
     id: str
     severity: Severity
     title: str
     hint: str
     since: str = "0.1.0"
+    in_store: str = ""
+
+    def hint_at(self, path: str) -> str:
+        """What to do next about a file or directory, or a URL."""
+        return self.in_store if self.in_store and "://" in path else self.hint
 
 
 NOT_SEEN = frozenset({"unreadable", "in-use", "unread-pickle"})
@@ -92,9 +100,9 @@ CODES: dict[str, Code] = {
         Code("mode-not-final", N, "the file's mode is not the one that MindSpore gives a finished checkpoint", "the file was copied, or its save was interrupted before the end: compare it with the others"),
         Code("not-needed", N, "a file that belongs to the checkpoint but holds no state: it was not looked at", "nothing has to be done"),
         Code("too-complex", W, "the file exceeds a bound of this reader, so part of it was not looked at", "if the file is legitimate, report it as an issue"),
-        Code("odd-header", W, "a field that readers ignore differs from what the writer always writes", "the data is intact, but the disk or the transfer may be faulty: check other files from there"),
+        Code("odd-header", W, "a field that readers ignore differs from what the writer always writes", "the data is intact, but the disk or the transfer may be faulty: check other files from there", in_store="the data is intact, but the transfer may be faulty: check other files from there"),
         # one file, as the file system shows it
-        Code("unreadable", W, "the file or directory could not be read, so nothing is known about it", "make it readable for the user that runs ckpt, or look for errors of the disk (dmesg); then run this again"),
+        Code("unreadable", W, "the file or directory could not be read, so nothing is known about it", "make it readable for the user that runs ckpt, or look for errors of the disk (dmesg); then run this again", in_store="see that the store answers, and that these credentials may read it; then run this again"),
         Code("in-use", W, "the file changed while it was read", "run again when its writer has finished"),
         Code("dangling-link", E, "a symbolic link points to nothing", "restore the target or remove the link"),
         Code("symlink-loop", E, "symbolic links form a loop", "remove the loop"),
@@ -104,8 +112,8 @@ CODES: dict[str, Code] = {
         Code("path-escape", E, "a path inside the checkpoint leaves its directory", "do not load this checkpoint"),
         # one checkpoint
         Code("same-content", E, "the file is byte for byte that of another step or rank", "a copy has overwritten the right file: restore the right one"),
-        Code("missing-rank", E, "a rank or shard of the checkpoint has no file", "bring it back, or mount the disk of the node that holds it; else the save was cut short"),
-        Code("on-other-node", E, "a file that this node's ranks need lies on another node's disk", "bring it here with --transfer COMMAND, or share the disk"),
+        Code("missing-rank", E, "a rank or shard of the checkpoint has no file", "bring it back, or mount the disk of the node that holds it; else the save was cut short", in_store="bring it back, or upload it from the node that holds it; else the save was cut short"),
+        Code("on-other-node", E, "a file that this node's ranks need lies on another node's disk", "bring it here with --transfer COMMAND, or share the disk", in_store="upload it from that node"),
         Code("missing-part", E, "a file that every checkpoint of this layout has is absent", "bring it back from a copy of the same save, if it was removed; else the save was cut short"),
         Code("missing-key", E, "an entry that --require asks for is not in the file", "leave --require out, or resume from a checkpoint that has the entry"),
         Code("step-mismatch", E, "name, directory and content disagree on the step", "the file belongs to another step: restore the right one"),
@@ -136,13 +144,13 @@ CODES: dict[str, Code] = {
         Code("restart-loop", W, "several starts in a row resumed from the same checkpoint, and none has saved a later one", "look at how those jobs ended before starting it once more: 'ckpt plan ROOT --history' lists them"),
         Code("versions-kept", N, "deleted objects stay in the bucket as older versions", "set up a lifecycle rule of the bucket that removes old versions; until then they cost money"),
         Code("passed-over", N, "a file or checkpoint that is no older than the choice was not considered: it is named as the best or an export, or holds no later training state", "to resume from it, name it: ckpt plan PATH"),
-        Code("parallel-sizes", W, "the parallel sizes in the files contradict each other or the names on disk", "complete names on disk count first; say --tp, --pp and --world-size if they are wrong"),
+        Code("parallel-sizes", W, "the parallel sizes in the files contradict each other or the names on disk", "complete names on disk count first; say --tp, --pp and --world-size if they are wrong", in_store="complete names count first; say --tp, --pp and --world-size if they are wrong"),
         Code("topology-mismatch", E, "this layout cannot be loaded by another number of ranks", "start the job with the saved world size"),
         Code("not-inspected", W, "a path that was named holds no checkpoint file that ckpt knows", "check the path; 'ckpt formats' and 'ckpt layouts' list what is known"),
         Code("broken-plugin", W, "an installed plug-in cannot be used, so what only it knows is not recognised", "repair or remove the package that is named, or say --no-plugins"),
         Code("another-writer", W, "something else wrote in the run while ckpt looked at it", "end it before this job starts, or the saves of both mix: it may be a process that a killed launcher left behind, or a second job"),
         Code("missing-run", W, "the run that was asked for does not exist, which --allow-missing takes for a first launch", "check its spelling: 'ckpt ls ROOT' names the runs"),
-        Code("missing-root", W, "ROOT does not exist, which --allow-missing takes for a first launch", "check the spelling of ROOT and that its file system is mounted"),
+        Code("missing-root", W, "ROOT does not exist, which --allow-missing takes for a first launch", "check the spelling of ROOT and that its file system is mounted", in_store="check the spelling of ROOT, and that it is the right bucket and endpoint"),
         Code("fault-rank", E, "the file was written by a device that had already failed", "a replica's file is needed instead"),
         Code("attempts-exhausted", E, "more checkpoints exist, but --max-attempts stopped the search", "raise --max-attempts, or run 'ckpt verify ROOT' to see the damage"),
         Code("extra-file", W, "a rank has a second file in the same checkpoint", "find out which of the two belongs there; the plan takes the one that agrees with the others"),
@@ -171,11 +179,19 @@ def finding(
         c.severity if severity is None else severity,
         message,
         offset,
-        hint or c.hint,
+        hint or c.hint_at(path),
         path,
         ranks,
         follows,
     )
+
+
+def of_file(f: Finding, path: str) -> Finding:
+    """A finding of the report on ``path``, which it does not name itself, with the hint that fits there."""
+    known = CODES.get(f.code)
+    if known is None or f.hint != known.hint or f.hint == (hint := known.hint_at(path)):
+        return f
+    return replace(f, hint=hint)
 
 
 def filled(hint: str, path: str, root: str) -> str:

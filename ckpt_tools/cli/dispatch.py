@@ -231,6 +231,8 @@ def _of_the_system(error: OSError) -> CannotLook:
     _debug(error)
     where = f"{error.filename}: " if error.filename else ""
     hint = "look for errors of the disk or the network file system (dmesg), then run this again"
+    if "://" in where:
+        hint = "see that the store answers, then run this again"
     return CannotLook(redacted(f"{where}{error.strerror or error}", os.environ), hint)
 
 

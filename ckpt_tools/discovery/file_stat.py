@@ -7,7 +7,7 @@ import os
 import stat
 from typing import NamedTuple
 
-from ckpt_tools.findings import finding
+from ckpt_tools.findings import finding, of_file
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, is_directory, is_link, lstat, patiently, status
@@ -28,7 +28,8 @@ def stat_of(path: str | os.DirEntry[str]) -> FileStat:
     except OSError as e:
         code = _code(path, e)
         since = 0 if code == "unreadable" else _made_ns(path)
-        return FileStat(-1, since, (finding(code, f"{os.path.basename(path)}: {e.strerror}"),))
+        why = finding(code, f"{os.path.basename(path)}: {e.strerror}")
+        return FileStat(-1, since, (of_file(why, os.fspath(path)),))
     if stat.S_ISREG(st.st_mode):
         return FileStat(st.st_size, st.st_mtime_ns, ())
     kind = "a directory" if stat.S_ISDIR(st.st_mode) else "a special file"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ckpt_tools.checksum import Crc, InflateError, Outcome, Progress, Sum, covered, mismatches
-from ckpt_tools.findings import NOT_SEEN, finding
+from ckpt_tools.findings import NOT_SEEN, finding, of_file
 from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, structure
 from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters
 from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
@@ -364,7 +364,7 @@ def _report(of: Inspection, size: int, found: list[Finding], source: OpenFile | 
         level=of.reached,
         coverage=min(round(protected / size, 6), 1.0) if size > 0 else 0.0,
         metadata=anatomy.metadata or NO_METADATA,
-        findings=tuple(found),
+        findings=tuple(of_file(f, of.path) for f in found),
         signature=signature(anatomy.tensors),
         tensors=len(anatomy.tensors),
         bytes_read=source.bytes_read if source else 0,

@@ -51,6 +51,8 @@ WRITERS = {
     "watch": ("watch", "@", "--once", "--settle", "0s", "--state-dir", "watched"),
 }
 COMMANDS = QUESTIONS | WRITERS
+LOCAL = re.compile(r"dmesg|smartctl|\bdisk|mounted|chmod|file system\b|user that runs")
+"""What a hint about a store has no word of."""
 CHOOSE = ("plan", "plan-or-none", "latest", "hook")
 
 
@@ -63,7 +65,9 @@ class Asker:
 
     def ask(self, question: str, *more: str) -> Said:
         root = f"{self.bucket.url}/run"
-        return ask(*(root + word[1:] if word.startswith("@") else word for word in COMMANDS[question]), *more)
+        said = ask(*(root + word[1:] if word.startswith("@") else word for word in COMMANDS[question]), *more)
+        assert not [hint for hint in said.hints if LOCAL.search(hint)], said.text
+        return said
 
 
 @pytest.fixture

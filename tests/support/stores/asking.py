@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,12 @@ class Said:
             elif isinstance(node, list):
                 waiting += node
         return sorted(found)
+
+    @property
+    def hints(self) -> list[str]:
+        """What it says is to be done next, in either stream."""
+        in_json = re.findall(r'"hint": ?"((?:[^"\\]|\\.)*)"', self.printed)
+        return [*in_json, *re.findall(r"^hint[^:\n]*: (.*)$", f"{self.printed}\n{self.error}", re.MULTILINE)]
 
     @property
     def codes(self) -> set[str]:
