@@ -235,6 +235,47 @@ def test_an_old_list_is_noticed_where_its_objects_have_changed(asker: Asker) -> 
     assert "in-use" in said.codes
 
 
+@pytest.fixture(params=["gcs", "azurite"])
+def elsewhere(
+    request: pytest.FixtureRequest, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path
+) -> Iterator[Asker]:
+    bucket: Bucket = request.getfixturevalue(request.param)
+    bucket.upload(TREE, "run")
+    with behind_proxy(bucket, proxy_of, tmp_path) as behind:
+        yield Asker(behind.bucket, behind.proxy)
+
+
+LISTED = r"list-type=2|comp=list"
+
+
+@pytest.mark.slow
+@pytest.mark.share(4)
+@pytest.mark.parametrize("where", [LISTED, f"/run/{NEWEST}"], ids=["list", "object"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whoever_cannot_look_says_so_elsewhere_too(elsewhere: Asker, fault: str, where: str) -> None:
+    everywhere = fault == "garbage" and where == LISTED
+    elsewhere.proxy.add(Rule(FAULTS[fault], method="GET", path="" if everywhere else where))
+    said = elsewhere.ask("plan-or-none")
+    assert (said.code, said.json.get("checkpoint")) == (5, None), said.text
+
+
+@pytest.mark.slow
+def test_an_object_that_is_not_what_was_listed_is_in_use_elsewhere_too(elsewhere: Asker) -> None:
+    """Replaced since the list was made, and while it is read."""
+    stale, other = StaleList(), (TREE / NEWEST.replace("30", "20")).read_bytes()
+    elsewhere.proxy.add(Rule(stale, method="GET", path=LISTED))
+    assert elsewhere.ask("plan").code == 0
+    stale.freeze()
+    elsewhere.bucket.put(f"run/{NEWEST}", other)
+    old = elsewhere.ask("plan")
+    elsewhere.proxy.clear()
+    elsewhere.bucket.put(f"run/{NEWEST}", (TREE / NEWEST).read_bytes())
+    swapped = Hook(lambda: elsewhere.bucket.put(f"run/{NEWEST}", other), after=40_000)
+    elsewhere.proxy.add(Rule(swapped, method="GET", path="mp_rank_01", times=1))
+    for said in (old, elsewhere.ask("plan")):
+        assert (said.code, "in-use" in said.codes) == (5, True), said.text
+
+
 @pytest.mark.parametrize("where", [LIST, f"/run/{NEWEST}"])
 def test_a_stall_ends_with_the_budget(asker: Asker, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stalls, "GRACE", 1.0)
