@@ -279,6 +279,15 @@ def _headless(run: _Run) -> Iterator[Finding]:
         yield from headless(run.session, run.session.members(newest))
 
 
+def _emptied(run: _Run) -> Iterator[Finding]:
+    """Directories of later saves of which nothing else is left: lost, or cut short at their beginning."""
+    if run.tree and (run.session.found.strange or run.session.found.bare):
+        from ckpt_tools.crosscheck.emptied import emptied  # most trees hold nothing but checkpoints
+
+        lost = emptied(run.session, run.finished)
+        yield from (replace(f, severity=Severity.WARNING) for r in lost for f in r.findings)
+
+
 def _straddled(run: _Run) -> Iterator[Finding]:
     """Checkpoints whose files were written on both sides of another save."""
     for c, between in consistency.straddled(run.finished) if run.tree else ():
@@ -304,6 +313,7 @@ _OF_CHECKPOINTS: tuple[Callable[[_Run], Iterator[Finding]], ...] = (
     _completeness,
     _lost,
     _headless,
+    _emptied,
     _straddled,
     _framework_notes,
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from os.path import basename, relpath, split
 from typing import TYPE_CHECKING
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING
 from ckpt_tools import formats
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.copies import Found, Proof, copies, suspected
-from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.part import Part, Unseen
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind, Part, Unseen
 from ckpt_tools.storage import ShortRead, opened
 
 if TYPE_CHECKING:
@@ -190,3 +192,11 @@ def _told(rows: Sequence[Found], root: str) -> Finding:
     what = f"a copy of {relpath(first.of, root)} {by}" if first.of else "where deleted files go"
     many = f" with {n} checkpoint files" if first.path != first.top else ""
     return finding("set-aside", f"{what}{many}: no candidate, and not looked at", path=first.top)
+
+
+def as_warning(f: Finding) -> Finding:
+    """What a plan says of what was left out: a copy that is called an export is what a script saves when
+    training ends, and no reason to look again.
+    """
+    exported = f.code == "set-aside" and read_bare_name(basename(f.path)).kind is Kind.RELEASE
+    return f if exported else replace(f, severity=Severity.WARNING)

@@ -7,7 +7,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -42,6 +43,8 @@ _OTHERS = re.compile(
     re.IGNORECASE,
 )
 """Names of logs, core dumps, data sets, programs and archives."""
+_DESCRIBES = re.compile(r".*\.(?:json|yaml|yml|toml)", re.IGNORECASE)
+"""Names of what is saved beside a model: its configuration, its vocabulary."""
 _ARCHIVES = re.compile(r".*\.(?:tar|zip)", re.IGNORECASE)
 """Containers that checkpoints come in as well: their beginning tells."""
 _WRAPPED = re.compile(
@@ -99,6 +102,47 @@ def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Su
                 yield s
             elif wrapped:
                 yield Suspect(e.path, size, "")
+
+
+def kind_of(rows: Sequence[Suspect]) -> tuple[str, str]:
+    """What all of those are that no name and no content explains, and what each is."""
+    if not any(s.size for s in rows):
+        return "directories called as checkpoints are", "called as a checkpoint is, with nothing of one in it"
+    if all(s.size >= LARGE for s in rows):
+        return "large files of no known kind", "a large file of no known kind"
+    return "files that ckpt cannot read", "a file that ckpt cannot read"
+
+
+def called_saves(found: Discovery, root: str, outside: Callable[[str], bool]) -> Iterator[Suspect]:
+    """The highest directories below ROOT that are called as one save is, with files in them that nothing
+    recognises and that may lie beside a state, or be a part of it: no logs, pictures, tables or programs.
+    A job that dies in its first save leaves one, with nothing in it yet but what describes a model.
+
+    Only files count that are ``outside`` of saves that never finished. Raises OSError where a directory
+    cannot be listed.
+    """
+    names: dict[str, list[str]] = defaultdict(list)
+    for directory in dict.fromkeys((*found.strange, *(os.path.dirname(f.path) for f in found.bare))):
+        if home := _called_save(directory, root):
+            entries = entries_of(directory, partial(found.excluded.keep, root))
+            kept = (e for e in entries if not _is_bystander(e.name) and outside(e.path))
+            names[home] += (e.name for e in kept if _size(e) > 0)
+    beside = Counter(map(os.path.dirname, names))
+    for home, left in names.items():
+        if left and (beside[os.path.dirname(home)] > 1 or not all(map(_DESCRIBES.fullmatch, left))):
+            yield Suspect(home, 0, "")
+
+
+def _called_save(directory: str, root: str) -> str:
+    names = os.path.relpath(directory, root).split("/")
+    for n, name in enumerate(names, start=1):
+        if read_bare_name(name).numbered and calls_a_save(name):
+            return os.path.join(root, *names[:n])
+    return ""
+
+
+def _is_bystander(name: str) -> bool:
+    return bool(_OTHERS.fullmatch(name)) and not _DESCRIBES.fullmatch(name)
 
 
 def _may_be_data(name: str) -> bool:

@@ -16,6 +16,8 @@ from ckpt_tools.model.plan import Resume
 
 TORCH = ("torch_zip", "torch_legacy")
 _RECIPE = "recipe"
+_ADAPTER = "adapter_model.pt"
+"""What training goes on from, beside the same adapter for other programs and the model with it merged in."""
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
@@ -41,8 +43,16 @@ def _is_recipe(c: Checkpoint) -> bool:
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    home = checkpoint.path.rpartition("/")[0]
-    return Resume(checkpoint.path, ("resume_from_checkpoint=True", f"output_dir={home}"))
+    """The files by their names below ``output_dir``: otherwise the adapter of the highest epoch is loaded,
+    and of a whole model what the configuration names.
+    """
+    home, _, epoch = checkpoint.path.rpartition("/")
+    names = {role: [p.name for p in checkpoint.parts if p.role == role] for role in ("model", "adapter")}
+    if _ADAPTER in names["adapter"]:
+        files = f"checkpointer.adapter_checkpoint={epoch}/{_ADAPTER}"
+    else:
+        files = f"checkpointer.checkpoint_files=[{','.join(f'{epoch}/{n}' for n in sorted(names['model']))}]"
+    return Resume(checkpoint.path, ("resume_from_checkpoint=True", f"output_dir={home}", files))
 
 
 def _pieces() -> Iterator[Piece]:
@@ -81,11 +91,11 @@ LAYOUT = Layout(
     compare_steps=False,
     reference=(
         "torchtune 0.6.1: training/checkpointing/_checkpointer.py save_checkpoint() (model, adapter, then "
-        "recipe_state/), _utils.py get_largest_iter_folder(); recipes/full_finetune_single_device.py "
-        "(epochs_run)"
+        "recipe_state/, but not after the last epoch), _utils.py get_model_checkpoint_path(), "
+        "get_adapter_checkpoint_path(); recipes/full_finetune_single_device.py (epochs_run)"
     ),
     limits=(
         "nothing in a model tells its epoch: only its directory's name does",
-        "torchtune itself resumes from the epoch_N of the highest N: move one away that was not finished",
+        "torchtune itself loads the adapter of the epoch_N of the highest N, unless it is given another",
     ),
 )

@@ -18,12 +18,13 @@ from ckpt_tools.crosscheck.unfinished import Sizes
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.roots import absent
+from ckpt_tools.discovery.set_aside import as_warning
 from ckpt_tools.discovery.sidecars import unfetched
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
@@ -92,9 +93,7 @@ class Candidates:
         self.names = min(Level.STRUCTURE, selection.level)  # at presence the names must do
 
     def candidates(self) -> list[Checkpoint]:
-        """The finished checkpoints of the run, best first; none where none exists and the question allows
-        that.
-        """
+        """The finished checkpoints of the run, best first; none where there may be none and none exists."""
         self.steps.clear()
         try:
             self.session = self._session()
@@ -103,7 +102,7 @@ class Candidates:
                 raise
             self._require_leave_for_no_root(error)
             return []
-        self.warnings += (replace(f, severity=Severity.WARNING) for f in self.session.notes)
+        self.warnings += map(as_warning, self.session.notes)
         self.warnings += unfetched(bare.path for bare in self.session.found.bare)
         everything = self._without_exports(
             grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
@@ -133,7 +132,7 @@ class Candidates:
         return saves
 
     def _named_by_trackers_and_gone(self) -> list[Rejected]:
-        lost = trackers.lost(self.session, self.checkpoints, self.unfinished)
+        lost = trackers.lost_saves(self.session, self.checkpoints, self.unfinished)
         return [r for r in lost if filters.allows(self.selection, r.checkpoint)]
 
     def _unfinished_of_the_run(self) -> list[Checkpoint]:

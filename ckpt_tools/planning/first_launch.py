@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.discovery.completeness import listed, why_unfinished
 from ckpt_tools.discovery.sidecars import DVC, read_tracker, stands_for_nothing_here
-from ckpt_tools.discovery.unrecognised import LARGE, Suspect, suspects
+from ckpt_tools.discovery.unrecognised import Suspect, called_saves, kind_of, suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import read_bare_name
@@ -274,6 +274,7 @@ def _large(session: Session, outside: Scope) -> Outcome | None:
     """Files that no name explains: those whose content is a checkpoint's, else those that are large."""
     try:
         rows = [s for s in suspects(session.found, session.root, session.layouts) if outside(s.path)]
+        rows = rows or list(called_saves(session.found, session.root, outside))
     except OSError as e:
         text = f"{e.filename or session.root}: {e.strerror}; nobody knows what lies there"
         return Outcome(CannotLook(text))
@@ -299,15 +300,14 @@ def _renamed(session: Session, recognised: Sequence[Suspect]) -> Outcome:
 
 
 def _unknown(session: Session, rows: Sequence[Suspect]) -> Outcome:
-    """Files that are too large, or whose names are too telling, to be passed over without a word."""
-    files, large = [s.path for s in rows], all(s.size >= LARGE for s in rows)
-    kind = "large files of no known kind" if large else "files that ckpt cannot read"
+    """What is too large, or whose names are too telling, to be passed over without a word."""
+    paths, (kind, why) = [s.path for s in rows], kind_of(rows)
     text = (
-        f"{session.root} holds {kind}: {_names(session, files)}: only you know whether they are checkpoints"
+        f"{session.root} holds {kind}: {_names(session, paths)}: only you know whether they are checkpoints"
     )
-    hint = f"if they are checkpoints, {_describe(session, files)}; {_BYSTANDERS}; {_FRESH}"
-    why = "a large file of no known kind" if large else "a file that ckpt cannot read"
-    return Outcome(NotRecognised(text, hint), list(_each("unrecognised-file", why, files)))
+    describe = _describe(session, paths) if rows[0].size else "bring back what was in them"
+    hint = f"if they are checkpoints, {describe}; {_BYSTANDERS}; {_FRESH}"
+    return Outcome(NotRecognised(text, hint), list(_each("unrecognised-file", why, paths)))
 
 
 def _remains(session: Session, left: Sequence[Suspect]) -> Outcome:

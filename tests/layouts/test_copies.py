@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import small_files
 from asked_plan import Answer, asked
-from fixture_trees import CASES, TREES, materialise
+from fixture_trees import CASES, TREES, materialise, tree
 from places import LAYOUT_TREES
 
 from ckpt_tools import errors
@@ -206,6 +206,21 @@ def test_of_two_equal_trees_the_one_whose_name_fits_its_run_is_the_original(
     largest.write_bytes(bytes(data))
     # no copy any more
     assert str(keep) not in {f.path for f in scan(str(root)).findings if f.code == "set-aside"}
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [("final", "note"), ("export", "note"), ("merged", "note"), ("mine", "warning"), ("keep", "warning")],
+)
+def test_the_export_that_ends_a_training_is_worth_no_warning(
+    name: str, severity: str, tmp_path: Path
+) -> None:
+    run = tree("trainer", tmp_path)
+    chosen = plan(run).checkpoint
+    assert chosen is not None
+    shutil.copytree(chosen.path, run / name)
+    told = [str(f.severity) for f in plan(run).warnings if f.code == "set-aside"]
+    assert told == [severity]
 
 
 @pytest.mark.parametrize("kind", ["nothing", "loop", "directory", "fifo"])

@@ -1,0 +1,98 @@
+"""Directories called as saves are, with files in them, and nothing of a checkpoint: what was saved there is
+lost, or only its framework knows what it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.plan import Rejected
+from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.listing import names_of
+
+_HINT = "bring back what was removed; if nothing was saved there, move the directory away"
+
+
+def emptied(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Rejected]:
+    """Those beside the directories of the ``checkpoints``, of a later number than all of these, that hold
+    what lies beside the files of a checkpoint (``config.yaml``), and none of these files.
+    """
+    strange, newest = _strange(s), dict[tuple[str, str], Checkpoint]()
+    for c in sorted(checkpoints if strange else (), key=lambda c: _number(c.parts[0].home)):
+        if (home := c.parts[0].home) and _is_called_a_save(home):
+            newest[os.path.dirname(home), _pattern(home)] = c
+    taken = _taken(s) if newest else frozenset[str]()
+    for (base, pattern), c in newest.items():
+        for top in dict.fromkeys(_below(strange, base)):
+            later = _pattern(top) == pattern and _number(top) > _number(c.parts[0].home)
+            if later and top not in taken and (like := _alike(s, top, c)):
+                yield _rejected(top, c, like)
+
+
+def _strange(s: Session) -> list[str]:
+    """The directories of files that belong to no checkpoint."""
+    return list(dict.fromkeys((*s.found.strange, *(os.path.dirname(f.path) for f in s.found.bare))))
+
+
+def _taken(s: Session) -> frozenset[str]:
+    """All directories in which something of a checkpoint lies, or that were set aside."""
+    above = dict[str, None]()
+    for path in (*(p.path for p in s.parts), *(f"{f.path}/" for f in s.aside), *s.found.unfinished):
+        while (path := os.path.dirname(path)) and path not in above and path != s.root:
+            above[path] = None
+    return frozenset(above)
+
+
+def _below(directories: Iterable[str], base: str) -> Iterator[str]:
+    """The directories in ``base`` that are, or hold, one of these."""
+    for directory in directories:
+        if directory.startswith(f"{base}/"):
+            yield f"{base}/{directory[len(base) + 1 :].partition('/')[0]}"
+
+
+def _is_called_a_save(home: str) -> bool:
+    return calls_a_save(os.path.basename(home)) and _number(home) >= 0
+
+
+def _pattern(home: str) -> str:
+    return read_bare_name(os.path.basename(home)).pattern
+
+
+def _number(home: str) -> int:
+    """How far training was, in whatever unit; -1 where the name does not tell."""
+    said = read_bare_name(os.path.basename(home))
+    return next((n for n in (said.step, said.epoch, said.number) if n is not None), -1)
+
+
+def _alike(s: Session, top: str, c: Checkpoint) -> str:
+    """A name that is in both directories, and none of a checkpoint's file; "" where there is none."""
+    try:
+        here, there = set(names_of(top)), set(names_of(c.parts[0].home))
+        there -= {os.path.basename(p.path) for p in s.members(c).parts}  # a save that was cut short has these
+    except OSError as e:
+        s.unread[top] = e.strerror or str(e)
+        return ""
+    return min(here & there, default="")
+
+
+def _rejected(top: str, sibling: Checkpoint, like: str) -> Rejected:
+    """A save of the number that its directory tells, in the unit that the sibling's number has."""
+    n, its = _number(top), _number(sibling.parts[0].home)
+    gone = replace(
+        sibling,
+        parts=(),
+        path=top,
+        step=n if its == sibling.step else None,
+        epoch=n if its == sibling.epoch and its != sibling.step else None,
+        step_in_epoch=None,
+        generation=n if sibling.counted else None,
+    )
+    home = os.path.basename(sibling.parts[0].home)
+    text = f"it holds {like}, as {home} does, and nothing of a checkpoint"
+    return Rejected(gone, (finding("missing-part", text, severity=Severity.ERROR, path=top, hint=_HINT),))

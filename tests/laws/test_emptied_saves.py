@@ -1,0 +1,99 @@
+"""Directories called as saves are, of which nothing else is left: a job does not start older, or from nothing,
+without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckpt_tools.api import plan, verify
+from ckpt_tools.errors import NotNewest, NotRecognised
+from ckpt_tools.model.selection import Selection
+
+FOLDERS = ("step-{:06d}", "checkpoint-{}", "epoch_{}", "ckpt_{}", "global_step{}")
+BESIDE = ("model_config.yaml", "vocab.unknown", "components/0-policy/state.tdc")
+BYSTANDERS = ("sample.png", "train.log", "losses.csv")
+
+
+def weights(step: int) -> bytes:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [64], "data_offsets": [0, 256]}}).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + bytes([step % 200 + 1, 2, 3, 60]) * 64
+
+
+def saves(root: Path, folder: str, beside: str) -> list[Path]:
+    """Directories of saves: in each a model, and a file of no format beside it."""
+    homes = [root / folder.format(n) for n in (100, 200, 300)]
+    for n, home in enumerate(homes, start=1):
+        (home / beside).parent.mkdir(parents=True)
+        (home / beside).write_bytes(b"a: 1\n" if beside.endswith("yaml") else b"\x03\x9a\xb2\x7f" * 99)
+        (home / "weights.safetensors").write_bytes(weights(n))
+    return homes
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_newest_save_that_lost_its_model_is_among_the_rejected(
+    folder: str, beside: str, tmp_path: Path
+) -> None:
+    older, chosen, newest = saves(tmp_path, folder, beside)
+    whole = plan(tmp_path)
+    assert whole.checkpoint is not None
+    assert whole.checkpoint.path == str(newest)
+    assert not whole.rejected
+    (older / "weights.safetensors").unlink()
+    assert not plan(tmp_path).rejected  # nobody would resume from it
+    (newest / "weights.safetensors").unlink()
+    made = plan(tmp_path)
+    assert made.checkpoint is not None
+    assert made.checkpoint.path == str(chosen)
+    assert [(r.checkpoint.path, r.findings[0].code) for r in made.rejected] == [(str(newest), "missing-part")]
+    assert str(newest) in {f.path for f in verify(tmp_path).findings if f.code == "missing-part"}
+    with pytest.raises(NotNewest):
+        plan(tmp_path, Selection(no_fallback=True))
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_saves_that_lost_all_models_are_no_first_launch(folder: str, beside: str, tmp_path: Path) -> None:
+    for home in saves(tmp_path, folder, beside):
+        (home / "weights.safetensors").unlink()
+    with pytest.raises(NotRecognised, match=folder.partition("{")[0]):
+        plan(tmp_path, Selection(allow_none=True))
+    assert plan(tmp_path, Selection(allow_fresh=True)).checkpoint is None
+
+
+def test_a_job_that_died_in_its_first_save_starts_afresh(tmp_path: Path) -> None:
+    first, *others = saves(tmp_path, "step_{}", "config.json")
+    (first / "weights.safetensors").unlink()
+    for home in others:
+        shutil.rmtree(home)
+    assert plan(tmp_path, Selection(allow_none=True)).checkpoint is None
+
+
+@pytest.mark.parametrize("beside", BYSTANDERS)
+def test_logs_and_pictures_of_steps_are_a_first_launch(beside: str, tmp_path: Path) -> None:
+    for home in saves(tmp_path, "step_{}", beside):
+        (home / "weights.safetensors").unlink()
+        (home / "figures").mkdir()
+    assert plan(tmp_path, Selection(allow_none=True)).checkpoint is None
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_directory_with_nothing_that_lies_in_saves_has_lost_nothing(folder: str, tmp_path: Path) -> None:
+    *_, newest = saves(tmp_path, folder, "model_config.yaml")
+    later = tmp_path / folder.format(400)
+    later.mkdir()
+    (later / "sample.png").write_bytes(b"\x89PNG")
+    shutil.copytree(tmp_path / folder.format(100), tmp_path / "figures" / folder.format(500))
+    (tmp_path / "figures" / folder.format(500) / "weights.safetensors").unlink()
+    made = plan(tmp_path)
+    assert made.checkpoint is not None
+    assert made.checkpoint.path == str(newest)
+    assert not made.rejected
