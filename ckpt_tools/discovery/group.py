@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ckpt_tools.discovery import dates
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
@@ -80,7 +79,11 @@ def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = N
         commit = _commit(members, layouts.of(members[0]))
         saves = _saved_together(members)
         made = [_checkpoint(same, most_ranks, save_interval, layouts, commit) for same in saves]
-        out += dates.in_order(made, layouts.of(members[0]))
+        if layouts.of(members[0]).dated is not None:
+            from ckpt_tools.discovery import dates  # of few layouts
+
+            made = dates.in_order(made, layouts.of(members[0]))
+        out += made
     return sorted(out, key=lambda c: (-c.mtime_ns, c.path))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import chain, dropwhile, islice
 
-from ckpt_tools.discovery import completeness, dates
+from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.group import essential
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
@@ -134,7 +134,11 @@ def disagreement(session: Session, by_mtime: Checkpoint, by_step: Checkpoint) ->
 
 def unlike_times(times: Times, candidates: Sequence[Checkpoint], layouts: Layouts) -> Iterator[Finding]:
     """That the times of all checkpoints tell nothing, or something else than the dates in their names."""
-    yield from dates.disagreement(candidates, layouts.of(candidates[0]))
+    layout = layouts.of(candidates[0])
+    if layout.dated is not None:
+        from ckpt_tools.discovery import dates  # of few layouts
+
+        yield from dates.disagreement(candidates, layout)
     if times.mute:
         base = candidates[0].parts[0].base
         yield finding(
