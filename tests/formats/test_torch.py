@@ -610,6 +610,8 @@ def test_what_torch_writes_beside_state_dicts(tmp_path: Path, monkeypatch: pytes
     torch.save(torch.compile(net), "compiled.pt")
     torch.save({"w": torch.empty(3, device="meta")}, "meta.pt")
     torch.save({"w": torch.ones(3)}, "\u00fc.pt")
+    data = torch.utils.data.TensorDataset(torch.ones(4, 2))
+    torch.save({"loader": torch.utils.data.DataLoader(data, shuffle=True)}, "loader.pt")
     script = torch.jit.script(net)
     torch.jit.save(script, "script.pt", _extra_files={"a.txt": "x", "b/c.json": "{}"})
     script._save_for_lite_interpreter("lite.pt", _extra_files={"a.txt": "x"})

@@ -67,6 +67,15 @@ _NUMPY = (
 _TORCH = (
     words("torch.storage.", "_load_from_bytes TypedStorage UntypedStorage _LegacyStorage")
     | words("torch._C.", "Generator _LinAlgBackend DisableTorchFunctionSubclass")
+    | words(  # of a loader that goes on where it stopped (LitGPT's state)
+        "torch.utils.data.",
+        "dataloader.DataLoader _utils.collate.default_collate _utils.collate.default_convert"
+        " dataset.ConcatDataset dataset.Subset dataset.TensorDataset distributed.DistributedSampler",
+    )
+    | words(
+        "torch.utils.data.sampler.",
+        "BatchSampler RandomSampler SequentialSampler SubsetRandomSampler WeightedRandomSampler",
+    )
     | words("torch.nested._internal.nested_tensor.", "NestedTensor _rebuild_njt")
     | words("torch._dynamo.eval_frame.", "OptimizedModule OptimizeContext")
     | words(
