@@ -399,15 +399,6 @@ def test_metrics_over_http(tmp_path: Path) -> None:
         assert watcher.end() == 143
 
 
-def test_the_process_gives_way(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", steps=(10,))
-    with watching(tmp_path, root, *SOON) as watcher:
-        watcher.until(lambda e: e["type"] == "pass")
-        own = os.getpriority(os.PRIO_PROCESS, 0)
-        assert os.getpriority(os.PRIO_PROCESS, watcher.process.pid) == min(19, own + 19)
-        assert watcher.end() == 143
-
-
 def test_nothing_is_written_in_the_tree(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     before = {p: p.stat().st_mtime_ns for p in root.rglob("*")}
