@@ -21,6 +21,8 @@ from ckpt_tools.storage.urls import is_normal
 _UP = 3
 """Directories between a checkpoint's own and the one above all that its layout's templates match, at most."""
 _FEW = 4
+_NAMED = 1000
+"""Files that a layout may name in the arguments: no framework is told of more."""
 
 
 def check(body: Mapping[str, Any], root: str, layouts: Layouts = BUILT_IN) -> None:
@@ -73,9 +75,14 @@ def _possible(body: Mapping[str, Any], inside: Sequence[str]) -> Iterator[tuple[
     step, epoch, first, within = (
         chosen.get(name) for name in ("step", "epoch", "epoch_base", "step_in_epoch")
     )
+
+    def part(file: str, base: str = "", own: str = "") -> Part:
+        return Part(file, chosen["layout"], "", "", run, base, own, step=step, epoch=epoch)
+
+    others = [part(file) for file in files[1:]] if len(files) <= _NAMED else []
     for base, own, path in product(bases, homes, paths):
-        part = Part(files[0], chosen["layout"], "", "", run, base, own, step=step, epoch=epoch)
-        c = Checkpoint(chosen["layout"], run, kind, (part,), home, 0, step, epoch, first, within, generation)
+        parts = (part(files[0], base, own), *others)
+        c = Checkpoint(chosen["layout"], run, kind, parts, home, 0, step, epoch, first, within, generation)
         yield c, path
 
 

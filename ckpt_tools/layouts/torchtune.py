@@ -47,12 +47,18 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     and of a whole model what the configuration names.
     """
     home, _, epoch = checkpoint.path.rpartition("/")
-    names = {role: [p.name for p in checkpoint.parts if p.role == role] for role in ("model", "adapter")}
-    if _ADAPTER in names["adapter"]:
+    names = {p.name for p in checkpoint.parts}
+    if _ADAPTER in names:
         files = f"checkpointer.adapter_checkpoint={epoch}/{_ADAPTER}"
     else:
-        files = f"checkpointer.checkpoint_files=[{','.join(f'{epoch}/{n}' for n in sorted(names['model']))}]"
+        models = sorted(f"{epoch}/{name}" for name in names if _is_model(name))
+        files = f"checkpointer.checkpoint_files=[{','.join(models)}]"
     return Resume(checkpoint.path, ("resume_from_checkpoint=True", f"output_dir={home}", files))
+
+
+def _is_model(name: str) -> bool:
+    """By its name alone, which is all that a decision keeps of a file."""
+    return name.endswith((".safetensors", ".bin", ".pt")) and not name.startswith(("adapter_", "recipe_"))
 
 
 def _pieces() -> Iterator[Piece]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -68,7 +68,8 @@ def _decoder(kind: Any) -> Callable[[Any], Any]:
     if origin is tuple:
         return _row(lambda *items: items, inside)
     if origin is Mapping:
-        return _mapping(_decoder(inside[1]))
+        item = _decoder(inside[1])
+        return lambda data: {_once(k): item(v) for k, v in _exactly(dict, data).items()} or _NOTHING
     if isinstance(kind, type) and issubclass(kind, Enum):
         stored = type(next(iter(kind)).value)
         return lambda data: kind(_exactly(stored, data))
@@ -81,20 +82,6 @@ def _decoder(kind: Any) -> Callable[[Any], Any]:
 def _row(make: Callable[..., Any], kinds: Iterable[Any]) -> Callable[[Any], Any]:
     items = tuple(map(_decoder, kinds))
     return lambda data: make(*[read(x) for read, x in zip(items, _exactly(list, data), strict=True)])
-
-
-def _mapping(item: Callable[[Any], Any]) -> Callable[[Any], Mapping[str, Any]]:
-    """With equal ones in a row in memory once: the files of a checkpoint say the same of themselves."""
-    last = _NOTHING
-
-    def read(data: Any) -> Mapping[str, Any]:
-        nonlocal last
-        made = {_once(k): item(v) for k, v in _exactly(dict, data).items()} or _NOTHING
-        if repr(made) != repr(last):  # not by !=, to which 1 is True
-            last = made
-        return last
-
-    return read
 
 
 def _scalar(members: tuple[type, ...]) -> Callable[[Any], Any]:
@@ -111,16 +98,8 @@ def _scalar(members: tuple[type, ...]) -> Callable[[Any], Any]:
 
 
 def _once(value: Any) -> Any:
-    """The same, as what is in memory already: reports on 100,000 files say the same words, and numbers."""
-    if type(value) is str:
-        return sys.intern(value)
-    return _same(value) if type(value) is int else value
-
-
-@lru_cache(maxsize=512)
-def _same(value: int) -> int:
-    """The first of those that are equal and were asked for lately."""
-    return value
+    """The same, a text as the one that is in memory already: reports on 100,000 files say the same words."""
+    return sys.intern(value) if type(value) is str else value
 
 
 def _exactly(kind: type[T], data: object) -> T:

@@ -661,7 +661,7 @@ def died(tmp_path_factory):
     return list(zip(roots, literal_eval(done.stdout), strict=True))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")

@@ -208,6 +208,7 @@ def test_all_answer_alike_to_every_question(
     alike(asker, case, question, tmp_path)
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["10", "30", "40", "garbage", None])
 @pytest.mark.parametrize("newest", ["by-step", "by-time", "nobody-knows"])
@@ -256,6 +257,7 @@ def test_the_formats_are_those_of_the_commands(asker: Asker, tmp_path: Path) -> 
         assert asker.execute(*words)[2].splitlines()[0].endswith(f"not one of {', '.join(formats)}")
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("tree", TREES)

@@ -61,6 +61,7 @@ def job(root: Path, first: int, last: int, limit: int) -> subprocess.Popen[str]:
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN)
 
 
+@pytest.mark.exhaustive
 def test_a_job_goes_on_and_resumes_from_its_last_save(tmp_path: Path) -> None:
     root, last = tmp_path / "run", 0
     root.mkdir()

@@ -214,6 +214,7 @@ print("done")
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_signatures_change_no_answer_about_any_layout_and_fit(tmp_path: Path) -> None:
     done = script(EVERY_LAYOUT, *pair(tmp_path, "ours"))

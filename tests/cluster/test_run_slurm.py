@@ -392,6 +392,7 @@ if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
 """
 
 
+@pytest.mark.exhaustive
 def test_requeued_in_the_middle_of_a_save(slurm: Slurm, job: Job) -> None:
     """``scontrol requeue`` kills the tasks. The second run has the same job id and begins with the same step
     id, and must not take the first one's decision.

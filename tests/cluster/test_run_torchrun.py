@@ -76,6 +76,7 @@ class Job:
 PROCESSES = pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 
 
+@pytest.mark.exhaustive
 def test_a_job_without_any_fault_ends_with_the_weights_that_one_process_computes(tmp_path: Path) -> None:
     """Started as usual, with processes that load torch themselves: with them the weights of jobs that came
     back are compared.

@@ -337,6 +337,7 @@ def test_a_worker_killed_in_the_middle_is_replaced_by_the_others(tmp_path: Path)
         cluster.close()
 
 
+@pytest.mark.exhaustive
 def test_a_file_that_kills_its_readers_and_one_that_they_do_not_see(tmp_path: Path) -> None:
     """Neither is ok, neither stops the others."""
     cluster = Cluster(tmp_path, workers=5, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0")

@@ -282,6 +282,7 @@ def test_every_cut_is_seen(good: Fixture, every: bool) -> None:
     assert missed == []
 
 
+@pytest.mark.share(2)
 @EVERY
 @pytest.mark.parametrize("good", SOME)
 def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture, every: bool) -> None:

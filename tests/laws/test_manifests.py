@@ -51,7 +51,7 @@ def seen(root: Path) -> dict[str, tuple[object, ...]]:
     }
 
 
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 @pytest.mark.parametrize("case", TREES)
 def test_a_true_manifest_changes_nothing(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)

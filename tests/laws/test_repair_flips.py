@@ -115,6 +115,7 @@ def test_each_bit_has_its_own_difference(crc: Crc, length: int) -> None:
     assert flipped_bit(crc, 0, length) is None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.share(2)
 @pytest.mark.parametrize("crc", [CRC32, CRC32C], ids=lambda c: c.name)
 def test_a_random_difference_is_a_bit_as_often_as_the_odds_say(crc: Crc) -> None:

@@ -90,7 +90,7 @@ def test_a_seal_changes_no_answer_about_what_it_is_of(case: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [6, pytest.param(1000, marks=pytest.mark.exhaustive)], ids=["some", "all"])
-@pytest.mark.share(3)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("case", ONE_OF_EACH)
 def test_every_changed_bit_of_what_is_sealed_is_seen(case: Path, most: int) -> None:
     """A bit of each of some files, of which the whole tree is asked; of all of them by night."""

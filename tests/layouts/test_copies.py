@@ -184,6 +184,7 @@ def test_only_copies_are_no_first_launch(tmp_path: Path) -> None:
     assert made.checkpoint is not None and made.checkpoint.step == 10
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [-7200, 0, 7200])
 @pytest.mark.parametrize(

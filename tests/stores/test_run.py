@@ -54,6 +54,7 @@ def test_the_plan_names_the_etag_of_each_file(s3: Bucket, tmp_path: Path) -> Non
     assert not any("version" in row for row in rows)  # the bucket keeps none
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("known", [False, True])
 def test_the_plan_names_the_version_that_was_judged(
     versioned_s3: Bucket, tmp_path: Path, known: bool
