@@ -8,6 +8,7 @@ import subprocess
 import textwrap
 from pathlib import Path
 
+import pytest
 import warm
 from run_helpers import CLEAN, ckpt
 
