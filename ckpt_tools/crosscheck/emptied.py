@@ -5,8 +5,10 @@ lost, or only its framework knows what it is.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
@@ -21,18 +23,41 @@ _HINT = "bring back what was removed; if nothing was saved there, move the direc
 
 def emptied(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Rejected]:
     """Those beside the directories of the ``checkpoints``, of a later number than all of these, that hold
-    what lies beside the files of a checkpoint (``config.yaml``), and none of these files.
+    what lies beside the files of a checkpoint (``config.yaml``), and none of these files. Not where there are
+    such between all saves too: a job that is evaluated more often than it saves leaves them.
     """
-    strange, newest = _strange(s), dict[tuple[str, str], Checkpoint]()
-    for c in sorted(checkpoints if strange else (), key=lambda c: _number(c.parts[0].home)):
+    strange = _strange(s)
+    saves = _saves(checkpoints) if strange else {}
+    taken = _taken(s) if saves else frozenset[str]()
+    for (base, pattern), members in saves.items():
+        below = dict.fromkeys(_below(strange, base))
+        yield from _later(s, members, [t for t in below if _pattern(t) == pattern and t not in taken])
+
+
+def _saves(checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], dict[int, Checkpoint]]:
+    """By number, those in directories of one pattern in one directory."""
+    out = defaultdict[tuple[str, str], dict[int, Checkpoint]](dict)
+    for c in checkpoints:
         if (home := c.parts[0].home) and _is_called_a_save(home):
-            newest[os.path.dirname(home), _pattern(home)] = c
-    taken = _taken(s) if newest else frozenset[str]()
-    for (base, pattern), c in newest.items():
-        for top in dict.fromkeys(_below(strange, base)):
-            later = _pattern(top) == pattern and _number(top) > _number(c.parts[0].home)
-            if later and top not in taken and (like := _alike(s, top, c)):
-                yield _rejected(top, c, like)
+            out[os.path.dirname(home), _pattern(home)].setdefault(_number(home), c)
+    return out
+
+
+def _later(s: Session, saves: Mapping[int, Checkpoint], without: Sequence[str]) -> Iterator[Rejected]:
+    """Those of the directories ``without`` a checkpoint that were one, later than all ``saves``."""
+    highest = max(saves)
+    if all(_number(top) <= highest for top in without):
+        return
+    alike = {top: like for top in without if (like := _alike(s, top, saves[highest]))}
+    if not _are_usual(sorted(saves), map(_number, alike)):
+        yield from (_rejected(t, saves[highest], like) for t, like in alike.items() if _number(t) > highest)
+
+
+def _are_usual(saves: Sequence[int], without: Iterable[int]) -> bool:
+    """Whether between any two saves lies one of the numbers ``without`` a save."""
+    others = list(without)
+    gaps = list(pairwise(saves))
+    return bool(gaps) and all(any(first < n < last for n in others) for first, last in gaps)
 
 
 def _strange(s: Session) -> list[str]:

@@ -86,6 +86,17 @@ def test_logs_and_pictures_of_steps_are_a_first_launch(beside: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
+def test_what_is_evaluated_more_often_than_it_is_saved_has_lost_nothing(folder: str, tmp_path: Path) -> None:
+    *_, newest = saves(tmp_path, folder, "metrics.json")
+    for n in (150, 250, 350):
+        shutil.copytree(newest, tmp_path / folder.format(n))
+        (tmp_path / folder.format(n) / "weights.safetensors").unlink()
+    assert not plan(tmp_path).rejected
+    shutil.rmtree(tmp_path / folder.format(150))
+    assert [r.checkpoint.path for r in plan(tmp_path).rejected] == [str(tmp_path / folder.format(350))]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_a_directory_with_nothing_that_lies_in_saves_has_lost_nothing(folder: str, tmp_path: Path) -> None:
     *_, newest = saves(tmp_path, folder, "model_config.yaml")
     later = tmp_path / folder.format(400)
