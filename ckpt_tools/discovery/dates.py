@@ -42,7 +42,7 @@ def in_order(saves: list[Checkpoint], layout: Layout) -> list[Checkpoint]:
 
 
 def disagreement(saves: Sequence[Checkpoint], layout: Layout) -> Iterator[Finding]:
-    """That the files of another save were written last than the one of the latest date."""
+    """That a save whose name is not the latest date was written last."""
     if dates := _dates(saves, layout):
         newest = max(zip(dates, saves, strict=True), key=lambda row: row[0])
         last = max(saves, key=_written)
@@ -56,8 +56,18 @@ def _dates(saves: Sequence[Checkpoint], layout: Layout) -> list[str]:
     if layout.dated is None or len(saves) < 2:
         return []
     found = [layout.dated.fullmatch(c.path.rpartition("/")[2]) for c in saves]
-    dates = [m[1] for m in found if m]
+    dates = [m[1] for m in found if m and _seconds(m[1]) is not None]
     return dates if len(dates) == len(saves) else []
+
+
+def _seconds(date: str) -> int | None:
+    """Since the epoch, as if its clock showed UTC; None where there is no such day."""
+    import calendar  # few layouts have dates
+
+    year, month, day, hour, minute, second, *_ = map(int, re.findall(r"\d+", date))
+    if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62 and year > 0):
+        return None
+    return calendar.timegm((year, month, day, hour, minute, second))
 
 
 def _written(c: Checkpoint) -> int:
@@ -67,8 +77,5 @@ def _written(c: Checkpoint) -> int:
 
 def _of_some_zone(date: str, mtime_ns: int) -> bool:
     """Whether a save was written at its date by a clock of any zone."""
-    import calendar  # dates that disagree with times are rare
-
-    year, month, day, hour, minute, second, *_ = map(int, re.findall(r"\d+", date))
-    away = mtime_ns // 1_000_000_000 - calendar.timegm((year, month, day, hour, minute, second))
+    away = mtime_ns // 1_000_000_000 - (_seconds(date) or 0)
     return abs(away) <= _FAR and (away + _EARLY) % _ZONES <= _EARLY + _LATE

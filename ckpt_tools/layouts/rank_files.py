@@ -26,7 +26,7 @@ _EPOCH = "<epoch|ep|checkpoint_epoch|ckpt_epoch>"
 _BETWEEN = "[<_|-|=>]"
 DATED = "checkpoint_20{name}_{name}-{metric}"
 """What Ray Train V2 calls the directory of a save: by the time, ``checkpoint_2026-11-26_08-53-44.772248``."""
-DATE = re.compile(r"checkpoint_((?:\d+[-_.]){6}\d+)")
+DATE = re.compile(r"checkpoint_(20[0-9]{2}-[0-9]{2}-[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2}\.[0-9]{6})")
 """Such a name."""
 HOMES = (
     (f"[{_STEP}{_BETWEEN}]{{step}}", ""),

@@ -21,7 +21,7 @@ from ckpt_tools.model.report import Report
 TORCH = ("torch_zip", "torch_legacy")
 TEXT = ("text_member",)
 HOME = "CKPT+{name}"
-DATE = re.compile(r"CKPT\+(\d{4}-\d\d-\d\d\+\d\d-\d\d-\d\d)\+\d+")
+DATE = re.compile(r"CKPT\+([0-9]{4}-[0-9]{2}-[0-9]{2}\+[0-9]{2}-[0-9]{2}-[0-9]{2})\+[0-9]+")
 """Such a home; the number after the second is the first that no other home has."""
 COUNTERS = "<counter|epoch_counter|epoch|epochs>"
 """What recipes call their EpochCounter."""

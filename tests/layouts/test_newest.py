@@ -366,6 +366,24 @@ def test_a_best_that_was_copied_late_makes_its_step_no_newer(name: str, tmp_path
         assert (made.checkpoint.path, made.warnings) == (before.checkpoint.path, before.warnings)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoint_2026-{}-45_99-99-99.000001", "CKPT+2026-{}-01+00-00-00+00", "CKPT+0000-{}-01+00-00-00+00"],
+)
+def test_a_name_that_is_no_date_is_only_a_name(name: str, tmp_path: Path) -> None:
+    for i in range(3):
+        home = tmp_path / name.format(15 - i)
+        if name.startswith("CKPT"):
+            yaml = f"end-of-epoch: true\nunixtime: {START + i * HOUR}.25\n"
+            put(home / "CKPT.yaml", yaml.encode(), START + i * HOUR)
+            put(home / "model.ckpt", saved({"w": tensor(i)}), START + i * HOUR)
+        else:
+            put(home / "model.pt", saved({"w": tensor(i)}), START + i * HOUR)
+    made, question = answered(tmp_path)
+    assert made is not None and made.checkpoint is not None, question
+    assert made.checkpoint.path.endswith(name.format(13))
+
+
 def test_dates_of_one_second_decide_nothing(tmp_path: Path) -> None:
     """Of saves that follow each other so quickly the one of the highest step counts where no times do."""
     root = materialise(FIXTURES / "layouts/speechbrain/epochs/expected.json", tmp_path)
