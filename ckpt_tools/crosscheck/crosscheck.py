@@ -14,7 +14,7 @@ from functools import cached_property
 from ckpt_tools.crosscheck import consistency
 from ckpt_tools.crosscheck.beside import Neighbours
 from ckpt_tools.crosscheck.duplicates import same_content
-from ckpt_tools.crosscheck.lost import headless, lost, zeroed
+from ckpt_tools.crosscheck.lost import emptied, headless, lost, zeroed
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
 from ckpt_tools.crosscheck.unfinished import TORN
 from ckpt_tools.crosscheck.unlike import differs, unlike_run
@@ -281,11 +281,8 @@ def _headless(run: _Run) -> Iterator[Finding]:
 
 def _emptied(run: _Run) -> Iterator[Finding]:
     """Directories of later saves of which nothing else is left: lost, or cut short at their beginning."""
-    if run.tree and (run.session.found.strange or run.session.found.bare):
-        from ckpt_tools.crosscheck.emptied import emptied  # most trees hold nothing but checkpoints
-
-        lost = emptied(run.session, run.finished)
-        yield from (replace(f, severity=Severity.WARNING) for r in lost for f in r.findings)
+    lost = emptied(run.session, run.finished) if run.tree else ()
+    yield from (replace(f, severity=Severity.WARNING) for r in lost for f in r.findings)
 
 
 def _straddled(run: _Run) -> Iterator[Finding]:

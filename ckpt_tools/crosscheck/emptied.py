@@ -21,7 +21,7 @@ from ckpt_tools.storage.listing import names_of
 _HINT = "bring back what was removed; if nothing was saved there, move the directory away"
 
 
-def emptied(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Rejected]:
+def later_saves(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Rejected]:
     """Those beside the directories of the ``checkpoints``, of a later number than all of these, that hold
     what lies beside the files of a checkpoint (``config.yaml``), and none of these files. Not where there are
     such between all saves too: a job that is evaluated more often than it saves leaves them.

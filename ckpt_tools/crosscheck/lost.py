@@ -12,6 +12,7 @@ from ckpt_tools.formats.common.zeros import ZEROS, all_zero
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import opened
@@ -30,6 +31,14 @@ def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Fi
         yield from s.layouts.of(c).lost(c, beside)
         yield from list(_unwritten(s, c)) or _left_out(s, c, beside)
         yield from _undescribed(s, c)
+
+
+def emptied(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Rejected]:
+    """Later saves of which only a directory is left."""
+    if s.found.strange or s.found.bare:  # most trees hold nothing but checkpoints
+        from ckpt_tools.crosscheck.emptied import later_saves
+
+        yield from later_saves(s, checkpoints)
 
 
 def zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:

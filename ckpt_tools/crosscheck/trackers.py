@@ -107,17 +107,6 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
                 yield _rejected(here[0], path, target, _found(target, torn, layout), layout)
 
 
-def lost_saves(
-    session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]
-) -> Iterator[Rejected]:
-    """The same, and saves of which only a directory is left."""
-    yield from lost(session, chosen, begun)
-    if session.found.strange or session.found.bare:
-        from ckpt_tools.crosscheck.emptied import emptied  # most trees hold nothing but checkpoints
-
-        yield from emptied(session, chosen)
-
-
 def _is_gone(session: Session, target: int | str, base: str, here: Sequence[Checkpoint]) -> bool:
     """Whether a tracker names none of the checkpoints, and no file or directory of a run beside them."""
     if _found(target, here, session.layouts.of(here[0])) is not None:

@@ -12,6 +12,7 @@ from shlex import quote
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.crosscheck import trackers
 from ckpt_tools.crosscheck import unfinished as under_way
+from ckpt_tools.crosscheck.lost import emptied
 from ckpt_tools.crosscheck.pages import equal
 from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.crosscheck.unfinished import Sizes
@@ -116,7 +117,7 @@ class Candidates:
             return []
         self.checkpoints = self._of_one_run(finished)
         self.warnings += self._told_apart(everything)
-        self.lost = self._named_by_trackers_and_gone()
+        self.lost = self._gone()
         self.unfinished = self._unfinished_of_the_run()
         self._settle_steps_and_places()
         self._prepare_judge(self._not_hidden())
@@ -131,8 +132,10 @@ class Candidates:
         self.exports = [c for c in everything if self.layouts.of(c).of_exports]
         return saves
 
-    def _named_by_trackers_and_gone(self) -> list[Rejected]:
-        lost = trackers.lost_saves(self.session, self.checkpoints, self.unfinished)
+    def _gone(self) -> list[Rejected]:
+        """What trackers name, and saves of which only a directory is left."""
+        named = trackers.lost(self.session, self.checkpoints, self.unfinished)
+        lost = (*named, *emptied(self.session, self.checkpoints))
         return [r for r in lost if filters.allows(self.selection, r.checkpoint)]
 
     def _unfinished_of_the_run(self) -> list[Checkpoint]:
