@@ -139,7 +139,7 @@ def outcome(root: str, question: dict[str, Any], **more: Any) -> tuple[object, i
 
 
 @pytest.mark.slow
-@pytest.mark.share(16)
+@pytest.mark.share(48)
 @pytest.mark.parametrize(("case", "question"), questions())
 def test_a_plan_with_a_cache_is_the_plan_without(
     case: Path, question: dict[str, Any], tmp_path: Path, at_once: None
@@ -631,7 +631,7 @@ def command(root: Path, rank: int, *more: str) -> list[str]:
     return [sys.executable, "-m", "ckpt_tools", "latest", str(root), "--rank", str(rank), *options]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", ranks=8, steps=(20,))
     size = sum(p.stat().st_size for p in root.rglob("*.pt"))

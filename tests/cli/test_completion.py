@@ -175,7 +175,7 @@ def test_an_answer_imports_next_to_nothing(words: list[str]) -> None:
 TREES = sorted((FIXTURES / "layouts").glob("*/*/tree"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_name_leads_to_a_step_or_a_run_that_is_not_there() -> None:
     """Beside what ``ckpt ls`` knows of the real trees of all layouts."""
     told = 0

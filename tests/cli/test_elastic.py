@@ -663,9 +663,9 @@ def died(tmp_path_factory):
 
 @pytest.mark.share(6)
 @pytest.mark.torch
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")
 @pytest.mark.parametrize("which", range(len(DEATHS)))
+@pytest.mark.exhaustive
 def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, died, which):
     torch = pytest.importorskip("torch")
     (root, codes), (dying, partial, replicas, step) = died[which], DEATHS[which]

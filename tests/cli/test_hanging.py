@@ -42,6 +42,7 @@ def newest(root: Path) -> Path:
     return root / "iter_0000020" / "mp_rank_00" / "model_optim_rng.pt"
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "command",
     [
@@ -62,6 +63,7 @@ def test_no_command_goes_back_in_time(command: str, made: Path, root: Path, tmp_
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("call", "of"),
     [

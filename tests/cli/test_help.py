@@ -95,7 +95,7 @@ def made(home: Path) -> Path:
     return home
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("line", [line for rows in pages.EXAMPLES.values() for line, _ in rows])
 def test_an_example_runs(home: Path, line: str, tmp_path: Path) -> None:
     if "--apply" in line:  # it changes what the others are about

@@ -71,6 +71,7 @@ def test_members_of_one_job_are_one_line(tmp_path: Path) -> None:
     assert len(history(root, plans)["starts"]) == 1
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("text", ["garbage", '{"path": 3', "[]", "\0\xff", '{"path": null}', "[" * 100_000])
 def test_a_line_that_says_nothing_is_counted(text: str, tmp_path: Path) -> None:
     root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
@@ -96,6 +97,7 @@ def test_what_others_could_have_written_is_not_told(tmp_path: Path) -> None:
     assert ckpt("plan", str(root), "--plan-dir", str(plans), "--history").returncode == 2
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_killed_at_any_call_that_writes_the_history_is_readable(call: str, tmp_path: Path) -> None:

@@ -578,6 +578,7 @@ def test_real_mpirun(tmp_path):
 
 
 @pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_real_torchrun_with_a_restart(tmp_path):
     ask = (
         f'"{sys.executable}" -m ckpt_tools launchers --json >'

@@ -207,6 +207,7 @@ def test_sarif_says_that_there_is_no_answer() -> None:
     assert read.sarif(shown("sarif", sample.plan()))["invocations"][0]["executionSuccessful"] is True
 
 
+@pytest.mark.exhaustive
 def test_many_findings_are_bounded_and_what_is_left_out_is_said() -> None:
     """100,000 of them: what a site refuses is not sent; what is meant for programs has all."""
     found = tuple(finding("crc-mismatch", f"m{i}", path=f"/d/{i}") for i in range(100_000))
@@ -296,7 +297,7 @@ def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     return Asker(monkeypatch, capfd, tmp_path / "state")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_real_tree_in_every_format(asker: Asker) -> None:
     """The exit code is that of the table, and each answer is one that its reader takes."""
     metrics = []
@@ -385,6 +386,7 @@ PAGE = (DOCS / "machines.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_of_the_page_runs(block: str, tmp_path: Path) -> None:
     megatron(tmp_path / "run")

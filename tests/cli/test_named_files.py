@@ -63,6 +63,7 @@ def other(tmp_path: Path, name: str) -> Path:
     return path
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("name", "first"), pairs(NAMES, [True, False], pytest.mark.slow))
 def test_verify_names_what_it_did_not_inspect(
     name: str, first: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -114,7 +115,7 @@ def test_a_file_for_a_root_is_no_first_launch(
         ckpt_tools.plan(named, Selection(allow_none=True))
 
 
-@pytest.mark.share(4, "slow")
+@pytest.mark.share(4)
 @pytest.mark.parametrize("layout", sorted(p.name for p in LAYOUT_TREES.iterdir()))
 def test_every_file_that_is_named_is_in_the_answer(layout: str) -> None:
     """Each file of a tree named by itself: it has a report of its own, or it is named as not inspected."""
@@ -135,7 +136,7 @@ def test_a_named_file_is_looked_at_wherever_it_lies(place: str, tmp_path: Path) 
     assert [Path(file.report.path) for file in ckpt_tools.verify(path).files] == [Path(path)]
 
 
-@pytest.mark.share(4, "slow")
+@pytest.mark.share(4)
 @pytest.mark.parametrize("kind", ["tar", "gztar", "bztar", "xztar", "zip"])
 @pytest.mark.parametrize("name", ["run", "step_300", "core"])
 def test_an_archive_of_a_run_is_neither_good_nor_damaged(

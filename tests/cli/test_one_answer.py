@@ -193,7 +193,7 @@ def alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) ->
     assert len(set(answers.values())) == 1, answers
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "question"), ASKED[::39])
 def test_all_answer_alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_the_formats_are_those_of_the_commands(asker: Asker, tmp_path: Path) -> 
         assert asker.execute(*words)[2].splitlines()[0].endswith(f"not one of {', '.join(formats)}")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("tree", TREES)

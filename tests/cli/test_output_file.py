@@ -49,6 +49,7 @@ def still(text: str) -> str:
     return re.sub(r"\d+\.json|read in [\d.]+ s( \([^)]*/s\))?", "", text)
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_the_file_holds_what_stdout_would(asker: Asker, tmp_path: Path, line: str) -> None:

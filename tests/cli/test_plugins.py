@@ -511,6 +511,7 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return many
 
 
+@pytest.mark.exhaustive
 def test_what_it_costs_where_no_package_adds_anything(many: Path, tmp_path: Path) -> None:
     """Counted, not timed: the place is listed, one small file is looked for in each package, and never again
     until something is installed.

@@ -181,7 +181,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 TREES = {"directories": megatron, "files": one_file_per_rank}
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("tree", TREES)
 def test_stopped_at_any_call(tree: str, stop: Stop, commands: Commands, tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def prepared(command: str, home: Path) -> tuple[list[str], Path]:
     return [str(home / word) if word.startswith("run") else word for word in LINES[command]], root
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("command", LINES)
 def test_stopped_at_any_call(command: str, stop: Stop, commands: Commands, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return built(BUILD, tmp_path_factory.mktemp("dist"))
 
 
+@pytest.mark.exhaustive
 def test_two_builds_have_the_same_bytes(release: Built, tmp_path: Path) -> None:
     """Whoever builds, wherever, and at whatever time of day."""
     again = built(BUILD, tmp_path / "out", umask=0o077, TZ="Asia/Tokyo", LC_ALL="C", TMPDIR=str(tmp_path))
@@ -222,6 +223,7 @@ def git(home: Path, *words: str) -> None:
     subprocess.run(["git", "-C", home, *named, *words], env=env, check=True)
 
 
+@pytest.mark.exhaustive
 def test_the_tag_says_the_version(tagged: Path, tmp_path: Path) -> None:
     git(tagged, "tag", "v7.2.0")
     (tagged / "ckpt_tools/stray.py").write_text("")
@@ -233,6 +235,7 @@ def test_the_tag_says_the_version(tagged: Path, tmp_path: Path) -> None:
     assert "7.2.0" not in (tagged / "ckpt_tools/__init__.py").read_text()  # the checkout is left alone
 
 
+@pytest.mark.exhaustive
 def test_the_time_of_the_commit_is_that_of_the_files(tagged: Path, tmp_path: Path) -> None:
     """Not that of the build; and another one gives other bytes, so that equal ones mean something."""
     found = [

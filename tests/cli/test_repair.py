@@ -311,7 +311,7 @@ def step(root: Path) -> int | None:
     return made.step if made else None
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("what", ["bit", "tracker"])
 def test_stopped_at_any_call(what: str, stop: Stop, commands: Commands, tmp_path: Path) -> None:

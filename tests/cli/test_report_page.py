@@ -211,6 +211,7 @@ def test_search_sort_and_open(shown: Open, demo: dict[str, Any]) -> None:
     assert "looked at" in texts(of, "#files tr.inside")[0]
 
 
+@pytest.mark.exhaustive
 def test_a_large_job_is_a_light_page(shown: Open) -> None:
     """81,920 files, made as data: few elements, and all of it at hand."""
     large = data.document(synthetic_reports.gathered())
@@ -314,6 +315,7 @@ CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_word_can_be_read(shown: Open, demo: dict[str, Any], scheme: str) -> None:
     of = shown(demo, color_scheme=scheme)
@@ -322,6 +324,7 @@ def test_every_word_can_be_read(shown: Open, demo: dict[str, Any], scheme: str) 
     assert seen > 300 and poor == []
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("width", [320, 390, 1440])
 def test_nothing_is_wider_than_the_screen(shown: Open, demo: dict[str, Any], width: int) -> None:
     of = shown(demo, viewport={"width": width, "height": 800})
@@ -341,6 +344,7 @@ def test_everything_that_can_be_pressed_has_a_name(shown: Open, demo: dict[str, 
     assert of.page.locator("h1").count() == 1 and of.page.get_attribute("html", "lang") == "en"
 
 
+@pytest.mark.exhaustive
 def test_it_is_printed_in_light_and_whole(shown: Open, demo: dict[str, Any]) -> None:
     of = shown(demo, color_scheme="dark", viewport={"width": 794, "height": 1123})
     of.page.emulate_media(media="print", color_scheme="dark")
@@ -351,6 +355,7 @@ def test_it_is_printed_in_light_and_whole(shown: Open, demo: dict[str, Any]) -> 
     assert of.page.pdf().startswith(b"%PDF")
 
 
+@pytest.mark.exhaustive
 def test_a_printed_table_has_all_its_rows(shown: Open, demo: dict[str, Any]) -> None:
     """And on the screen the page that was there before is there again; what was searched for stays so."""
     of = shown(demo)

@@ -87,7 +87,7 @@ def findings(*results: Verification) -> set[tuple[str, str, str]]:
 # -- parts of the whole --------------------------------------------------------------------------------------
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(18)
 @pytest.mark.slow
 @pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
 def test_the_parts_of_every_fixture_find_what_the_whole_shows(root: Path, small: None) -> None:
@@ -458,7 +458,7 @@ PARTS = [
 """Each tree with one of the shares, which take turns; with all of them by night."""
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(18)
 @pytest.mark.slow
 @pytest.mark.parametrize(("root", "share"), PARTS)
 def test_an_engine_reads_the_same_part(

@@ -224,7 +224,7 @@ def errors(verified: ckpt_tools.Verification) -> set[str]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_what_torch_saves_is_sealed(tmp_path: Path, world: int) -> None:
     """By torch.save, DCP and DCP's asynchronous save: 100 % of every file, and every bit is guarded."""
     python_here = warm.python_with_torch()
@@ -252,6 +252,7 @@ def examples(heading: str) -> list[str]:
     return re.findall(rf"^\*\*{re.escape(heading)}\*\*.*\n\n```python\n((?:.*\n)+?)```", page, re.MULTILINE)
 
 
+@pytest.mark.share(3)
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["torch.save", "torch.distributed.checkpoint", "An asynchronous save"])
 def test_the_examples_on_the_page(tmp_path: Path, name: str) -> None:

@@ -89,6 +89,7 @@ def test_the_command_accepts_what_we_sign(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("where", ["model/model.sig", "model.sig"])
 def test_we_accept_what_the_command_signs(where: str, tmp_path: Path) -> None:
     (private, public), (_, foreign) = pair(tmp_path, "theirs"), pair(tmp_path, "foreign")

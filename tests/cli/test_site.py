@@ -22,6 +22,7 @@ TORCH = ("pytorch.md", "torchrun.md")
 STORIES = [pytest.param(p, marks=pytest.mark.slow) if p.name in TORCH else p for p in page_blocks.pages()]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("page", STORIES, ids=[str(p.relative_to(DOCS)) for p in page_blocks.pages()])
 def test_what_a_page_tells_happens(page: Path, tmp_path: Path) -> None:
     text = page.read_text()
@@ -76,7 +77,7 @@ def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
         assert done.returncode == code, (link, done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_is_built_from_pages_and_code(site: Path) -> None:
     commands = (site / "reference/commands.html").read_text()
     for rows in pages.GROUPS.values():

@@ -88,6 +88,7 @@ def test_every_page_fits_and_keeps_paths_whole(case: Path, tmp_path: Path) -> No
         assert " " in str(root) or {os.path.relpath(f.path, root) for f in c.parts} <= words
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_other_terminals_and_other_pages_fit(width: int, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def tree(layout: str, case: str, tmp_path: Path, index: int = 0) -> tuple[Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.share(24)
+@pytest.mark.share(72)
 @pytest.mark.parametrize(("case", "question"), QUESTIONS)
 def test_a_plan_of_the_view_is_the_plan_and_its_files_load(
     case: Path, question: dict[str, Any], tmp_path: Path
@@ -497,6 +497,7 @@ def builder(root: Path, view: Path, times: int, which: str) -> subprocess.Popen[
     )
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["same", "both"])
 def test_many_builders_at_once_end_with_one_whole_view(tmp_path: Path, which: str) -> None:

@@ -200,6 +200,7 @@ def test_events_come_before_the_next_listing(tmp_path: Path) -> None:
         assert watcher.end() == 143
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_in_the_middle_of_a_verification(number: int, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10,))

@@ -126,6 +126,7 @@ def test_every_fixture_at_once(root: str, runs: int, copies: list[tuple[int, int
     assert len(copies) >= runs and max(copies)[0] > 100 and all(n == done for n, done in copies)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT])
 def test_plans_are_the_same_and_fall_back_the_same(
     many: Path, level: Level, copies: list[tuple[int, int]]

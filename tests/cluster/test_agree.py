@@ -179,6 +179,7 @@ def test_a_node_that_never_comes(nodes: Nodes) -> None:
     assert alone.returncode == 5 and "node 1 did not come" in err
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_node_that_dies_fails_the_other(nodes: Nodes, who: int) -> None:
     """Stopped before it could answer, then killed: the other one ends with a clear error, and starts nothing."""

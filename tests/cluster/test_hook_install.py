@@ -95,6 +95,7 @@ def slurm(
     return job.bash(printed(name, root or job.root), env)
 
 
+@pytest.mark.exhaustive
 def test_slurm_tasks_read_what_the_script_decided(job: Job) -> None:
     job.holds("found")
     done = slurm(job)
@@ -137,6 +138,7 @@ def test_slurm_a_file_replaced_after_the_decision_stops_the_task(job: Job) -> No
     assert job.told == []
 
 
+@pytest.mark.exhaustive
 def test_slurm_with_torchrun_on_two_nodes_and_a_restart(job: Job) -> None:
     """Real torchruns, one per node. Every worker fails once: the next generation has a decision of its own,
     common to both nodes.
@@ -151,6 +153,7 @@ def test_slurm_with_torchrun_on_two_nodes_and_a_restart(job: Job) -> None:
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.exhaustive
 def test_slurm_nodes_with_disks_of_their_own_agree(job: Job, damaged: bool) -> None:
     """Real torchruns and a real store; the disks are directories. What is damaged on one node's disk is not
     used by the other one.
@@ -208,6 +211,7 @@ def both_nodes(job: Job, name: str, **more: str) -> list[int]:
     return [p.wait(timeout=1000) for p in nodes]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("name", "plans"), [("torchrun", 1), ("torchrun-restarts", 2)])
 def test_torchrun_on_two_nodes(job: Job, name: str, plans: int) -> None:
     job.holds("found")
@@ -251,6 +255,7 @@ def test_torchrun_restarts_ends_with_torchruns_own_code_when_none_is_usable(job:
 # ---- msrun and MPI
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("holds", "code", "step"), [("older", 0, "10"), ("none", 0, ""), ("unusable", 1, None)]
 )
@@ -273,6 +278,7 @@ def test_msrun(job: Job, holds: str, code: int, step: str | None) -> None:
         ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("holds", "code", "step"), [("older", 0, "10"), ("none", 0, ""), ("unusable", 4, None)]
 )
@@ -295,6 +301,7 @@ def test_mpi(job: Job, holds: str, code: int, step: str | None) -> None:
 # ---- MindCluster: the variables of its operator, a real torchrun, and no Ascend, no TaskD and no MindIO
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("holds", "step"), [("older", "10"), ("none", "")])
 def test_mindcluster(job: Job, holds: str, step: str) -> None:
     job.holds(holds)

@@ -247,7 +247,7 @@ def pods(job: Job, name: str) -> list[list[int]]:
 ALL = ["kubernetes", "volcano", "kubeflow"]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(("holds", "step"), [("older", "10"), ("none", "")])
 def test_both_pods_start_from_one_decision(job: Job, name: str, holds: str, step: str) -> None:
@@ -266,6 +266,7 @@ def test_both_pods_start_from_one_decision(job: Job, name: str, holds: str, step
         )
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", ALL)
 def test_no_pod_starts_when_none_is_usable(job: Job, name: str) -> None:
     job.holds("unusable")

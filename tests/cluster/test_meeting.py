@@ -112,6 +112,7 @@ def ways(*hows: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("members", "who", "number"), ways(signal.SIGKILL, signal.SIGTERM, signal.SIGINT), indirect=["members"]
 )
@@ -132,6 +133,7 @@ def test_a_node_that_dies_ends_the_others_at_once(members: Members, who: int, nu
             ), text
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("members", "who", "does"), ways("fail", "raise"), indirect=["members"])
 def test_a_node_that_fails_ends_the_others_at_once(members: Members, who: int, does: str) -> None:
     """Also where a third one is busy and has not answered."""
@@ -268,6 +270,7 @@ def test_a_node_that_cannot_start_after_all_keeps_the_others_from_starting(tmp_p
     assert not list(nodes.shared.rglob("last.json"))  # nothing was started
 
 
+@pytest.mark.exhaustive
 def test_a_decision_that_cannot_be_written_on_one_node(tmp_path: Path) -> None:
     """A full disk shows when the decision is written, after all have agreed on it."""
     nodes, torch = Nodes(tmp_path), pytest.importorskip("torch")

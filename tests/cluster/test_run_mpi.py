@@ -155,6 +155,7 @@ def test_first_launch(mpi: Mpi) -> None:
     ] * 2
 
 
+@pytest.mark.exhaustive
 def test_training_killed_in_a_save_ends_with_the_same_weights(mpi: Mpi) -> None:
     """Each process is a rank of a real training with torch. Rank 1 dies in the save of step 6, and the next
     mpirun goes on from step 4.

@@ -141,6 +141,7 @@ def test_pods_that_count_their_restarts_differently(agents: Agents, tmp_path: Pa
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("meet", ["torch", "files"])
+@pytest.mark.exhaustive
 def test_disks_of_their_own(agents: Agents, tmp_path: Path, meet: str) -> None:
     """Each agent has a disk with its rank's files; what one lacks none resumes from. Through torchrun's own
     store, or a shared directory.

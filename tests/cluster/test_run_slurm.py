@@ -67,6 +67,7 @@ def batch(slurm: Slurm, job: Job, script: str, *options: str, **env: str) -> Bat
 PROLOG = "printf '#!/bin/bash\\nexec ckpt hook --read --format slurm\\n' >prolog && chmod +x prolog\n"
 
 
+@pytest.mark.exhaustive
 def test_tasks_read_what_the_batch_script_decided(slurm: Slurm, job: Job) -> None:
     one_file_per_rank(job.root)
     script = (
@@ -82,6 +83,7 @@ def test_tasks_read_what_the_batch_script_decided(slurm: Slurm, job: Job) -> Non
     }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("snippet", [False, True])
 def test_a_file_replaced_after_the_decision_stops_its_task(slurm: Slurm, job: Job, snippet: bool) -> None:
     """Slurm starts no task whose prolog fails, and shows its stderr to nobody. The snippet does not leave the
@@ -126,6 +128,7 @@ def test_none_usable_ends_the_job_before_srun(slurm: Slurm, job: Job, form: str)
     assert job.told == [] and not (job.cwd / "srun-was-reached").exists()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "form",
     [
@@ -151,6 +154,7 @@ def test_the_snippet_as_it_is_printed(slurm: Slurm, job: Job) -> None:
     assert run.wait() == "4:0" and len(job.told) == 2
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["slurm-torchrun", "slurm-agree"])
 def test_the_snippets_for_two_nodes(slurm: Slurm, job: Job, name: str) -> None:
     """A real torchrun on each node. Only what translates the nodes' names is a stand-in, because n1 and n2
@@ -178,6 +182,7 @@ def test_the_snippets_for_two_nodes(slurm: Slurm, job: Job, name: str) -> None:
 # ---- decided by the tasks of a step
 
 
+@pytest.mark.exhaustive
 def test_the_tasks_of_a_step_share_a_decision_and_the_next_step_takes_another(slurm: Slurm, job: Job) -> None:
     one_file_per_rank(job.root)
     more = (
@@ -214,6 +219,7 @@ def test_around_srun_it_is_decided_once(slurm: Slurm, job: Job) -> None:
     assert len({t["CKPT_PLAN"] for t in told}) == 1 and len(list((job.tmp / "plans").glob("*/*/*.json"))) == 1
 
 
+@pytest.mark.exhaustive
 def test_ranks_of_mpirun_on_two_nodes_of_the_job(slurm: Slurm, job: Job) -> None:
     """mpirun has srun start a daemon on each node: Slurm's numbers there are those of the daemons, not of the
     ranks.
@@ -287,6 +293,7 @@ def test_one_task_per_node_is_a_question(slurm: Slurm, job: Job) -> None:
 # ---- two nodes
 
 
+@pytest.mark.exhaustive
 def test_two_nodes_with_a_shared_directory(slurm: Slurm, job: Job) -> None:
     one_file_per_rank(job.root)
     rank = '--rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"'  # as the message of the test before says
@@ -317,6 +324,7 @@ def disks(job: Job, steps: tuple[int, ...] = (10, 20)) -> None:
 AGREE = "srun bash -c 'ckpt run \"$DISKS/$SLURMD_NODENAME\" --agree --timeout 1000 {} -- python train.py'"
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("tasks", "options"),
     [
@@ -420,6 +428,7 @@ def test_requeued_in_the_middle_of_a_save(slurm: Slurm, job: Job) -> None:
     assert "iter_0000040" in run.said  # what was passed over is said
 
 
+@pytest.mark.exhaustive
 def test_training_killed_in_a_save_and_requeued_ends_with_the_same_weights(slurm: Slurm, job: Job) -> None:
     """Each task is a rank of a real training with torch. Rank 1 dies in the save of step 6, the script has
     itself requeued, and goes on from step 4.

@@ -88,6 +88,7 @@ def test_a_job_without_any_fault_ends_with_the_weights_that_one_process_computes
 
 
 @PROCESSES
+@pytest.mark.exhaustive
 def test_in_place_restart_takes_a_new_decision_and_ends_with_the_same_weights(
     processes: int, tmp_path: Path
 ) -> None:
@@ -127,6 +128,7 @@ def test_new_launch_resumes_and_ends_with_the_same_weights(processes: int, tmp_p
     assert "iter_0000006" in done.stderr or "step 6" in done.stderr  # what was passed over is said
 
 
+@pytest.mark.exhaustive
 def test_relaunch_under_the_same_id_decides_anew(tmp_path: Path) -> None:
     """A requeued job often keeps its rendezvous id and begins again with restart count 0."""
     job = Job(tmp_path, 2)

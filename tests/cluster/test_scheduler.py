@@ -48,7 +48,7 @@ def alike(root: Path, level: Level = Level.CONTENT, **more: Any) -> str:
 # ---- the same answer
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.relative_to(FIXTURES).as_posix())
 def test_every_fixture_has_the_same_report(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Good and damaged ones of every format and layout: cut into ranges as small as the format allows, and
@@ -87,6 +87,7 @@ def test_seals_are_compared_by_workers(sealed: Path, unit: int, monkeypatch: pyt
     assert "seal-mismatch" in text and "tensors hit" in text and "seal-extra" in text
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("level", [Level.PRESENCE, Level.STRUCTURE, Level.VALUES])
 @pytest.mark.parametrize("name", ["torch_zip", "dcp", "tf_bundle", "mindspore_ckpt"])
 def test_other_levels(name: str, level: Level) -> None:
@@ -156,6 +157,7 @@ def _plain(value: object) -> bool:
     return all(map(_plain, value)) if type(value) is tuple else type(value) in (int, str, bytes, type(None))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("unit", [200, work_units.UNIT])
 def test_only_plain_data_is_sent(unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_units, "UNIT", unit)
@@ -278,6 +280,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     made.close()
 
 
+@pytest.mark.exhaustive
 def test_dask_gives_the_same_bytes(cluster: Cluster, sealed: Path, tmp_path: Path) -> None:
     """Real processes over files of every format, with whole files and with ranges; both workers read. Over all
     trees threads do the same above.
@@ -374,6 +377,7 @@ def test_a_file_that_kills_its_readers_and_one_that_they_do_not_see(tmp_path: Pa
         cluster.close()
 
 
+@pytest.mark.exhaustive
 def test_a_scheduler_that_goes_away_is_exit_5(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, READ_RATE="5e6")
     try:
@@ -392,6 +396,7 @@ def test_a_scheduler_that_goes_away_is_exit_5(tmp_path: Path) -> None:
         cluster.close()
 
 
+@pytest.mark.exhaustive
 def test_without_workers_it_does_not_wait_for_ever(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, workers=0)
     try:
@@ -418,6 +423,7 @@ def test_mpirun_is_asked_again_where_it_crashed_itself_and_not_where_a_rank_did(
         not_its_own_crash(["sh", "-c", "echo words >&2; kill -ABRT $$"], dict(os.environ))
 
 
+@pytest.mark.exhaustive
 def test_mpi_gives_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     big(tmp_path / "run/good.pt", 16)
@@ -468,6 +474,7 @@ def test_a_wrong_scheduler_is_said_so(scheduler: str, tmp_path: Path) -> None:
     assert code == (5 if "none" in scheduler else 2) and "hint:" in err and "Traceback" not in err
 
 
+@pytest.mark.exhaustive
 def test_threads_are_the_default_and_load_nothing() -> None:
     script = (
         "import sys; from ckpt_tools.cli import execute; execute(['verify', sys.argv[1], '-q',"

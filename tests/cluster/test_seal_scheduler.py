@@ -40,7 +40,7 @@ def seals_below(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
 
-@pytest.mark.share(16)
+@pytest.mark.share(48)
 @pytest.mark.parametrize("unit", [200, pytest.param(work_units.UNIT, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.relative_to(FIXTURES).as_posix())
 def test_every_fixture_has_the_same_seals(
@@ -54,7 +54,7 @@ def test_every_fixture_has_the_same_seals(
     assert seals_below(tmp_path / "there") == seals_below(tmp_path / "here")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("unit", [MIB, work_units.UNIT])
 @pytest.mark.parametrize(
     "more",
@@ -203,6 +203,7 @@ def states(text: str) -> list[tuple[str, str]]:
     return [(x["path"], x["state"]) for x in json.loads(text)["checkpoints"]]
 
 
+@pytest.mark.exhaustive
 def test_dask_makes_the_same_seals(cluster: Cluster, tree: Path, tmp_path: Path) -> None:
     words = ("seal", str(tree), "--json", "--quiet", "--tensors")
     here = alone(*words, "--seal-dir", str(tmp_path / "here"), cache=str(tmp_path))
@@ -215,6 +216,7 @@ def test_dask_makes_the_same_seals(cluster: Cluster, tree: Path, tmp_path: Path)
     assert len([pid for pid, reads in cluster.reads().items() if reads]) == 2
 
 
+@pytest.mark.exhaustive
 def test_mpi_makes_the_same_seals(tree: Path, tmp_path: Path) -> None:
     words = ("seal", str(tree), "--json", "--quiet")
     here = alone(*words, "--seal-dir", str(tmp_path / "here"), cache=str(tmp_path))

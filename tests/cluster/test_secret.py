@@ -415,6 +415,7 @@ LIES: dict[str, Callable[[str, bytes, Mapping[str, bytes]], bytes]] = {
 }
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("what", KEYS)
 def test_what_an_outsider_puts_up_is_never_used(hash_store: Any, what: str, lie: str) -> None:
@@ -521,6 +522,7 @@ def test_a_port_that_is_taken_is_said() -> None:
         Store("127.0.0.1", taken.getsockname()[1], True, timeout=30, prefix="job", seal=SEAL)
 
 
+@pytest.mark.exhaustive
 def test_an_outsider_at_the_port_of_a_real_store(tmp_path: Path) -> None:
     """It reads and replaces what it wants, and sends garbage beside it: the nodes meet all the same, or say
     that somebody else wrote there.

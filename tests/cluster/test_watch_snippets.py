@@ -108,6 +108,7 @@ def test_the_rules_are_valid_and_each_is_tried(tmp_path: Path) -> None:
     assert {rule["alert"] for rule in rules()} == set(FIRES)
 
 
+@pytest.mark.exhaustive
 def test_each_alert_fires_and_none_where_all_is_well(tmp_path: Path) -> None:
     fire = [rule_test(series, at, alert, labels) for alert, (series, at, labels) in FIRES.items()]
     quiet = [rule_test(QUIET, at, alert, False) for alert in FIRES for at in ("5m", "80m")]
@@ -168,6 +169,7 @@ def until(port: int, expr: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_a_real_prometheus_scrapes_it(prometheus: int, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     broken_body(root)

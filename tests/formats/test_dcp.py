@@ -371,6 +371,7 @@ def _ranges(n: int, m: int) -> list[Box]:
     return out
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "boxes", "kind"),
@@ -538,7 +539,7 @@ def test_what_megatron_could_write_is_good(files: dict[str, bytes], indent: int 
             assert good is not bool(bad(found) or list(checksum.mismatches(source, out.sums, jobs=1)))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_map_of_very_many_places_ends() -> None:
     places = b"".join(b"M" + n.to_bytes(2, "little") + b"0" for n in range(1 << 16)).replace(b"0", b"\x94")
     data = b"\x80\x04" + places * 2 + b"."

@@ -224,6 +224,7 @@ def test_a_good_file_is_good(good: Fixture) -> None:
     assert claims(good.files)[1] == []
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("good", SOME)
 def test_a_good_file_on_disk_is_good(good: Fixture) -> None:
     """As the command looks at it: a system refuses what bytes in memory may bear."""
@@ -234,6 +235,7 @@ def test_a_good_file_on_disk_is_good(good: Fixture) -> None:
     ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("good", EACH)
 def test_every_byte_is_explained(good: Fixture) -> None:
     at = 0
@@ -260,6 +262,7 @@ def test_a_bad_file_is_bad_in_the_way_its_name_says(path: Path) -> None:
         assert path.stat().st_size <= 20 * 1024
 
 
+@pytest.mark.share(2)
 @EVERY
 @pytest.mark.parametrize("good", SOME)
 def test_every_cut_is_seen(good: Fixture, every: bool) -> None:
@@ -282,7 +285,7 @@ def test_every_cut_is_seen(good: Fixture, every: bool) -> None:
     assert missed == []
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @EVERY
 @pytest.mark.parametrize("good", SOME)
 def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture, every: bool) -> None:

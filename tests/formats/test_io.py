@@ -182,6 +182,7 @@ def test_pages_that_are_taken_away_under_a_helper(path: str) -> None:
 TRUNCATE = "import os, sys; os.truncate(sys.argv[1], int(sys.argv[2]))"
 
 
+@pytest.mark.share(4)
 @linux
 @pytest.mark.parametrize("io", IO)
 @pytest.mark.parametrize("to", [0, 20 * MIB + 5])
@@ -227,6 +228,7 @@ def test_a_started_helper_that_meets_the_end_of_the_file(tmp_path: Path) -> None
     assert e.value.offset + e.value.got == 3 * MIB
 
 
+@pytest.mark.share(3)
 @linux
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # beside the threads of pytest itself
 @pytest.mark.parametrize("forked", [True, False])

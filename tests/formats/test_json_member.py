@@ -145,6 +145,7 @@ def test_names_of_others(name: str) -> None:
     assert FMT not in allowed_by_name(name)
 
 
+@pytest.mark.share(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "data",

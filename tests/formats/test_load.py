@@ -61,6 +61,7 @@ def test_nothing_of_the_file_is_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_module_beside_the_file_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)

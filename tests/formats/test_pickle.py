@@ -335,7 +335,7 @@ BOMBS = {
 
 
 @pytest.mark.slow
-@pytest.mark.share(6)
+@pytest.mark.share(18)
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_harmless(name: str) -> None:
     with at_most(16_000_000):

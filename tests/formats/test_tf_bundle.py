@@ -353,8 +353,8 @@ def test_many_small_entries_take_linear_time() -> None:
     assert "bad-header" not in {f.code for f in bounded(table([block(pairs)], [b"\xff"]))}
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
+@pytest.mark.exhaustive
 def test_many_slices_take_linear_time() -> None:
     slices = [[(n, 1)] for n in range(40_000)]
     found = bounded(bundle({b"w": entry(4, [1 << 40], 0, 0, 0, slices=slices)}))

@@ -193,7 +193,7 @@ def test_records_of_four_gigabytes_and_beyond() -> None:
     assert not any(r.what == "unexplained" for r in regions_of(anatomy, source.size))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_flip_in_each_byte_of_a_zip64_archive_is_seen() -> None:
     # 2**32: its one bit flipped gives 0, which is what miniz writes for a size it does not know
     sizes = [TOP + 1, 7, 0]
@@ -511,6 +511,7 @@ def flat(value: Any, torch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from flat(v, torch, f"{path}.{name}" if path else name)
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")

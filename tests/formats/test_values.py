@@ -211,6 +211,7 @@ WEIGHTS: dict[str, Callable[[Any, int], Any]] = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("weights", WEIGHTS)

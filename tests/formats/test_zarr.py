@@ -211,6 +211,7 @@ def test_without_zstandard_the_framing_is_checked(monkeypatch: pytest.MonkeyPatc
     assert seen({**files, "0": zstandard.compress(bytes(16))}, "0") == ["bad-header"]
 
 
+@pytest.mark.share(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", [*PACK])
 def test_a_bomb_stops_where_the_chunk_should_end(codec: str) -> None:
@@ -244,6 +245,7 @@ GIB = 1 << 30
 UNKNOWN = v2([4], [4], "posit16", "zstd")
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "chunk", "code", "decoded"),
@@ -279,6 +281,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return came_out
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "code"), [("posit16", "too-complex"), ("|u1", "bad-compression")])
 def test_a_bz2_bomb_of_any_size_stops(dtype: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ def closes(command: str, place: Path, nth: int, monkeypatch: pytest.MonkeyPatch)
         return execute([command, str(root), *COMMANDS[command]]), closing.calls
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_close_that_fails_is_no_bug(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -107,7 +107,7 @@ def cost(root: Path, settle: float) -> int:
     return calls(planned)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("settle", [120.0, pytest.param(1e12, id="under-way")])
 @pytest.mark.parametrize("name", TREES)
 def test_a_plan_grows_as_the_directory_does(

@@ -94,6 +94,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("place", "name"), ROWS)
 def test_names_of_any_bytes(place: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

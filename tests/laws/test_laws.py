@@ -161,6 +161,7 @@ def told(made: LoadPlan | str, root: Path) -> object:
     return made if isinstance(made, str) else (number(made), files(made, root), made.fingerprint)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @EXAMPLES
 @given(data=st.data())
@@ -234,6 +235,7 @@ class Shuffled:
         pass
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @EXAMPLES
 @given(data=st.data())

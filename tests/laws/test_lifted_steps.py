@@ -75,6 +75,7 @@ def lifted(data: bytes, step: int) -> Iterator[bytes]:
         yield bytes(changed)
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("case", list(cases()))
 def test_a_lifted_step_is_not_left_out_in_silence(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)

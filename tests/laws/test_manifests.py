@@ -51,7 +51,7 @@ def seen(root: Path) -> dict[str, tuple[object, ...]]:
     }
 
 
-@pytest.mark.share(10)
+@pytest.mark.share(30)
 @pytest.mark.parametrize("case", TREES)
 def test_a_true_manifest_changes_nothing(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
@@ -280,6 +280,7 @@ def test_a_digest_alone_is_of_the_one_file_that_is_called_so(
 LINES = ["0" * 32 + "  x{}\n", "{}" + "f" * 40 + "\n", "0" * 64 + "  ../{}\n"]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_more_costs_a_few_calls(line: str, tmp_path: Path) -> None:
     root = model(tmp_path)

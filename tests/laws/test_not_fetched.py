@@ -76,6 +76,7 @@ def kept_elsewhere(path: Path) -> None:
 KINDS = {"git lfs pull": lfs, "dvc pull": dvc_files, "dvc pull ": dvc_directory}
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("command", KINDS)
 @pytest.mark.parametrize("case", EACH)
 def test_nobody_goes_back_over_it_unasked(case: Path, command: str, tmp_path: Path) -> None:

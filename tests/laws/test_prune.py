@@ -54,7 +54,7 @@ def went(said: Changes) -> list[str]:
     return [c.path for c in said.changes if c.state in ("removed", "would-remove")]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("case", EACH)
 def test_what_is_resumed_from_stays(case: Path) -> None:
     with tempfile.TemporaryDirectory() as made:

@@ -219,7 +219,7 @@ def commands() -> Iterator[Commands]:
     made.close()
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 def test_killed_at_any_call_that_changes_something(way: Way, commands: Commands, tmp_path: Path) -> None:
     place = Place(tmp_path, way)

@@ -90,6 +90,7 @@ def codes(root: Path) -> set[str]:
     return {f.code for f in (*rows, *found.findings) if f.severity}
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_no_seal_is_a_finding_and_is_kept(what: str, root: Path) -> None:
     path = place(root, BROKEN[what])
@@ -143,6 +144,7 @@ def test_a_loop_of_links_is_a_finding(sealed: bool, root: Path) -> None:
     assert "broken" in [one.state for one in guard.seal(root, again=True).checkpoints]
 
 
+@pytest.mark.exhaustive
 def test_many_fragments_of_one_file_are_compared_with_few(root: Path) -> None:
     for rank in range(2000):
         data = seal([row(MODEL, 5, digest=f"{rank:032x}")], fragment={"rank": rank, "world_size": 1 << 60})

@@ -208,6 +208,7 @@ def test_every_command_is_asked() -> None:
     assert asked - {""} == set(COMMANDS) - WITHOUT
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("who", ["environment", "profile", "presigned"])
 def test_nothing_secret_is_shown_or_left_where_the_store_answers(
     who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], s3: Bucket
@@ -236,7 +237,7 @@ def badly() -> Iterator[Any]:
             yield pytest.param(who, name, marks=() if daily else pytest.mark.exhaustive)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize(("who", "name"), list(badly()))
 def test_nothing_secret_is_shown_or_left_where_it_does_not(
     who: str,
@@ -304,6 +305,7 @@ def test_no_library_is_quoted(
     assert 70 not in desk.run("http://127.0.0.1:1", at).values()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("who", ["environment", "presigned"])
 def test_an_error_of_ours_shows_nothing_secret(
     who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], s3: Bucket
@@ -326,6 +328,7 @@ def _quoting(e: Exception, url: str, *_: object) -> OSError:
     return OSError(5, str(e), url)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("who", "name", "module", "attribute", "replaced"),
     [

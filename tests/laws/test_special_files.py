@@ -104,6 +104,7 @@ def rows() -> Iterator[Any]:
             yield pytest.param(tree, files[number * 5 % len(files)], kind, id=f"{tree}-{kind}", marks=marks)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("tree", "file", "kind"), list(rows()))
 def test_what_is_no_file_keeps_nobody(
     tree: str, file: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -58,7 +58,7 @@ def without_each(files: list[Path]) -> Iterator[tuple[Path, bytes]]:
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-@pytest.mark.share(20)
+@pytest.mark.share(60)
 @pytest.mark.parametrize("case", TREES)
 def test_a_lost_file_is_told_at_any_size_of_the_job(case: Path, tmp_path: Path) -> None:
     name = "/".join(case.parts[-3:-1])
@@ -95,7 +95,7 @@ def without_some(files: list[Path]) -> Iterator[list[Path]]:
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-@pytest.mark.share(15)
+@pytest.mark.share(45)
 @pytest.mark.parametrize("case", TREES)
 def test_an_older_save_has_a_reason_where_no_time_tells(case: Path, tmp_path: Path) -> None:
     """As after a copy that keeps no times: a save that has lost what counts its steps has no place any more."""

@@ -88,6 +88,7 @@ def test_good_files_are_ok_and_wholly_known(home: Path, run: Path) -> None:
     assert {f["format"] for f in answer["files"]} == {"toy", None}  # DONE is a mark
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("at", [20, 22, 26])
 def test_a_flipped_bit_of_the_payload_is_found(home: Path, run: Path, at: int) -> None:
     path = run / "save-20/rank-1.toy"

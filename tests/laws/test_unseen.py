@@ -62,7 +62,7 @@ def some(root: Path, turn: int) -> Iterator[tuple[str, Fault]]:
         yield commands[n % 3], Fault(path, calls[n // 3 % 3], ERRNOS[n // 5 % len(ERRNOS)])
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(48)
 @pytest.mark.parametrize("case", TREES)
 def test_an_error_on_any_path_is_never_absence(case: Path, victim: Victim, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
@@ -83,7 +83,7 @@ def test_an_error_on_any_path_is_never_absence(case: Path, victim: Victim, tmp_p
     assert injected
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(48)
 @pytest.mark.parametrize("case", TREES)
 def test_an_error_that_passes_by_itself_is_never_absence(case: Path, victim: Victim, tmp_path: Path) -> None:
     """What was concluded while a file could not be read is not held against it once it can be."""
@@ -235,6 +235,7 @@ own files tell that it is not.
 """
 
 
+@pytest.mark.exhaustive
 def test_an_older_checkpoint_that_is_closed_does_not_stop_a_start(victim: Victim, tmp_path: Path) -> None:
     """In each layout whose checkpoints have directories of their own, named after their steps."""
     closed = set()
@@ -291,6 +292,7 @@ def linked(root: Path) -> None:
     (root / "latest").symlink_to("iter_0000020")
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("command", ["plan", "plan --skip-unreadable"])
 @pytest.mark.parametrize("made", [copied, linked])
 def test_copies_and_links_that_could_not_be_looked_at(
@@ -424,6 +426,7 @@ def test_the_step_that_a_closed_directory_tells(below: str, step: int | None) ->
 # ---- real processes
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("command", "call", "below"),
     [

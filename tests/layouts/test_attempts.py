@@ -110,6 +110,7 @@ def test_files_of_two_attempts_are_a_question(run: Run) -> None:
             run.ask(order="step")
 
 
+@pytest.mark.share(4)
 @pytest.mark.slow
 def test_a_save_that_waits_before_its_commit_is_no_question(run: Run) -> None:
     """An asynchronous save, or one slow rank: a second attempt would have written all files before its commit."""

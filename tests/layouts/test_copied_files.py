@@ -182,6 +182,7 @@ FEW = ("accelerate/auto", "dcp/two", "deepspeed/zero1", "dlrover/flash", "hf-tra
        "megatron-core/mcore", "mindio-ttp/tft", "mindspore/flat", "orbax/ocdbt", "tensorflow/manager")  # fmt: skip
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FEW)
 def test_a_copied_file_is_never_loaded_in_silence(name: str, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def undisturbed(case: Path, tmp_path: Path, copies: Iterable[tuple[str, str, int
 
 
 @pytest.mark.slow
-@pytest.mark.share(10)
+@pytest.mark.share(40)
 @pytest.mark.parametrize("case", TREES)
 def test_copies_beside_a_run_change_nothing_and_are_named(case: Path, tmp_path: Path) -> None:
     # every copy meets some layouts, and every layout a copy

@@ -91,7 +91,7 @@ def answer(root: Path, *exclude: str) -> LoadPlan | str:
 
 
 @pytest.mark.slow
-@pytest.mark.share(5)
+@pytest.mark.share(15)
 @pytest.mark.parametrize("case", TREES)
 def test_what_is_hidden_might_as_well_not_be_there(case: Path, tmp_path: Path) -> None:
     """A copy of the whole run, which alone would be a question or a better answer."""

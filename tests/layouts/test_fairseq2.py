@@ -24,6 +24,7 @@ def run(tmp_path: Path) -> Path:
     return materialise(CASE / "expected.json", tmp_path)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("harm", ["cut", "removed", "its whole kind removed"])
 def test_whatever_is_damaged_the_save_before_it_is_taken(run: Path, name: str, harm: str) -> None:

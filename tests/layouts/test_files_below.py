@@ -30,7 +30,7 @@ def newest(root: Path) -> Path:
     return Path(chosen.path)
 
 
-@pytest.mark.share(4, "slow")
+@pytest.mark.share(4)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("below", "what"), tuple(zip(BELOW, STATES, strict=True)))
 @pytest.mark.parametrize("harm", ["none", "cut", "in an older save alone"])

@@ -96,7 +96,7 @@ def renamed(root: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("case", TREES)
 def test_what_is_left_of_a_checkpoint_is_never_a_first_launch(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
@@ -124,7 +124,7 @@ def kinds(root: Path) -> dict[str, set[Path]]:
 
 
 @pytest.mark.slow
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("case", TREES)
 def test_one_kind_of_file_left_of_several_checkpoints_is_never_a_first_launch(
     case: Path, tmp_path: Path

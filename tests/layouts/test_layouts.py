@@ -46,7 +46,7 @@ def alarms(result: Verification, root: Path, least: Severity = Severity.WARNING)
             yield f.code, "" if path == str(root) else os.path.relpath(path, root)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("case", "question"), firsts(questions(), pytest.mark.slow))
 def test_the_plan_is_the_right_one(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     root = materialise(case, tmp_path)

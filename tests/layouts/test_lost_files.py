@@ -64,6 +64,7 @@ GONE = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("what", GONE)
 def test_what_the_other_saves_have_is_missed(what: str, tmp_path: Path) -> None:
     case, name = GONE[what]

@@ -30,6 +30,7 @@ NAMES = {
 }
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize(
     ("source", "name"),
     pairs([BARE, *WITH_ITEMS, ORBAX / "zarr2/tree/15"], list(NAMES), pytest.mark.slow),

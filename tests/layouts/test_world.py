@@ -172,6 +172,7 @@ def planned(made: LoadPlan, root: Path) -> set[str]:
     return {os.path.relpath(f.path, root) for f in (*made.shared, *(f for r in made.ranks for f in r.files))}
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("worlds", CHANGES, ids=str)
 @pytest.mark.parametrize("writer", WRITERS, ids=lambda w: w.__name__)
@@ -227,6 +228,7 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_files, "megatron", silent)
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.usefixtures("silence")
 @pytest.mark.parametrize("worlds", JUST_SHRUNK, ids=str)
@@ -362,7 +364,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.slow
 @pytest.mark.parametrize("dp", [1, 2])
 @pytest.mark.parametrize("order", ["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-dp-tp-cp-ep"])

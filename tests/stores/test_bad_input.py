@@ -107,6 +107,7 @@ def test_a_key_that_is_a_file_and_a_directory_is_both(tree: Bucket) -> None:
     assert FILE in rows
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", ["../../other/run/x", "s3://other/run/x", "/etc/passwd", "https://host/x"])
 def test_an_index_that_names_what_lies_elsewhere(
     name: str, s3: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path

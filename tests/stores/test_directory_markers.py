@@ -25,7 +25,7 @@ def answers(bucket: Bucket, home: Path) -> list[str]:
     return [re.sub(changing, "", f"{one.code} {one.printed}") for one in said]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: f"{tree.parent.parent.name}-{tree.parent.name}")
 @pytest.mark.parametrize("bucket", ["s3", "gcs", "azurite"], indirect=True)
 def test_they_change_no_answer(tree: Path, bucket: Bucket, tmp_path: Path) -> None:

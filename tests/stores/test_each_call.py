@@ -232,7 +232,7 @@ NIGHTLY = [
 ]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("desk", "command"), DAILY, indirect=["desk"])
 def test_one_call_that_goes_wrong(desk: Desk, command: str) -> None:
     assert go_through(desk, command, LINES[command], list(LINES).index(command), every=False)

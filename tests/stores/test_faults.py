@@ -110,6 +110,7 @@ LISTS = [
 ]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("fault", "question"), LISTS)
 def test_a_list_that_cannot_be_read_is_no_empty_list(asker: Asker, fault: str, question: str) -> None:
     asker.proxy.add(Rule(FAULTS[fault], method="GET", path="" if fault == "garbage" else LIST))
@@ -121,6 +122,7 @@ def test_a_list_that_cannot_be_read_is_no_empty_list(asker: Asker, fault: str, q
 NEWEST = "iter_0000030/mp_rank_00/model_optim_rng.pt"
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_object_that_cannot_be_read_is_unknown(asker: Asker, fault: str) -> None:
     """Neither broken nor good, and all others are judged as ever."""
@@ -133,7 +135,7 @@ def test_an_object_that_cannot_be_read_is_unknown(asker: Asker, fault: str) -> N
     assert said.codes & {"unreadable", "in-use"}
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_older_checkpoint_is_chosen_because_one_cannot_be_read(asker: Asker, fault: str) -> None:
     asker.proxy.add(Rule(FAULTS[fault], method="GET", path=f"/run/{NEWEST}"))
@@ -150,6 +152,7 @@ def test_a_tracker_that_cannot_be_read_is_no_tracker_that_is_not_there(asker: As
     assert said.code == 5, said.text
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("fault", ["503", "cut before the answer", "cut in the answer", "short", "429"])
 def test_a_fault_that_passes_is_not_seen(asker: Asker, fault: str) -> None:
     asker.proxy.add(Rule(FAULTS[fault], method="GET", times=1))
@@ -167,7 +170,7 @@ def test_nothing_at_the_address(asker: Asker) -> None:
             assert "nothing answers at the store's address" in said.text
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(
     "question",
     ["verify", "plan", *(pytest.param(q, marks=pytest.mark.slow) for q in ("latest", *WRITERS))],
@@ -249,7 +252,7 @@ LISTED = r"list-type=2|comp=list"
 
 
 @pytest.mark.slow
-@pytest.mark.share(4)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("where", [LISTED, f"/run/{NEWEST}"], ids=["list", "object"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whoever_cannot_look_says_so_elsewhere_too(elsewhere: Asker, fault: str, where: str) -> None:
@@ -276,6 +279,7 @@ def test_an_object_that_is_not_what_was_listed_is_in_use_elsewhere_too(elsewhere
         assert (said.code, "in-use" in said.codes) == (5, True), said.text
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("where", [LIST, f"/run/{NEWEST}"])
 def test_a_stall_ends_with_the_budget(asker: Asker, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stalls, "GRACE", 1.0)

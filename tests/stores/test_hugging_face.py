@@ -97,6 +97,7 @@ def replace_at(hub: Hub, bucket: Bucket, name: str, number: int) -> list[str]:
     return answers
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "number", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (0, 2, 3))], ids="answer {}".format
 )
@@ -132,6 +133,7 @@ WRITES = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("words", WRITES)
 def test_no_write_is_asked_for(words: str, hub: Hub, tmp_path: Path) -> None:
     """A token that may write would let it happen: each is a commit that others see."""
@@ -143,6 +145,7 @@ def test_no_write_is_asked_for(words: str, hub: Hub, tmp_path: Path) -> None:
     assert {m for m, path in hub.seen if "/paths-info/" not in path} <= {"GET", "HEAD"}
 
 
+@pytest.mark.exhaustive
 def test_seals_of_it_lie_elsewhere(hub: Hub, tmp_path: Path) -> None:
     url = uploaded(hub, "hf-trainer/trainer")
     assert ask(hub, tmp_path, "seal", url, "--dry-run")[0] == 0

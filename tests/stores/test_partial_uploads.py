@@ -40,7 +40,7 @@ def saves(root: Path) -> tuple[str, str]:
     return older, newer
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("case", ["orbax/ocdbt", "orbax/zarr", "dcp/two", "deepspeed/zero2"])
 def test_an_upload_that_has_not_ended_is_never_chosen(case: str, s3: Bucket, tmp_path: Path) -> None:
     root = materialise(LAYOUT_TREES / case / "expected.json", tmp_path)

@@ -137,7 +137,7 @@ def test_nothing_goes_where_somebody_writes(
     assert steps(s3) == {"10", "20", "30", "40"} and not proxy.count("POST")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("at", [1, 2, 3])
 @pytest.mark.parametrize("fault", [Cut(), Status(403)], ids=["killed", "refused"])
 def test_what_is_left_is_no_checkpoint_and_the_next_command_goes_on(

@@ -70,6 +70,7 @@ def desk(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield made
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "command", "of", "most"), ROWS)
 def test_what_cannot_be_read_is_no_reason(

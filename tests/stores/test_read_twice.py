@@ -64,6 +64,7 @@ def flips(calls: list[Call], keys: tuple[str, ...] = ()) -> Iterator[Fault]:
         yield Fault("other digits", Call("read", key, 1), stays=True)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("case", TREES)
 def test_what_gives_orders(case: str, tmp_path: Path, behind: Callable[[Fault | None], Calls]) -> None:
     tree = FIXTURES / f"layouts/{case}/tree"

@@ -60,7 +60,7 @@ def replace_at(patch: pytest.MonkeyPatch, bucket: Bucket, key: str, data: bytes,
     return reads
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("after", [0, 1, 2])
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_what_was_replaced_while_it_was_read_makes_no_older_one_the_choice(
@@ -93,7 +93,7 @@ def test_a_tracker_that_is_replaced_is_not_half_of_each(run: Bucket, monkeypatch
     assert said.code == 5, said.text
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("wrong", [errno.EIO, errno.EACCES, errno.ETIMEDOUT])
 def test_who_cannot_ask_says_nothing_of_the_file(
     wrong: int, run: Bucket, monkeypatch: pytest.MonkeyPatch

@@ -79,7 +79,7 @@ def user(
         yield User(behind)
 
 
-@pytest.mark.share(4, "slow")
+@pytest.mark.share(4)
 @pytest.mark.parametrize("command", READERS)
 def test_who_only_reads_needs_to_list_and_to_read(user: User, command: str) -> None:
     said = user.ask(READERS[command], READ)
@@ -87,7 +87,7 @@ def test_who_only_reads_needs_to_list_and_to_read(user: User, command: str) -> N
     assert user.used <= READ
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("user", ["versioned_s3"], indirect=True)
 @pytest.mark.parametrize("command", READERS)
@@ -99,6 +99,7 @@ def test_where_the_bucket_keeps_versions_these_too(user: User, command: str) -> 
     assert "iter_0000020" not in said.text or "iter_0000030" in said.text
 
 
+@pytest.mark.share(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", WRITERS)
 def test_who_writes_needs_one_more(user: User, command: str) -> None:
@@ -114,7 +115,7 @@ def test_who_writes_needs_one_more(user: User, command: str) -> None:
     assert user.behind.bucket.keys() != before
 
 
-@pytest.mark.share(6, "slow")
+@pytest.mark.share(6)
 @pytest.mark.parametrize("right", sorted(READ))
 @pytest.mark.parametrize("command", [*READERS, *WRITERS])
 def test_a_right_that_is_missing_is_no_answer(user: User, command: str, right: str) -> None:

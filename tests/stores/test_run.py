@@ -99,6 +99,7 @@ def test_run_starts_a_command_with_urls(s3: Bucket, tmp_path: Path, home: Path) 
     assert not os.listdir(home)
 
 
+@pytest.mark.exhaustive
 def test_an_object_replaced_after_the_decision_is_not_loaded(s3: Bucket, tmp_path: Path) -> None:
     root = uploaded(s3, tmp_path)
     hook = ckpt("hook", root, "--order", "step", "--format", "json", env=env(s3, tmp_path))
@@ -129,6 +130,7 @@ def test_a_lost_prefix_is_no_first_launch(s3: Bucket, tmp_path: Path) -> None:
     assert done.returncode == 4 and "an earlier start resumed from step 20" in done.stderr
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -161,6 +163,7 @@ def test_what_a_store_cannot_do_is_refused(
     assert s3.keys() == before and not os.listdir(home) and not os.listdir(tmp_path / "local")
 
 
+@pytest.mark.exhaustive
 def test_a_tree_and_its_upload_are_compared(s3: Bucket, tmp_path: Path, home: Path) -> None:
     root, local = uploaded(s3, tmp_path), str(tmp_path / "run")
     for a, b, code in (

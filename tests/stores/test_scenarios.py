@@ -188,7 +188,7 @@ def test_a_fault_anywhere(asker: Asker, fault: str, times: int | None) -> None:
             assert right_or_unseen(said), (first, said.text)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("fault", ["cut", "expired", "empty", "other"])
 def test_a_fault_that_begins_while_files_are_brought(asker: Asker, fault: str) -> None:
     """What was brought so far is no checkpoint, and the next start brings the rest."""

@@ -46,6 +46,7 @@ def verified(bucket: Bucket, tmp_path: Path, *words: str) -> tuple[int, set[str]
     return done.returncode, {f["code"] for f in found if f["severity"] != "note"}
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("bucket", ["s3", "rclone_s3"], indirect=True)
 def test_what_is_sealed_in_a_store_is_held_to_it(bucket: Bucket, tmp_path: Path) -> None:
     bucket.upload(megatron(tmp_path / "run"), "run")
@@ -90,6 +91,7 @@ def test_seals_are_replaced_when_that_is_asked_for(s3: Bucket, tmp_path: Path) -
     assert verified(s3, tmp_path) == (0, set())
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_written_with_dry_run_and_away_with_seal_dir(s3: Bucket, tmp_path: Path) -> None:
     s3.upload(megatron(tmp_path / "run"), "run")
     before, away = s3.keys(), tmp_path / "seals"
@@ -139,6 +141,7 @@ def test_without_the_right_to_write_it_says_what_can_be_done(
     assert done.returncode == 5 and "--seal-dir" in done.stderr and s3.keys() == before
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("before", [False, True], ids=["a new one", "one in place of another"])
 def test_a_seal_that_something_else_took_is_not_said_to_be_there(
     before: bool, s3: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path
@@ -175,6 +178,7 @@ def test_a_file_replaced_while_it_is_sealed_is_in_use(
     assert json.loads(asked.stdout)["summary"]["in-use"] == 1
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["model.safetensors", "model-data"], ids=["a known format", "any file"])
 def test_what_is_not_what_the_store_has_is_not_sworn_to(
     s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy], name: str
@@ -231,6 +235,7 @@ def test_while_a_rank_is_missing_nothing_is_merged(by_ranks: Bucket, tmp_path: P
     assert by_ranks.keys() == before
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("method", "code"), [("PUT", 5), ("POST", 0)])
 def test_without_the_right_to_merge_no_seal_is_lost(
     by_ranks: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy], method: str, code: int

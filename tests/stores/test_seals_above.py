@@ -47,8 +47,8 @@ def test_what_may_not_be_listed_above_the_run_is_not_about_it(
     assert [s.status for s in proxy.seen].count(403) == 1  # team/
 
 
-@pytest.mark.share(2)
-@pytest.mark.parametrize("nth", [2, 3, 4, 5])
+@pytest.mark.share(3)
+@pytest.mark.parametrize("nth", [2, 3, 4, pytest.param(5, marks=pytest.mark.exhaustive)])
 def test_what_cannot_be_listed_hides_no_seal(s3: Bucket, proxy: Proxy, tmp_path: Path, nth: int) -> None:
     """The first list is of the file itself, and two of the others are of what lies above its run."""
     s3.put("team/run/iter_0000030/.ckpt-seal.json", b"{}")

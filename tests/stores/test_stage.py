@@ -124,6 +124,7 @@ def test_a_job_starts_by_copies(uploaded: Bucket, run: Path, tmp_path: Path) -> 
     assert again.stdout == f"{staged}/{NEWEST}/mp_rank_01/{BODY}.pt\n"
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("server", ["rclone_s3", "azurite", "gcs"])
 def test_every_store_is_brought_whole(
     server: str, request: pytest.FixtureRequest, run: Path, tmp_path: Path
@@ -265,6 +266,7 @@ def middle_of(path: Path) -> int:
     return next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("fault", ["corrupt", "cut", "short"])
 def test_what_is_damaged_on_the_way_comes_again(
     uploaded: Bucket, proxy: Proxy, run: Path, tmp_path: Path, fault: str
@@ -378,6 +380,7 @@ def test_a_bit_that_flipped_on_the_disk(uploaded: Bucket, run: Path, tmp_path: P
     assert files_of(only(home)) == newest_of(run)
 
 
+@pytest.mark.exhaustive
 def test_after_another_boot_the_bytes_are_looked_at(uploaded: Bucket, run: Path, tmp_path: Path) -> None:
     """What was not on the disk yet may be lost with the power, whatever its times say."""
     home = tmp_path / "ssd"
@@ -436,6 +439,7 @@ def test_a_file_of_somebody_else_is_not_removed(uploaded: Bucket, tmp_path: Path
     assert "saved was not put there by ckpt" in done.stderr
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("what", ["home", "checkpoint"])
 def test_a_directory_that_others_can_write_is_refused(uploaded: Bucket, tmp_path: Path, what: str) -> None:
     home = tmp_path / "ssd"
@@ -560,7 +564,6 @@ EVERY = pytest.mark.exhaustive
 
 
 @pytest.mark.share(2)
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("errno", "step"),
     [
@@ -570,6 +573,7 @@ EVERY = pytest.mark.exhaustive
         pytest.param(ENOSPC, 1, id="ENOSPC at each call", marks=EVERY),
     ],
 )
+@pytest.mark.exhaustive
 def test_stopped_anywhere_it_is_never_taken_for_whole(
     tmp_path: Path, run: Path, commands: Commands, errno: int, step: int
 ) -> None:

@@ -61,7 +61,7 @@ def tree(root: Path, seed: int) -> None:
                 (above / f"f{i}-{k}.ckpt").write_bytes(b"x")
 
 
-@pytest.mark.share(4, "slow")
+@pytest.mark.share(4)
 @pytest.mark.parametrize("held", [3, 20_000])
 @pytest.mark.parametrize("seed", range(12))
 def test_many_at_a_time_sees_what_one_at_a_time_sees(
