@@ -130,7 +130,7 @@ class _Duplicates:
         """
         steps = self.files.of_place(p)
         own = steps[order(p)].pages
-        if self._one_state(older, p):
+        if self._one_state(older, p) or (p.role == "model" and self.files.stands(order(older), order(p))):
             return None
         if not self._moves_on(older, p):
             return Severity.WARNING if self._came_with_its_time(older, p) else None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckpt_tools.crosscheck.pages import Pages, prints
 from ckpt_tools.formats import names
 from ckpt_tools.formats.common.counters import is_optimizer_state
+from ckpt_tools.layouts.common.rates import RATE
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Report
@@ -222,6 +223,18 @@ class RunFiles:
         for a, f in self.of_place(p).items():
             equal += sum(a != b and f.pages == g.pages for b, g in self.of_place(older).items())
         return equal > 1
+
+    def stands(self, a: At, b: At) -> bool:
+        """Whether training changed no weight between two steps: all learning rates of the first are 0, and it
+        is one step, or those of the second are 0 as well. So it is where a job goes on beyond the end of its
+        schedule.
+        """
+        return self._at_rest(a) and (b[0] - a[0] == 1 or self._at_rest(b))
+
+    def _at_rest(self, at: At) -> bool:
+        telling = (f.part for f in self.at_step(at) if f.part.role in ("optimizer", "scheduler"))
+        rates = {self.session.report(p, Level.STRUCTURE).metadata.get(RATE) for p in telling}
+        return rates == {0.0}
 
     def rest(self, a: At, b: At) -> Rest:
         """What the checkpoints of two steps hold."""

@@ -15,7 +15,7 @@ from fixture_trees import materialise, overwrite
 from places import LAYOUT_TREES
 from safetensors.torch import save as safetensors_save
 from shards import DAY, copy, numbers, optimizer, put, shard
-from small_files import saved, trainer
+from small_files import adam, saved, trainer
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import UsageError
@@ -334,6 +334,34 @@ def test_a_frozen_model_is_equal_at_every_step(tmp_path: Path) -> None:
     assert bad(tmp_path) == set()
     made = plan(str(tmp_path))
     assert (made.resume_step, made.rejected) == (30, ())
+
+
+@pytest.mark.parametrize(
+    ("rates", "moves"),
+    [
+        ({5: (0.0, 0.0), 6: (1e-3, 1e-3)}, False),  # resumed beyond the end of its schedule
+        ({5: (0.0, 0.0), 8: (0.0, 0.0)}, False),
+        ({5: (0.0, 0.0), 8: (1e-3, 1e-3)}, True),
+        ({5: (0.0, 1e-3), 6: (0.0, 1e-3)}, True),  # only some of it is frozen
+        ({5: (1e-3, 1e-3), 6: (0.0, 0.0)}, True),
+    ],
+)
+def test_no_weight_changes_where_the_learning_rate_is_nothing(
+    rates: dict[int, tuple[float, float]], moves: bool, tmp_path: Path
+) -> None:
+    trained(tmp_path, tuple(rates))
+    first, last = rates
+    for step, (one, other) in rates.items():
+        state = adam(step)
+        groups = [{**state["param_groups"][0], "lr": rate} for rate in (one, other)]
+        put(tmp_path / f"checkpoint-{step}/optimizer.pt", saved({**state, "param_groups": groups}), step)
+        schedule = {"last_epoch": step, "_step_count": step + 1, "_last_lr": [one, other]}
+        put(tmp_path / f"checkpoint-{step}/scheduler.pt", saved(schedule), step)
+    assert bad(tmp_path) == set()
+    copied = f"checkpoint-{last}/model.safetensors"
+    copy(tmp_path, f"checkpoint-{first}/model.safetensors", copied, "now" if moves else "kept")
+    assert found(tmp_path) == ({(copied, "error")} if moves else set())
+    assert plan(str(tmp_path)).resume_step == (first if moves else last)
 
 
 def test_a_frozen_rank_beside_one_that_is_trained(tmp_path: Path) -> None:

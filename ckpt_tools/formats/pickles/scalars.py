@@ -109,13 +109,18 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
 
 def _rates(top: dict[Any, Any]) -> dict[str, Any]:
     """The learning rates of an optimizer's first group of parameters (torch/optim/optimizer.py), or the one
-    that a schedule has set last (torch/optim/lr_scheduler.py).
+    that a schedule has set last (torch/optim/lr_scheduler.py). Where that is 0, the highest of all groups.
     """
     groups, last = top.get("param_groups"), top.get("_last_lr")
     if type(groups) is list and groups:
-        group = members(groups[0])
-        return {name: group.get(name) for name in ("lr", "initial_lr")}
-    return {"lr": last[0]} if type(last) is list and last else {}
+        held = [members(group) for group in groups[:_MANY]]
+        return {"lr": _highest([g.get("lr") for g in held]), "initial_lr": held[0].get("initial_lr")}
+    return {"lr": _highest(last[:_MANY])} if type(last) is list and last else {}
+
+
+def _highest(rates: list[Any]) -> Any:
+    """The first of the rates, unless it is 0 and others are not."""
+    return rates[0] or max((rate for rate in rates if type(rate) is float), default=rates[0])
 
 
 def _in_common(value: Any) -> dict[Any, Any]:
