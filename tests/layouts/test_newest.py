@@ -336,6 +336,20 @@ def test_of_dated_saves_the_newest_is_that_of_the_latest_date(
         assert ("mtime-disagrees-with-step" in {f.code for f in made.warnings}) is (what in told), what
 
 
+@pytest.mark.parametrize("away", [24 * HOUR + 37 * 60, 40 * HOUR])
+@pytest.mark.parametrize("saves", [2, 4])
+def test_a_touch_is_no_other_zone(saves: int, away: int, tmp_path: Path) -> None:
+    """Not a whole quarter of an hour, or further than two zones are apart."""
+    for i, date in enumerate(dates := DATES[-saves:]):
+        at = datetime.strptime(f"{date} +0000", "%Y-%m-%d_%H-%M-%S.%f %z").timestamp()
+        path = tmp_path / f"checkpoint_{date}/model.pt"
+        put(path, saved({"w": tensor(i)}), int(at) + (0 if i else away))
+    made, question = answered(tmp_path)
+    assert made is not None and made.checkpoint is not None, question
+    assert made.checkpoint.path.endswith(dates[-1])
+    assert "mtime-disagrees-with-step" in {f.code for f in made.warnings}
+
+
 @pytest.mark.parametrize("hours", [5, -1, 0.5])
 def test_a_job_that_moved_to_another_zone_goes_on_where_it_was(hours: float, tmp_path: Path) -> None:
     """Its dates go back, or leap, and its files' times do not."""
