@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ckpt_tools.crosscheck.trackers import declared
 from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.bare_names import is_marked_under_way
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Rejected
@@ -35,6 +36,19 @@ def sizes(run: Iterable[Checkpoint]) -> Sizes:
 
 def _series(c: Checkpoint) -> tuple[str, str, str]:
     return c.layout, c.run, c.kind
+
+
+def not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
+    """The first with all its files of which only the name says that it is not done, in a way that is not its
+    framework's own: who renames it may have removed the one before.
+    """
+    for c in saves:
+        commit = s.layouts.of(c).commit
+        done = not commit or any(p.role == commit for p in c.parts)
+        own = any(s.layouts.piece_of(p).unfinished for p in c.parts)
+        if done and not own and is_marked_under_way(c.parts[0].home):
+            return c
+    return None
 
 
 def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Iterator[Finding]:

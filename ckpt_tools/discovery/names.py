@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ckpt_tools.discovery.found import NamedFile
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import NameFields, Place
-from ckpt_tools.layouts.common.bare_names import read_bare_name
+from ckpt_tools.layouts.common.bare_names import is_marked_under_way, read_bare_name
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Folder, Moment, Part
 
@@ -291,6 +291,7 @@ class _Naming:
         self._joined = _common_prefixes(self._prefixes(files))
         self._lone = _lone_prefixes(files)
         self._unfinished = {_marked(file) for file in files if file.place.piece.marks}
+        self._unfinished.update(filter(is_marked_under_way, {file.place.home for file in files}))
         self._runs: dict[tuple[str, str], str] = {}
         self._folders: dict[tuple[Place, str], Folder] = {}
         self._moments: dict[tuple[object, ...], Moment] = {}

@@ -24,6 +24,7 @@ from ckpt_tools.discovery.sidecars import unfetched
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import layouts_of
+from ckpt_tools.layouts.common.bare_names import is_marked_under_way
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
@@ -140,14 +141,14 @@ class Candidates:
 
     def _unfinished_of_the_run(self) -> list[Checkpoint]:
         """Without those that a tracker calls finished; with a lone run of dying gasps beside the lone
-        periodic one (as in ``_of_one_run``).
+        periodic one (as in ``_of_one_run``), and where only the mark in a name makes it a run of its own.
         """
         saves = [c for c in self.unfinished if trackers.declared(self.session, c) is None]
         runs = {c.run for c in self.checkpoints}
         gasps = {c.run for c in saves if c.kind is Kind.DYING_GASP} - runs
         if len(runs) == len(gasps) == 1:
             runs |= gasps
-        return [c for c in saves if c.run in runs]
+        return [c for c in saves if c.run in runs or is_marked_under_way(c.parts[0].home)]
 
     def _settle_steps_and_places(self) -> None:
         """Steps where names count them differently, and coordinates, as the contents tell them."""

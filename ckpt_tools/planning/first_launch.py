@@ -14,6 +14,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools import formats
+from ckpt_tools.crosscheck.unfinished import not_renamed
 from ckpt_tools.discovery.completeness import listed, why_unfinished
 from ckpt_tools.discovery.sidecars import DVC, read_tracker, stands_for_nothing_here
 from ckpt_tools.discovery.unrecognised import Suspect, called_saves, kind_of, suspects
@@ -182,7 +183,9 @@ def _several_interrupted(session: Session, unfinished: Sequence[Checkpoint]) -> 
             runs.setdefault((c.layout, _NUMBER.sub("", c.run)), []).append(c)
     several = [c for saves in runs.values() if len(saves) > 1 for c in saves]
     if not several:
-        return None
+        whole = not_renamed(session, unfinished)
+        text = f"{whole and whole.path} has all files of a save, and the name of one that was not finished"
+        return whole and Outcome(NotRecognised(text, f"rename it if it is whole; {_FRESH}"))
     why = why_unfinished(several[0], session.layouts.of(several[0]))
     text = (
         f"{session.root} holds {len(several)} saves of which none is whole "

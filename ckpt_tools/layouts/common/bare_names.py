@@ -311,6 +311,20 @@ def is_under_way(home: str) -> bool:
     return bool(home) and not _UNDER_WAY.isdisjoint(read_bare_name(home.rpartition("/")[2]).words)
 
 
+_MARKED = re.compile(
+    r"(?i:.+[.](tmp|temp|incomplete|partial|part|inprogress)(?:[._-]\w*)?"
+    r"|\.?(tmp|incomplete)[._-].*\d.*|.*\d.*[_-](tmp|incomplete|partial))"
+)
+"""What directories are called until a save is done, by those who rename them then: ``step-20.tmp``,
+``step_20.incomplete``, ``tmp-step-20``; without a number or a dot a word may mean anything.
+"""
+
+
+def is_marked_under_way(home: str) -> bool:
+    """Whether the name of the directory of any framework's save says that it was not renamed yet."""
+    return bool(_MARKED.fullmatch(home.rpartition("/")[2]))
+
+
 def together(names: Iterable[BareName]) -> dict[tuple[str, ...], tuple[tuple[str, ...], str]]:
     """Words of names that only tell which of two networks a file holds, where files of both are there: the
     words that are left, and the role ("" for that of a model).
