@@ -184,8 +184,10 @@ def _several_interrupted(session: Session, unfinished: Sequence[Checkpoint]) -> 
     several = [c for saves in runs.values() if len(saves) > 1 for c in saves]
     if not several:
         whole = not_renamed(session, unfinished)
-        text = f"{whole and whole.path} has all files of a save, and the name of one that was not finished"
-        return whole and Outcome(NotRecognised(text, f"rename it if it is whole; {_FRESH}"))
+        if whole is None:
+            return None
+        text = f"{whole.path} has all files of a save, and the name of one that was not finished"
+        return Outcome(NotRecognised(text, f"rename it if it is whole; {_FRESH}"))
     why = why_unfinished(several[0], session.layouts.of(several[0]))
     text = (
         f"{session.root} holds {len(several)} saves of which none is whole "
