@@ -51,6 +51,7 @@ ORDER = (
     "stable_baselines3",
     "paddle_dist",
     "torchsnapshot",
+    "dcp_set",
     "dcp",
     "dcp_hf",
     "t5x",

@@ -11,6 +11,7 @@ from dataclasses import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, odd_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
@@ -20,6 +21,7 @@ from ckpt_tools.model.report import Report
 FORMATS = ("dcp",)
 STEP = (
     "<step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}"
+    "[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]"
 )
 EPOCH = "<epoch-|epoch_|epoch=>{epoch}"
 EPOCH_STEP = f"{EPOCH}<_|-><step-|step_|step=|step>{{step}}"
@@ -160,6 +162,45 @@ def _of_megatron(home: str, mark: str) -> Iterator[Piece]:
     yield replace(common, formats=("torch_zip", "torch_legacy"), unasked=True)
 
 
+STATES = (
+    "extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states"
+    "|lr_scheduler|scheduler"
+)
+"""What frameworks call the files of states beside the tensors, one for each rank or for all."""
+STATE_FORMATS = ("torch_zip", "torch_legacy")
+
+
+def beside(home: str, mark: str) -> Iterator[Piece]:
+    """The files of states beside the tensors, or in directories called like them."""
+    one = Piece("", "state", "", STATE_FORMATS, shared=True, required=False, unasked=True)
+    one = replace(one, companion=True, inside=True)
+    rank = "[<_global|_dp>][<_|->][rank][<_|->]{shard}"
+    for name, template in (
+        ("state", f"<{STATES}>[{rank}].<pt|pth>"),
+        ("state_below", f"<{STATES}>/[<{STATES}>]{rank}.<pt|pth>"),
+        ("state_of_loop", "metadata.pth"),
+    ):
+        yield replace(one, name=f"{name}{mark}", template=f"{home}/{template}")
+    told = replace(one, name=f"told{mark}", template=f"{home}/<train_state|trainer_state>[_{{shard}}].json")
+    yield replace(told, formats=("json_member",), unasked=False)
+
+
+def lost_beside(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Files of states that all saves of as many ranks have; of the tensors ``.metadata`` tells."""
+    for name in lost(c, [o for o in others if _writers(o) == _writers(c)], _states):
+        text = f"there is no {name}, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+
+
+def _states(c: Checkpoint) -> frozenset[str]:
+    own = ("state", "told", "plain", "single", "orchestrator", "safetensors", "adapter")
+    return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if p.piece.startswith(own))
+
+
+def _writers(c: Checkpoint) -> frozenset[int | None]:
+    return frozenset(p.rank for p in c.parts if p.path.endswith(".distcp"))
+
+
 def rest_of_state(home: str, mark: str) -> Piece:
     """What Lightning and Fabric save of a state beside the tensors, last of all; step and epoch are in it."""
     return Piece(
@@ -183,8 +224,10 @@ LAYOUT = Layout(
         *(p for home, mark in HOMES for p in pieces(home, mark, b"" if mark == "_any" else _STATE)),
         *(replace(rest_of_state(home, mark), companion=True) for home, mark in HOMES),
         *(p for home, mark in HOMES for p in _of_megatron(home, mark)),
+        *(p for home, mark in HOMES for p in beside(home, mark)),
     ),
     lacks=_lacks,
+    lost=lost_beside,
     later=_later,
     resume=_resume,
     steps=_steps,

@@ -198,6 +198,10 @@ verl verl note:latest_checkpointed_iteration.txt
   global_step_{step}/actor/
     model:model_world_size_{world}_rank_{rank}.pt optim:optim_world_size_{world}_rank_{rank}.pt
     extra_state:extra_state_world_size_{world}_rank_{rank}.pt config:fsdp_config.json
+  global_step_{step}/policy/
+    policy_model:model_world_size_{world}_rank_{rank}.pt
+    policy_optim:optim_world_size_{world}_rank_{rank}.pt
+    policy_extra_state:extra_state_world_size_{world}_rank_{rank}.pt policy_config:fsdp_config.json
   global_step_{step}/critic/
     critic_model:model_world_size_{world}_rank_{rank}.pt
     critic_optim:optim_world_size_{world}_rank_{rank}.pt
@@ -206,7 +210,7 @@ verl verl note:latest_checkpointed_iteration.txt
     model_alone:model_world_size_{world}_rank_{rank}.pt
     optim_alone:optim_world_size_{world}_rank_{rank}.pt
     extra_state_alone:extra_state_world_size_{world}_rank_{rank}.pt config_alone:fsdp_config.json
-    data:data.pt
+    data:data.pt trainer:trainer_state.pt
 
 colossalai colossalai
   epoch-{epoch}_step-{step_in_epoch}/modeling/
@@ -924,7 +928,7 @@ stable_baselines3 stable-baselines3
     vecnormalize:{prefix}_vecnormalize_{step}_steps.pkl ~best:best_model.zip
 
 paddle_dist paddle-dist
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
     metadata:{generation}.metadata distcp:{rank}_{generation}.distcp
     safetensors:{rank}_{generation}.safetensors
   {step}/
@@ -938,33 +942,33 @@ paddle_dist paddle-dist
     safetensors_any:{rank}_{generation}.safetensors
 
 torchsnapshot torchsnapshot
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
     metadata:.snapshot_metadata
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/batched/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/batched/
     slab:{name}-{name}-{name}-{name}-{name}
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/<0|replicated|sharded>/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/<0|replicated|sharded>/
     data1:{name}
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}/
     ?other1:{name}
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/<0|replicated|sharded>/{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/<0|replicated|sharded>/{name}/
     data2:{name}
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{name}/{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}/{name}/
     ?other2:{name}
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/<0|replicated|sharded>/{name}/{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/<0|replicated|sharded>/{name}/{name}/
     data3:{name}
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{name}/{name}/{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}/{name}/{name}/
     ?other3:{name}
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/<0|replicated|sharded>/{name}/{name}/{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/<0|replicated|sharded>/{name}/{name}/{name}/
     data4:{name}
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{name}/{name}/{name}/{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}/{name}/{name}/{name}/
     ?other4:{name}
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/<0|replicated|sharded>/{name}/{name}/{name}/{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/<0|replicated|sharded>/{name}/{name}/{name}/{name}/
     data5:{name}
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{name}/{name}/{name}/{name}/{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}/{name}/{name}/{name}/{name}/
     ?other5:{name}
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/<0|replicated|sharded>/{name}/{name}/{name}/{name}/{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/<0|replicated|sharded>/{name}/{name}/{name}/{name}/{name}/
     data6:{name}
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{name}/{name}/{name}/{name}/{name}/{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}/{name}/{name}/{name}/{name}/{name}/
     ?other6:{name}
   <epoch-|epoch_|epoch=>{epoch}/
     metadata_epoch:.snapshot_metadata
@@ -1039,14 +1043,220 @@ torchsnapshot torchsnapshot
   {name}/{name}/{name}/{name}/{name}/{name}/{name}/
     ?other6_any:{name}
 
+dcp_set dcp-set
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/
+    metadata_model:.metadata rank_metadata_model:__{rank}.metadata data_model:__{rank}_{shard}.distcp
+    prefixed_model:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/weights/
+    metadata_weights:.metadata rank_metadata_weights:__{rank}.metadata
+    data_weights:__{rank}_{shard}.distcp prefixed_weights:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model_optimizer/
+    metadata_model_optimizer:.metadata rank_metadata_model_optimizer:__{rank}.metadata
+    data_model_optimizer:__{rank}_{shard}.distcp prefixed_model_optimizer:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/trainer/
+    metadata_trainer:.metadata rank_metadata_trainer:__{rank}.metadata
+    data_trainer:__{rank}_{shard}.distcp prefixed_trainer:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/policy/
+    metadata_policy:.metadata rank_metadata_policy:__{rank}.metadata data_policy:__{rank}_{shard}.distcp
+    prefixed_policy:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/actor/
+    metadata_actor:.metadata rank_metadata_actor:__{rank}.metadata data_actor:__{rank}_{shard}.distcp
+    prefixed_actor:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/optimizer/
+    metadata_optimizer:.metadata rank_metadata_optimizer:__{rank}.metadata
+    data_optimizer:__{rank}_{shard}.distcp prefixed_optimizer:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/optim/
+    metadata_optim:.metadata rank_metadata_optim:__{rank}.metadata data_optim:__{rank}_{shard}.distcp
+    prefixed_optim:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/critic/
+    metadata_critic:.metadata rank_metadata_critic:__{rank}.metadata data_critic:__{rank}_{shard}.distcp
+    prefixed_critic:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/value/
+    metadata_value:.metadata rank_metadata_value:__{rank}.metadata data_value:__{rank}_{shard}.distcp
+    prefixed_value:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/scheduler/
+    metadata_scheduler:.metadata rank_metadata_scheduler:__{rank}.metadata
+    data_scheduler:__{rank}_{shard}.distcp prefixed_scheduler:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/lr_scheduler/
+    metadata_lr_scheduler:.metadata rank_metadata_lr_scheduler:__{rank}.metadata
+    data_lr_scheduler:__{rank}_{shard}.distcp prefixed_lr_scheduler:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/ema/
+    metadata_ema:.metadata rank_metadata_ema:__{rank}.metadata data_ema:__{rank}_{shard}.distcp
+    prefixed_ema:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
+    state:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
+    state_of_loop:metadata.pth told:<train_state|trainer_state>[_{shard}].json
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
+    state_deep:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_deep:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
+    state_of_loop_deep:metadata.pth told_deep:<train_state|trainer_state>[_{shard}].json
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
+    plain:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
+    single:<step_scheduler|progress>.pt single_counts:metadata.json
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/orchestrator/
+    orchestrator:progress.pt
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/
+    safetensors:{name}.safetensors
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/consolidated/
+    exported:{name}.safetensors
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/
+    adapter:<adapter_config|automodel_peft_config>.json
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/consolidated/
+    index:model.safetensors.index.json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/
+    metadata_model_epoch_step:.metadata rank_metadata_model_epoch_step:__{rank}.metadata
+    data_model_epoch_step:__{rank}_{shard}.distcp prefixed_model_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/weights/
+    metadata_weights_epoch_step:.metadata rank_metadata_weights_epoch_step:__{rank}.metadata
+    data_weights_epoch_step:__{rank}_{shard}.distcp
+    prefixed_weights_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model_optimizer/
+    metadata_model_optimizer_epoch_step:.metadata
+    rank_metadata_model_optimizer_epoch_step:__{rank}.metadata
+    data_model_optimizer_epoch_step:__{rank}_{shard}.distcp
+    prefixed_model_optimizer_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/trainer/
+    metadata_trainer_epoch_step:.metadata rank_metadata_trainer_epoch_step:__{rank}.metadata
+    data_trainer_epoch_step:__{rank}_{shard}.distcp
+    prefixed_trainer_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/policy/
+    metadata_policy_epoch_step:.metadata rank_metadata_policy_epoch_step:__{rank}.metadata
+    data_policy_epoch_step:__{rank}_{shard}.distcp
+    prefixed_policy_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/actor/
+    metadata_actor_epoch_step:.metadata rank_metadata_actor_epoch_step:__{rank}.metadata
+    data_actor_epoch_step:__{rank}_{shard}.distcp prefixed_actor_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/optimizer/
+    metadata_optimizer_epoch_step:.metadata rank_metadata_optimizer_epoch_step:__{rank}.metadata
+    data_optimizer_epoch_step:__{rank}_{shard}.distcp
+    prefixed_optimizer_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/optim/
+    metadata_optim_epoch_step:.metadata rank_metadata_optim_epoch_step:__{rank}.metadata
+    data_optim_epoch_step:__{rank}_{shard}.distcp prefixed_optim_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/critic/
+    metadata_critic_epoch_step:.metadata rank_metadata_critic_epoch_step:__{rank}.metadata
+    data_critic_epoch_step:__{rank}_{shard}.distcp
+    prefixed_critic_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/value/
+    metadata_value_epoch_step:.metadata rank_metadata_value_epoch_step:__{rank}.metadata
+    data_value_epoch_step:__{rank}_{shard}.distcp prefixed_value_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/scheduler/
+    metadata_scheduler_epoch_step:.metadata rank_metadata_scheduler_epoch_step:__{rank}.metadata
+    data_scheduler_epoch_step:__{rank}_{shard}.distcp
+    prefixed_scheduler_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/lr_scheduler/
+    metadata_lr_scheduler_epoch_step:.metadata rank_metadata_lr_scheduler_epoch_step:__{rank}.metadata
+    data_lr_scheduler_epoch_step:__{rank}_{shard}.distcp
+    prefixed_lr_scheduler_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/ema/
+    metadata_ema_epoch_step:.metadata rank_metadata_ema_epoch_step:__{rank}.metadata
+    data_ema_epoch_step:__{rank}_{shard}.distcp prefixed_ema_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    state_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    state_of_loop_epoch_step:metadata.pth told_epoch_step:<train_state|trainer_state>[_{shard}].json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
+    state_deep_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_deep_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
+    state_of_loop_deep_epoch_step:metadata.pth
+    told_deep_epoch_step:<train_state|trainer_state>[_{shard}].json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    plain_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
+    single_epoch_step:<step_scheduler|progress>.pt single_counts_epoch_step:metadata.json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/orchestrator/
+    orchestrator_epoch_step:progress.pt
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/
+    safetensors_epoch_step:{name}.safetensors
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/consolidated/
+    exported_epoch_step:{name}.safetensors
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/
+    adapter_epoch_step:<adapter_config|automodel_peft_config>.json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/consolidated/
+    index_epoch_step:model.safetensors.index.json
+  <epoch-|epoch_|epoch=>{epoch}/model/
+    metadata_model_epoch:.metadata rank_metadata_model_epoch:__{rank}.metadata
+    data_model_epoch:__{rank}_{shard}.distcp prefixed_model_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/weights/
+    metadata_weights_epoch:.metadata rank_metadata_weights_epoch:__{rank}.metadata
+    data_weights_epoch:__{rank}_{shard}.distcp prefixed_weights_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/model_optimizer/
+    metadata_model_optimizer_epoch:.metadata rank_metadata_model_optimizer_epoch:__{rank}.metadata
+    data_model_optimizer_epoch:__{rank}_{shard}.distcp
+    prefixed_model_optimizer_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/trainer/
+    metadata_trainer_epoch:.metadata rank_metadata_trainer_epoch:__{rank}.metadata
+    data_trainer_epoch:__{rank}_{shard}.distcp prefixed_trainer_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/policy/
+    metadata_policy_epoch:.metadata rank_metadata_policy_epoch:__{rank}.metadata
+    data_policy_epoch:__{rank}_{shard}.distcp prefixed_policy_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/actor/
+    metadata_actor_epoch:.metadata rank_metadata_actor_epoch:__{rank}.metadata
+    data_actor_epoch:__{rank}_{shard}.distcp prefixed_actor_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/optimizer/
+    metadata_optimizer_epoch:.metadata rank_metadata_optimizer_epoch:__{rank}.metadata
+    data_optimizer_epoch:__{rank}_{shard}.distcp prefixed_optimizer_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/optim/
+    metadata_optim_epoch:.metadata rank_metadata_optim_epoch:__{rank}.metadata
+    data_optim_epoch:__{rank}_{shard}.distcp prefixed_optim_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/critic/
+    metadata_critic_epoch:.metadata rank_metadata_critic_epoch:__{rank}.metadata
+    data_critic_epoch:__{rank}_{shard}.distcp prefixed_critic_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/value/
+    metadata_value_epoch:.metadata rank_metadata_value_epoch:__{rank}.metadata
+    data_value_epoch:__{rank}_{shard}.distcp prefixed_value_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/scheduler/
+    metadata_scheduler_epoch:.metadata rank_metadata_scheduler_epoch:__{rank}.metadata
+    data_scheduler_epoch:__{rank}_{shard}.distcp prefixed_scheduler_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/lr_scheduler/
+    metadata_lr_scheduler_epoch:.metadata rank_metadata_lr_scheduler_epoch:__{rank}.metadata
+    data_lr_scheduler_epoch:__{rank}_{shard}.distcp
+    prefixed_lr_scheduler_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/ema/
+    metadata_ema_epoch:.metadata rank_metadata_ema_epoch:__{rank}.metadata
+    data_ema_epoch:__{rank}_{shard}.distcp prefixed_ema_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/
+    state_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/
+    state_of_loop_epoch:metadata.pth told_epoch:<train_state|trainer_state>[_{shard}].json
+  <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor>/
+    state_deep_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_deep_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor>/
+    state_of_loop_deep_epoch:metadata.pth told_deep_epoch:<train_state|trainer_state>[_{shard}].json
+  <epoch-|epoch_|epoch=>{epoch}/
+    plain_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
+    single_epoch:<step_scheduler|progress>.pt single_counts_epoch:metadata.json
+  <epoch-|epoch_|epoch=>{epoch}/orchestrator/
+    orchestrator_epoch:progress.pt
+  <epoch-|epoch_|epoch=>{epoch}/model/
+    safetensors_epoch:{name}.safetensors
+  <epoch-|epoch_|epoch=>{epoch}/model/consolidated/
+    exported_epoch:{name}.safetensors
+  <epoch-|epoch_|epoch=>{epoch}/model/
+    adapter_epoch:<adapter_config|automodel_peft_config>.json
+  <epoch-|epoch_|epoch=>{epoch}/model/consolidated/
+    index_epoch:model.safetensors.index.json
+
 dcp dcp note:dlrover_latest.txt
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{layer:010d}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{layer:010d}/
     numbered:__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{layer:010d}/<epoch_>{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{layer:010d}/<epoch_>{name}/
     numbered_deep:__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}/
     spread:__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/{name}/<epoch_>{name}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}/<epoch_>{name}/
     spread_deep:__{rank}_{shard}.distcp
   <epoch-|epoch_|epoch=>{epoch}/{layer:010d}/
     numbered_epoch:__{rank}_{shard}.distcp
@@ -1064,7 +1274,7 @@ dcp dcp note:dlrover_latest.txt
     spread_epoch_step:__{rank}_{shard}.distcp
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/{name}/<epoch_>{name}/
     spread_deep_epoch_step:__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
     metadata:.metadata rank_metadata:__{rank}.metadata data:__{rank}_{shard}.distcp
     prefixed:{name}__{rank}_{shard}.distcp
   <epoch-|epoch_|epoch=>{epoch}/
@@ -1076,7 +1286,7 @@ dcp dcp note:dlrover_latest.txt
   {name}/
     metadata_any:.metadata rank_metadata_any:__{rank}.metadata data_any:__{rank}_{shard}.distcp
     prefixed_any:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
     meta:meta.pt
   <epoch-|epoch_|epoch=>{epoch}/
     meta_epoch:meta.pt
@@ -1084,7 +1294,7 @@ dcp dcp note:dlrover_latest.txt
     meta_epoch_step:meta.pt
   {name}/
     meta_any:meta.pt
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
     core:metadata.json common:common.pt
   <epoch-|epoch_|epoch=>{epoch}/
     core_epoch:metadata.json common_epoch:common.pt
@@ -1092,9 +1302,33 @@ dcp dcp note:dlrover_latest.txt
     core_epoch_step:metadata.json common_epoch_step:common.pt
   {name}/
     core_any:metadata.json common_any:common.pt
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
+    state:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
+    state_of_loop:metadata.pth told:<train_state|trainer_state>[_{shard}].json
+  <epoch-|epoch_|epoch=>{epoch}/
+    state_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/
+    state_of_loop_epoch:metadata.pth told_epoch:<train_state|trainer_state>[_{shard}].json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    state_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    state_of_loop_epoch_step:metadata.pth told_epoch_step:<train_state|trainer_state>[_{shard}].json
+  {name}/
+    state_any:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  {name}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_any:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  {name}/
+    state_of_loop_any:metadata.pth told_any:<train_state|trainer_state>[_{shard}].json
 
 dcp_hf dcp-hf
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
     shard:shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors
   {step}/
     shard_number:shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors
@@ -1500,7 +1734,7 @@ tensorflow tensorflow note:checkpoint unneeded:.meta+.index
     data:{prefix}-{generation}.data-{shard:05d}-of-{of:05d} ~index_alone:{prefix}.index
 
 keras_shards keras-shards
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
     index_step:{prefix}.weights.json shard_step:{prefix}_{shard:05d}.weights.h5
   {step}/
     index_number:{prefix}.weights.json shard_number:{prefix}_{shard:05d}.weights.h5
@@ -1579,10 +1813,10 @@ espnet espnet
     checkpoint:checkpoint.pth
 
 safetensors_set sharded-safetensors
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
     index_step:{prefix}.safetensors.index.json shard_step:{prefix}-{shard:05d}-of-{of:05d}.safetensors
     index_bin_step:{prefix}.bin.index.json shard_bin_step:{prefix}-{shard:05d}-of-{of:05d}.bin
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}/sharded/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/sharded/
     sharded_step:shard-{node:05d}-{prefix}-{shard:05d}-of-{of:05d}.safetensors
   {step}/
     index_number:{prefix}.safetensors.index.json shard_number:{prefix}-{shard:05d}-of-{of:05d}.safetensors
@@ -1599,7 +1833,7 @@ safetensors_set sharded-safetensors
     index_bin:{prefix}.bin.index.json shard_bin:{prefix}-{shard:05d}-of-{of:05d}.bin
 
 numpy_steps numpy
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_>{step}/
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
     ~npy:{name}.npy ~npz:{name}.npz
   <epoch-|epoch_|epoch=>{epoch}/
     ~npy_epoch:{name}.npy ~npz_epoch:{name}.npz

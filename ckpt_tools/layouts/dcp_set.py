@@ -1,0 +1,105 @@
+"""Saves in which each kind of state is a directory of PyTorch's Distributed Checkpoint of its own:
+``global_step20/model`` and ``global_step20/optimizer``, with the files of ranks beside or below them. So do
+lm-engine, prime-rl, XTuner, NeMo AutoModel and many loops of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts import dcp
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.dcp import STATE_FORMATS, STATES
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+_STEP = (
+    "<step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-"
+    "|ckpt_step_|snapshot-step-|iter_|iteration_>{step}"
+)
+"""A number alone says too little: below it may lie the directories of a job's runs."""
+MODELS = ("model", "weights", "model_optimizer", "trainer", "policy", "actor")
+"""Directories of which a save has one at least."""
+OTHERS = ("optimizer", "optim", "critic", "value", "scheduler", "lr_scheduler", "ema")
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    indexes = [row for row in parts if row[0].role.endswith("_index")]
+    yield from named_steps(indexes, dcp.step_of, "step")
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Also the model, which may be in one of several directories."""
+    holding = {"safetensors", *(f"{name}_index" for name in MODELS)}
+    if holding.isdisjoint(p.role for p in c.parts):
+        text = f"none of its directories holds a model ({', '.join(MODELS)})"
+        yield finding("missing-part", text, path=c.path)
+    yield from dcp.lost_beside(c, beside)
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)
+
+
+def _of_dcp(home: str, mark: str) -> Iterator[Piece]:
+    for role in (*MODELS, *OTHERS):
+        for piece in dcp.pieces(f"{home}/{role}", f"_{role}{mark}"):
+            index = piece.role == "metadata"
+            yield replace(piece, role=f"{role}_index" if index else role, required=index)
+
+
+def _rest(home: str, mark: str) -> Iterator[Piece]:
+    """What lies beside the directories and below them."""
+    beside = partial(Piece, shared=True, companion=True, inside=True, required=False)
+    for below, deep in ((home, ""), (f"{home}/<{'|'.join(MODELS)}>", "_deep")):
+        yield from dcp.beside(below, f"{deep}{mark}")
+    plain = f"{home}/<{STATES}>"  # XTuner's have no ending
+    yield beside(f"plain{mark}", "state", plain, STATE_FORMATS, unasked=True)
+    single = f"{home}/<step_scheduler|progress>.pt"
+    yield beside(f"single{mark}", "state", single, STATE_FORMATS, unasked=True)
+    counts = f"{home}/metadata.json"
+    yield beside(f"single_counts{mark}", "state", counts, ("json_member",))
+    orchestrator = f"{home}/orchestrator/progress.pt"
+    yield beside(f"orchestrator{mark}", "state", orchestrator, STATE_FORMATS, unasked=True)
+    # NeMo AutoModel's models: shards that DCP writes, or an adapter
+    weights = f"{home}/model/{{name}}.safetensors"
+    yield beside(f"safetensors{mark}", "safetensors", weights, ("safetensors",))
+    exported = f"{home}/model/consolidated/{{name}}.safetensors"
+    yield replace(beside(f"exported{mark}", "export", exported, ("safetensors",)), loaded=False)
+    adapter = f"{home}/model/<adapter_config|automodel_peft_config>.json"
+    yield beside(f"adapter{mark}", "config", adapter, ("json_member",))
+    index = f"{home}/model/consolidated/model.safetensors.index.json"
+    yield replace(beside(f"index{mark}", "export", index, ("safetensors_index",)), loaded=False)
+
+
+HOMES = ((_STEP, ""), (dcp.EPOCH_STEP, "_epoch_step"), (dcp.EPOCH, "_epoch"))
+
+LAYOUT = Layout(
+    name="dcp-set",
+    title="Directories of PyTorch Distributed Checkpoint in one save",
+    pieces=tuple(piece for home, mark in HOMES for part in (_of_dcp, _rest) for piece in part(home, mark)),
+    resume=_resume,
+    check=_check,
+    lost=_lost,
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "lm-engine lm_engine/checkpointing/__init__.py save_checkpoint; prime-rl prime_rl/trainer/ckpt.py; "
+        "XTuner xtuner/v1/train/trainer.py _maybe_save; NeMo AutoModel "
+        "nemo_automodel/components/checkpoint/checkpointing.py, recipes/base_recipe.py save_checkpoint"
+    ),
+    limits=(
+        "what a framework's own note names (latest_checkpointed_iteration.json, .xtuner) is not read",
+        (
+            "a file of a rank that is gone is missed only where another save of as many ranks has it, and"
+            " what lies beside the directories only by its usual names"
+        ),
+    ),
+)
