@@ -47,6 +47,7 @@ def _check(parts: Rows) -> Found:
     for rows in homes.values():
         yield from _steps_differ(rows)
         yield from _optimizers_gone(rows)
+        yield from _layers_gone(rows)
     told = list(borrowed(parts, _COUNTERS, growing=False))
     yield from told
     yield from _renamed(parts, {path for path, _ in told})
@@ -99,12 +100,24 @@ def _optimizers_gone(rows: Rows) -> Found:
             return
 
 
+def _layers_gone(rows: Rows) -> Found:
+    """Pipeline layers of which a stage's model states name parameters, and that have no file. One that is
+    tied to another one, or in which nothing is trained, is named nowhere.
+    """
+    there = {dict(p.coords)["layer"] for p, _ in rows if p.role == "layer"}
+    for p, r in rows:
+        told = r.metadata.get("param_shapes.layers")
+        if isinstance(told, str) and (gone := set(map(int, told.split(","))) - there):
+            text = f"it names parameters of layer {words(ranges(gone))}, of which there is no file"
+            yield p.path, finding("missing-part", text)
+
+
 def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Pipeline layers that one rank of a model parallel group has and another one has not: each rank of it
     saves its slice of each. Layers without a state count as well, so a gap between numbers says nothing.
     """
     slices = {p.coords: p for p in c.parts if p.role == "layer"}
-    ranks = sorted({dict(coords)["tp"] for coords in slices})
+    ranks = sorted({at for coords in slices for axis, at in coords if axis == "tp"})
     for coords, p in slices.items():
         for rank in ranks:
             other = tuple((axis, rank if axis == "tp" else at) for axis, at in coords)
@@ -166,7 +179,7 @@ def pieces(home: str, mark: str) -> Iterator[Piece]:
         ("model", "model", "mp_rank_{tp:02d}_model_states.pt", "replicated"),
         ("zero3", "model", f"{zero}_model_states.pt", "sharded"),
         ("optim", "optimizer", f"{zero}_optim_states.pt", "sharded"),
-        ("layer", "layer", "layer_{layer:02d}-model_{tp:02d}-model_states.pt", "shared"),
+        ("layer", "layer", "layer_{layer:02d}[-model_{tp:02d}]-model_states.pt", "shared"),
         ("expert", "expert", "[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt", "shared"),
         ("expert_optim", "expert_optimizer", "expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt", "shared"),
     ):

@@ -138,28 +138,28 @@ openrlhf openrlhf
     model_actor:mp_rank_{tp:02d}_model_states.pt
     zero3_actor:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_actor:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_actor:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_actor:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_actor:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_actor:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   _actor/best_global_step{step}/
     model_actor_best:mp_rank_{tp:02d}_model_states.pt
     zero3_actor_best:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_actor_best:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_actor_best:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_actor_best:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_actor_best:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_actor_best:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   _critic/global_step{step}/
     model_critic:mp_rank_{tp:02d}_model_states.pt
     zero3_critic:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_critic:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_critic:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_critic:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_critic:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_critic:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   _critic/best_global_step{step}/
     model_critic_best:mp_rank_{tp:02d}_model_states.pt
     zero3_critic_best:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_critic_best:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_critic_best:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_critic_best:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_critic_best:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_critic_best:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
 
@@ -379,7 +379,7 @@ hf_trainer hf-trainer note:dlrover_latest.txt
     model_deepspeed:mp_rank_{tp:02d}_model_states.pt
     zero3_deepspeed:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_deepspeed:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_deepspeed:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_deepspeed:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_deepspeed:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
 
@@ -436,7 +436,7 @@ accelerate accelerate
     model_deepspeed:mp_rank_{tp:02d}_model_states.pt
     zero3_deepspeed:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_deepspeed:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_deepspeed:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_deepspeed:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_deepspeed:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   <checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}/
@@ -497,7 +497,7 @@ accelerate accelerate
     model_deepspeed_step:mp_rank_{tp:02d}_model_states.pt
     zero3_deepspeed_step:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_deepspeed_step:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_deepspeed_step:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_deepspeed_step:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_deepspeed_step:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed_step:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   <epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}/
@@ -559,7 +559,7 @@ accelerate accelerate
     model_deepspeed_epoch:mp_rank_{tp:02d}_model_states.pt
     zero3_deepspeed_epoch:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_deepspeed_epoch:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_deepspeed_epoch:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_deepspeed_epoch:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_deepspeed_epoch:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed_epoch:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   {prefix}-step{step:08d}-state/
@@ -629,7 +629,7 @@ accelerate accelerate
     model_deepspeed_kohya_step:mp_rank_{tp:02d}_model_states.pt
     zero3_deepspeed_kohya_step:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_deepspeed_kohya_step:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_deepspeed_kohya_step:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_deepspeed_kohya_step:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_deepspeed_kohya_step:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed_kohya_step:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   {prefix}-step{step:08d}-state/
@@ -702,7 +702,7 @@ accelerate accelerate
     model_deepspeed_kohya_epoch:mp_rank_{tp:02d}_model_states.pt
     zero3_deepspeed_kohya_epoch:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_deepspeed_kohya_epoch:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_deepspeed_kohya_epoch:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_deepspeed_kohya_epoch:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_deepspeed_kohya_epoch:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed_kohya_epoch:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   {prefix}-{epoch:06d}-state/
@@ -766,7 +766,7 @@ accelerate accelerate
     model_deepspeed_kohya:mp_rank_{tp:02d}_model_states.pt
     zero3_deepspeed_kohya:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_deepspeed_kohya:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_deepspeed_kohya:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_deepspeed_kohya:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_deepspeed_kohya:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed_kohya:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   {prefix}-state/
@@ -794,7 +794,7 @@ lightning lightning
     model_deepspeed_sharded:mp_rank_{tp:02d}_model_states.pt
     zero3_deepspeed_sharded:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_deepspeed_sharded:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_deepspeed_sharded:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_deepspeed_sharded:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_deepspeed_sharded:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed_sharded:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   [{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt/
@@ -807,7 +807,7 @@ lightning lightning
     model_deepspeed_sharded_last:mp_rank_{tp:02d}_model_states.pt
     zero3_deepspeed_sharded_last:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_deepspeed_sharded_last:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_deepspeed_sharded_last:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_deepspeed_sharded_last:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_deepspeed_sharded_last:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed_sharded_last:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   last[-v{generation}].ckpt/
@@ -816,7 +816,7 @@ lightning lightning
     model_deepspeed_fabric:mp_rank_{tp:02d}_model_states.pt
     zero3_deepspeed_fabric:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_deepspeed_fabric:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_deepspeed_fabric:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_deepspeed_fabric:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_deepspeed_fabric:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed_fabric:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   .
@@ -835,14 +835,14 @@ deepspeed deepspeed note:latest stateless:zero_to_fp32.py
     model:mp_rank_{tp:02d}_model_states.pt
     zero3:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
   {name}/
     model_any:mp_rank_{tp:02d}_model_states.pt
     zero3_any:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
     optim_any:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_optim_states.pt
-    layer_any:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    layer_any:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_any:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_any:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
 

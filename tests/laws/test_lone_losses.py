@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fixture_trees import CASES, damage, materialise, overwrite
+from own_pickles import setting
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError
@@ -130,6 +131,40 @@ def test_a_part_of_a_larger_model_is_missed(name: str, lost: str, tmp_path: Path
     damage(root, {"remove": [lost]})
     with pytest.raises(CkptError, match="missing"):
         plan(str(root))
+
+
+STAGES = ("layer_0{}-model_00-model_states.pt", "layer_0{}-model_states.pt")
+"""Files of layers in a job with model parallel ranks, and without."""
+
+
+@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("lost", [0, 3])
+def test_a_layer_of_which_its_stage_names_parameters_is_missed(name: str, lost: int, tmp_path: Path) -> None:
+    root = tree("deepspeed/pipeline", tmp_path)
+    save = alone(root)[0].parent
+    for n in range(4):
+        (save / STAGES[0].format(n)).rename(save / name.format(n))
+    for stage, layers in enumerate(((0, 1), (2, 3))):
+        shapes = {f"{n}.weight": (4, 6) for n in layers}
+        setting(
+            save / f"mp_rank_0{stage}_model_states.pt", "param_shapes", [shapes | {"tied_modules.e.w": ()}]
+        )
+    assert not missing(plan(str(root)))
+    (save / name.format(lost)).unlink()
+    with pytest.raises(CkptError, match="missing"):
+        plan(str(root))
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_layer_that_the_saves_beside_have_is_missed(name: str, tmp_path: Path) -> None:
+    root = tree("deepspeed/pipeline", tmp_path)
+    for path in list(root.glob("*/layer_*")):
+        path.rename(path.with_name(name.format(path.name[7])))
+    newest = plan(str(root))
+    assert newest.checkpoint is not None and not newest.warnings
+    (Path(newest.checkpoint.path) / name.format(3)).unlink()
+    [rejected] = plan(str(root)).rejected
+    assert rejected.checkpoint.step == newest.checkpoint.step
 
 
 def test_chunks_in_directories_for_each_axis_are_described(tmp_path: Path) -> None:

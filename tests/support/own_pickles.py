@@ -11,8 +11,10 @@ MINE = b"cmycompany.models\nConfig\n"
 CALL = MINE + b")\x81}b"
 
 
-def adding(path: Path, value: bytes) -> None:
-    """Put a value on the pickle's stack, and off again: the rest of the file stays what it was."""
+def adding(path: Path, value: bytes, then: bytes = b"0") -> None:
+    """Put a value on the pickle's stack, and off again (or do what ``then`` says with it): the rest of the
+    file stays what it was.
+    """
     before = path.stat()
     if path.read_bytes()[:2] == b"PK":
         with zipfile.ZipFile(path) as old:
@@ -24,9 +26,15 @@ def adding(path: Path, value: bytes) -> None:
                 ):
                     plain = zipfile.ZipInfo(info.filename)
                     new.writestr(
-                        plain, data[:-1] + value + b"0." if info.filename.endswith("/data.pkl") else data
+                        plain,
+                        data[:-1] + value + then + b"." if info.filename.endswith("/data.pkl") else data,
                     )
     else:
         data = path.read_bytes()
-        path.write_bytes(pickle.dumps(pickle.loads(data), 2)[:-1] + value + b"0.")  # our own fixture
+        path.write_bytes(pickle.dumps(pickle.loads(data), 2)[:-1] + value + then + b".")  # our own fixture
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def setting(path: Path, key: str, value: object) -> None:
+    """Give the dict that a file holds another value under a key."""
+    adding(path, pickle.dumps(key, 2)[2:-1] + pickle.dumps(value, 2)[2:-1], b"s")

@@ -14,6 +14,7 @@ from ckpt_tools.formats.torch.names import text
 from ckpt_tools.model.report import Scalar
 
 _MANY = 5000  # entries of one level that are looked at
+_DIGITS = 7  # of the number of a layer, below
 _NUMPY = {
     "i1": "b",
     "i2": "h",
@@ -83,7 +84,8 @@ def _numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
 
 def scalars(value: Any, anatomy: Anatomy) -> None:
     """Fill ``metadata`` and ``keys`` from the top level of ``value``; the attributes of ``args`` become
-    ``args.<name>``, whole numbers of ``_COUNTING`` likewise. ``lr`` is an optimizer's or a schedule's,
+    ``args.<name>``, whole numbers of ``_COUNTING`` likewise, the numbers of a stage's layers
+    ``param_shapes.layers``. ``lr`` is an optimizer's or a schedule's,
     ``initial_lr`` the one that an optimizer had before a schedule set its own.
     """
     top = members(value) or _in_common(value)
@@ -101,6 +103,8 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
             got = scalar(v)
             if got and type(got[0]) is int:
                 anatomy.metadata[f"{home}.{text(k)}"] = got[0]
+    if layers := sorted(_stage_layers(top)):
+        anatomy.metadata["param_shapes.layers"] = ",".join(map(str, layers))
     for name, held in _rates(top).items():
         rate = scalar(held)
         if rate and type(rate[0]) is float:
@@ -121,6 +125,21 @@ def _rates(top: dict[Any, Any]) -> dict[str, Any]:
 def _highest(rates: list[Any]) -> Any:
     """The first of the rates, unless it is 0 and others are not."""
     return rates[0] or max((rate for rate in rates if type(rate) is float), default=rates[0])
+
+
+def _stage_layers(top: dict[Any, Any]) -> set[int]:
+    """The numbers before the names of a pipeline stage's parameters, as DeepSpeed keeps their shapes: its
+    PipelineEngine saves each layer in a file of its own, and None in place of the module
+    (runtime/engine.py _save_checkpoint; runtime/pipe/module.py _build calls each layer by its number).
+    """
+    groups = top.get("param_shapes") if top.get("module", 0) is None else None
+    found = set[int]()
+    for group in groups[:_MANY] if type(groups) is list else ():
+        for name in list(members(group))[:_MANY]:
+            number, dot, _ = str(name).partition(".") if type(name) is str else ("", "", "")
+            if dot and number.isascii() and number.isdecimal() and len(number) < _DIGITS:
+                found.add(int(number))
+    return found
 
 
 def _in_common(value: Any) -> dict[Any, Any]:
