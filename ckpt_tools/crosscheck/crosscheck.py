@@ -18,7 +18,7 @@ from ckpt_tools.crosscheck.lost import emptied, headless, lost, zeroed
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
 from ckpt_tools.crosscheck.unfinished import TORN
 from ckpt_tools.crosscheck.unlike import differs, unlike_run
-from ckpt_tools.crosscheck.without_model import without_model
+from ckpt_tools.crosscheck.without_model import trained_without_model, without_model
 from ckpt_tools.crosscheck.writers import contradictions
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
@@ -270,6 +270,8 @@ def _lost(run: _Run) -> Iterator[Finding]:
         if any(f.severity is Severity.ERROR for f in gone):
             run.incomplete.add(c.path)
         yield from gone
+        if run.level > Level.PRESENCE:
+            yield from trained_without_model(run.session, c, neighbours.beside(c))
 
 
 def _headless(run: _Run) -> Iterator[Finding]:

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
@@ -53,14 +53,19 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
 
 def _without_schedule(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Optimizers whose learning rate a schedule has moved on (torch/optim/lr_scheduler.py notes the first one
-    beside it), where no file of theirs is a schedule or may hold one.
+    beside it), where fewer of their files are schedules, and none may hold one.
     """
-    having = {p.home for p, r in parts if p.role in ("scheduler", "custom") or "last_epoch" in r.metadata}
-    if not having and len({p.home for p, _ in parts}) > 1:  # a loop that makes its schedule anew each time
-        return
-    for p, r in parts:
+    may_hold = {p.home for p, r in parts if p.role != "scheduler" and "last_epoch" in r.metadata}
+    may_hold |= {p.home for p, _ in parts if p.role == "custom"}
+    schedules = Counter(p.home for p, _ in parts if p.role == "scheduler")
+    if not (may_hold or schedules) and len({p.home for p, _ in parts}) > 1:
+        return  # a loop that makes its schedule anew each time
+    for p, r in sorted(parts, key=lambda row: _number(row[0])):
         first, now = r.metadata.get("initial_lr"), r.metadata.get("lr")
-        if p.role == "optimizer" and p.home not in having and None not in (first, now) and first != now:
+        if p.role != "optimizer" or p.home in may_hold or None in (first, now) or first == now:
+            continue
+        schedules[p.home] -= 1  # each is of one optimizer
+        if schedules[p.home] < 0:
             text = (
                 f"a schedule has brought its learning rate from {first} to {now}, and no schedule could be "
                 "read beside it (scheduler.bin): it would begin again"
@@ -97,14 +102,24 @@ def _numbered(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.name for p in c.parts if _NUMBERED.fullmatch(p.name))
 
 
+def _number(p: Part) -> int:
+    """Of which model, optimizer … that was prepared it is."""
+    found = _NUMBERED.fullmatch(p.name)
+    return int(found[2] or 0) if found else 0
+
+
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Files of one model or optimizer of several: those below a higher number, and those that the saves
-    beside it have.
+    beside it have. Not each loader of data has a sampler of its own to save.
     """
     numbers, mine = defaultdict[str, set[int]](set), _numbered(c)
     for found in filter(None, map(_NUMBERED.fullmatch, mine)):
         numbers[found[1]].add(int(found[2] or 0))
+    if not beside:
+        yield from _without_optimizer(c, numbers)
     for kind, held in numbers.items():
+        if kind == "sampler":
+            continue
         if gone := set(range(max(held))) - held:
             text = f"there is a {kind} file of number {max(held)}, and none of {min(gone)}"
             yield finding("missing-part", text, path=c.path)
@@ -114,6 +129,14 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
         if named is not None and named[1] in numbers:  # without any of a kind, the kind is missed
             text = f"there is no {name}, which the run's other checkpoints have"
             yield finding("missing-part", text, path=c.path)
+
+
+def _without_optimizer(c: Checkpoint, numbers: Mapping[str, set[int]]) -> Iterator[Finding]:
+    """More schedules than optimizers: a loop may have two for one, so a warning."""
+    schedules, optimizers = (max(numbers.get(kind, ()), default=-1) for kind in ("scheduler", "optimizer"))
+    if schedules > optimizers >= 0:
+        text = f"there is a schedule of number {schedules}, and no optimizer beyond number {optimizers}"
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -216,6 +239,7 @@ LAYOUT = Layout(
     commit="rng",
     needs_any=("model", *DIFFUSERS),
     saved_with=tuple((f"scheduler{mark}", "optimizer") for mark in MARKS),  # which it was prepared with
+    trainers=tuple(f"optimizer{mark}" for mark in MARKS),
     reshardable=True,
     reference=(
         "accelerate/checkpointing.py save_accelerator_state; "

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck.lost import lost, zeroed
-from ckpt_tools.crosscheck.without_model import without_model
+from ckpt_tools.crosscheck.without_model import trained_without_model, without_model
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
@@ -197,6 +197,8 @@ class Review:
         wrong = {p.path: why for p in parts if (why := self._wrong_by_itself(p)) is not None}
         warnings = [f for f in (*self._about_seals(), *self.lost) if f.severity is Severity.WARNING]
         warnings += self._unsealed(parts)
+        if self.names > Level.PRESENCE:
+            warnings += trained_without_model(self.session, self.candidate.named, self.beside)
         for f in zeroed(self.session, self.candidate.whole, self.beside):
             if f.severity is Severity.WARNING:
                 warnings.append(f)

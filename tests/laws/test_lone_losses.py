@@ -55,6 +55,8 @@ WARNED = {
     "olmo-core/steps": ["train/rank1.pt"],
 }
 """The same, where it is a warning: a job of another kind may have done without."""
+TWO = {"accelerate/auto": ["model_1.safetensors", "optimizer_1.bin", "scheduler_1.bin"]}
+"""Fixture -> files of a second model that is trained beside its own, copies of the first one's."""
 LARGER = {
     "deepspeed/pipeline": (
         {f"global_step8/layer_0{i}-model_01-model_states.pt": f"layer_0{i}-model_00" for i in range(4)},
@@ -118,6 +120,26 @@ def test_a_file_that_the_others_make_likely_is_told(name: str, pattern: str, tmp
     assert not missing(plan(str(root)))
     lose(files, pattern)
     assert missing(plan(str(root)))
+
+
+@pytest.mark.parametrize(("name", "lost"), rows(TWO | {"accelerate/two_models": ["model_1.safetensors"]}))
+def test_what_is_gone_of_a_second_model_is_told(name: str, lost: str, tmp_path: Path) -> None:
+    root = tree(name, tmp_path)
+    save = alone(root)[0].parent
+    for copy in TWO.get(name, ()):
+        shutil.copy2(save / copy.replace("_1", ""), save / copy)
+    assert not missing(plan(str(root)))
+    (save / lost).unlink()
+    assert missing(plan(str(root)))
+
+
+def test_a_loader_of_data_without_a_sampler_to_save_is_not_missed(tmp_path: Path) -> None:
+    """Only the second loader draws at random."""
+    root = tree("accelerate/auto", tmp_path)
+    for save in root.glob("checkpoints/*"):
+        shutil.copy2(save / "scheduler.bin", save / "sampler_1.bin")
+    made = plan(str(root))
+    assert made.checkpoint and not missing(made) and not made.rejected
 
 
 @pytest.mark.parametrize(("name", "lost"), rows({name: losses for name, (_, losses) in LARGER.items()}))

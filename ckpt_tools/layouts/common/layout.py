@@ -186,6 +186,7 @@ class Layout:
     which each chunk is a file after the first step, whatever is in it. ``dated`` fits the name of a
     checkpoint's directory that tells when it was saved: its group is year, month, day, hour, minute and
     second, and sorts as the dates do.
+    ``trainers`` are pieces of optimizers whose parameters the files beside them hold, each whole.
     ``models_alone``: its files hold a model and never a state, so among the states of a run they are what
     its last save has exported.
     """
@@ -212,6 +213,7 @@ class Layout:
     needs_any: tuple[str, ...] = ()
     saved_with: tuple[tuple[str, str], ...] = ()
     one_of: tuple[tuple[str, ...], ...] = ()
+    trainers: tuple[str, ...] = ()
     read_tracker: Callable[[bytes], int | str | None] | None = None
     write_tracker: Callable[[int | str], bytes] = plain_tracker
     epoch_base: int | None = None
