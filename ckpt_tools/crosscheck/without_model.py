@@ -5,7 +5,7 @@ trained.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from ckpt_tools.discovery import completeness
@@ -57,13 +57,16 @@ def trained_without_model(s: Session, c: Checkpoint, beside: Sequence[Checkpoint
             optimizers[p.path] = shapes
         else:
             held += shapes
+    yield from _more_than(held, optimizers, c)
+
+
+def _more_than(held: Shapes, optimizers: Mapping[str, Shapes], c: Checkpoint) -> Iterator[Finding]:
     known = set(held)
-    for path, shapes in optimizers.items():
-        if shapes and known.isdisjoint(shapes):
-            text = "it is the optimizer of a model that is not there: nothing beside it has its shapes"
-            yield finding("missing-part", text, path=path, severity=Severity.WARNING)
-            return
-    trained = sum(prod(shape) for shapes in optimizers.values() for shape in shapes)
+    if strange := next((path for path, own in optimizers.items() if own and known.isdisjoint(own)), None):
+        text = "it is the optimizer of a model that is not there: nothing beside it has its shapes"
+        yield finding("missing-part", text, path=strange, severity=Severity.WARNING)
+        return
+    trained = sum(prod(shape) for own in optimizers.values() for shape in own)
     if trained > (there := sum(map(prod, held))):
         text = f"its optimizers have states of {trained:,} numbers, and its other files hold {there:,}"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
