@@ -81,9 +81,10 @@ class Discovery:
         """Count a file that nothing recognises; one that is called a copy may be one of what is known."""
         self.unrecognised += 1
         self.strange[directory] = None
-        if copy(name):
+        copied = copy(name)
+        if copied:
             self.copies.append(f"{directory}/{name}")
-        elif names.may_be_renamed(name) and len(self.renamed) < _RENAMED:
+        if (copied or names.may_be_renamed(name)) and len(self.renamed) < _RENAMED:
             self.renamed.append(f"{directory}/{name}")
 
     def resolved(self, path: str) -> str:

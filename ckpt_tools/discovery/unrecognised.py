@@ -19,6 +19,7 @@ from ckpt_tools.formats.archives.packed import BEGINNING, first_name, has_member
 from ckpt_tools.formats.named import UNREAD, UNREAD_BEGINNINGS, UNREAD_TEXTS
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
+from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, patiently, status
@@ -45,7 +46,7 @@ _OTHERS = re.compile(
 """Names of logs, core dumps, data sets, programs and archives."""
 _DESCRIBES = re.compile(r".*\.(?:json|yaml|yml|toml)", re.IGNORECASE)
 """Names of what is saved beside a model: its configuration, its vocabulary."""
-_ARCHIVES = re.compile(r".*\.(?:tar|zip)", re.IGNORECASE)
+_ARCHIVES = re.compile(r".*\.(?:tar|zip)(?:\.\d+)?", re.IGNORECASE)
 """Containers that checkpoints come in as well: their beginning tells."""
 _WRAPPED = re.compile(
     r"(.+?)(?:\.tar)?\.(?:tar|tgz|gz|bz2|xz|zst|lz4|lzma|z|zip|7z|gpg|pgp|age|aes|enc|crypt)", re.IGNORECASE
@@ -168,18 +169,53 @@ def states_since(found: Discovery, directories: Collection[str], since_ns: int) 
     Raises OSError where one cannot be looked at.
     """
     for path in found.renamed:
-        directory, _, name = path.rpartition("/")
+        name = path.rpartition("/")[2]
         wrapped = wrapped_state(name)
-        if directory not in directories or not (wrapped or (not _is_other(name) and _tells_of_a_state(name))):
+        if not (wrapped or (not _is_other(name) and tells_of_a_state(name))):
             continue
-        try:
-            seen = status(path)
-        except ABSENT:  # a dangling link, or gone since: nothing to resume from
-            continue
-        if not stat.S_ISREG(seen.st_mode) or not seen.st_size or seen.st_mtime_ns < since_ns:
-            continue
-        if wrapped or ((s := _suspect(path, seen.st_size)) and s.format):
-            yield BareFile(path, seen.st_size, seen.st_mtime_ns, ())
+        file = _written_since(path, directories, since_ns)
+        if file and (wrapped or _is_state(path, name, file.size)):
+            yield file
+
+
+def _is_state(path: str, name: str, size: int) -> bool:
+    """Whether the content is a checkpoint's: by its first bytes, or where those of the format that its name
+    had tell nothing, by the name.
+    """
+    s = _suspect(path, size)
+    if s is not None and s.format:
+        return True
+    heads = (name[: m.start()] for m in re.finditer(r"[._~-]", name))
+    if not any(formats.names.only_state(head) and not _has_own_bytes(head) for head in heads):
+        return False
+    with opened(path) as source:
+        return not _is_text(source.read(0, min(BEGINNING, source.size)))
+
+
+def _has_own_bytes(name: str) -> bool:
+    return any(format_of(of).distinct for of in formats.names.allowed(name))
+
+
+def begun_since(found: Discovery, directories: Collection[str], since_ns: int) -> Iterator[str]:
+    """Temporary files in the directories, written no earlier, that a save has not given their names yet.
+
+    Raises OSError where one cannot be looked at.
+    """
+    for path in found.unfinished:
+        if tells_of_a_state(path.rpartition("/")[2]) and _written_since(path, directories, since_ns):
+            yield path
+
+
+def _written_since(path: str, directories: Collection[str], since_ns: int) -> BareFile | None:
+    if path.rpartition("/")[0] not in directories:
+        return None
+    try:
+        seen = status(path)
+    except ABSENT:  # a dangling link, or gone since: nothing to resume from
+        return None
+    if not stat.S_ISREG(seen.st_mode) or not seen.st_size or seen.st_mtime_ns < since_ns:
+        return None
+    return BareFile(path, seen.st_size, seen.st_mtime_ns, ())
 
 
 _BEHIND = re.compile(r"[^A-Za-z0-9]|$")
@@ -187,13 +223,14 @@ _BEHIND = re.compile(r"[^A-Za-z0-9]|$")
 _OF_THE_SYSTEM = re.compile(r"\.nfs[0-9a-f]+|.+\.swp")
 
 
-def _tells_of_a_state(name: str) -> bool:
+def tells_of_a_state(name: str) -> bool:
     """Whether a name without a known ending is that of a checkpoint with something behind it
     (``step_300.pt.1``, ``last.ckpt_old``), or before it, or counts as one does.
     """
     if _OF_THE_SYSTEM.fullmatch(name):
         return False
-    inner = name.strip("#~._")
+    copied = copy(name)
+    inner = ((copied and copied.of) or name).strip("#~._")
     endings = (inner[: m.start()] for m in _BEHIND.finditer(inner))
     if any("." in head and formats.names.state(head) for head in endings):
         return True

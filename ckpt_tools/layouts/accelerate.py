@@ -55,22 +55,34 @@ def _without_schedule(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[st
     """Optimizers whose learning rate a schedule has moved on (torch/optim/lr_scheduler.py notes the first one
     beside it), where fewer of their files are schedules, and none may hold one.
     """
-    may_hold = {p.home for p, r in parts if p.role != "scheduler" and "last_epoch" in r.metadata}
-    may_hold |= {p.home for p, _ in parts if p.role == "custom"}
-    schedules = Counter(p.home for p, _ in parts if p.role == "scheduler")
-    if not (may_hold or schedules) and len({p.home for p, _ in parts}) > 1:
-        return  # a loop that makes its schedule anew each time
+    held = _schedules(parts)
+    if not held and len({p.home for p, _ in parts}) > 1:  # a loop that makes its schedule anew each time
+        return
     for p, r in sorted(parts, key=lambda row: _number(row[0])):
-        first, now = r.metadata.get("initial_lr"), r.metadata.get("lr")
-        if p.role != "optimizer" or p.home in may_hold or None in (first, now) or first == now:
-            continue
-        schedules[p.home] -= 1  # each is of one optimizer
-        if schedules[p.home] < 0:
-            text = (
-                f"a schedule has brought its learning rate from {first} to {now}, and no schedule could be "
-                "read beside it (scheduler.bin): it would begin again"
-            )
-            yield p.path, finding("missing-part", text, severity=Severity.WARNING)
+        if p.role == "optimizer" and (moved := _moved(r)):
+            held[p.home] -= 1  # each is of one optimizer
+            if held[p.home] < 0:
+                text = f"{moved}, and no schedule could be read beside it: it would begin again"
+                yield p.path, finding("missing-part", text, severity=Severity.WARNING)
+
+
+def _schedules(parts: Sequence[tuple[Part, Report]]) -> Counter[str]:
+    """How many schedules there are, by directory; a file of the loop's own may hold any number of them."""
+    held = Counter[str]()
+    for p, r in parts:
+        if p.role == "scheduler":
+            held[p.home] += 1
+        elif p.role == "custom" or "last_epoch" in r.metadata:
+            held[p.home] += len(parts)
+    return held
+
+
+def _moved(optimizer: Report) -> str:
+    """What a schedule has done to its learning rate; "" where it is the first one."""
+    first, now = optimizer.metadata.get("initial_lr"), optimizer.metadata.get("lr")
+    if None in (first, now) or first == now:
+        return ""
+    return f"a schedule has brought its learning rate from {first} to {now}"
 
 
 def _without_kohyas(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:

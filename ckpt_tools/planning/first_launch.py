@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from shlex import quote
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from ckpt_tools import formats
 from ckpt_tools.crosscheck.unfinished import not_renamed
 from ckpt_tools.discovery.completeness import listed, why_unfinished
 from ckpt_tools.discovery.sidecars import DVC, read_tracker, stands_for_nothing_here
-from ckpt_tools.discovery.unrecognised import Suspect, called_saves, kind_of, suspects
+from ckpt_tools.discovery.unrecognised import Suspect, called_saves, kind_of, suspects, tells_of_a_state
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import read_bare_name
@@ -26,11 +25,12 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.filters import belongs
+from ckpt_tools.planning.scope import Scope, anywhere, scope
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings.resolve import nearest
 from ckpt_tools.storage.retry import is_directory, is_link, status
-from ckpt_tools.storage.urls import common, is_url
+from ckpt_tools.storage.urls import common
 
 _LISTED = 16
 """Files that get a finding of their own; one more finding counts the others."""
@@ -38,8 +38,6 @@ _FRESH = "to start from nothing anyway say --allow-fresh"
 _AFRESH = "for a first launch add --allow-none; else check the path"
 _BYSTANDERS = "if the files have nothing to do with checkpoints say --exclude GLOB"
 _NUMBER = re.compile(r"\d+")
-Scope = Callable[[str], bool]
-"""Whether a path matters to the question."""
 TrackerReader = Callable[[bytes], "int | str | None"]
 
 
@@ -64,15 +62,26 @@ def first_launch(
         _of_a_broken_plugin,
         lambda: _of_another_layout(session, selection, everything),
         lambda: _several_interrupted(session, unfinished) if selection.allow_none else None,
-        lambda: _objection(session, saves, _scope(session.root, selection) if one_run else _anywhere),
+        lambda: _objection(session, saves, scope(session.root, selection) if one_run else anywhere),
     )
     if objection := next(filter(None, (asked() for asked in objections)), None):
         return objection
-    is_gone = one_run and not unfinished and (everything or _objection(session, saves, _anywhere))
+    is_gone = one_run and not unfinished and (everything or _objection(session, saves, anywhere))
     run = _no_such_run(session, selection, everything) if is_gone else Outcome(None)
+    findings = [*run.findings, *_begun(session)]
     if run.error is not None or selection.allow_none:
-        return run
-    return Outcome(_no_checkpoint(session, unfinished), run.findings)
+        return Outcome(run.error, findings)
+    return Outcome(_no_checkpoint(session, unfinished), findings)
+
+
+def _begun(session: Session) -> Iterator[Finding]:
+    """Files and directories of saves that were not given their names, and so are none."""
+    begun = {path: None for path in session.found.unfinished if tells_of_a_state(os.path.basename(path))}
+    for path, *_ in session.found.bare:
+        while (path := os.path.dirname(path)) != session.root and len(path) > len(session.root):
+            if _is_under_way(os.path.basename(path)):
+                begun[path] = None
+    yield from _each("unfinished-save", "what a save that never finished was writing", list(begun))
 
 
 def _of_a_broken_plugin() -> Outcome | None:
@@ -130,28 +139,6 @@ def _no_such_run(session: Session, selection: Selection, others: Sequence[Checkp
         there = f"it holds {listed(session.runs(others))}"
     hint = "correct it; for the first launch of a new run beside others say --allow-none --allow-missing"
     return Outcome(UsageError(f"nothing in {session.root} belongs to {requested}: {there}", hint))
-
-
-def _scope(root: str, selection: Selection) -> Scope:
-    run = (selection.run or "").rstrip("/")
-    run = os.path.relpath(run, root) if os.path.isabs(run) or is_url(run) else run
-    return partial(_inside, root, "" if run == "." else run, selection.prefix or "")
-
-
-def _anywhere(_path: str) -> bool:
-    return True
-
-
-def _inside(root: str, run: str, prefix: str, path: str) -> bool:
-    """Whether a path would belong to a run of that name: below a directory called so, or a file whose name
-    starts with its prefix.
-    """
-    above, _, name = f"/{os.path.relpath(path, root)}".rpartition("/")
-    if run and f"/{run}/" not in f"{above}/":
-        # the runs of one directory differ by the prefix of their files
-        directory, _, start = run.rpartition("/")
-        return f"{above}/".endswith(f"/{directory}/" if directory else "/") and name.startswith(start)
-    return name.startswith(prefix)
 
 
 def _objection(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> Outcome | None:
@@ -388,6 +375,10 @@ _UNDER_WAY = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$
 """In the name of a directory: what was written there was to be renamed when it was whole."""
 
 
+def _is_under_way(directory: str) -> bool:
+    return directory not in ("tmp", "temp") and _UNDER_WAY.search(directory) is not None
+
+
 def _outside(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> Scope:
     """Paths that matter, without the parts of unfinished saves and what lies in their directories."""
     homes = {p.home for c in saves for p in c.parts if p.home}
@@ -397,7 +388,7 @@ def _outside(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> Sc
         if not inside(path) or path in parts:
             return False
         above = os.path.relpath(os.path.dirname(path), session.root).split("/")
-        under_way = any(_UNDER_WAY.search(part) for part in above if part not in ("tmp", "temp"))
+        under_way = any(map(_is_under_way, above))
         return path == session.root or not (under_way or any(path.startswith(f"{home}/") for home in homes))
 
     return outside

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import BareFile
-from ckpt_tools.discovery.unrecognised import states_since, wrapped_state
+from ckpt_tools.discovery.unrecognised import begun_since, states_since, wrapped_state
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy
@@ -74,6 +74,7 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
         return
     yield from _left_out(s, c, step)
     above = c.parts[0].base if asked.run is not None else s.root
+    yield from _begun(s, c, above)
     renamed = list(_renamed(s, c, above))
     newer = sorted((*_saved_after(s, c, above), *renamed), key=lambda f: -f.mtime_ns)
     others, above_highest = list[str](), ""
@@ -238,13 +239,25 @@ def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
 
 def _renamed(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
     """Those beside the choice under names that no format has."""
-    homes = {p.home for p in s.parts if p.home}
-    directories = {above, *(os.path.dirname(p.path) for p in c.parts)} - homes
-    newest = max(p.mtime_ns for p in c.parts)
     try:
-        yield from states_since(s.found, directories, newest)
+        yield from states_since(s.found, _beside(s, c, above), max(p.mtime_ns for p in c.parts))
     except OSError as why:
         s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))
+
+
+def _begun(s: Session, c: Checkpoint, above: str) -> Iterator[Finding]:
+    """That a later save beside the choice was not given its name."""
+    text = f"a temporary file that was written no earlier than {c.label}: that save never finished"
+    try:
+        for path in begun_since(s.found, _beside(s, c, above), max(p.mtime_ns for p in c.parts)):
+            yield finding("unfinished-save", text, path=path)
+    except OSError as why:
+        s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))
+
+
+def _beside(s: Session, c: Checkpoint, above: str) -> set[str]:
+    """Directories that hold files of the choice, or in which such directories lie."""
+    return {above, *(os.path.dirname(p.path) for p in c.parts)} - {p.home for p in s.parts if p.home}
 
 
 def _packed(s: Session, c: Checkpoint, path: str, name: str, steps: _Steps) -> Iterator[Finding]:
