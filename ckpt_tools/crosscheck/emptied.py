@@ -1,4 +1,4 @@
-"""Directories called as saves are, with files in them, and nothing of a checkpoint: what was saved there is
+"""Directories called as saves are, and nothing of a checkpoint in them: what was saved there is
 lost, or only its framework knows what it is.
 """
 
@@ -13,7 +13,7 @@ from itertools import pairwise
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import names_of
@@ -32,6 +32,39 @@ def later_saves(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Rejec
     for (base, pattern), members in saves.items():
         below = dict.fromkeys(_below(strange, base))
         yield from _later(s, members, [t for t in below if _pattern(t) == pattern and t not in taken])
+
+
+def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Those beside the directory of ``c`` and its siblings, of a later number than all of these, in which
+    there is no file at all: nobody can tell one that is lost from one that was cut short at its beginning.
+    """
+    home = c.parts[0].home
+    if not s.found.empty or not home or not _is_called_a_save(home):
+        return
+    base, pattern = os.path.dirname(home), _pattern(home)
+    homes = {p.home for p in s.parts if p.home and os.path.dirname(p.home) == base}
+    saves = sorted({_number(at) for at in homes if _pattern(at) == pattern})
+    empty = [top for top in _empty(s, base) if _pattern(top) == pattern]
+    later = [top for top in empty if _number(top) > saves[-1]]
+    for top in later if not _are_usual(saves, map(_number, empty)) else ():
+        text = f"it is empty, and called as a later save than {os.path.basename(home)} is"
+        yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def _empty(s: Session, base: str) -> list[str]:
+    """The directories in ``base`` in which there are directories at most."""
+    taken = _taken(s) | set(_below(_strange(s), base))
+    below = _below((path for path in s.found.empty if _is_empty(s, path)), base)
+    return [top for top in dict.fromkeys(below) if top not in taken and not s.found.leaves_out(top)]
+
+
+def _is_empty(s: Session, directory: str) -> bool:
+    """Whether nothing lies there, not even a link."""
+    try:
+        return not list(names_of(directory))
+    except OSError as e:
+        s.unread[directory] = e.strerror or str(e)
+        return False
 
 
 def _saves(checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], dict[int, Checkpoint]]:

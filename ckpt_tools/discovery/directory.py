@@ -198,6 +198,8 @@ class Listing:
                 self._add_odd(e, name, here)
         for e in here.others:
             self._add_other(e, here, alone)
+        if not (here.mine or here.others or here.indexes or here.seals or here.unneeded or alone):
+            self.found.empty.append(here.path)
 
     def _add_odd(
         self, e: os.DirEntry[str], name: NameFields, here: DirectoryNames, why: OSError | None = None

@@ -52,7 +52,8 @@ class Discovery:
     whose names call them copies, ``gone`` those of links that lead nowhere under a name that only a
     checkpoint or a pointer to one has, ``renamed`` those of files whose names have a checkpoint's in them.
     ``links`` is what leads to directories, ``lone`` says which numbered directories lack their first,
-    ``strange`` are the directories of files that nothing recognises, ``unseen`` is what could not be
+    ``strange`` are the directories of files that nothing recognises, ``empty`` those in which nothing was
+    seen, ``unseen`` is what could not be
     listed, and what vanished meanwhile; ``states`` are the directories ``.ckpt``. ``tree``: ROOT is a
     directory; ``alone``: it is one file.
     """
@@ -72,6 +73,7 @@ class Discovery:
     lone: list[Finding] = field(default_factory=list)
     unrecognised: int = 0
     strange: dict[str, None] = field(default_factory=dict)
+    empty: list[str] = field(default_factory=list)
     excluded: Excluded = field(default_factory=Excluded)
     states: set[str] = field(default_factory=set)  # of several threads: adding is one step
     tree: bool = False
@@ -86,6 +88,15 @@ class Discovery:
             self.copies.append(f"{directory}/{name}")
         if (copied or names.may_be_renamed(name)) and len(self.renamed) < _RENAMED:
             self.renamed.append(f"{directory}/{name}")
+
+    @property
+    def leftovers(self) -> bool:
+        """Whether there is anything that may be left of a checkpoint, or be one of another name."""
+        return bool(self.bare or self.renamed or self.unfinished or self.empty)
+
+    def leaves_out(self, directory: str) -> bool:
+        """Whether the caller has left out anything below it."""
+        return any(path.startswith(f"{directory}/") for path in self.excluded.paths)
 
     def resolved(self, path: str) -> str:
         """The path without a link to a directory below ROOT."""

@@ -115,23 +115,34 @@ def kind_of(rows: Sequence[Suspect]) -> tuple[str, str]:
 
 
 def called_saves(found: Discovery, root: str, outside: Callable[[str], bool]) -> Iterator[Suspect]:
-    """The highest directories below ROOT that are called as one save is, with files in them that nothing
-    recognises and that may lie beside a state, or be a part of it: no logs, pictures, tables or programs.
-    A job that dies in its first save leaves one, with nothing in it yet but what describes a model.
+    """The highest directories below ROOT that are called as one save is, and are empty or have files in them
+    that nothing recognises and that may lie beside a state, or be a part of it: no logs, pictures, tables or
+    programs. A job that dies in its first save leaves one, with at most what describes a model in it yet.
 
     Only files count that are ``outside`` of saves that never finished. Raises OSError where a directory
     cannot be listed.
     """
-    names: dict[str, list[str]] = defaultdict(list)
+    names = _left_in_saves(found, root, outside)
+    beside = Counter(os.path.dirname(home) for home, left in names.items() if left)
+    for home, left in names.items():
+        begun = all(not name or _DESCRIBES.fullmatch(name) for name in left)
+        if left and (beside[os.path.dirname(home)] > 1 or not begun):
+            yield Suspect(home, 0, "")
+
+
+def _left_in_saves(found: Discovery, root: str, outside: Callable[[str], bool]) -> dict[str, list[str]]:
+    """By the directory of a save what lies in it: the names of files, "" for a directory without any."""
+    names = defaultdict[str, list[str]](list)
     for directory in dict.fromkeys((*found.strange, *(os.path.dirname(f.path) for f in found.bare))):
         if home := _called_save(directory, root):
             entries = entries_of(directory, partial(found.excluded.keep, root))
             kept = (e for e in entries if not _is_bystander(e.name) and outside(e.path))
             names[home] += (e.name for e in kept if _size(e) > 0)
-    beside = Counter(map(os.path.dirname, names))
-    for home, left in names.items():
-        if left and (beside[os.path.dirname(home)] > 1 or not all(map(_DESCRIBES.fullmatch, left))):
-            yield Suspect(home, 0, "")
+    for path in found.empty:
+        home = _called_save(path, root)
+        if home and outside(f"{path}/") and not (found.leaves_out(home) or entries_of(path)):
+            names[home].append("")
+    return names
 
 
 def _called_save(directory: str, root: str) -> str:

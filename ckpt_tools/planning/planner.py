@@ -159,7 +159,7 @@ class Planner(Candidates):
             from ckpt_tools.planning.unplaced_states import require_no_stranger
 
             require_no_stranger(self.session, c, self.selection)
-        if self.session.found.bare or self.session.found.renamed or self.session.found.unfinished:
+        if self.session.found.leftovers:
             from ckpt_tools.planning.unplaced_states import newer_states  # rare: a start is faster without
 
             self.warnings += newer_states(self.session, c, self.step(c), self.selection)

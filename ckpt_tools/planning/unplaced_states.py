@@ -13,6 +13,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools import formats
+from ckpt_tools.crosscheck.emptied import empty_saves
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.discovery.unrecognised import begun_since, states_since, wrapped_state
 from ckpt_tools.errors import UsageError
@@ -75,6 +76,7 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     yield from _left_out(s, c, step)
     above = c.parts[0].base if asked.run is not None else s.root
     yield from _begun(s, c, above)
+    yield from empty_saves(s, c)
     renamed = list(_renamed(s, c, above))
     newer = sorted((*_saved_after(s, c, above), *renamed), key=lambda f: -f.mtime_ns)
     others, above_highest = list[str](), ""

@@ -108,3 +108,39 @@ def test_a_directory_with_nothing_that_lies_in_saves_has_lost_nothing(folder: st
     assert made.checkpoint is not None
     assert made.checkpoint.path == str(newest)
     assert not made.rejected
+
+
+def emptied(home: Path) -> None:
+    for path in home.rglob("*"):
+        if path.is_file():
+            path.unlink()
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_later_save_without_any_file_is_told(folder: str, tmp_path: Path) -> None:
+    """Where old files are deleted and directories stay, or a job died before it wrote the first file."""
+    older, chosen, newest = saves(tmp_path, folder, BESIDE[2])
+    (tmp_path / "plots").mkdir()
+    emptied(older)
+    made = plan(tmp_path)
+    assert made.checkpoint and made.checkpoint.path == str(newest) and not made.warnings
+    emptied(newest)
+    made = plan(tmp_path)
+    assert made.checkpoint and made.checkpoint.path == str(chosen)
+    assert [(f.path, f.code) for f in made.warnings] == [(str(newest), "unfinished-save")]
+    assert str(newest) in {f.path for f in verify(tmp_path).findings}
+    whole = Selection(exclude=(f"{newest.name}/weights.safetensors",))
+    shutil.copy2(chosen / "weights.safetensors", newest)
+    assert not [f for f in plan(tmp_path, whole).warnings if f.path == str(newest)]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_several_saves_without_any_file_are_no_first_launch(folder: str, tmp_path: Path) -> None:
+    first, second, third = saves(tmp_path, folder, BESIDE[2])
+    for home in (first, second, third):
+        emptied(home)
+    with pytest.raises(NotRecognised):
+        plan(tmp_path, Selection(allow_none=True))
+    shutil.rmtree(second)
+    shutil.rmtree(third)
+    assert plan(tmp_path, Selection(allow_none=True)).checkpoint is None  # it died in its first save
