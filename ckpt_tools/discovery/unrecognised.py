@@ -131,16 +131,17 @@ def called_saves(found: Discovery, root: str, outside: Callable[[str], bool]) ->
 
 
 def _left_in_saves(found: Discovery, root: str, outside: Callable[[str], bool]) -> dict[str, list[str]]:
-    """By the directory of a save what lies in it: the names of files, "" for a directory without any."""
+    """By the directory of a save what lies in it: the names of files, "" where there is none."""
     names = defaultdict[str, list[str]](list)
     for directory in dict.fromkeys((*found.strange, *(os.path.dirname(f.path) for f in found.bare))):
         if home := _called_save(directory, root):
             entries = entries_of(directory, partial(found.excluded.keep, root))
             kept = (e for e in entries if not _is_bystander(e.name) and outside(e.path))
             names[home] += (e.name for e in kept if _size(e) > 0)
+    with_files = set(names)
     for path in found.empty:
         home = _called_save(path, root)
-        if home and outside(f"{path}/") and not (found.leaves_out(home) or entries_of(path)):
+        if home and home not in with_files and outside(f"{path}/") and not (found.leaves_out(home) or entries_of(path)):
             names[home].append("")
     return names
 
