@@ -138,10 +138,12 @@ def _left_in_saves(found: Discovery, root: str, outside: Callable[[str], bool]) 
             entries = entries_of(directory, partial(found.excluded.keep, root))
             kept = (e for e in entries if not _is_bystander(e.name) and outside(e.path))
             names[home] += (e.name for e in kept if _size(e) > 0)
-    with_files = set(names)
+    with_files = {*names, ""}
     for path in found.empty:
         home = _called_save(path, root)
-        if home and home not in with_files and outside(f"{path}/") and not (found.leaves_out(home) or entries_of(path)):
+        if home in with_files or found.leaves_out(home) or not outside(f"{path}/"):
+            continue
+        if not entries_of(path):  # not even a link
             names[home].append("")
     return names
 
