@@ -141,11 +141,17 @@ def _left_in_saves(found: Discovery, root: str, outside: Callable[[str], bool]) 
     with_files = {*names, ""}
     for path in found.empty:
         home = _called_save(path, root)
-        if home in with_files or found.leaves_out(home) or not outside(f"{path}/"):
+        if home in with_files or found.leaves_out(home) or _may_be_of_a_rank(home) or not outside(f"{path}/"):
             continue
         if not entries_of(path):  # not even a link
             names[home].append("")
     return names
+
+
+def _may_be_of_a_rank(home: str) -> bool:
+    """Whether a directory is called by a number alone, and one beside it 0: each rank may have one."""
+    above, _, name = home.rpartition("/")
+    return name.isdecimal() and any(e.name == "0" for e in entries_of(above))
 
 
 def _called_save(directory: str, root: str) -> str:

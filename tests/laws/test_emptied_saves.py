@@ -144,3 +144,9 @@ def test_several_saves_without_any_file_are_no_first_launch(folder: str, tmp_pat
     shutil.rmtree(second)
     shutil.rmtree(third)
     assert plan(tmp_path, Selection(allow_none=True)).checkpoint is None  # it died in its first save
+
+
+def test_empty_directories_of_ranks_are_a_first_launch(tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / "session" / str(rank)).mkdir(parents=True)
+    assert plan(tmp_path, Selection(allow_none=True)).checkpoint is None
