@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import BareFile, Discovery
 from ckpt_tools.formats import HEAD, format_of
-from ckpt_tools.formats.archives.packed import BEGINNING, first_name, has_member_of_torch
+from ckpt_tools.formats.archives.packed import BEGINNING, ENDING, first_name, has_member_of_torch, names_at
 from ckpt_tools.formats.named import UNREAD, UNREAD_BEGINNINGS, UNREAD_TEXTS
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
@@ -302,33 +302,51 @@ def _suspect(path: str, size: int) -> Suspect | None:
     try:
         with opened(path) as source:
             begins = source.read(0, min(BEGINNING, source.size))
+            last = min(ENDING, source.size) if _ARCHIVES.fullmatch(name) else 0
+            ends = source.read(source.size - last, last)
     except OSError as why:
         why.filename = path
         raise
-    head = begins[:HEAD]
     if _ARCHIVES.fullmatch(name):
-        fmt = _archived(begins)
+        fmt = _archived(begins, ends)
         return Suspect(path, size, fmt) if fmt else None
     if UNREAD.fullmatch(name) or begins.startswith(UNREAD_BEGINNINGS):  # LightGBM's are text
         return Suspect(path, size, "")
-    if UNREAD_TEXTS.fullmatch(name):
+    if UNREAD_TEXTS.fullmatch(name) or begins.startswith(b"\x7fELF") or _is_text(begins):
         return None
-    if head.startswith(b"\x7fELF") or _is_text(begins):
-        return None
-    known = (f.name for f in map(format_of, formats.names.told_by_magic) if f.distinct and f.magic(head))
-    fmt = next(known, "")
+    fmt = _told_by_magic(begins)
     return Suspect(path, size, fmt) if fmt or size >= LARGE else None
 
 
-def _archived(begins: bytes) -> str:
-    """The format of an archive that torch wrote, by the names of its first members; "" for others, which
-    begin as theirs do.
+def _told_by_magic(begins: bytes) -> str:
+    head = begins[:HEAD]
+    known = (f.name for f in map(format_of, formats.names.told_by_magic) if f.distinct and f.magic(head))
+    return next(known, "") or _pickled(begins)
+
+
+def _pickled(begins: bytes) -> str:
+    """The format of a pickle: two bytes mark it, so that opcodes must follow; "" for anything else."""
+    if not begins.startswith(b"\x80"):
+        return ""
+    from ckpt_tools.formats.pickles import pickle_plain  # only where a file begins as pickles do
+
+    sound = pickle_plain.magic(begins[:HEAD]) and pickle_plain.begins_well(begins)
+    return pickle_plain.FORMAT.name if sound else ""
+
+
+def _archived(begins: bytes, ends: bytes) -> str:
+    """The format of an archive that torch wrote, by the names of its first members, and of a zip with a state
+    among those of its last; "" for others, which begin as theirs do.
     """
     if format_of("torch_zip").magic(begins[:HEAD]) and first_name(begins).endswith(
         (b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")
     ):
         return "torch_zip"
-    return "torch_tar" if has_member_of_torch(begins) else ""
+    if has_member_of_torch(begins):
+        return "torch_tar"
+    zipped = format_of("zip_archive")
+    members = names_at(ends) if zipped.magic(begins[:HEAD]) else ()
+    return zipped.name if any(formats.names.only_state(os.path.basename(name)) for name in members) else ""
 
 
 def _is_text(head: bytes) -> bool:

@@ -403,6 +403,29 @@ def test_a_small_file_whose_content_is_a_checkpoint(name: str, tmp_path: Path) -
     assert fresh(tmp_path)
 
 
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("name", ["w2v.model", "model_60.d3", "vectors.kv", "checkpoint_300.pickle", "state"])
+def test_a_pickle_of_any_name_is_no_first_launch(name: str, protocol: int, tmp_path: Path) -> None:
+    """As gensim, d3rlpy and loops of one's own save: two bytes mark it, the opcodes behind them prove it."""
+    saved = pickle.dumps({"step": 300, "weights": [0.5] * 2000}, protocol)
+    (tmp_path / name).write_bytes(saved)
+    with pytest.raises(errors.NoneUsable, match=name):
+        plan(str(tmp_path), FIRST)
+    (tmp_path / name).write_bytes(saved[:2] + b"\xff" + saved[3:])
+    assert name.endswith(".pickle") or fresh(tmp_path)
+
+
+@pytest.mark.parametrize("packed", ["policy.pth", "run/step_300.safetensors"])
+def test_an_archive_with_a_state_in_it_is_no_first_launch(packed: str, tmp_path: Path) -> None:
+    """As ``model.save("ppo_cartpole")`` of Stable-Baselines3 writes it, whatever else comes first in it."""
+    for name in (packed, packed + ".log"):
+        with zipfile.ZipFile(tmp_path / "ppo_cartpole.zip", "w") as z:
+            z.writestr("data", os.urandom(9000))
+            z.writestr(name, b"weights")
+            z.writestr("system_info.txt", "Linux")
+        assert fresh(tmp_path) == (name != packed)
+
+
 @pytest.mark.parametrize("suffix", [".pdparams", ".pdopt", ".pdckpt", ".pdstates", ".msgpack"])
 def test_what_paddle_or_flax_saved_is_never_taken_for_nothing(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"model{suffix}").write_bytes(pickle.dumps({"step": 4, "epoch": 2}, 4))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ckpt_tools.formats.archives.tar import NAMES
 from ckpt_tools.storage import Source
 
 BEGINNING = 4096
+ENDING = 1 << 16
+"""Bytes from the end on in which the names of a zip's members are looked for."""
 _NAME = 30
 """Where a zip has the name of its first record, whose length is in the four bytes before that of an extra
 field (APPNOTE 4.3.7).
 """
 _ZIP = b"PK\3\4"
+_ENTRY = b"PK\1\2"
+_ENTRY_NAME = 46
+"""Where an entry of a zip's directory has its name, whose length is 18 bytes before (APPNOTE 4.3.12)."""
 _PAX = b"././@PaxHeader"
 _BLOCK = 512
 
@@ -34,3 +41,12 @@ def has_member_of_torch(begins: bytes) -> bool:
     """Whether a tar begins with a member of torch's."""
     blocks = (begins[at : at + 100].partition(b"\0")[0] for at in range(0, len(begins), _BLOCK))
     return any(name.decode("latin-1") in NAMES for name in blocks)
+
+
+def names_at(ends: bytes) -> Iterator[str]:
+    """The names in what is there of a zip's directory, which is its end."""
+    at = ends.find(_ENTRY)
+    while at >= 0:
+        length = int.from_bytes(ends[at + 28 : at + 30], "little")
+        yield ends[at + _ENTRY_NAME : at + _ENTRY_NAME + length].decode("utf-8", "replace")
+        at = ends.find(_ENTRY, at + _ENTRY_NAME + length)

@@ -28,6 +28,17 @@ def magic(head: bytes) -> bool:
     return head[1:2] in (b"\2", b"\3", b"\4", b"\5") if head[:1] == b"\x80" else _textual(head)
 
 
+def begins_well(begins: bytes) -> bool:
+    """Whether the beginning of a file is one of opcodes that make sense, as far as it goes."""
+    try:
+        Machine(begins, 0, 0, {}).run(STEPS)
+    except NeedMore:
+        return True
+    except (Damage, IndexError, KeyError, ValueError):
+        return False
+    return True
+
+
 def _textual(head: bytes) -> bool:
     """Protocols 0 and 1 have no mark: their opcodes must make sense throughout, and what may be shared is put
     into the memo.
