@@ -184,14 +184,15 @@ def _is_other(name: str) -> bool:
 
 def states_since(found: Discovery, directories: Collection[str], since_ns: int) -> Iterator[BareFile]:
     """Files in the directories that no name explains, saved no earlier, whose name tells of a checkpoint and
-    whose content is one's; and those that are called one that was packed.
+    whose content is one's; archives whose content is; and those that are called one that was packed.
 
     Raises OSError where one cannot be looked at.
     """
     for path in found.renamed:
         name = path.rpartition("/")[2]
         wrapped = wrapped_state(name)
-        if not (wrapped or (not _is_other(name) and tells_of_a_state(name))):
+        told = bool(wrapped or _ARCHIVES.fullmatch(name)) or tells_of_a_state(name)
+        if not told or (_is_other(name) and not wrapped):
             continue
         file = _written_since(path, directories, since_ns)
         if file and (wrapped or _is_state(path, name, file.size)):
@@ -259,6 +260,11 @@ def tells_of_a_state(name: str) -> bool:
             return True
         inner = inner.rpartition(".")[0]
     return False
+
+
+def is_archive(name: str) -> bool:
+    """Whether a name is that of a container that checkpoints come in as well as anything else."""
+    return _ARCHIVES.fullmatch(name) is not None
 
 
 def is_packed(name: str) -> bool:

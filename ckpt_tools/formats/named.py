@@ -315,7 +315,9 @@ class Names:
         return name.endswith(self.index_suffixes) or any(row.describes for row in self._fitting(name))
 
     def may_be_renamed(self, name: str) -> bool:
-        """Whether a name that no format has tells of a checkpoint all the same (``step_300.pt.1``)."""
+        """Whether a name that no format has tells of a checkpoint all the same (``step_300.pt.1``), or of an
+        archive, which may hold one.
+        """
         return self._inside.search(name) is not None
 
     def near_placed(self, path: str) -> bool:
@@ -359,7 +361,9 @@ class Names:
     @cached_property
     def _inside(self) -> re.Pattern[str]:
         endings = "|".join(map(re.escape, self._endings))
-        return re.compile(rf"(?i:(?:{endings})(?:\W|_)|checkpoint|ckpt|epoch|step|iter|last|latest)")
+        return re.compile(
+            rf"(?i:(?:{endings})(?:\W|_)|checkpoint|ckpt|epoch|step|iter|last|latest|\.(?:zip|tar)$)"
+        )
 
 
 @cache

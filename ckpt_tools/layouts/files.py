@@ -4,11 +4,19 @@ what somebody's own training loop saves, told apart by names and by what is in t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import LAST_WORDS, SUFFIXES, bare_name_of, read_bare_name
+from ckpt_tools.layouts.common.bare_names import (
+    LAST_WORDS,
+    METRICS,
+    SUFFIXES,
+    bare_name_of,
+    read_bare_name,
+    stem_of,
+)
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.held import BEGUN, PIECES, ROLLING, holds_of
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
@@ -116,7 +124,7 @@ def _is_as_late(o: Checkpoint, best: Checkpoint) -> bool:
 
 def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
     """Whether a checkpoint that nothing places in the order of training may be newer than all that have a
-    place.
+    place, or older than another that has none.
 
     It is as good as they are, and was written no earlier.
     """
@@ -125,9 +133,33 @@ def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
         return False
     if next(_lacks(c, others), None) is not None:
         return False
+    if not any(map(_placed, others)):
+        return _is_out_of_turn(c, others)
     placed = [o for o, held in same_run(c, others) if held.weights and _placed(o)]
     periodic = [o for o in placed if o.kind is Kind.PERIODIC]
     return bool(periodic) and all(o.mtime_ns <= c.mtime_ns for o in periodic)
+
+
+_NO_COUNT = re.compile(rf"\d+\.\d+|(?:{'|'.join(METRICS)})[\W_]*\d+", re.IGNORECASE)
+"""Numbers in a name that measure something."""
+
+
+def _is_out_of_turn(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
+    """Whether it was written last, but another of its name has a higher number in it, whatever that counts
+    (``model_e9.pt`` after ``model_e12.pt``): training went back, or a copy has kept no times.
+    """
+    like = [o for o, held in same_run(c, others) if held.weights and _pattern(o) == _pattern(c)]
+    last = all(o.mtime_ns <= c.mtime_ns for o in like)
+    return last and any(_numbers(o) > _numbers(c) for o in like)
+
+
+def _pattern(c: Checkpoint) -> str:
+    return bare_name_of(c.parts[0]).pattern
+
+
+def _numbers(c: Checkpoint) -> list[int]:
+    name = (c.parts[0].home or c.parts[0].path).rpartition("/")[2]
+    return [int(n[:18]) for n in re.findall(r"\d+", _NO_COUNT.sub(" ", stem_of(name)))]
 
 
 def _named(p: Part) -> Steps:

@@ -88,6 +88,13 @@ def _in_doubt(unclear: Checkpoint, placed: Checkpoint) -> UsageError:
     if unclear.parts[0].home and placed.step is None:
         text = f"{unclear.path} and {placed.path}: nothing tells whether they are one checkpoint or several"
         return UsageError(text, "give the directory that is meant as ROOT")
+    if not placed.unit:
+        return UsageError(
+            f"which checkpoint is the newest is in doubt: {unclear.path} was written last, but others have"
+            " higher numbers in their names, and nothing tells what these count",
+            "say --order mtime to resume from the one that was written last, or give the one that is meant as"
+            " ROOT",
+        )
     name, other = (c.parts[0].path.rpartition("/")[2] for c in (unclear, placed))
     text = (
         f"which checkpoint is the newest is in doubt: {unclear.path} was written last, "

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.crosscheck.emptied import empty_saves
 from ckpt_tools.discovery.found import BareFile
-from ckpt_tools.discovery.unrecognised import begun_since, states_since, wrapped_state
+from ckpt_tools.discovery.unrecognised import begun_since, is_archive, states_since, wrapped_state
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy
@@ -93,7 +93,7 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
         elif held is _Held.ABOVE:
             above_highest = file.path  # in the end the one that was saved first
         elif held is not None and held is not _Held.OTHER:
-            severity = None if held is _Held.LATER else Severity.WARNING
+            severity = None if held is _Held.LATER or kinds != {Kind.PERIODIC} else Severity.WARNING
             yield _passed_over(file.path, c, held.value, severity)
     yield from _above_the_highest(above_highest, c)
     yield from _without_training_state(others, above, c)
@@ -309,8 +309,6 @@ def _question(s: Session, c: Checkpoint, path: str) -> UsageError:
         f"which checkpoint is the newest is in doubt: {name} was saved no earlier than {c.label} ({c.path}),"
         " holds an optimizer's state, and lies in no arrangement that a layout describes"
     )
-    hint = (
-        f"give {quote(os.path.join(s.root, top))} as ROOT to resume from it, or say --exclude"
-        f" {quote(escape(top))} to resume from {c.label}"
-    )
+    it = f"give {quote(os.path.join(s.root, top))} as ROOT" if not is_archive(top) else "load it without ckpt"
+    hint = f"{it} to resume from it, or say --exclude {quote(escape(top))} to resume from {c.label}"
     return UsageError(text, hint)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import struct
+import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -330,3 +331,52 @@ def test_a_packed_checkpoint_is_named_below_the_highest(run: Path) -> None:
     assert answer(run) == 2
     made = answer(run, max_step=220)
     assert step_of(made) == 200 and ("passed-over", "step_250.tar.gz") in said(made)
+
+
+# ---- archives
+
+
+@pytest.mark.parametrize(("of_step", "found"), [(192, 2), (64, 192)])
+def test_a_later_archive_of_a_name_of_ones_own_is_asked_about(
+    of_step: int, found: int, tmp_path: Path
+) -> None:
+    """As RL Zoo saves the model when training has ended: ``CartPole-v1.zip`` beside ``rl_model_N_steps.zip``."""
+    run = copy_of("stable-baselines3/ppo", tmp_path)
+    (run / f"rl_model_{of_step}_steps.zip").rename(run / "CartPole-v1.zip")
+    (run / f"rl_model_vecnormalize_{of_step}_steps.pkl").unlink()
+    os.utime(run / "CartPole-v1.zip")
+    made = answer(run)
+    if found == 2:
+        assert made == 2 and step_of(answer(run, exclude=("CartPole-v1.zip",))) == 128
+    else:
+        assert step_of(made) == found and ("passed-over", "CartPole-v1.zip") in said(made)
+
+
+def test_a_later_archive_of_something_else_is_not(run: Path) -> None:
+    with zipfile.ZipFile(run / "results.zip", "w") as z:
+        z.writestr("plots/loss.png", b"pixels")
+    made = answer(run)
+    assert step_of(made) == 200 and not said(made)
+
+
+# ---- numbers that nothing explains
+
+COUNTED = ["model_e{}.pt", "model_state_e{}_b0.th", "agent-t{}.pt", "net_{}_{}.pt", "gen{}.pt"]
+MEASURED = ["net_x_acc{}.pt", "net_x_0.{}.pt"]
+
+
+@pytest.mark.parametrize("counts", [*COUNTED, *MEASURED])
+def test_an_order_that_only_unknown_numbers_contradict_is_asked_about(counts: str, tmp_path: Path) -> None:
+    """Neither names nor contents tell a step: a copy that kept no times made any of them the newest."""
+    for at, number in enumerate((1, 2, 10)):
+        bare = saved({"model": {"w": tensor(number)}, "optimizer": adam(1)})
+        put(tmp_path / counts.format(number, number), bare, at)
+    in_turn = answer(tmp_path)
+    assert isinstance(in_turn, LoadPlan) and in_turn.checkpoint is not None
+    last = in_turn.checkpoint.path
+    assert last == str(tmp_path / counts.format(10, 10)) and not in_turn.warnings
+    os.utime(tmp_path / counts.format(2, 2), (START + 100,) * 2)
+    assert (answer(tmp_path) == 2) == (counts in COUNTED)
+    by_time = answer(tmp_path, order="mtime")
+    assert isinstance(by_time, LoadPlan) and by_time.checkpoint is not None
+    assert by_time.checkpoint.path == str(tmp_path / counts.format(2, 2))

@@ -151,7 +151,7 @@ _NOUNS = _PLAIN - {
     "pth",
     "saved",
 }
-_METRICS = frozenset(
+METRICS = frozenset(
     (
         "loss",
         "acc",
@@ -204,7 +204,7 @@ _GLUED = frozenset(
     )
 )
 """Words whose number is part of a name, and no measure of progress."""
-_KNOWN = frozenset({*_UNITS, *_ROLES, *_KINDS, *ALIASES, *_PLAIN, *_METRICS, *_GLUED})
+_KNOWN = frozenset({*_UNITS, *_ROLES, *_KINDS, *ALIASES, *_PLAIN, *METRICS, *_GLUED})
 _UNDER_WAY = frozenset({"tmp", "temp", "incomplete", "partial"})
 """Words in the name of a directory into which a save is still being written."""
 _TOKEN = re.compile(r"[a-z]+\d*|\d+[a-z]*")
@@ -388,11 +388,11 @@ class _Reader:
                 before.isdigit() and not after.isdigit() and self.plain and self.plain[-1] == int(before)
             ):  # 200_steps
                 self.known.setdefault(_UNITS[token], self.plain.pop())
-        elif token not in _PLAIN and token not in _METRICS:
+        elif token not in _PLAIN and token not in METRICS:
             self.words.append(token)
 
     def _number(self, token: str, before: str) -> None:
-        if len(token) > 18 or _DATE.match(token) or before in _METRICS:
+        if len(token) > 18 or _DATE.match(token) or before in METRICS:
             return
         if before in _GLUED:
             self.words[-1:] = [before + token]

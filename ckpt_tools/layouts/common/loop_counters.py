@@ -26,6 +26,7 @@ STEPS = (
     "num_updates",
     "step_count",  # LitGPT, which counts iter_num beside it
     "iter_num",  # nanoGPT
+    "num_timesteps",  # of Stable-Baselines3's archives
     "trained_steps",  # picotron
     "optimizer/vars/0",  # Keras: the optimizer's iterations
     "meta.iter",
