@@ -86,17 +86,22 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
             continue
         held = _held(s, file, above, c, _Steps(step, asked.max_step))
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
-        if held is _Held.LATER and kinds == {Kind.PERIODIC}:
+        periodic = kinds == {Kind.PERIODIC}
+        if held is _Held.LATER and periodic:
             raise _question(s, c, file.path)
         if held is _Held.OTHER and _may_be_weights(file, renamed):
             others.append(file.path)
         elif held is _Held.ABOVE:
             above_highest = file.path  # in the end the one that was saved first
         elif held is not None and held is not _Held.OTHER:
-            severity = None if held is _Held.LATER or kinds != {Kind.PERIODIC} else Severity.WARNING
-            yield _passed_over(file.path, c, held.value, severity)
+            yield _passed_over(file.path, c, held.value, _severity(held, periodic))
     yield from _above_the_highest(above_highest, c)
     yield from _without_training_state(others, above, c)
+
+
+def _severity(held: _Held, periodic: bool) -> Severity | None:
+    """None for a note: the best and exports are as often of an earlier step."""
+    return Severity.WARNING if periodic and held is not _Held.LATER else None
 
 
 def _may_be_weights(file: BareFile, renamed: Sequence[BareFile]) -> bool:
