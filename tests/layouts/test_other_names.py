@@ -380,3 +380,12 @@ def test_an_order_that_only_unknown_numbers_contradict_is_asked_about(counts: st
     by_time = answer(tmp_path, order="mtime")
     assert isinstance(by_time, LoadPlan) and by_time.checkpoint is not None
     assert by_time.checkpoint.path == str(tmp_path / counts.format(2, 2))
+
+
+@pytest.mark.parametrize("key", ["opt", "optim", "opt_state", "adam"])
+def test_an_optimizer_of_ones_own_is_known_by_what_it_is_called(key: str, run: Path) -> None:
+    """As fastai saves it (``opt``): what it keeps of a parameter has no name that torch's optimizers have."""
+    own = {"state": {0: {"grad_avg": tensor(3)}}, "hypers": [{"lr": 0.1}]}
+    put(run / "step_300.pt", saved({"model": {"w": tensor(300)}, key: own, "step": 300}), 300)
+    made = answer(run)
+    assert step_of(made) == 300 and not said(made)

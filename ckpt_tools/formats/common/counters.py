@@ -21,9 +21,11 @@ _WORDS = (
 )
 _PADDLE = r"_(moment\d?|beta\d_pow_acc|velocity|inf_norm|momentum|mean_square|mean_grad)_\d+$"
 _KERAS = r"^optimizer/vars/\d+$"
-_STATE = rf"(^|[./])({_WORDS})([./]|$)|{_PADDLE}|{_KERAS}"
+_OWN = r"^(opt|adamw?)\.state\.\d+\."
+_STATE = rf"(^|[./])({_WORDS})([./]|$)|{_PADDLE}|{_KERAS}|{_OWN}"
 """What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's, optax, T5X', Paddle's
-(paddle/optimizer/*.py) and Keras' (keras/src/optimizers/base_optimizer.py) call their state of a parameter.
+(paddle/optimizer/*.py) and Keras' (keras/src/optimizers/base_optimizer.py) call their state of a parameter,
+and that of optimizers of one's own, as fastai saves them (fastai/optimizer.py), below a key called after one.
 """
 
 
