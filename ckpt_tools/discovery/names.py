@@ -291,7 +291,7 @@ class _Naming:
         self._joined = _common_prefixes(self._prefixes(files))
         self._lone = _lone_prefixes(files)
         self._unfinished = {_marked(file) for file in files if file.place.piece.marks}
-        self._unfinished.update(filter(is_marked_under_way, {file.place.home for file in files}))
+        self._unfinished.update(filter(is_marked_under_way, map(_directory, files)))
         self._runs: dict[tuple[str, str], str] = {}
         self._folders: dict[tuple[Place, str], Folder] = {}
         self._moments: dict[tuple[object, ...], Moment] = {}
@@ -323,7 +323,7 @@ class _Naming:
             place.epoch if name.epoch is None else name.epoch,
             place.step_in_epoch if name.step_in_epoch is None else name.step_in_epoch,
             generation,
-            place.unfinished or name.unfinished or place.home in self._unfinished,
+            place.unfinished or name.unfinished or _directory(file) in self._unfinished,
         )
         moment = self._moments.get(told) or self._moments.setdefault(told, _moment(told))
         folder = self._folders.get((place, prefix)) or self._folder(file, base, prefix)
@@ -368,6 +368,12 @@ class _Naming:
         run = seen if not prefix else prefix if seen == "." else f"{seen}/{prefix}"
         self._runs[base, prefix] = run
         return run
+
+
+def _directory(file: NamedFile) -> str:
+    """The directory of its save, which others may share; "" where it lies among the files of its run."""
+    below = "/" in file.place.piece.template
+    return file.place.home or (file.places.directory.rstrip("/") if below else "")
 
 
 def _marked(file: NamedFile) -> str:
