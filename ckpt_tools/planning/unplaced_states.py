@@ -253,10 +253,13 @@ def _renamed(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
 
 
 def _begun(s: Session, c: Checkpoint, above: str) -> Iterator[Finding]:
-    """That a later save beside the choice was not given its name."""
+    """That a later save beside the choice was not given its name, or lies so in a directory of its own."""
     text = f"a temporary file that was written no earlier than {c.label}: that save never finished"
+    beside = _beside(s, c, above)
+    others = {home for path in s.found.unfinished if os.path.dirname(home := os.path.dirname(path)) in beside}
+    beside |= others and others - {os.path.dirname(p.path) for p in s.parts}
     try:
-        for path in begun_since(s.found, _beside(s, c, above), max(p.mtime_ns for p in c.parts)):
+        for path in begun_since(s.found, beside, max(p.mtime_ns for p in c.parts)):
             yield finding("unfinished-save", text, path=path)
     except OSError as why:
         s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))

@@ -110,6 +110,17 @@ def test_a_directory_with_nothing_that_lies_in_saves_has_lost_nothing(folder: st
     assert not made.rejected
 
 
+def test_a_save_under_way_has_lost_nothing(tmp_path: Path) -> None:
+    """Its file has another name until it is done."""
+    _, chosen, newest = saves(tmp_path, "step-{:06d}", "model_config.yaml")
+    (newest / "weights.safetensors").rename(newest / "weights.safetensors.tmp")
+    made = plan(tmp_path)
+    assert made.checkpoint is not None
+    assert made.checkpoint.path == str(chosen)
+    told = [(f.code, f.path) for f in (*made.warnings, *(x for r in made.rejected for x in r.findings))]
+    assert {code for code, path in told if str(path).startswith(str(newest))} == {"unfinished-save"}
+
+
 def emptied(home: Path) -> None:
     for path in home.rglob("*"):
         if path.is_file():
