@@ -4,11 +4,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.lost_files import lost_shards
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.ranges import gaps, words
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Shards that the saves beside it have; of a lone save the files that no rank has any of, of as many as
+    their names count. A loop may count files of which it saves nothing, so a warning.
+    """
+    yield from lost_shards(c, beside)
+    coords = [dict(p.coords) for p in c.parts]
+    counted = max((at["of"] for at in coords), default=0)
+    if gone := gaps((at["shard"] - 1 for at in coords), counted) if not beside else ():
+        numbers = words(tuple((first + 1, last + 1) for first, last in gone))
+        text = f"its files are numbered up to {counted}, and no rank has any of number {numbers}"
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -27,7 +45,7 @@ LAYOUT = Layout(
         Piece("shard_any", "model", _SHARD, ("safetensors",), shared=True, here=True),
     ),
     resume=_resume,
-    lost=lost_shards,
+    lost=_lost,
     reshardable=True,
     compare_steps=False,
     models_alone=True,

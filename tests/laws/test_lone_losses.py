@@ -189,6 +189,15 @@ def test_a_layer_that_the_saves_beside_have_is_missed(name: str, tmp_path: Path)
     assert rejected.checkpoint.step == newest.checkpoint.step
 
 
+@pytest.mark.parametrize(("files", "told"), [(2, False), (3, True)])
+def test_a_file_that_no_rank_has_is_told(files: int, told: bool, tmp_path: Path) -> None:
+    root = tree("dcp-hf/two", tmp_path)
+    for number, path in enumerate(alone(root), start=1):
+        numbered = path.name.replace("model-00001-of-00001", f"model-{number:05d}-of-{files:05d}")
+        path.rename(path.with_name(numbered))
+    assert bool(missing(plan(str(root)))) is told
+
+
 def test_chunks_in_directories_for_each_axis_are_described(tmp_path: Path) -> None:
     """``dimension_separator`` "/": what describes the chunks lies above their directory."""
     root = tree("levanter/steps", tmp_path)
