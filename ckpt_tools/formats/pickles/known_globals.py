@@ -3,7 +3,7 @@ they are called with.
 
 Of ``torch.save``, torch.distributed.checkpoint, Megatron-LM (megatron/core/safe_globals.py), DeepSpeed,
 Transformers, Accelerate, Lightning, MMEngine, OmegaConf, PaddlePaddle,
-Stable-Baselines3 and numpy.
+Stable-Baselines3, optax and numpy.
 ``torch.load(weights_only=True)`` refuses most of them; loaders that unpickle without asking need no question
 for them.
 """
@@ -267,6 +267,20 @@ _BASELINES = words(
     "gymnasium.spaces.",
     "box.Box discrete.Discrete multi_discrete.MultiDiscrete multi_binary.MultiBinary dict.Dict tuple.Tuple",
 )
+_OPTAX = (  # named tuples, all of them
+    words(
+        "optax._src.transform.ScaleBy",
+        "AdaDeltaState AdamState AdanState AmsgradState BeliefState LBFGSState LionState NovogradState"
+        " RStdDevState RStdDevWithCountState RmsState RmsWithCountState RpropState RssState SM3State"
+        " ScheduleState",
+    )
+    | words("optax._src.", "base.EmptyState factorized.FactoredState lookahead.LookaheadState")
+    | words("optax.schedules._inject.", "InjectHyperparamsState InjectStatefulHyperparamsState")
+    | words("optax.transforms._accumulation.", "EmaState MultiStepsState TraceState")
+    | words("optax.transforms._masking.", "MaskedNode MaskedState")
+    | words("optax.transforms.", "_combining.PartitionState _conditionality.ApplyIfFiniteState")
+    | words("optax.contrib._", "muon.MuonState prodigy.ProdigyState schedule_free.ScheduleFreeState")
+)
 EXACT: frozenset[str] = (
     _STDLIB
     | _NUMPY
@@ -280,6 +294,7 @@ EXACT: frozenset[str] = (
     | _OMEGACONF
     | _PADDLE
     | _BASELINES
+    | _OPTAX
     | words("", "tokenizers.AddedToken tokenizers.Tokenizer fastcore.foundation.L")
     | words("nanotron.random.", "RandomState RandomStates")
     | words("olmo_core.distributed.checkpoint.filesystem.", "_StorageInfo")
