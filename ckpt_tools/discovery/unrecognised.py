@@ -15,7 +15,14 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import BareFile, Discovery
 from ckpt_tools.formats import HEAD, format_of
-from ckpt_tools.formats.archives.packed import BEGINNING, ENDING, first_name, has_member_of_torch, names_at
+from ckpt_tools.formats.archives.packed import (
+    BEGINNING,
+    ENDING,
+    first_name,
+    has_member_of_torch,
+    is_whole,
+    names_at,
+)
 from ckpt_tools.formats.named import UNREAD, UNREAD_BEGINNINGS, UNREAD_TEXTS
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
@@ -315,7 +322,11 @@ def _suspect(path: str, size: int) -> Suspect | None:
         raise
     if _ARCHIVES.fullmatch(name):
         fmt = _archived(begins, ends)
-        return Suspect(path, size, fmt) if fmt else None
+        return (
+            Suspect(path, size, fmt)
+            if fmt or (name.lower().endswith(".zip") and not is_whole(ends))
+            else None
+        )
     if UNREAD.fullmatch(name) or begins.startswith(UNREAD_BEGINNINGS):  # LightGBM's are text
         return Suspect(path, size, "")
     if UNREAD_TEXTS.fullmatch(name) or begins.startswith(b"\x7fELF") or _is_text(begins):

@@ -424,6 +424,8 @@ def test_an_archive_with_a_state_in_it_is_no_first_launch(packed: str, tmp_path:
             z.writestr(name, b"weights")
             z.writestr("system_info.txt", "Linux")
         assert fresh(tmp_path) == (name != packed)
+    os.truncate(tmp_path / "ppo_cartpole.zip", 9100)  # nobody knows what was in it
+    assert not fresh(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", [".pdparams", ".pdopt", ".pdckpt", ".pdstates", ".msgpack"])

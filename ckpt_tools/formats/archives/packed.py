@@ -15,6 +15,7 @@ _NAME = 30
 field (APPNOTE 4.3.7).
 """
 _ZIP = b"PK\3\4"
+_END = b"PK\5\6"
 _ENTRY = b"PK\1\2"
 _ENTRY_NAME = 46
 """Where an entry of a zip's directory has its name, whose length is 18 bytes before (APPNOTE 4.3.12)."""
@@ -50,3 +51,8 @@ def names_at(ends: bytes) -> Iterator[str]:
         length = int.from_bytes(ends[at + 28 : at + 30], "little")
         yield ends[at + _ENTRY_NAME : at + _ENTRY_NAME + length].decode("utf-8", "replace")
         at = ends.find(_ENTRY, at + _ENTRY_NAME + length)
+
+
+def is_whole(ends: bytes) -> bool:
+    """Whether that is the end of a zip: of one that was cut nobody knows what was in it."""
+    return _END in ends
