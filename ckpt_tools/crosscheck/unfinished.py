@@ -38,6 +38,11 @@ def _series(c: Checkpoint) -> tuple[str, str, str]:
     return c.layout, c.run, c.kind
 
 
+def marked(c: Checkpoint) -> bool:
+    """Whether the name of its directory says so, as any framework's may."""
+    return is_marked_under_way(c.parts[0].home)
+
+
 def not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
     """The first with all its files of which only the name says that it is not done, in a way that is not its
     framework's own: who renames it may have removed the one before.
@@ -46,7 +51,7 @@ def not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
         commit = s.layouts.of(c).commit
         done = not commit or any(p.role == commit for p in c.parts)
         own = any(s.layouts.piece_of(p).unfinished for p in c.parts)
-        if done and not own and is_marked_under_way(c.parts[0].home):
+        if done and not own and marked(c):
             return c
     return None
 

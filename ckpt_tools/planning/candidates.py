@@ -15,7 +15,7 @@ from ckpt_tools.crosscheck import unfinished as under_way
 from ckpt_tools.crosscheck.lost import emptied
 from ckpt_tools.crosscheck.pages import equal
 from ckpt_tools.crosscheck.steps import step_in_contents
-from ckpt_tools.crosscheck.unfinished import Sizes
+from ckpt_tools.crosscheck.unfinished import Sizes, marked
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.roots import absent
@@ -24,7 +24,6 @@ from ckpt_tools.discovery.sidecars import unfetched
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import layouts_of
-from ckpt_tools.layouts.common.bare_names import is_marked_under_way
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
@@ -148,7 +147,10 @@ class Candidates:
         gasps = {c.run for c in saves if c.kind is Kind.DYING_GASP} - runs
         if len(runs) == len(gasps) == 1:
             runs |= gasps
-        return [c for c in saves if c.run in runs or is_marked_under_way(c.parts[0].home)]
+        beside = {os.path.dirname(c.parts[0].home) for c in self.checkpoints}
+        return [
+            c for c in saves if c.run in runs or (marked(c) and os.path.dirname(c.parts[0].home) in beside)
+        ]
 
     def _settle_steps_and_places(self) -> None:
         """Steps where names count them differently, and coordinates, as the contents tell them."""
