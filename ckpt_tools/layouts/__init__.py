@@ -26,6 +26,7 @@ ORDER = (
     "openrlhf",
     "megatron",
     "megatron_core",
+    "skyrl",  # before verl, whose names it shares
     "verl",
     "colossalai",
     "nanotron",

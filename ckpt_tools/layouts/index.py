@@ -194,14 +194,21 @@ megatron_core megatron-core note:latest_checkpointed_iteration.txt
   release/{name}/
     array_release:.zarray
 
+skyrl skyrl note:latest_ckpt_global_step.txt
+  global_step_{step}/policy/
+    model:model_world_size_{world}_rank_{rank}.pt optim:optim_world_size_{world}_rank_{rank}.pt
+    extra_state:extra_state_world_size_{world}_rank_{rank}.pt config:fsdp_config.json
+  global_step_{step}/critic/
+    critic_model:model_world_size_{world}_rank_{rank}.pt
+    critic_optim:optim_world_size_{world}_rank_{rank}.pt
+    critic_extra_state:extra_state_world_size_{world}_rank_{rank}.pt critic_config:fsdp_config.json
+  global_step_{step}/
+    data:data.pt trainer:trainer_state.pt
+
 verl verl note:latest_checkpointed_iteration.txt
   global_step_{step}/actor/
     model:model_world_size_{world}_rank_{rank}.pt optim:optim_world_size_{world}_rank_{rank}.pt
     extra_state:extra_state_world_size_{world}_rank_{rank}.pt config:fsdp_config.json
-  global_step_{step}/policy/
-    policy_model:model_world_size_{world}_rank_{rank}.pt
-    policy_optim:optim_world_size_{world}_rank_{rank}.pt
-    policy_extra_state:extra_state_world_size_{world}_rank_{rank}.pt policy_config:fsdp_config.json
   global_step_{step}/critic/
     critic_model:model_world_size_{world}_rank_{rank}.pt
     critic_optim:optim_world_size_{world}_rank_{rank}.pt
@@ -210,7 +217,7 @@ verl verl note:latest_checkpointed_iteration.txt
     model_alone:model_world_size_{world}_rank_{rank}.pt
     optim_alone:optim_world_size_{world}_rank_{rank}.pt
     extra_state_alone:extra_state_world_size_{world}_rank_{rank}.pt config_alone:fsdp_config.json
-    data:data.pt trainer:trainer_state.pt
+    data:data.pt
 
 colossalai colossalai
   epoch-{epoch}_step-{step_in_epoch}/modeling/

@@ -1,6 +1,6 @@
 """What verl's FSDP workers save: ``global_step_N/actor/model_world_size_W_rank_R.pt``, the optimizer and the
 other state of each rank, ``critic/`` beside it, and the data loader's ``data.pt``, which is written last. A
-trainer of one model saves its files without a directory; SkyRL's directory of the actor is ``policy/``.
+trainer of one model saves its files without a directory.
 """
 
 from __future__ import annotations
@@ -19,22 +19,15 @@ _HOME = "global_step_{step}"
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     """The trainer's own overrides: a path alone is not looked at without the mode."""
     path = checkpoint.path
-    if any(p.piece.startswith("policy_") for p in checkpoint.parts):  # SkyRL
-        return Resume(path, ("trainer.resume_mode=from_path", f"trainer.resume_path={path}"))
     return Resume(path, ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={path}"))
 
 
 def _pieces() -> Iterator[Piece]:
-    for place, worker, mark in (
-        ("actor/", "", ""),
-        ("policy/", "policy_", ""),
-        ("critic/", "critic_", ""),
-        ("", "", "_alone"),
-    ):
+    for place, worker, mark in (("actor/", "", ""), ("critic/", "critic_", ""), ("", "", "_alone")):
         for name, role in (("model", "model"), ("optim", "optimizer"), ("extra_state", "rng")):
             yield Piece(
                 f"{worker}{name}{mark}",
-                f"{worker.removeprefix('policy_')}{role}",
+                f"{worker}{role}",
                 f"{_HOME}/{place}{name}_world_size_{{world}}_rank_{{rank}}.pt",
                 FORMATS,
                 sharded=True,
@@ -43,13 +36,11 @@ def _pieces() -> Iterator[Piece]:
         config = f"{_HOME}/{place}fsdp_config.json"
         yield Piece(f"{worker}config{mark}", "config", config, ("json_member",), required=False, loaded=False)
     yield Piece("data", "data", f"{_HOME}/data.pt", FORMATS, shared=True, unasked=True)
-    # SkyRL's, which is its last file
-    yield Piece("trainer", "trainer", f"{_HOME}/trainer_state.pt", FORMATS, shared=True, unasked=True)
 
 
 LAYOUT = Layout(
     name="verl",
-    title="verl FSDP workers, SkyRL",
+    title="verl FSDP workers",
     pieces=tuple(_pieces()),
     resume=_resume,
     tracker="latest_checkpointed_iteration.txt",
@@ -61,12 +52,10 @@ LAYOUT = Layout(
     reference=(
         "verl/utils/checkpoint/fsdp_checkpoint_manager.py save_checkpoint; verl/trainer/ppo/ray_trainer.py "
         "_save_checkpoint (actor, critic, data.pt, then the tracker), _load_checkpoint; "
-        "verl/utils/checkpoint/checkpoint_manager.py find_latest_ckpt_path; SkyRL skyrl/train/trainer.py "
-        "save_checkpoints, skyrl/backends/skyrl_train/distributed/fsdp_strategy.py save_checkpoint"
+        "verl/utils/checkpoint/checkpoint_manager.py find_latest_ckpt_path"
     ),
     limits=(
-        "no file says the step: only its directory's name does, and SkyRL's trainer_state.pt",
-        "what SkyRL's latest_ckpt_global_step.txt names is not read",
+        "no file says the step: only its directory's name does",
         "each rank loads with weights_only=False, and only as many ranks as have saved can load",
         "Megatron workers (actor/dist_ckpt) are DCP directories of Megatron-core",
     ),
