@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
-from ckpt_tools.layouts.megatron import read_tracker
+from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.layouts.verl import FORMATS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -52,11 +52,10 @@ LAYOUT = Layout(
     resume=_resume,
     check=_check,
     tracker="latest_ckpt_global_step.txt",
-    read_tracker=read_tracker,
+    read_tracker=read_number,
     always_tracked=False,
     commit="trainer",
     needs=("model",),
-    own_files=True,
     reference=(
         "skyrl/train/trainer.py save_checkpoints (policy, critic, data.pt, trainer_state.pt, the tracker), "
         "load_checkpoints; skyrl/backends/skyrl_train/distributed/fsdp_strategy.py save_checkpoint"

@@ -153,6 +153,8 @@ def test_the_layouts_whose_frameworks_do_not_ask() -> None:
         "fairseq2",
         "mmengine",
         "verl",
+        "skyrl",
+        "dcp-set",
         "paddle-dist",
         "stable-baselines3",
         "colossalai",
