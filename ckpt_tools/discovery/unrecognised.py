@@ -139,20 +139,23 @@ def called_saves(found: Discovery, root: str, outside: Callable[[str], bool]) ->
 
 def _left_in_saves(found: Discovery, root: str, outside: Callable[[str], bool]) -> dict[str, list[str]]:
     """By the directory of a save what lies in it: the names of files, "" where there is none."""
-    names = defaultdict[str, list[str]](list)
+    names, with_files = defaultdict[str, list[str]](list), {""}
     for directory in dict.fromkeys((*found.strange, *(os.path.dirname(f.path) for f in found.bare))):
         if home := _called_save(directory, root):
             entries = entries_of(directory, partial(found.excluded.keep, root))
             kept = (e for e in entries if not _is_bystander(e.name) and outside(e.path))
             names[home] += (e.name for e in kept if _size(e) > 0)
-    with_files = {*names, ""}
+            with_files.update(home for e in entries if not e.is_dir(follow_symlinks=False))
     for path in found.empty:
         home = _called_save(path, root)
-        if home in with_files or found.leaves_out(home) or _may_be_of_a_rank(home) or not outside(f"{path}/"):
-            continue
-        if not entries_of(path):  # not even a link
+        if home not in with_files and outside(f"{path}/") and _is_empty_save(found, home, path):
             names[home].append("")
     return names
+
+
+def _is_empty_save(found: Discovery, home: str, path: str) -> bool:
+    """Whether a directory was a save's, and nothing lies there at ``path``, not even a link."""
+    return not (found.leaves_out(home) or _may_be_of_a_rank(home) or entries_of(path))
 
 
 def _may_be_of_a_rank(home: str) -> bool:
