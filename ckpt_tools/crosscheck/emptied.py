@@ -16,7 +16,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.listing import names_of
+from ckpt_tools.storage.listing import entries_of, names_of
 
 _HINT = "bring back what was removed; if nothing was saved there, move the directory away"
 
@@ -37,34 +37,57 @@ def later_saves(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Rejec
 def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Those beside the directory of ``c`` and its siblings, of a later number than all of these, in which
     there is no file at all: nobody can tell one that is lost from one that was cut short at its beginning.
+    Of one that a tracker names that is told anyway.
     """
     home = c.parts[0].home
     if not s.found.empty or not home or not _is_called_a_save(home):
         return
     base, pattern = os.path.dirname(home), _pattern(home)
-    homes = {p.home for p in s.parts if p.home and os.path.dirname(p.home) == base}
-    saves = sorted({_number(at) for at in homes if _pattern(at) == pattern})
+    saves = sorted({_number(at) for at in _homes(s, base) if _pattern(at) == pattern})
     empty = [top for top in _empty(s, base) if _pattern(top) == pattern]
-    later = [top for top in empty if _number(top) > saves[-1]]
-    for top in later if not _are_usual(saves, map(_number, empty)) else ():
-        text = f"it is empty, and called as a later save than {os.path.basename(home)} is"
-        yield finding("unfinished-save", text, path=top, hint=_HINT)
+    if _are_usual(saves, map(_number, empty)):
+        return
+    for top in empty:
+        if _number(top) > saves[-1] and not _is_tracked(s, c, top):
+            text = f"it is empty, and called as a later save than {os.path.basename(home)} is"
+            yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def _homes(s: Session, base: str) -> set[str]:
+    """The directories of saves in ``base``."""
+    return {p.home for p in s.parts if p.home and os.path.dirname(p.home) == base}
+
+
+def _is_tracked(s: Session, c: Checkpoint, top: str) -> bool:
+    """Whether a tracker beside ``c`` names the directory: that it is gone is told anyway."""
+    names = (_number(top), os.path.basename(top))
+    return any(says in names for _, says in s.trackers(c.layout, os.path.dirname(top)))
 
 
 def _empty(s: Session, base: str) -> list[str]:
     """The directories in ``base`` in which there are directories at most."""
-    taken = _taken(s) | set(_below(_strange(s), base))
+    taken = _taken(s) | set(_below((path for path in _strange(s) if not _has_no_file(s, path)), base))
     below = _below((path for path in s.found.empty if _is_empty(s, path)), base)
     return [top for top in dict.fromkeys(below) if top not in taken and not s.found.leaves_out(top)]
 
 
 def _is_empty(s: Session, directory: str) -> bool:
     """Whether nothing lies there, not even a link."""
+    return not _entries(s, directory)
+
+
+def _has_no_file(s: Session, directory: str) -> bool:
+    """Whether there are directories at most, of which one may be called as a file is (``model``)."""
+    return all(e is not None and e.is_dir(follow_symlinks=False) for e in _entries(s, directory))
+
+
+def _entries(s: Session, directory: str) -> Sequence[os.DirEntry[str] | None]:
+    """What lies there; something unknown where nobody can look."""
     try:
-        return not list(names_of(directory))
+        return entries_of(directory)
     except OSError as e:
         s.unread[directory] = e.strerror or str(e)
-        return False
+        return [None]
 
 
 def _saves(checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], dict[int, Checkpoint]]:

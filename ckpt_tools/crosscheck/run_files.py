@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckpt_tools.crosscheck.pages import Pages, prints
 from ckpt_tools.formats import names
 from ckpt_tools.formats.common.counters import is_optimizer_state
-from ckpt_tools.layouts.common.rates import RATE
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Report
@@ -232,6 +231,8 @@ class RunFiles:
         return self._at_rest(a) and (b[0] - a[0] == 1 or self._at_rest(b))
 
     def _at_rest(self, at: At) -> bool:
+        from ckpt_tools.layouts.common.rates import RATE  # few files are equal
+
         telling = (f.part for f in self.at_step(at) if f.part.role in ("optimizer", "scheduler"))
         rates = {self.session.report(p, Level.STRUCTURE).metadata.get(RATE) for p in telling}
         return rates == {0.0}

@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from fixture_trees import materialise
+from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import NotNewest, NotRecognised
@@ -155,6 +157,24 @@ def test_several_saves_without_any_file_are_no_first_launch(folder: str, tmp_pat
     shutil.rmtree(second)
     shutil.rmtree(third)
     assert plan(tmp_path, Selection(allow_none=True)).checkpoint is None  # it died in its first save
+
+
+@pytest.mark.parametrize("tree", ["dcp-set/automodel", "dcp-set/lm-engine"])
+def test_a_directory_called_as_a_file_is_none(tree: str, tmp_path: Path) -> None:
+    """Each save has a directory ``model``, which is also what files are called."""
+    root = materialise(LAYOUT_TREES / tree / "expected.json", tmp_path)
+    whole = plan(root).checkpoint
+    assert whole is not None
+    emptied(Path(whole.path))
+    for path in (path for path in root.iterdir() if path.is_file()):
+        path.unlink()  # the tracker
+    made = plan(root)
+    assert made.checkpoint is not None
+    assert (whole.path, "unfinished-save") in {(f.path, f.code) for f in made.warnings}
+    emptied(Path(made.checkpoint.path))
+    (Path(made.checkpoint.path) / "config.yaml").write_text("a: 1\n")
+    with pytest.raises(NotRecognised):
+        plan(root, Selection(allow_none=True))
 
 
 def test_empty_directories_of_ranks_are_a_first_launch(tmp_path: Path) -> None:

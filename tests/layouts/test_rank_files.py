@@ -20,7 +20,7 @@ from recorded import TREES
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
-from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.errors import CkptError, NoneUsable, UsageError
 
 HOMES = (
     "step_{}",
@@ -127,8 +127,8 @@ def test_beside_the_files_of_a_framework_a_rank_of_its_own_is_no_checkpoint(
     os.utime(path, ns=(before.checkpoint.mtime_ns,) * 2)
     try:
         after = plan(str(root))
-    except UsageError:
-        return
+    except (UsageError, NoneUsable):
+        return  # torchtune's optimizer is of the epoch that is now nobody's
     assert after.checkpoint is not None
     assert (after.checkpoint.path, after.checkpoint.layout) == (
         before.checkpoint.path,
