@@ -4,17 +4,23 @@ other tensors, another encryption, another mode.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.crosscheck.consistency import same_tensors
+from ckpt_tools.crosscheck.run_files import order
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of
+from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.inspection.check import prefix_signature
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Report
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.session import Session
+
+_COUNTS = re.compile(r"[./]state[./]\d+[./]step$")
+"""The updates that an optimizer has made of a parameter (torch/optim/adam.py)."""
 
 Rows = Sequence[tuple[Part, Report]]
 
@@ -61,10 +67,25 @@ def _encryption(rows: Rows) -> Iterator[tuple[str, Finding]]:
 
 
 def differs(odd: Part, typical: Part, s: Session) -> Iterator[Finding]:
-    """The same of a part whose siblings may have other tensors: only that it was cut counts then."""
+    """The same of a part whose siblings may have other tensors: only that it was cut counts then. So it is of
+    one that was saved before the optimizer's first step.
+    """
     found = changed(odd, typical, s)
-    if found.severity is Severity.ERROR or same_tensors(odd, s.layouts.of(odd)):
+    others = not same_tensors(odd, s.layouts.of(odd)) or _before_first_update(odd, typical, s)
+    if found.severity is Severity.ERROR or not others:
         yield found
+
+
+def _before_first_update(odd: Part, typical: Part, s: Session) -> bool:
+    """Whether all that it lacks is what an optimizer's first step makes (torch/optim/optimizer.py: ``state``
+    is empty until then), and no earlier file of its place has that.
+    """
+    place = (odd.run, odd.piece, odd.rank, odd.coords)
+    if any((p.run, p.piece, p.rank, p.coords) == place and order(p) < order(odd) for p in s.parts):
+        return False
+    mine, theirs = ({t.name for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors} for p in (odd, typical))
+    made = all(is_optimizer_state(name) or _COUNTS.search(name) for name in theirs - mine)
+    return mine < theirs and made
 
 
 def changed(odd: Part, typical: Part, s: Session) -> Finding:

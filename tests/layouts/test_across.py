@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from small_files import mindspore, sample, saved, tensor
+from small_files import adam, mindspore, sample, saved, tensor
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import NoneUsable
@@ -103,6 +103,28 @@ def test_the_decision_of_all_ranks_names_what_is_there(tmp_path: Path, text: byt
     put(root / "resume_record/latest_checkpointed_iteration.txt", text)
     seen = {c for c in ("bad-tracker", "dangling-tracker") if found(root, c)}
     assert seen == ({code} if code and not text.isdigit() else set())
+
+
+# -- tensors
+
+
+@pytest.mark.parametrize(
+    ("lacking", "what", "told"),
+    [(1, "optimizer", False), (3, "optimizer", True), (5, "optimizer", True), (1, "model", True)],
+)
+def test_before_its_first_step_an_optimizer_has_no_state(
+    lacking: int, what: str, told: bool, tmp_path: Path
+) -> None:
+    for step in range(1, 6):
+        state = {"step": step, "model": {"w": tensor(step), "b": tensor(-step)}, "optimizer": adam(step)}
+        if step == lacking and what == "optimizer":
+            state["optimizer"] = {"state": {}, "param_groups": []}
+        elif step == lacking:
+            del state["model"]["b"]
+        for rank in range(2):
+            put(tmp_path / f"step_{step}/rank_{rank}.pt", saved({**state, "rank": rank}), T0 + 100 * step)
+    odd = {path for path, _, _ in found(tmp_path, "signature-changed")}
+    assert odd == ({f"step_{lacking}/rank_{rank}.pt" for rank in range(2)} if told else set())
 
 
 # -- replicas
