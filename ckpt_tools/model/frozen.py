@@ -42,7 +42,6 @@ def frozen(cls: type[T]) -> type[T]:
     remembers = any(isinstance(value, cached_property) for value in attributes.values())
     attributes.update(
         __slots__=(*names, "__dict__") if remembers else names,
-        __init__=_later(made_of),
         __setattr__=_no_assignment,
         __delattr__=_no_deletion,
         __getstate__=_state,
@@ -53,15 +52,18 @@ def frozen(cls: type[T]) -> type[T]:
         attributes.setdefault(name, method)
     made: type[T] = kind(cls.__name__, cls.__bases__, attributes)
     made.__qualname__ = cls.__qualname__
+    type.__setattr__(made, "__init__", _later(made, made_of))
     return made
 
 
-def _later(made_of: tuple[Field[Any], ...]) -> Callable[..., None]:
-    """``__init__`` until the first value is made: half of the classes that a start imports make none."""
+def _later(cls: type[object], made_of: tuple[Field[Any], ...]) -> Callable[..., None]:
+    """``__init__`` until the first value is made: half of the classes that a start imports make none. Several
+    threads may make their first value at the same time.
+    """
 
     def first(self: Any, *values: Any, **named: Any) -> None:
-        made_by = next(kind for kind in type(self).__mro__ if vars(kind).get("__init__") is first)
-        made_by.__init__ = made = _constructor(made_by, made_of)  # type: ignore[misc]
+        made = _constructor(cls, made_of)
+        type.__setattr__(cls, "__init__", made)
         made(self, *values, **named)
 
     return first

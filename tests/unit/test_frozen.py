@@ -102,6 +102,18 @@ def test_wrong_arguments_are_told_as_ever(given):
         Ours("/a", other=1)  # type: ignore[call-arg]
 
 
+def test_threads_may_make_the_first_value_at_once():
+    @frozen
+    class Fresh:
+        a: int
+
+    begun = vars(Fresh)["__init__"]  # another thread has come so far, and goes on when this one is done
+    assert Fresh(1) == Fresh(1)
+    late = object.__new__(Fresh)
+    begun(late, 2)
+    assert late == Fresh(2)
+
+
 def test_frozen_values_of_the_package_are_made_by_it():
     """One from the standard library costs half a millisecond at every start; where values are compared by
     identity it costs less.
