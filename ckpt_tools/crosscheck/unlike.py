@@ -71,8 +71,8 @@ def differs(odd: Part, typical: Part, s: Session) -> Iterator[Finding]:
     one that was saved before the optimizer's first step.
     """
     found = changed(odd, typical, s)
-    others = not same_tensors(odd, s.layouts.of(odd)) or _before_first_update(odd, typical, s)
-    if found.severity is Severity.ERROR or not others:
+    alike = same_tensors(odd, s.layouts.of(odd))
+    if found.severity is Severity.ERROR or (alike and not _before_first_update(odd, typical, s)):
         yield found
 
 
