@@ -45,8 +45,8 @@ def signatures(
     reports: Reports,
     layouts: Layouts,
     hides_cuts: Callable[[str | None], bool],
-) -> Iterator[tuple[Part, Part]]:
-    """(odd part, typical part) where a rank's tensors differ from those of most of its files in the run.
+) -> Iterator[Changed]:
+    """Where a rank's tensors differ from those of most of its files in the run.
 
     Of two signatures that are equally frequent the one of the older file counts as usual. Files of a format
     that ``hides_cuts`` are compared in every layout.
@@ -62,7 +62,7 @@ def signatures(
         same.sort(key=lambda row: (row[0].step or 0, row[0].epoch or 0, row[0].step_in_epoch or 0))
         usual = Counter(r.signature for _, r in same).most_common(1)[0][0]
         typical = next(p for p, r in same if r.signature == usual)
-        yield from ((p, typical) for p, r in same if r.signature != usual)
+        yield from (Changed(p, typical, p is same[0][0]) for p, r in same if r.signature != usual)
 
 
 def _comparable(report: Report) -> bool:
@@ -80,6 +80,16 @@ def _series(p: Part, report: Report, layout: Layout) -> object:
     what = p.role if layout.compared_by_role else p.piece
     release = p.kind is Kind.RELEASE
     return p.layout, p.run, what, p.rank, p.coords, p.generation, report.format, release
+
+
+class Changed(NamedTuple):
+    """A file with other tensors than most of its place at other steps, one with these, and whether it is the
+    first of its place.
+    """
+
+    odd: Part
+    typical: Part
+    first: bool
 
 
 class Odd(NamedTuple):

@@ -131,8 +131,8 @@ def _contradictions(run: _Run) -> Iterator[FileFinding]:
 def _changed_tensors(run: _Run) -> Iterator[FileFinding]:
     """Files with other tensors than the same rank's files of other steps."""
     layouts = run.session.layouts
-    for odd, typical in consistency.signatures(run.parts, run.reports, layouts, hides_cuts):
-        yield from ((odd.path, f) for f in differs(odd, typical, run.session))
+    for row in consistency.signatures(run.parts, run.reports, layouts, hides_cuts):
+        yield from ((row.odd.path, f) for f in differs(row, run.session))
 
 
 def _unlike_run(run: _Run) -> Iterator[FileFinding]:

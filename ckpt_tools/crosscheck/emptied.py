@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -44,7 +44,7 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
         return
     base, pattern = os.path.dirname(home), _pattern(home)
     saves = sorted({_number(at) for at in _homes(s, base) if _pattern(at) == pattern})
-    empty = [top for top in _empty(s, base) if _pattern(top) == pattern]
+    empty = _empty(s, {top for top in _below(s.found.empty, base) if _pattern(top) == pattern})
     if _are_usual(saves, map(_number, empty)):
         return
     for top in empty:
@@ -64,11 +64,19 @@ def _is_tracked(s: Session, c: Checkpoint, top: str) -> bool:
     return any(says in names for _, says in s.trackers(c.layout, os.path.dirname(top)))
 
 
-def _empty(s: Session, base: str) -> list[str]:
-    """The directories in ``base`` in which there are directories at most."""
-    taken = _taken(s) | set(_below((path for path in _strange(s) if not _has_no_file(s, path)), base))
-    below = _below((path for path in s.found.empty if _is_empty(s, path)), base)
-    return [top for top in dict.fromkeys(below) if top not in taken and not s.found.leaves_out(top)]
+def _empty(s: Session, tops: Collection[str]) -> list[str]:
+    """Those of the directories in which there are directories at most."""
+    if not tops:
+        return []
+    depth = next(iter(tops)).count("/") + 1  # they lie in one directory
+
+    def within(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+        rows = (("/".join(path.split("/")[:depth]), path) for path in paths)
+        return (row for row in rows if row[0] in tops)
+
+    taken = _taken(s) | {top for top, path in within(_strange(s)) if not _has_no_file(s, path)}
+    empty = dict.fromkeys(top for top, path in within(s.found.empty) if _is_empty(s, path))
+    return [top for top in empty if top not in taken and not s.found.leaves_out(top)]
 
 
 def _is_empty(s: Session, directory: str) -> bool:

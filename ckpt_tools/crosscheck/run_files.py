@@ -228,7 +228,7 @@ class RunFiles:
         is one step, or those of the second are 0 as well. So it is where a job goes on beyond the end of its
         schedule.
         """
-        return self._at_rest(a) and (b[0] - a[0] == 1 or self._at_rest(b))
+        return self._at_rest(a) and (0 <= a[0] == b[0] - 1 or self._at_rest(b))
 
     def _at_rest(self, at: At) -> bool:
         from ckpt_tools.layouts.common.rates import RATE  # few files are equal

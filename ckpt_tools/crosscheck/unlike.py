@@ -8,8 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.crosscheck.consistency import same_tensors
-from ckpt_tools.crosscheck.run_files import order
+from ckpt_tools.crosscheck.consistency import Changed, same_tensors
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats.common.counters import is_optimizer_state
@@ -66,24 +65,22 @@ def _encryption(rows: Rows) -> Iterator[tuple[str, Finding]]:
             yield part.path, finding("signature-changed", text)
 
 
-def differs(odd: Part, typical: Part, s: Session) -> Iterator[Finding]:
+def differs(row: Changed, s: Session) -> Iterator[Finding]:
     """The same of a part whose siblings may have other tensors: only that it was cut counts then. So it is of
     one that was saved before the optimizer's first step.
     """
-    found = changed(odd, typical, s)
-    alike = same_tensors(odd, s.layouts.of(odd))
-    if found.severity is Severity.ERROR or (alike and not _before_first_update(odd, typical, s)):
+    found = changed(row.odd, row.typical, s)
+    alike = same_tensors(row.odd, s.layouts.of(row.odd))
+    if found.severity is Severity.ERROR or (alike and not (row.first and _before_first_update(row, s))):
         yield found
 
 
-def _before_first_update(odd: Part, typical: Part, s: Session) -> bool:
+def _before_first_update(row: Changed, s: Session) -> bool:
     """Whether all that it lacks is what an optimizer's first step makes (torch/optim/optimizer.py: ``state``
-    is empty until then), and no earlier file of its place has that.
+    is empty until then).
     """
-    place = (odd.run, odd.piece, odd.rank, odd.coords)
-    if any((p.run, p.piece, p.rank, p.coords) == place and order(p) < order(odd) for p in s.parts):
-        return False
-    mine, theirs = ({t.name for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors} for p in (odd, typical))
+    both = (s.inspect(p.path, Level.STRUCTURE)[1] for p in (row.odd, row.typical))
+    mine, theirs = ({t.name for t in anatomy.tensors} for anatomy in both)
     made = all(is_optimizer_state(name) or _COUNTS.search(name) for name in theirs - mine)
     return mine < theirs and made
 

@@ -291,7 +291,7 @@ class _Naming:
         self._joined = _common_prefixes(self._prefixes(files))
         self._lone = _lone_prefixes(files)
         self._unfinished = {_marked(file) for file in files if file.place.piece.marks}
-        self._unfinished.update(filter(is_marked_under_way, map(_directory, files)))
+        self._unfinished.update(filter(is_marked_under_way, set(map(_directory, files))))
         self._runs: dict[tuple[str, str], str] = {}
         self._folders: dict[tuple[Place, str], Folder] = {}
         self._moments: dict[tuple[object, ...], Moment] = {}
@@ -323,13 +323,16 @@ class _Naming:
             place.epoch if name.epoch is None else name.epoch,
             place.step_in_epoch if name.step_in_epoch is None else name.step_in_epoch,
             generation,
-            place.unfinished or name.unfinished or _directory(file) in self._unfinished,
+            place.unfinished or name.unfinished or self._is_in_unfinished(file),
         )
         moment = self._moments.get(told) or self._moments.setdefault(told, _moment(told))
         folder = self._folders.get((place, prefix)) or self._folder(file, base, prefix)
         if place.piece.marks:
             folder = folder._replace(home=_marked(file))
         return _part((folder, moment, rank, name.whole, size, mtime_ns, findings))
+
+    def _is_in_unfinished(self, file: NamedFile) -> bool:
+        return bool(self._unfinished) and _directory(file) in self._unfinished
 
     def _folder(self, file: NamedFile, base: str, prefix: str) -> Folder:
         place, piece = file.place, file.place.piece

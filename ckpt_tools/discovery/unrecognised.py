@@ -139,29 +139,38 @@ def called_saves(found: Discovery, root: str, outside: Callable[[str], bool]) ->
 
 def _left_in_saves(found: Discovery, root: str, outside: Callable[[str], bool]) -> dict[str, list[str]]:
     """By the directory of a save what lies in it: the names of files, "" where there is none."""
-    names, with_files = defaultdict[str, list[str]](list), {""}
+    names, with_files = defaultdict[str, list[str]](list), set[str]()
     for directory in dict.fromkeys((*found.strange, *(os.path.dirname(f.path) for f in found.bare))):
         if home := _called_save(directory, root):
             entries = entries_of(directory, partial(found.excluded.keep, root))
             kept = (e for e in entries if not _is_bystander(e.name) and outside(e.path))
             names[home] += (e.name for e in kept if _size(e) > 0)
             with_files.update(home for e in entries if not e.is_dir(follow_symlinks=False))
-    for path in found.empty:
-        home = _called_save(path, root)
-        if home not in with_files and outside(f"{path}/") and _is_empty_save(found, home, path):
+    for home in _empty_saves(found, root, outside):
+        if home not in with_files:
             names[home].append("")
     return names
 
 
-def _is_empty_save(found: Discovery, home: str, path: str) -> bool:
-    """Whether a directory was a save's, and nothing lies there at ``path``, not even a link."""
-    return not (found.leaves_out(home) or _may_be_of_a_rank(home) or entries_of(path))
+def _empty_saves(found: Discovery, root: str, outside: Callable[[str], bool]) -> Iterator[str]:
+    """The directory of a save, once for each below it in which nothing lies, not even a link."""
+    of_ranks: dict[str, bool] = {}
+    for path in found.empty:
+        home = _called_save(path, root)
+        if not home or found.leaves_out(home) or not outside(f"{path}/"):
+            continue
+        if not _may_be_of_a_rank(home, of_ranks) and not entries_of(path):
+            yield home
 
 
-def _may_be_of_a_rank(home: str) -> bool:
-    """Whether a directory is called by a number alone, and one beside it 0: each rank may have one."""
+def _may_be_of_a_rank(home: str, of_ranks: dict[str, bool]) -> bool:
+    """Whether a directory is called by a number alone, and one beside it 0: each rank may have one.
+    ``of_ranks`` remembers that of the directories above.
+    """
     above, _, name = home.rpartition("/")
-    return name.isdecimal() and any(e.name == "0" for e in entries_of(above))
+    if name.isdecimal() and above not in of_ranks:
+        of_ranks[above] = any(e.name == "0" for e in entries_of(above))
+    return name.isdecimal() and of_ranks[above]
 
 
 def _called_save(directory: str, root: str) -> str:
@@ -325,11 +334,8 @@ def _suspect(path: str, size: int) -> Suspect | None:
         raise
     if _ARCHIVES.fullmatch(name):
         fmt = _archived(begins, ends)
-        return (
-            Suspect(path, size, fmt)
-            if fmt or (name.lower().endswith(".zip") and not is_whole(ends))
-            else None
-        )
+        cut = name.lower().endswith(".zip") and not is_whole(ends)
+        return Suspect(path, size, fmt) if fmt or cut else None
     if UNREAD.fullmatch(name) or begins.startswith(UNREAD_BEGINNINGS):  # LightGBM's are text
         return Suspect(path, size, "")
     if UNREAD_TEXTS.fullmatch(name) or begins.startswith(b"\x7fELF") or _is_text(begins):

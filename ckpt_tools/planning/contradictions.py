@@ -72,29 +72,35 @@ class Contradictions:
         self, candidate: Candidate, mine: set[str], compared: Sequence[Part]
     ) -> Iterator[Contradiction]:
         """Those of ``mine`` that hold other tensors than the same ranks' nearby, or than their replicas."""
-        for odd, typical in consistency.signatures(compared, self.session.reports, self.layouts, hides_cuts):
-            if odd.path in mine:
+        for row in consistency.signatures(compared, self.session.reports, self.layouts, hides_cuts):
+            if row.odd.path in mine:
                 from ckpt_tools.crosscheck.unlike import differs  # rare, and a start is faster without it
 
-                yield from (Contradiction(odd.path, f) for f in differs(odd, typical, self.session))
+                whole = row._replace(first=row.first and self._is_first(candidate))  # not only of those near
+                yield from (Contradiction(row.odd.path, f) for f in differs(whole, self.session))
         for odd, typical in self.evidence.unlike_replicas(candidate.whole):
             if odd.path in mine:
                 from ckpt_tools.crosscheck.unlike import changed
 
                 yield Contradiction(odd.path, changed(odd, typical, self.session))
 
+    def _is_first(self, candidate: Candidate) -> bool:
+        c = candidate.whole
+        run = (o for o in self.run.checkpoints if (o.layout, o.run) == (c.layout, c.run))
+        return all(o.order >= c.order for o in run)
+
     def _cut_short(self, candidate: Candidate, parts: Sequence[Part]) -> Iterator[Contradiction]:
         """Files of a dying gasp that hold no more than the first tensors of the same ranks' regular saves."""
         saves = self._sound(self._neighbours(candidate, {p.rank for p in parts}, Kind.PERIODIC))
         mine = {p.path for p in parts}
         compared = [*parts, *saves]
-        for odd, typical in consistency.signatures(compared, self.session.reports, self.layouts, hides_cuts):
-            if odd.path in mine:
+        for row in consistency.signatures(compared, self.session.reports, self.layouts, hides_cuts):
+            if row.odd.path in mine:
                 from ckpt_tools.crosscheck.unlike import changed
 
-                found = changed(odd, typical, self.session)
+                found = changed(row.odd, row.typical, self.session)
                 if found.severity is Severity.ERROR:
-                    yield Contradiction(odd.path, found)
+                    yield Contradiction(row.odd.path, found)
 
     def _compared(self, candidate: Candidate, parts: Sequence[Part]) -> list[Part]:
         """The files themselves, and the sound ones of the same ranks in checkpoints near in time."""

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import os
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import small_files
@@ -69,6 +72,18 @@ def links(to: str) -> Callable[[Path, int], None]:
     return make
 
 
+def directories(name: str, *, alone: bool) -> Callable[[Path, int], None]:
+    """Empty ones, ``alone`` or beside a checkpoint."""
+
+    def make(root: Path, n: int) -> None:
+        if not alone:
+            put(root / MEGATRON.format(10, 0), ONE)
+        for i in range(11, 11 + n):
+            (root / name.format(i)).mkdir(parents=True)
+
+    return make
+
+
 TREES: dict[str, Callable[[Path, int], None]] = {
     "empty files of steps": files("iter_{i:07d}/mp_rank_00/model_optim_rng.pt"),
     "empty files of ranks": files("iter_0000010/mp_rank_{i:02d}/model_optim_rng.pt"),
@@ -91,6 +106,8 @@ TREES: dict[str, Callable[[Path, int], None]] = {
     "set-aside directories": beside("backup_{i}/" + MEGATRON.format(10, 0), ONE),
     "unfinished saves": beside("iter_{i:07d}_tmp/mp_rank_00/model_optim_rng.pt", ONE),
     "unfinished files": beside("step_{i}.pt.tmp", ONE),
+    "empty directories of numbers": directories("{}", alone=True),
+    "empty directories of later saves": directories("iter_{:07d}", alone=False),
     "unknown files": beside("junk{i}.dat", b"junk"),
     "large unknown files": beside("junk{i}", b"junk", 65 << 20),
 }
@@ -121,6 +138,28 @@ def test_a_plan_grows_as_the_directory_does(
         TREES[name](tmp_path / str(size), size)
         counted.append(cost(tmp_path / str(size), settle))
     assert counted[2] < 6 * counted[1], counted
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize("name", sorted(TREES.keys() - {"empty bundles"}))  # each looks for shards beside it
+def test_no_directory_is_listed_for_each_entry(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing is left of what is there, all questions of a first launch are asked."""
+    TREES[name](tmp_path / "run", SMALL)
+    listed, scandir, listdir = Counter[str](), os.scandir, os.listdir
+
+    def counted(how: Callable[..., Any], path: Any = ".") -> Any:
+        listed[str(path)] += 1
+        return how(path)
+
+    monkeypatch.setattr(os, "scandir", partial(counted, scandir))
+    monkeypatch.setattr(os, "listdir", partial(counted, listdir))
+    for allow_none in (False, True):
+        with suppress(CkptError):
+            api.plan(str(tmp_path / "run"), Selection(jobs=1, allow_none=allow_none))
+    assert listed
+    assert max(listed.values()) < SMALL / 2, listed.most_common(1)
 
 
 def test_neighbours_are_those_that_sorting_finds() -> None:

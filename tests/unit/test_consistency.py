@@ -55,7 +55,7 @@ def report(p: Part, signature: str = "ab", **more: object) -> Report:
 def odd_ones(*rows: tuple[Part, Report], layout: Layout = TOY) -> list[tuple[str, str]]:
     reports = {p.path: r for p, r in rows}
     found = signatures([p for p, _ in rows], reports, Layouts((layout,)), hides_cuts)
-    return [(odd.path, typical.path) for odd, typical in found]
+    return [(row.odd.path, row.typical.path) for row in found]
 
 
 def test_a_layout_is_asked_about_files_of_a_known_format() -> None:
