@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ckpt_tools.crosscheck.trackers import declared
 from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import is_marked_under_way
+from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Rejected
@@ -40,7 +40,7 @@ def _series(c: Checkpoint) -> tuple[str, str, str]:
 
 def marked(c: Checkpoint) -> bool:
     """Whether the name of its directory says so, as any framework's may."""
-    return is_marked_under_way(c.parts[0].home)
+    return under_way.is_marked(c.parts[0].home)
 
 
 def not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:

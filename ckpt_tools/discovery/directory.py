@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Iterator
 from functools import partial
@@ -18,11 +17,10 @@ from ckpt_tools.formats.seals.names import NAME as SEAL
 from ckpt_tools.layouts import Layouts, NameFields, Places
 from ckpt_tools.layouts.common.bare_names import calls_a_save
 from ckpt_tools.layouts.common.places import PieceName
+from ckpt_tools.layouts.common.under_way import TEMPORARY
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.storage.retry import ABSENT, is_link, patiently, status
 
-TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
-"""Names of files that a save has not finished yet."""
 _SEALS = SEAL.removesuffix("json")
 """What is in all names of seals, and in that of the directory of fragments."""
 _OF_MACS = "._"

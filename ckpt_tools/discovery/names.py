@@ -12,7 +12,8 @@ from typing import NamedTuple
 from ckpt_tools.discovery.found import NamedFile
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import NameFields, Place
-from ckpt_tools.layouts.common.bare_names import is_marked_under_way, read_bare_name
+from ckpt_tools.layouts.common import under_way
+from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Folder, Moment, Part
 
@@ -291,7 +292,7 @@ class _Naming:
         self._joined = _common_prefixes(self._prefixes(files))
         self._lone = _lone_prefixes(files)
         self._unfinished = {_marked(file) for file in files if file.place.piece.marks}
-        self._unfinished.update(filter(is_marked_under_way, set(map(_directory, files))))
+        self._unfinished.update(filter(under_way.is_marked, set(map(_directory, files))))
         self._runs: dict[tuple[str, str], str] = {}
         self._folders: dict[tuple[Place, str], Folder] = {}
         self._moments: dict[tuple[object, ...], Moment] = {}

@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+from ckpt_tools.layouts.common import under_way
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.layout import Piece
 from ckpt_tools.model.frozen import frozen
@@ -39,7 +40,6 @@ _BEFORE = tuple((re.compile(rf"(?:.*_)?(?:{words})"), field) for words, field in
 _AFTER = re.compile(r"[ _.=-]?(epochs?|steps?|iters?|iterations?|updates?)(?![A-Za-z])")
 _WHEN = frozenset(("step", "epoch"))
 _WHOSE = frozenset(("tp", "pp", "dp", "cp", "ep", "rank", "node"))
-_TEMPORARY = re.compile(r"(^|[/._-])te?mp([/._-]|$)", re.IGNORECASE)
 _TRACKER = re.compile(r"latest|last|newest|current|recent|tracker|checkpoint|resume", re.IGNORECASE)
 _SHOWN = 4
 _NOTES = {
@@ -72,7 +72,7 @@ class GuessedPiece:
 
     @property
     def unfinished(self) -> bool:
-        return _TEMPORARY.search(self.template) is not None
+        return any(map(under_way.is_begun, self.template.split("/")))
 
     def matches(self, path: str) -> bool:
         piece = Piece("guess", self.role, self.template)

@@ -30,7 +30,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import choice_warnings, filters, hidden_steps
+from ckpt_tools.planning import choice_warnings, filters
 from ckpt_tools.planning import other_writers as writers
 from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.common_steps import newest_untold, untold, with_common_steps
@@ -168,6 +168,8 @@ class Candidates:
             raise NoneUsable(text, "relax the filters", plan=self.nothing())
         if self.selection.max_step is not None:
             kept = {c.key for c in left}
+            from ckpt_tools.planning import hidden_steps  # few runs are cut off at a step
+
             hidden = [
                 replace(c, step=self.step(c))
                 for c in self.checkpoints

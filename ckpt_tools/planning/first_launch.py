@@ -19,6 +19,7 @@ from ckpt_tools.discovery.sidecars import DVC, read_tracker, stands_for_nothing_
 from ckpt_tools.discovery.unrecognised import Suspect, called_saves, kind_of, suspects, tells_of_a_state
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common import under_way
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -79,7 +80,7 @@ def _begun(session: Session) -> Iterator[Finding]:
     begun = {path: None for path in session.found.unfinished if tells_of_a_state(os.path.basename(path))}
     for path, *_ in session.found.bare:
         while (path := os.path.dirname(path)) != session.root and len(path) > len(session.root):
-            if _is_under_way(os.path.basename(path)):
+            if under_way.is_begun(os.path.basename(path)):
                 begun[path] = None
     yield from _each("unfinished-save", "what a save that never finished was writing", list(begun))
 
@@ -371,14 +372,6 @@ def _tracker_finding(path: str, readers: Sequence[TrackerReader]) -> Finding:
     return finding("bad-tracker", "the tracker is empty, or not what its framework writes", path=path)
 
 
-_UNDER_WAY = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$)|tmp-\d+")
-"""In the name of a directory: what was written there was to be renamed when it was whole."""
-
-
-def _is_under_way(directory: str) -> bool:
-    return directory not in ("tmp", "temp") and _UNDER_WAY.search(directory) is not None
-
-
 def _outside(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> Scope:
     """Paths that matter, without the parts of unfinished saves and what lies in their directories."""
     homes = {p.home for c in saves for p in c.parts if p.home}
@@ -388,8 +381,8 @@ def _outside(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> Sc
         if not inside(path) or path in parts:
             return False
         above = os.path.relpath(os.path.dirname(path), session.root).split("/")
-        under_way = any(map(_is_under_way, above))
-        return path == session.root or not (under_way or any(path.startswith(f"{home}/") for home in homes))
+        begun = any(map(under_way.is_begun, above))
+        return path == session.root or not (begun or any(path.startswith(f"{home}/") for home in homes))
 
     return outside
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.part import Kind, Part
 
 
@@ -205,8 +206,6 @@ _GLUED = frozenset(
 )
 """Words whose number is part of a name, and no measure of progress."""
 _KNOWN = frozenset({*_UNITS, *_ROLES, *_KINDS, *ALIASES, *_PLAIN, *METRICS, *_GLUED})
-_UNDER_WAY = frozenset({"tmp", "temp", "incomplete", "partial"})
-"""Words in the name of a directory into which a save is still being written."""
 _TOKEN = re.compile(r"[a-z]+\d*|\d+[a-z]*")
 _SPLIT = re.compile(r"([a-z]+)(\d+)$|(\d+)([a-z]+)$")
 _DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])$")
@@ -289,7 +288,7 @@ def bare_name_of(p: Part) -> BareName:
         epoch=folder.epoch,
         number=folder.number,
         alias=own.alias or folder.alias,
-        words=(*(word for word in folder.words if word not in _UNDER_WAY), *own.words),
+        words=(*(word for word in folder.words if word not in under_way.WORDS), *own.words),
         pattern=f"{folder.pattern}_{own.pattern}",
         noun=own.noun or folder.noun,
     )
@@ -308,21 +307,7 @@ def is_called_after_a_role(directory: str) -> bool:
 
 def is_under_way(home: str) -> bool:
     """Whether the name of a save's directory says that it is still being written."""
-    return bool(home) and not _UNDER_WAY.isdisjoint(read_bare_name(home.rpartition("/")[2]).words)
-
-
-_MARKED = re.compile(
-    r"(?i:.+[.](tmp|temp|incomplete|partial|part|inprogress)(?:[._-]\w*)?"
-    r"|\.?(tmp|incomplete)[._-].*\d.*|.*\d.*[_-](tmp|incomplete|partial))"
-)
-"""What directories are called until a save is done, by those who rename them then: ``step-20.tmp``,
-``step_20.incomplete``, ``tmp-step-20``; without a number or a dot a word may mean anything.
-"""
-
-
-def is_marked_under_way(home: str) -> bool:
-    """Whether the name of the directory of any framework's save says that it was not renamed yet."""
-    return bool(_MARKED.fullmatch(home.rpartition("/")[2]))
+    return bool(home) and not under_way.WORDS.isdisjoint(read_bare_name(home.rpartition("/")[2]).words)
 
 
 def together(names: Iterable[BareName]) -> dict[tuple[str, ...], tuple[tuple[str, ...], str]]:

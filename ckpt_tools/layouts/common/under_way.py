@@ -1,0 +1,29 @@
+"""How names of files and directories say that a save was not done: who writes it renames it when it is."""
+
+from __future__ import annotations
+
+import re
+
+TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
+"""Names of files that a save has not finished yet."""
+WORDS = frozenset({"tmp", "temp", "incomplete", "partial"})
+"""Words in the name of the directory of bare files, where all that such a name can say is known."""
+_MARKED = re.compile(
+    r"(?i:.+[.](tmp|temp|incomplete|partial|part|inprogress)(?:[._-]\w*)?"
+    r"|\.?(tmp|incomplete)[._-].*\d.*|.*\d.*[_-](tmp|incomplete|partial))"
+)
+"""Names of directories of any framework: ``step-20.tmp``, ``step_20.incomplete``, ``tmp-step-20``; without a
+number or a dot a word may mean anything.
+"""
+_BEGUN = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$)|tmp-\d+")
+"""Names of directories of which no layout knows anything."""
+
+
+def is_marked(home: str) -> bool:
+    """Whether the name of the directory of any framework's save says that it was not renamed yet."""
+    return bool(_MARKED.fullmatch(home.rpartition("/")[2]))
+
+
+def is_begun(directory: str) -> bool:
+    """Whether a directory is called so that what lies in it, in no checkpoint, was being written."""
+    return directory not in ("tmp", "temp") and _BEGUN.search(directory) is not None
