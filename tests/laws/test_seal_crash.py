@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -430,12 +431,14 @@ def test_any_error_of_a_write_is_exit_5_with_the_next_step(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_a_directory_that_may_not_be_written_is_exit_5(tmp_path: Path) -> None:
-    root = one(tmp_path / "run")
+    with tempfile.TemporaryDirectory() as home:  # each pytest that starts closes those of all others
+        os.chmod(home, 0o755)
+        refused(one(Path(home, "run")), tmp_path)
+
+
+def refused(root: Path, tmp_path: Path) -> None:
     for path in (root, *root.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    for path in (tmp_path, *tmp_path.parents):
-        if str(path).startswith("/tmp/"):
-            path.chmod(0o755)
     code = (
         "import os, sys; from ckpt_tools import guard; from ckpt_tools.errors import CannotLook;"
         "guard.seal(sys.argv[1], seal_dir=sys.argv[2]); os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
