@@ -98,7 +98,7 @@ def test_the_contents_are_read_once(job: Job) -> None:
     assert read and read[1] != "1.2 MiB"
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("path", "fails", "code"),
     [

@@ -139,7 +139,7 @@ def outcome(root: str, question: dict[str, Any], **more: Any) -> tuple[object, i
 
 
 @pytest.mark.slow
-@pytest.mark.share(48)
+@pytest.mark.share(96)
 @pytest.mark.parametrize(("case", "question"), questions())
 def test_a_plan_with_a_cache_is_the_plan_without(
     case: Path, question: dict[str, Any], tmp_path: Path, at_once: None

@@ -333,7 +333,7 @@ def one_of_each(paths):
         yield pytest.param(path, id="-".join(path.parts[-3:]), marks=marks)
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", list(one_of_each([*GOOD, *TREES, DEMO])))
 @pytest.mark.parametrize(

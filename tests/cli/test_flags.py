@@ -928,7 +928,7 @@ CHEAP = [pair for i, pair in enumerate(SHARED) if i % 4 == 0] + [
 ]
 
 
-@pytest.mark.share(18)
+@pytest.mark.share(36)
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "name"), CHEAP)
 def test_a_flag_matters(seen: Seen, command: str, name: str) -> None:

@@ -113,6 +113,7 @@ def test_no_name_and_no_message_breaks_a_format(name: str, path: str, words: str
         check(name, document, shown(name, document))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("path", HOSTILE, ids=ascii)
 def test_hostile_names(path: str) -> None:
     for name in MACHINES:
@@ -386,7 +387,7 @@ PAGE = (DOCS / "machines.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_of_the_page_runs(block: str, tmp_path: Path) -> None:
     megatron(tmp_path / "run")

@@ -78,6 +78,7 @@ def typos(tmp_path: Path) -> dict[str, Path]:
     }
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "typo", ["one letter", "the directory above", "below", "below a file", "a link to nothing", "a space"]

@@ -193,7 +193,7 @@ def alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) ->
     assert len(set(answers.values())) == 1, answers
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "question"), ASKED[::39])
 def test_all_answer_alike(asker: Asker, case: Path, question: dict[str, Any], tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_all_answer_alike_to_every_question(
     alike(asker, case, question, tmp_path)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["10", "30", "40", "garbage", None])
 @pytest.mark.parametrize("newest", ["by-step", "by-time", "nobody-knows"])

@@ -239,7 +239,7 @@ BROKEN = {
 """What is wrong -> (the module, its entry points, what is said)."""
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("wrong", BROKEN)
 def test_a_broken_one_is_in_every_answer(
     place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], wrong: str

@@ -87,7 +87,7 @@ def findings(*results: Verification) -> set[tuple[str, str, str]]:
 # -- parts of the whole --------------------------------------------------------------------------------------
 
 
-@pytest.mark.share(18)
+@pytest.mark.share(36)
 @pytest.mark.slow
 @pytest.mark.parametrize("root", ROOTS, ids=lambda p: str(p.relative_to(FIXTURES)))
 def test_the_parts_of_every_fixture_find_what_the_whole_shows(root: Path, small: None) -> None:

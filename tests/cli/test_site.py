@@ -22,7 +22,7 @@ TORCH = ("pytorch.md", "torchrun.md")
 STORIES = [pytest.param(p, marks=pytest.mark.slow) if p.name in TORCH else p for p in page_blocks.pages()]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("page", STORIES, ids=[str(p.relative_to(DOCS)) for p in page_blocks.pages()])
 def test_what_a_page_tells_happens(page: Path, tmp_path: Path) -> None:
     text = page.read_text()

@@ -77,6 +77,7 @@ def harmed(lines: list[str]) -> list[str]:
     return [*too_wide("\n".join(lines), 80), *(line for line in below if re.match(r"\S+/\S*[^;]$", line))]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("case", CASES[::9], ids=lambda case: f"{case.parent.parent.name}/{case.parent.name}")
 def test_every_page_fits_and_keeps_paths_whole(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)

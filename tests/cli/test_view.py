@@ -74,7 +74,7 @@ def tree(layout: str, case: str, tmp_path: Path, index: int = 0) -> tuple[Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.share(72)
+@pytest.mark.share(144)
 @pytest.mark.parametrize(("case", "question"), QUESTIONS)
 def test_a_plan_of_the_view_is_the_plan_and_its_files_load(
     case: Path, question: dict[str, Any], tmp_path: Path

@@ -248,7 +248,7 @@ def pods(job: Job, name: str) -> list[list[int]]:
 ALL = ["kubernetes", "volcano", "kubeflow"]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(("holds", "step"), [("older", "10"), ("none", "")])
 def test_both_pods_start_from_one_decision(job: Job, name: str, holds: str, step: str) -> None:

@@ -57,7 +57,7 @@ def test_every_block_of_shell_is_run() -> None:
     assert set(BLOCKS) == {*PROCESSES, "agree", "secret", "transfer", "view", "decision"}
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", PROCESSES)
 def test_a_block_resumes(job: Job, name: str) -> None:
     job.holds("older")
@@ -68,7 +68,7 @@ def test_a_block_resumes(job: Job, name: str) -> None:
         assert all(t["args"] == [w.replace("{root}", str(job.root)) for w in ARGS] for t in told)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", PROCESSES)
 def test_a_block_starts_fresh_on_a_first_launch(job: Job, name: str) -> None:
     done = run(job, name)
@@ -76,7 +76,7 @@ def test_a_block_starts_fresh_on_a_first_launch(job: Job, name: str) -> None:
     assert all(t["args"] == [] for t in job.resumed(PROCESSES[name], ""))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", PROCESSES)
 def test_a_block_stops_when_none_is_usable(job: Job, name: str) -> None:
     """With the exit codes that the page says: ckpt's own, but for launchers that have only one of their own."""

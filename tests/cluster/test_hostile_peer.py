@@ -154,7 +154,7 @@ LATE: dict[str, tuple[int, Sequence[str | int], Any]] = {
 }
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("case", [*SAYS, *LATE])
 def test_what_a_node_says_is_not_followed(two: Two, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """Node 1, or node 0 where it has the file that is wanted, lies to the other one: both end with 2 and the
@@ -456,7 +456,7 @@ def test_every_field_is_needed_and_no_other_is_taken(name: str) -> None:
             assert not fits(check, Lie(0, 0, (*at, "more"), 1).said(message)), at
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", MESSAGES)
 def test_whatever_stands_in_a_field_is_followed_only_where_it_can_be(name: str) -> None:
     """No value in any place leads to anything but a refusal or to what can be worked with; what passes can be

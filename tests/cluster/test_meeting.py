@@ -112,7 +112,7 @@ def ways(*hows: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(
     ("members", "who", "number"), ways(signal.SIGKILL, signal.SIGTERM, signal.SIGINT), indirect=["members"]
 )

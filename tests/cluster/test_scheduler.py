@@ -48,7 +48,7 @@ def alike(root: Path, level: Level = Level.CONTENT, **more: Any) -> str:
 # ---- the same answer
 
 
-@pytest.mark.share(24)
+@pytest.mark.share(48)
 @pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.relative_to(FIXTURES).as_posix())
 def test_every_fixture_has_the_same_report(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Good and damaged ones of every format and layout: cut into ranges as small as the format allows, and

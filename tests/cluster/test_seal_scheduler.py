@@ -54,7 +54,7 @@ def test_every_fixture_has_the_same_seals(
     assert seals_below(tmp_path / "there") == seals_below(tmp_path / "here")
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("unit", [MIB, work_units.UNIT])
 @pytest.mark.parametrize(
     "more",

@@ -371,7 +371,7 @@ def _ranges(n: int, m: int) -> list[Box]:
     return out
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "boxes", "kind"),

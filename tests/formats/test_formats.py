@@ -262,7 +262,7 @@ def test_a_bad_file_is_bad_in_the_way_its_name_says(path: Path) -> None:
         assert path.stat().st_size <= 20 * 1024
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @EVERY
 @pytest.mark.parametrize("good", SOME)
 def test_every_cut_is_seen(good: Fixture, every: bool) -> None:
@@ -285,7 +285,7 @@ def test_every_cut_is_seen(good: Fixture, every: bool) -> None:
     assert missed == []
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @EVERY
 @pytest.mark.parametrize("good", SOME)
 def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture, every: bool) -> None:
@@ -369,7 +369,7 @@ def _bad(fmt: Format) -> list[bytes]:
     return [p.read_bytes() for p in BAD if p.is_file() and p.parts[-3] == fmt.name]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 @examples(150)
@@ -392,6 +392,7 @@ def test_nothing_but_findings_comes_from_damage(fmt: Format, data: st.DataObject
         look(broken)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 @examples(100)
 @given(tail=st.binary(max_size=400))

@@ -127,7 +127,7 @@ def _scribble(data: bytearray, start: int, length: int, dice: random.Random) -> 
     data[at : at + width] = (new & ((1 << 8 * width) - 1)).to_bytes(width, "little")[: len(data) - at]
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in TRUTH if n != "pages-v110.h5"])
 def test_whatever_the_numbers_say_only_findings_come(name: str) -> None:

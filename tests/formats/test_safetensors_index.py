@@ -248,7 +248,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_indexes(name: str) -> None:

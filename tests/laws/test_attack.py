@@ -21,7 +21,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("one", ROWS)
 def test_the_attack_fails(one: attack.Attack) -> None:
     row = attack.carried_out(one)

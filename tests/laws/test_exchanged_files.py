@@ -93,6 +93,7 @@ def _name(case: Path) -> str:
     return f"{case.parts[-3]}-{case.parts[-2]}"
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("case", [c for c in CASES if zlib.crc32(_name(c).encode()) % 16 == 3], ids=_name)
 def test_a_file_that_tells_its_step_is_not_exchanged_in_silence(case: Path) -> None:
     assert not _exchanged(case, 2)[1]

@@ -30,7 +30,7 @@ sys.path.append(str(ROOT / "benchmarks"))  # last: its small_files is another th
 TARGET, FUZZ = loaded(ROOT / "benchmarks" / "_target.py"), loaded(ROOT / "benchmarks" / "fuzz.py")
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 def test_the_target_holds_for_seeds_and_splices_of_them(fmt: Format) -> None:
     run, known, r = TARGET.target(fmt.name), TARGET.seeds(fmt.name), random.Random(1)
@@ -66,6 +66,7 @@ def test_the_target_objects_to_an_impossible_finding(monkeypatch: pytest.MonkeyP
 KEPT = sorted(p for p in TARGET.KEPT.rglob("*") if p.is_file())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("path", KEPT, ids=lambda p: str(p.relative_to(TARGET.KEPT)))
 def test_what_once_failed_does_not_fail_again(path: Path) -> None:
     TARGET.target(path.parent.name)(path.read_bytes())
@@ -78,7 +79,7 @@ def test_kept_inputs_are_small_and_belong_to_a_target() -> None:
     assert any(data == p.read_bytes() for p in KEPT for data in TARGET.seeds(p.parent.name))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("name", sorted(TARGET.OTHERS))
 def test_what_is_no_format_holds_for_seeds_and_splices_of_them(name: str) -> None:
     run, known, r = TARGET.target(name), TARGET.seeds(name), random.Random(1)

@@ -243,7 +243,7 @@ def cost(path: Path) -> int:
     return calls(lambda: verify([str(path)], Level.CONTENT, jobs=1))
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_costs_what_its_bytes_cost(name: str, tmp_path: Path) -> None:
     counted = []

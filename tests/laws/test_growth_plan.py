@@ -124,7 +124,7 @@ def cost(root: Path, settle: float) -> int:
     return calls(planned)
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("settle", [120.0, pytest.param(1e12, id="under-way")])
 @pytest.mark.parametrize("name", TREES)
 def test_a_plan_grows_as_the_directory_does(

@@ -242,7 +242,7 @@ def test_every_change_of_the_note_on_the_last_start(tmp_path: Path) -> None:
         assert before is not None and not os.path.lexists(before.path + "/no"), what
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize(("case", "question"), [q for q in questions() if q.id.endswith("-0")])
 def test_what_ckpt_writes_passes(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     """A plan for each case of each layout, with and without a view, and what a start that failed leaves to

@@ -102,6 +102,7 @@ def described(data: st.DataObject, layout: str, harms: int = 3) -> tuple[Tree, Q
 EXAMPLES = examples(int(os.environ.get("LAW_EXAMPLES", "25")))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @EXAMPLES
 @given(data=st.data())
@@ -161,7 +162,7 @@ def told(made: LoadPlan | str, root: Path) -> object:
     return made if isinstance(made, str) else (number(made), files(made, root), made.fingerprint)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @EXAMPLES
 @given(data=st.data())
@@ -186,6 +187,7 @@ def test_an_older_checkpoint_never_matters_and_without_the_chosen_one_the_next_i
         compare(asked(root, q), answer(replace(made, saves=order), q), root)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @EXAMPLES
 @given(data=st.data())
@@ -235,7 +237,7 @@ class Shuffled:
         pass
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @EXAMPLES
 @given(data=st.data())

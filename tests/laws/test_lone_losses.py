@@ -102,7 +102,7 @@ def missing(made: LoadPlan) -> list[Any]:
     return [f for f in made.warnings if f.code.startswith("missing")]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("name", "pattern"), rows(SHOWN))
 def test_a_file_that_the_others_show_is_missed(name: str, pattern: str, tmp_path: Path) -> None:
     root = tree(name, tmp_path)

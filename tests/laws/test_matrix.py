@@ -33,13 +33,14 @@ def test_the_page_is_that_of_the_rows() -> None:
     assert make.PAGE.read_text() == make.page(ROWS), "python fixtures/make_matrix.py --page"
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_row_is_what_ckpt_answers_today(name: str) -> None:
     assert make.row_of(CASES[name]) == ROWS[name], f"python fixtures/make_matrix.py {name}"
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
 def test_no_row_has_a_false_alarm_or_an_older_choice_without_a_reason(row: dict[str, Any]) -> None:
     if "not_run" not in row:

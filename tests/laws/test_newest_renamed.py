@@ -46,7 +46,7 @@ def says(made: LoadPlan) -> set[str]:
     return {text for f in findings for text in (f.path, f.message) if text}
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("case", TREES)
 def test_it_is_named_where_an_older_one_is_planned(case: Path, tmp_path: Path) -> None:
     question = next((q for q in json.loads(case.read_text())["plans"] if "error" not in q), {})

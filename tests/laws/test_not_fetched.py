@@ -103,6 +103,7 @@ def test_nobody_goes_back_over_it_unasked(case: Path, command: str, tmp_path: Pa
         assert "--exclude" in hint
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("command", KINDS)
 @pytest.mark.parametrize("case", EACH)
 def test_those_of_older_ones_change_no_answer(case: Path, command: str, tmp_path: Path) -> None:

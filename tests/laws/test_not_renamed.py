@@ -36,7 +36,7 @@ def told(made: LoadPlan) -> set[tuple[str, str | None]]:
     return {(f.code, f.path) for f in found}
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize(("layout", "name"), [*itertools.product(sorted(LAYOUTS.keys() - OF_RUNS), ENDS)])
 def test_a_save_that_was_not_renamed_is_not_chosen(layout: str, name: str, tmp_path: Path) -> None:
     root = materialise(LAYOUTS[layout], tmp_path)

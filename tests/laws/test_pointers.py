@@ -51,7 +51,7 @@ def state_files(root: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("case", TREES)
 def test_nobody_starts_over_it(case: Path, tmp_path: Path) -> None:
     """Of a clone without its large files, no job resumes, and none begins from nothing."""

@@ -54,7 +54,7 @@ def went(said: Changes) -> list[str]:
     return [c.path for c in said.changes if c.state in ("removed", "would-remove")]
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 @pytest.mark.parametrize("case", EACH)
 def test_what_is_resumed_from_stays(case: Path) -> None:
     with tempfile.TemporaryDirectory() as made:
@@ -173,6 +173,7 @@ def test_what_is_sound_and_not_kept_goes_and_nothing_else(
         event(f"{len(gone)} of {len(saves)} went")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("case", [*FIRST.values()][::4])
 def test_a_policy_that_keeps_all_removes_nothing(case: Path) -> None:
     with tempfile.TemporaryDirectory() as made:

@@ -100,7 +100,7 @@ def first_of_each_layout() -> list[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("case", first_of_each_layout(), ids=lambda case: case.parent.parent.name)
 def test_what_is_left_of_a_checkpoint_is_none(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)

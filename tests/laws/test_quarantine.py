@@ -45,7 +45,7 @@ def wrong_trackers(root: Path) -> set[str]:
     return {f.code for f in found.warnings if f.code.endswith("-tracker")} if found.checkpoint else set()
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("case", EACH)
 def test_away_and_back(case: Path) -> None:
     """All checkpoints of a tree, one after the other as they are chosen, and back in the reverse order."""

@@ -303,7 +303,7 @@ def contents(root: Path) -> dict[str, tuple[object, ...]]:
     }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 def test_the_trees_are_worth_asking_about(layout: Layout, tmp_path: Path) -> None:
     """Paths made like those above are the layout's own: on trees of strangers the questions would all end

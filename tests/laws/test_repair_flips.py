@@ -81,7 +81,7 @@ def mended(bench: Bench, path: Path, bits: list[int]) -> tuple[bytes | None, flo
     return bytes(data), found.odds
 
 
-@pytest.mark.share(18)
+@pytest.mark.share(36)
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 @pytest.mark.parametrize("good", EACH)
 def test_a_flipped_bit_is_flipped_back(good: Path, sealed: bool, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def of_the_day(case: Path) -> bool:
     return zlib.crc32(f"{case.parent.parent.name}/{case.parent.name}".encode()) % 8 == 0
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "case", [c for c in CASES if of_the_day(c)], ids=lambda c: f"{c.parts[-3]}-{c.parts[-2]}"
 )

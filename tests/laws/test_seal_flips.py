@@ -112,7 +112,7 @@ def unseen(path: Path, seals: list[Path], bits: Iterator[int]) -> list[int]:
     return [bit for bit in flipped(path, bits) if report(path, seals).verdict is not Verdict.BROKEN]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("bits", [FEW, pytest.param(BITS, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("good", "digest"), WITH_DIGESTS)
 def test_a_flipped_bit_in_any_format_is_seen(good: Path, digest: str, bits: int, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_every_bit_of_small_files(good: Path, tmp_path: Path) -> None:
         assert not unseen(path, seals, bits), path.name
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("good", EACH)
 def test_a_seal_changes_no_verdict_about_a_good_file(good: Path, tmp_path: Path) -> None:
     root = copied(good, tmp_path / "run")

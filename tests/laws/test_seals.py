@@ -68,7 +68,7 @@ def files(found: Verification) -> dict[str, list[str]]:
     return {path: codes for path, codes in rows.items() if codes}
 
 
-@pytest.mark.share(40)
+@pytest.mark.share(80)
 @pytest.mark.parametrize("case", TREES)
 def test_a_seal_changes_no_answer_about_what_it_is_of(case: Path) -> None:
     with copied(case) as root:
@@ -90,7 +90,7 @@ def test_a_seal_changes_no_answer_about_what_it_is_of(case: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [6, pytest.param(1000, marks=pytest.mark.exhaustive)], ids=["some", "all"])
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("case", ONE_OF_EACH)
 def test_every_changed_bit_of_what_is_sealed_is_seen(case: Path, most: int) -> None:
     """A bit of each of some files, of which the whole tree is asked; of all of them by night."""
@@ -125,7 +125,7 @@ def broken(root: Path) -> set[str]:
     return {f.report.path for f in verify(root).files if f.report.verdict is Verdict.BROKEN}
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 @pytest.mark.parametrize("case", ONE_OF_EACH)
 def test_a_copy_without_times_keeps_its_seals(case: Path) -> None:
     with copied(case) as root, tempfile.TemporaryDirectory() as other:

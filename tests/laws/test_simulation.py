@@ -179,7 +179,7 @@ if "SIMULATION_SEEDS" in os.environ:
     SEEDS = [int(seed) for seed in os.environ["SIMULATION_SEEDS"].split()]
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_day(name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

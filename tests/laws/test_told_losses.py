@@ -58,7 +58,7 @@ def without_each(files: list[Path]) -> Iterator[tuple[Path, bytes]]:
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-@pytest.mark.share(60)
+@pytest.mark.share(120)
 @pytest.mark.parametrize("case", TREES)
 def test_a_lost_file_is_told_at_any_size_of_the_job(case: Path, tmp_path: Path) -> None:
     name = "/".join(case.parts[-3:-1])

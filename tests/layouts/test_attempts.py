@@ -83,7 +83,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     )
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 def test_files_of_two_attempts_are_a_question(run: Run) -> None:
     """Some files are old, the others were written again after going back: whichever they are, and whether or
@@ -187,7 +187,7 @@ def test_restart_counters_and_times_reject_the_checkpoint(tmp_path: Path) -> Non
     assert {f.code for r in made.rejected for f in r.findings} & {"mixed-attempts", "missing-rank"}
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 def test_good_saves_are_no_question(run: Run) -> None:
     """Slow ranks, saves that take half the time between them, and trees that were copied file by file or rank

@@ -264,6 +264,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_which_files_are_loaded(case: Case, tmp_path: Path) -> None:
@@ -517,6 +518,7 @@ REPLACED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["step_{}.pt", "model-{}.pth", "ckpt_{}.ckpt", "epoch_{}.pt"])
 @pytest.mark.parametrize("kind", REPLACED)
 def test_whatever_stands_where_the_newest_save_should_is_no_reason_to_go_back_in_silence(

@@ -104,7 +104,7 @@ def undisturbed(case: Path, tmp_path: Path, copies: Iterable[tuple[str, str, int
 
 
 @pytest.mark.slow
-@pytest.mark.share(40)
+@pytest.mark.share(80)
 @pytest.mark.parametrize("case", TREES)
 def test_copies_beside_a_run_change_nothing_and_are_named(case: Path, tmp_path: Path) -> None:
     # every copy meets some layouts, and every layout a copy
@@ -184,7 +184,7 @@ def test_only_copies_are_no_first_launch(tmp_path: Path) -> None:
     assert made.checkpoint is not None and made.checkpoint.step == 10
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [-7200, 0, 7200])
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ LIES: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", FIRST)
 def test_what_a_layout_does_not_say_is_refused(layout: str, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def homes() -> Iterator[tuple[Path, Callable[[Path, Path], None]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(
     ("case", "way"),
     [pytest.param(c, w, id=f"{c.parent.parent.name}-{c.parent.name}-{w.__name__}") for c, w in homes()],
@@ -194,7 +194,7 @@ def named_after(case: Path) -> str:
     return f"{case.parent.parent.name}-{case.parent.name}"
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in CASES if c.parent.name in NESTED], ids=named_after)
 def test_links_inside_links_change_no_choice_in_a_few_layouts(case: Path, tmp_path: Path) -> None:

@@ -221,6 +221,7 @@ def test_random_numbers_are_never_more_than_suspect(tmp_path: Path) -> None:
     assert (made.resume_step, "same-content" in {f.code for f in made.warnings}) == (30, True)
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [TWO, THREE])
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "trainer_state.json"])

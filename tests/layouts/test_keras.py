@@ -78,6 +78,7 @@ SHARDS = LAYOUT_TREES / "keras-shards/named/tree"
 OF_A_SET = ["{}.weights.json", *(f"{{}}_{n:05d}.weights.h5" for n in range(3))]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", OF_A_SET)
 @pytest.mark.parametrize("put", ["nothing", "cp-02", "cp-01"])
 def test_a_set_of_shards_is_whole_and_of_one_epoch(name: str, put: str, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def lone(case: Path, at: Path) -> tuple[Path, Checkpoint]:
     return root, newest
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("case", TOLD, ids=lambda case: "/".join(case.parts[-3:-1]))
 def test_what_is_always_saved_together_is_missed_alone(case: Path, tmp_path: Path) -> None:
     root, newest = lone(case, tmp_path)

@@ -256,7 +256,7 @@ SEVERAL = [
 ]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", one_of_each(SEVERAL))
 def test_verify_misses_what_makes_plan_give_up_a_checkpoint(case: Path, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def dated(saves: Sequence[Save], root: Path, case: Case) -> None:
             os.utime(root / f.path, (case.start + minutes * 60,) * 2)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.slow
 # these have no steps, or tell them in two ways
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in ("sample", "mindio")])
@@ -232,7 +232,7 @@ LAYOUTS_OF_TWO = {
 }  # fmt: skip
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(LAYOUTS_OF_TWO))
 def test_two_checkpoints_of_every_layout(name: str, tmp_path: Path) -> None:

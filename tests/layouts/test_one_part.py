@@ -48,7 +48,7 @@ def test_a_part_among_the_files_of_a_directory_is_asked_about(
         assert "--guess" in raised.value.hint and "--exclude" in raised.value.hint
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(("word", "template"), pairs(WORDS, FOLDERS, pytest.mark.slow))
 def test_a_part_with_a_directory_of_its_own_is_said(template: str, word: str, tmp_path: Path) -> None:
     put(tmp_path, template, word, range(3))

@@ -108,7 +108,7 @@ NAMED = [
 """Of all frameworks, where a plan asks nothing."""
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case", one_of_each([pytest.param(case, id="/".join(case.parts[-3:-1])) for case in NAMED])

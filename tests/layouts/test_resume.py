@@ -107,7 +107,7 @@ def loaded(made: LoadPlan, formats: Mapping[str, str | None]) -> tuple[dict[str,
     return states, ours
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "question"), firsts(QUESTIONS, pytest.mark.exhaustive))
 def test_the_real_loaders_load_what_the_plan_says(

@@ -209,6 +209,7 @@ CASES = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_which_files_are_loaded(case: Case, tmp_path: Path) -> None:
     root = put(tmp_path / "run", case.files)

@@ -86,7 +86,7 @@ def test_every_layout_with_a_tracker_is_asked_about() -> None:
     assert asked == {layout.name for layout in BY_NAME.values() if layout.tracker}
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*TRACKED, *OTHERS])
 def test_whatever_is_gone_of_what_a_tracker_names(name: str, tmp_path: Path) -> None:

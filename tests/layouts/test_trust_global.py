@@ -176,7 +176,7 @@ def test_each_of_them_warns(layout: str, tmp_path: Path) -> None:
     assert "unknown-global" in {f.code for f in one.findings}, one.findings
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [layout.name for layout in LAYOUTS])
 def test_no_fixture_names_what_is_in_no_list(layout: str) -> None:

@@ -181,6 +181,7 @@ def test_a_directory_of_one_step_with_files_of_another(tmp_path: Path) -> None:
 # --- what the keys do
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("holds", "text", "code"),

@@ -172,7 +172,7 @@ def planned(made: LoadPlan, root: Path) -> set[str]:
     return {os.path.relpath(f.path, root) for f in (*made.shared, *(f for r in made.ranks for f in r.files))}
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("worlds", CHANGES, ids=str)
 @pytest.mark.parametrize("writer", WRITERS, ids=lambda w: w.__name__)
@@ -471,6 +471,7 @@ def test_names_with_a_hole_do_not_win(tmp_path: Path) -> None:
         plan(str(tmp_path))
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("worlds", [{10: 4, 20: 2}, {10: 2, 20: 4}], ids=str)
 @pytest.mark.parametrize("told", [None, 2, 4])

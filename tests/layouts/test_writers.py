@@ -143,7 +143,7 @@ def decided(root: Path) -> tuple[Planner, Any] | None:
 
 
 @pytest.mark.slow
-@pytest.mark.share(15)
+@pytest.mark.share(30)
 @pytest.mark.parametrize("case", TREES)
 def test_every_planned_file_that_changes_and_every_new_one_is_noticed(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)

@@ -50,6 +50,7 @@ def test_a_key_that_no_path_can_have_hides_nothing_in_silence(tree: Bucket, key:
 NO_URLS = ["..", "run/..", "run/../run", "run//iter_0000030", "/run", "run/a\x07b"]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "words", ["plan --allow-none --allow-missing", "verify", "ls", "latest --rank 0", "show"]
 )
@@ -77,7 +78,7 @@ ODD = [
 ]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("key", [*ODD, "run/", "run", "run/iter_0000030", "run/iter_0000030/", "run2/../x"])
 def test_a_key_that_is_only_odd_changes_nothing(tree: Bucket, key: str) -> None:
     """Nor do the marks of directories, and what lies beside the directory."""

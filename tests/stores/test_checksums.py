@@ -71,6 +71,7 @@ def test_s3_keeps_what_it_was_sent(s3: Bucket, algorithm: str) -> None:
     assert found["md5"].value == hashlib.md5(DATA).digest() and found["md5"].weak
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", ["FULL_OBJECT", "COMPOSITE"])
 @pytest.mark.parametrize("algorithm", ["crc32", "crc32c", "crc64nvme", "sha256"])
 def test_an_upload_in_parts(s3: Bucket, algorithm: str, kind: str) -> None:

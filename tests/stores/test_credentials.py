@@ -190,6 +190,7 @@ WAYS: tuple[Callable[[Desk], None], ...] = (
 )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_credentials_are_found_where_aws_finds_them(
     way: Callable[[Desk], None], desk: Desk, rclone_s3: Bucket

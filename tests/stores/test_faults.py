@@ -110,7 +110,7 @@ LISTS = [
 ]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("fault", "question"), LISTS)
 def test_a_list_that_cannot_be_read_is_no_empty_list(asker: Asker, fault: str, question: str) -> None:
     asker.proxy.add(Rule(FAULTS[fault], method="GET", path="" if fault == "garbage" else LIST))
@@ -122,7 +122,7 @@ def test_a_list_that_cannot_be_read_is_no_empty_list(asker: Asker, fault: str, q
 NEWEST = "iter_0000030/mp_rank_00/model_optim_rng.pt"
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_object_that_cannot_be_read_is_unknown(asker: Asker, fault: str) -> None:
     """Neither broken nor good, and all others are judged as ever."""
@@ -135,7 +135,7 @@ def test_an_object_that_cannot_be_read_is_unknown(asker: Asker, fault: str) -> N
     assert said.codes & {"unreadable", "in-use"}
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_older_checkpoint_is_chosen_because_one_cannot_be_read(asker: Asker, fault: str) -> None:
     asker.proxy.add(Rule(FAULTS[fault], method="GET", path=f"/run/{NEWEST}"))
@@ -252,7 +252,7 @@ LISTED = r"list-type=2|comp=list"
 
 
 @pytest.mark.slow
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("where", [LISTED, f"/run/{NEWEST}"], ids=["list", "object"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whoever_cannot_look_says_so_elsewhere_too(elsewhere: Asker, fault: str, where: str) -> None:

@@ -145,7 +145,7 @@ def subject_of(case: Path) -> str:
 ASKED = ("verify @ --level content --json", "plan @ --json", "ls @ --json", "latest @ --rank 0 --json")
 
 
-@pytest.mark.share(48)
+@pytest.mark.share(96)
 @pytest.mark.parametrize("case", TREES)
 def test_a_tree_is_judged_alike(case: Path, rclone_bucket: Bucket, tmp_path: Path, asker: Path) -> None:
     two = twins(rclone_bucket, make.Question(subject_of(case), ()), tmp_path, asker)
@@ -177,7 +177,7 @@ def some_damage() -> Iterator[Any]:
     )
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize(("case", "kinds"), list(some_damage()))
 def test_damage_is_found_alike(
     case: Path, kinds: range, rclone_bucket: Bucket, tmp_path: Path, asker: Path
@@ -214,7 +214,7 @@ SOME = [
 ]
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("case", SOME)
 @pytest.mark.parametrize("server", ["s3_server", "azure_server", "google_server"])
 def test_other_servers_say_the_same(

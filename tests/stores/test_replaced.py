@@ -60,7 +60,7 @@ def replace_at(patch: pytest.MonkeyPatch, bucket: Bucket, key: str, data: bytes,
     return reads
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 @pytest.mark.parametrize("after", [0, 1, 2])
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_what_was_replaced_while_it_was_read_makes_no_older_one_the_choice(

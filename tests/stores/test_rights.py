@@ -79,7 +79,7 @@ def user(
         yield User(behind)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("command", READERS)
 def test_who_only_reads_needs_to_list_and_to_read(user: User, command: str) -> None:
     said = user.ask(READERS[command], READ)

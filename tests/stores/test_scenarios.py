@@ -100,6 +100,7 @@ def right_or_unseen(said: Said) -> bool:
 # ---- lists
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("lists", [1, 2, 3])
 @pytest.mark.parametrize("what", [NEWEST, FILES[1], "iter_", "run/"])
 def test_a_list_that_lacks_something_is_noticed_by_the_next(asker: Asker, what: str, lists: int) -> None:
@@ -164,7 +165,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_begins_in_the_middle_of_a_plan(asker: Asker, fault: str) -> None:
     assert asker.plan().code == 0

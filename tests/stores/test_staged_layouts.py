@@ -20,7 +20,7 @@ FIRST = list({case.parent.parent.name: case for case in reversed(CASES)}.values(
 """One tree of each layout."""
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 @pytest.mark.parametrize("case", FIRST, ids=lambda c: c.parent.parent.name)
 def test_copies_are_planned_as_the_store_is(
     case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
