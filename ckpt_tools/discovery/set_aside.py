@@ -15,7 +15,7 @@ from ckpt_tools import formats
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import read_bare_name
-from ckpt_tools.layouts.common.copies import Found, Proof, copies, suspected
+from ckpt_tools.layouts.common.copies import Found, Proof, copies, is_of_snapshots, suspected
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part, Unseen
 from ckpt_tools.storage import ShortRead, opened
@@ -189,7 +189,9 @@ def _ends(path: str, unread: dict[str, str]) -> tuple[int, bytes, bytes] | None:
 def _told(rows: Sequence[Found], root: str) -> Finding:
     first, n = rows[0], len(rows)
     by = "by its name" if first.proof is Proof.NAME else "with the same bytes"
-    what = f"a copy of {relpath(first.of, root)} {by}" if first.of else "where deleted files go"
+    earlier = is_of_snapshots(basename(first.top))
+    place = "what the file system held earlier" if earlier else "where deleted files go"
+    what = f"a copy of {relpath(first.of, root)} {by}" if first.of else place
     many = f" with {n} checkpoint files" if first.path != first.top else ""
     return finding("set-aside", f"{what}{many}: no candidate, and not looked at", path=first.top)
 

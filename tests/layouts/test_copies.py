@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import zlib
@@ -29,6 +30,7 @@ NAMES = (
     "{}-copy",
     "{} (1)",
     ".trash/{}",
+    ".snapshot/{}",
     "{}_20250131",
     "{}-2025-01-31_120000",
     "{}_old",
@@ -57,9 +59,14 @@ def put_beside(source: Path, name: str, seconds: int) -> Path:
     return target
 
 
+def top_of(copied: Path) -> Path:
+    """What the copy is named by."""
+    return copied.parent if copied.parent.name in (".trash", ".snapshot") else copied
+
+
 def named(root: Path, copied: Path) -> bool:
     """Whether plan, ls and verify all name the copy, or the trash that it lies in."""
-    top = copied.parent if copied.parent.name == ".trash" else copied
+    top = top_of(copied)
     answers = [scan(str(root)).findings, verify([str(root)]).findings]
     with contextlib.suppress(errors.CkptError):
         answers.append(plan(str(root)).warnings)
@@ -97,7 +104,7 @@ def undisturbed(case: Path, tmp_path: Path, copies: Iterable[tuple[str, str, int
         assert asked(root) == before, (kind, name, seconds)
         assert verify([str(root)]).verdict is verdict, (kind, name)
         assert named(root, copied), (kind, name)
-        top = copied.parent if copied.parent.name == ".trash" else copied
+        top = top_of(copied)
         shutil.rmtree(top) if top.is_dir() else top.unlink()
         done += 1
     return done
@@ -132,6 +139,9 @@ def test_no_copy_beside_any_layout_changes_anything(case: Path, tmp_path: Path) 
         ("iter_0000020~", "iter_0000020", Proof.NAME),
         ("step-20 - Copy (2)", "step-20", Proof.NAME),
         (".Trash-1000", "", Proof.NAME),
+        (".snapshot", "", Proof.NAME),
+        (".zfs", "", Proof.NAME),
+        ("~snapshot", "", Proof.NAME),
         ("exp_old", "exp", Proof.EQUAL),
         ("exp_20250131-101500", "exp", Proof.EQUAL),
         ("exp.1738300000", "exp", Proof.EQUAL),
@@ -151,6 +161,9 @@ def test_names_of_copies(name: str, of: str, proof: Proof) -> None:
         "bold",
         "threshold",
         "backup",
+        "snapshots",
+        ".snapshot_metadata",
+        "run.snapshot",
         "net_2-1_10.ckpt",
         "epoch=1-step=20-v1.ckpt",
     ],
@@ -176,11 +189,12 @@ def test_a_run_with_a_date_that_holds_something_else_is_a_run(tmp_path: Path) ->
     assert asked(tmp_path).error == "UsageError 2"  # several runs
 
 
-def test_only_copies_are_no_first_launch(tmp_path: Path) -> None:
-    trainer(tmp_path, "exp.bak", 10)
-    with pytest.raises(errors.NoneUsable, match=r"exp\.bak"):
+@pytest.mark.parametrize("name", ["exp.bak", ".snapshot/hourly.0"])
+def test_only_copies_are_no_first_launch(name: str, tmp_path: Path) -> None:
+    trainer(tmp_path, name, 10)
+    with pytest.raises(errors.NoneUsable, match=re.escape(name.partition("/")[0])):
         plan(str(tmp_path), Selection(allow_none=True))
-    made = plan(str(tmp_path / "exp.bak"))  # named by the caller
+    made = plan(str(tmp_path / name))  # named by the caller
     assert made.checkpoint is not None and made.checkpoint.step == 10
 
 

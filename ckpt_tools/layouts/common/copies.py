@@ -1,5 +1,6 @@
 """Copies that people make by hand, by their names:
-``run.bak``, ``step-20-copy``, ``model (1).pt``, ``.trash/``, ``run_20250131``. Never what a job saves.
+``run.bak``, ``step-20-copy``, ``model (1).pt``, ``.trash/``, ``.snapshot/``, ``run_20250131``. Never what
+a job saves.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Copy(NamedTuple):
 
 _END = r"(?P<suffix>(?:\.[A-Za-z][\w-]{0,23}){0,3})"
 _TRASH = r"(?i)\.?trash(?:es)?|\.trash-\d+|[.#@]recycle(?:\.bin)?|\$recycle\.bin"
+_SNAPSHOTS = r"\.(?:snap(?:s|shots?)?|zfs|stversions)|[~#]snapshot"
+"""Of NetApp, OneFS, VAST and HDFS, GPFS and WekaFS, CephFS, GlusterFS, ZFS, DSM; and Syncthing's versions."""
 _CERTAIN = (
     r"(?i)(?P<of>.+?)(?:\.(?:bak|old|orig|backup|copy)[._-]?\d*|~[\d~]*|[ ._-]+copy(?:[ _-]?\(?\d+\)?)?|"
     r" ?\((?:\d+|copy|another copy|\w+ copy)\))" + _END
@@ -38,7 +41,10 @@ _DATED = (
     r"(?P<of>.+?)[ ._-](?:(?:19|20)\d{6}(?:[._T-]?\d{4,6})?|(?:19|20)\d\d-\d\d-\d\d(?:[_T"
     r" -]\d\d[-:.]?\d\d(?:[-:.]?\d\d)?)?|1\d{9}(?:\d{3})?)" + _END
 )
-_HINT = re.compile(r"bak|old|orig|copy|backup|prev|saved|trash|recycle|[~(]|\d{8}|\d\d-\d\d", re.IGNORECASE)
+_HINT = re.compile(
+    r"bak|old|orig|copy|backup|prev|saved|trash|recycle|[~(]|\d{8}|\d\d-\d\d|[.#]snap|\.zfs|\.stv",
+    re.IGNORECASE,
+)
 """What no such name is without: a cheap test."""
 
 
@@ -49,12 +55,17 @@ def copy(name: str) -> Copy | None:
     if not _HINT.search(name):
         return None
     # The expressions are compiled when a name is met that may be one: most trees have none.
-    if re.fullmatch(_TRASH, name):
+    if re.fullmatch(_TRASH, name) or is_of_snapshots(name):
         return Copy("", Proof.NAME)
     for pattern, proof in ((_CERTAIN, Proof.NAME), (_LIKELY, Proof.EQUAL), (_DATED, Proof.EQUAL)):
         if m := re.fullmatch(pattern, name):
             return Copy((m["of"] or m.groupdict().get("of2") or "") + m["suffix"], proof)
     return None
+
+
+def is_of_snapshots(name: str) -> bool:
+    """Whether a directory is where a file system shows what it held at earlier times."""
+    return re.fullmatch(_SNAPSHOTS, name) is not None
 
 
 def suspected(path: str) -> bool:
