@@ -109,9 +109,12 @@ def _restarts(c: Checkpoint, layout: Layout) -> int:
 
 
 def _tracker(session: Session, by_mtime: Checkpoint, by_step: Checkpoint) -> str | None:
-    """What its framework calls the newest: the tracker names it, or it holds what every save renews."""
+    """What its framework calls the newest: the tracker names it, or it holds what every save renews.
+
+    A job that dies renews neither: that they name the save before says nothing about its own.
+    """
     if _named(session, by_mtime):
-        return "mtime"
+        return None if by_step.kind is Kind.DYING_GASP else "mtime"
     return "step" if _named(session, by_step) else None
 
 
@@ -224,10 +227,16 @@ def _first(
     """The best of the complete ones; where none is, of all."""
     if any(c.kind is not Kind.PERIODIC for c in candidates):
         # those at the same step change the order, so incomplete ones must go first
-        complete = [c for c in candidates if not completeness.missing(c, run)]
+        complete = [c for c in candidates if _whole(c, run)]
         return rank(complete or candidates, order, prefer)[0]
     ranked = rank(candidates, order, prefer)
     return next((c for c in ranked if not completeness.missing(c, run)), ranked[0])
+
+
+def _whole(c: Checkpoint, run: completeness.Expected) -> bool:
+    """Whether nothing is missing. Of what a dying job saved, other ranks may hold what some lack."""
+    missing = completeness.missing(c, run)
+    return all(c.kind is Kind.DYING_GASP and f.code == "missing-rank" for f in missing)
 
 
 def unfinished(

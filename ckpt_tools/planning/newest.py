@@ -143,12 +143,14 @@ def _out_of_step(by_time: Sequence[Saved], steps: int) -> Times:
 class _Pace(NamedTuple):
     """How long a save ``took`` after the one before, in nanoseconds, and how many steps were trained for it.
 
-    ``on``: from the save before on; else from an earlier one, after a rollback.
+    ``on``: from the save before on; else from an earlier one, after a rollback. ``dying``: it was saved when
+    the job died, at any step.
     """
 
     took: int
     steps: int
     on: bool
+    dying: bool
 
 
 def _at_the_pace_of_training(by_time: Sequence[Saved], copied: bool) -> bool:
@@ -160,11 +162,14 @@ def _at_the_pace_of_training(by_time: Sequence[Saved], copied: bool) -> bool:
     paces = None if _interleaved(by_time) else _paces(by_time)
     if paces is None:
         return False
-    rates = sorted(pace.took / pace.steps for pace in paces if pace.on and pace.steps > 0)
+    regular = [pace for pace in paces if pace.on and pace.steps > 0 and not pace.dying]
+    rates = sorted(pace.took / pace.steps for pace in regular)
     if len(rates) < 1 + copied:
         return False
-    usual = rates[(len(rates) - (not copied)) // 2]
-    return all(2 * pace.took >= usual * pace.steps for pace in paces)
+    usual, apart = rates[(len(rates) - (not copied)) // 2], min(pace.steps for pace in regular)
+    # the regular save before may have been written while training went on
+    late = {False: 0.0, True: apart / 2}
+    return all(2 * pace.took >= usual * (pace.steps - late[pace.dying]) for pace in paces)
 
 
 def _paces(by_time: Sequence[Saved]) -> list[_Pace] | None:
@@ -183,8 +188,8 @@ def _paces(by_time: Sequence[Saved]) -> list[_Pace] | None:
             origin = max((s.order for s in by_time[: i + 1] if s.order < b.order), default=UNKNOWN)
         if origin == UNKNOWN:
             return None
-        if not b.dying:  # else saved when the job died, which may be at once
-            paces.append(_Pace(b.at - a.at, place[b.order] - place[origin], on))
+        if on or not b.dying:  # else saved when the job died, which may be at once
+            paces.append(_Pace(b.at - a.at, place[b.order] - place[origin], on, b.dying))
     return paces
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from math import prod
 
 from ckpt_tools.discovery import completeness
@@ -34,7 +35,7 @@ def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, selection
     reshardable = _reshardable(c, layout)
     own = {} if reshardable else _own_sizes(c, run)
     told = completeness.named_world(c) or _world_of(own)
-    if not (told or reshardable or _tells_replicas(selection)) and _named_gasp(c, layout):
+    if not (told or reshardable or _tells_replicas(c, run, selection)) and _named_gasp(c, layout):
         _require_world_of_gasp(c, run)
     saved = told or _saved_by(c, run)
     clash = mismatched(c, assignment, run.topology, saved, layout=layout)
@@ -67,9 +68,11 @@ def _of_one_rank(piece: Piece) -> bool:
     return (piece.sharded or bool(piece.replicated_over)) and not piece.survivable
 
 
-def _tells_replicas(selection: Selection) -> bool:
-    """Whether the caller has said which ranks hold the same state."""
-    told = (selection.replica_groups, selection.strategy_dir, selection.sizes)
+def _tells_replicas(c: Checkpoint, run: Run, selection: Selection) -> bool:
+    """Whether the caller has said which ranks hold the same state, also those that the job does not have."""
+    grouped = set(chain.from_iterable(chain.from_iterable(selection.replica_groups.values())))
+    beyond = {p.rank for p in c.parts if p.rank is not None and p.rank >= run.topology.world_size}
+    told = (grouped and beyond <= grouped, selection.strategy_dir, selection.sizes)
     return selection.replicas_all or any(told)
 
 

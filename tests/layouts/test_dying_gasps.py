@@ -41,6 +41,15 @@ def breakpoint_(root: Path, step: int, rank: int, at: float) -> Path:
     return put(root / f"rank_{rank}/net-{epoch}_{inside}_breakpoint.ckpt", rank, epoch, inside, at)
 
 
+def megatron(root: Path, step: int, rank: int, at: float) -> Path:
+    path = root / f"iter_{step:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(small_files.megatron(step, rank, 2, 1, RANKS))
+    os.utime(path, (START + at,) * 2)
+    (root / "latest_checkpointed_iteration.txt").write_text(str(step // 10 * 10))
+    return path
+
+
 GASPS = pytest.mark.parametrize("gasp", [mindio, breakpoint_], ids=["mindio", "breakpoint"])
 
 
@@ -82,6 +91,18 @@ def test_a_smaller_job_never_leaves_the_state_of_ranks_unread_in_silence(
 
 
 @GASPS
+def test_groups_that_leave_out_ranks_with_files_do_not_say_what_those_hold(
+    gasp: Writer, tmp_path: Path
+) -> None:
+    train(tmp_path)
+    for rank in range(2 * RANKS):
+        gasp(tmp_path, 35, rank, 60 * 35 + rank)
+    groups = {"": ((0, 2), (1, 3))}
+    with pytest.raises(UsageError, match="8 ranks, to be loaded by 4"):
+        plan(str(tmp_path), Selection(world_size=RANKS, replica_groups=groups))
+
+
+@GASPS
 def test_who_says_which_ranks_are_alike_may_start_a_smaller_job_from_a_gasp(
     gasp: Writer, tmp_path: Path
 ) -> None:
@@ -92,3 +113,46 @@ def test_who_says_which_ranks_are_alike_may_start_a_smaller_job_from_a_gasp(
     made = plan(str(tmp_path), Selection(world_size=2, replica_groups=groups))
     assert made.checkpoint is not None and made.checkpoint.kind is Kind.DYING_GASP
     assert [r.rank for r in made.ranks] == [0, 1]
+
+
+ALIKE = {"": ((0, 2), (1, 3))}
+
+
+@pytest.mark.parametrize("early", [600, 3600, 86400])
+@pytest.mark.parametrize(
+    ("save", "gasp"),
+    [(regular, mindio), (regular, breakpoint_), (megatron, megatron)],
+    ids=["mindio", "breakpoint", "megatron"],
+)
+def test_a_gasp_that_is_older_by_time_alone_is_never_passed_over_in_silence(
+    save: Writer, gasp: Writer, early: float, tmp_path: Path
+) -> None:
+    """No tracker is renewed by a job that dies, and it takes time to train the steps of a gasp."""
+    for step in (10, 20, 30):
+        for rank in range(RANKS):
+            save(tmp_path, step, rank, 60 * step + rank)
+    for rank in (1, 2):
+        gasp(tmp_path, 33, rank, 60 * 33 - early)
+    with pytest.raises(UsageError, match="newest is in doubt"):
+        plan(str(tmp_path), Selection(world_size=RANKS, replica_groups=ALIKE, fault_ranks=frozenset({0})))
+
+
+@pytest.mark.parametrize("died", [31, 35, 39])
+@pytest.mark.parametrize(
+    ("save", "gasp"),
+    [(regular, mindio), (regular, breakpoint_), (megatron, megatron)],
+    ids=["mindio", "breakpoint", "megatron"],
+)
+def test_a_gasp_from_before_a_rollback_is_told_of(
+    save: Writer, gasp: Writer, died: int, tmp_path: Path
+) -> None:
+    for step in (10, 20):
+        for rank in range(RANKS):
+            save(tmp_path, step, rank, 60 * step + rank)
+    for rank in (1, 2):
+        gasp(tmp_path, died, rank, 60 * died)
+    for rank in range(RANKS):  # it went back to 20 all the same
+        save(tmp_path, 30, rank, 60 * died + 100 + 60 * 10 + rank)
+    made = plan(str(tmp_path), Selection(world_size=RANKS, replica_groups=ALIKE))
+    assert made.checkpoint is not None and made.checkpoint.kind is Kind.PERIODIC
+    assert "mtime-disagrees-with-step" in {f.code for f in made.warnings}
