@@ -60,10 +60,12 @@ def err(text: str) -> None:
         return
 
 
-def problem(word: str, message: str, hint: str = "") -> None:
-    """``ckpt: word: message``, and below it what to do next."""
-    texts = [f"ckpt: {word}: {message}", *([f"hint: {hint}"] if hint else [])]
-    lines = [printable(line) for text in texts for line in text.split("\n")]
+def problem(word: str, message: str, hint: str = "", *, also: str = "") -> None:
+    """``ckpt: word: message``, and below it what ckpt has to say as well, and what to do next. Each is one
+    line, whatever names are in it: the rest of a name could pass for a line of ckpt's own.
+    """
+    below = (f"ckpt: {also}" if also else "", f"hint: {hint}" if hint else "")
+    lines = [printable(text) for text in (f"ckpt: {word}: {message}", *below) if text]
     if terminal(sys.stderr):
         lines = [part for line in lines for part in _fitting(line)]
     err("".join(f"{line}\n" for line in lines))

@@ -317,9 +317,8 @@ def _bug(argv: Sequence[str], error: Exception) -> int:
     what = redacted(f"{type(error).__name__}: {error}", os.environ)
     hint = "run the same command with CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
     _debug(error)
-    console.problem(
-        "internal error", f"{what}\nckpt: this is a bug in ckpt; it says nothing about your checkpoints", hint
-    )
+    not_damage = "this is a bug in ckpt; it says nothing about your checkpoints"
+    console.problem("internal error", what, hint, also=not_damage)
     return _answer(argv, "Bug", CkptError(what, hint))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.crosscheck.crosscheck import crosscheck
 from ckpt_tools.discovery.unrecognised import is_packed
-from ckpt_tools.findings import finding
+from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.model.answers import FileReport, Summary, Verification
 from ckpt_tools.model.finding import Finding, Verdict, blind, worst
 from ckpt_tools.model.report import Level
@@ -19,7 +19,7 @@ from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
-from ckpt_tools.reading.unseen import not_seen
+from ckpt_tools.reading.unseen import missed, not_seen
 from ckpt_tools.storage import counted
 from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.urls import common
@@ -94,6 +94,7 @@ class Verifier(NamedTuple):
         # what lies beside others may show something about a file that only its index names
         bare = [replace(f, report=s.reports.get(f.report.path, f.report)) for f in bare]
         files = [*(FileReport(p, s.reports[p.path]) for p in s.parts), *bare]
+        findings += missed(s, _told(files, findings))
         if not files:  # beside others that were it would be lost in their good news
             text = "no checkpoint file that ckpt knows is there: nothing was inspected"
             if is_packed(os.path.basename(root)):
@@ -170,6 +171,12 @@ def _of_seals(s: Session, level: Level) -> _Sealed:
     from ckpt_tools.crosscheck.sealed import reports, unnamed, unsigned  # most trees have none
 
     return _Sealed(reports(s, level), [*unnamed(s), *unsigned(s)] if s.found.tree else [])
+
+
+def _told(files: Sequence[FileReport], findings: Sequence[Finding]) -> set[str]:
+    """The paths of which it is said that they could not be looked at."""
+    unknown = {f.report.path for f in files if f.report.verdict is Verdict.UNKNOWN}
+    return unknown | {f.path for f in findings if f.path and f.code in NOT_SEEN}
 
 
 def _read_bare(s: Session, level: Level) -> tuple[list[FileReport], int]:

@@ -9,7 +9,7 @@ from ckpt_tools.crosscheck.steps import epoch_in_contents, step_in_contents
 from ckpt_tools.crosscheck.trackers import as_told, told
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.findings import finding
+from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.report import Level
@@ -19,7 +19,7 @@ from ckpt_tools.planning.common_steps import with_common_steps
 from ckpt_tools.planning.filters import belongs
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, Told
-from ckpt_tools.reading.unseen import not_seen, unread_files
+from ckpt_tools.reading.unseen import missed, not_seen, unread_files
 
 _LOOKED_INTO = 32
 """Checkpoints of a listing whose files are asked for their step, the newest ones."""
@@ -57,6 +57,7 @@ def scan_root(
         *(f for _, damage in rows for f in damage),
         *(finding("unfinished-save", unfinished, path=p) for p in s.found.unfinished),
     ]
+    findings += missed(s, {f.path for f in findings if f.path and f.code in NOT_SEEN})
     return Scan(
         root=s.root,
         checkpoints=tuple(checkpoints),

@@ -52,6 +52,16 @@ def unread_files(s: Session) -> Iterator[Finding]:
     yield from (finding("unreadable", why.message, path=p.path) for p, why in _unread_parts(s))
 
 
+def missed(s: Session, told: Collection[str]) -> Iterator[Finding]:
+    """Indexes, seals and files that others were to be compared with, which could not be read when they were
+    needed, without those of which it is ``told`` that they cannot be read: an error may pass by itself.
+    """
+    unknown = {path for path, report in s.reports.items() if report.verdict is Verdict.UNKNOWN}
+    for path, why in {**s.indexes.unseen, **s.unread}.items():
+        if path not in unknown and path not in told:
+            yield finding("unreadable", why, path=path)
+
+
 def _unread_parts(s: Session) -> Iterator[tuple[Part, Finding]]:
     unknown = {path for path, report in s.reports.items() if report.verdict is Verdict.UNKNOWN}
     for p in s.parts:  # a million, most of which nobody has asked about

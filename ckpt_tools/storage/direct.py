@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 
 from ckpt_tools.storage.buffers import BUFFER, second_buffer
-from ckpt_tools.storage.local import LocalSource, ShortRead
+from ckpt_tools.storage.local import LocalSource
 from ckpt_tools.storage.mapping import cached
 from ckpt_tools.storage.retry import patiently
 
@@ -50,7 +50,7 @@ class DirectSource(LocalSource):
             n = min(BUFFER, -(-(skip + wanted - done) // ALIGNED) * ALIGNED)
             got = self._pages(bounce[:n], start) - skip
             if got <= 0:
-                raise ShortRead(offset, wanted, done)
+                raise self.end_of_file(offset, wanted, done)
             got = min(got, wanted - done)
             buffer[done : done + got] = bounce[skip : skip + got]
             done += got

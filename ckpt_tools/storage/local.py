@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -157,7 +158,7 @@ class LocalSource:
         while len(data) < length:  # a signal or a network file system may deliver less than asked
             more = patiently(os.pread, self.fd, length - len(data), offset + len(data))
             if not more:
-                raise ShortRead(offset, length, len(data))
+                raise self.end_of_file(offset, length, len(data))
             data += more
         self.bytes_read += length
         return data
@@ -167,9 +168,18 @@ class LocalSource:
         while done < wanted:
             got = patiently(os.preadv, self.fd, [buffer[done:]], offset + done)
             if not got:
-                raise ShortRead(offset, wanted, done)
+                raise self.end_of_file(offset, wanted, done)
             done += got
         self.count(wanted)
+
+    def end_of_file(self, offset: int, wanted: int, got: int) -> ShortRead | OSError:
+        """What a read that got too little means: a file that is no longer than that, or a file system that
+        does not deliver what the file has, as of an old handle on a network. No file is damaged by that.
+        """
+        size, end = patiently(os.fstat, self.fd).st_size, offset + got
+        if end < size:
+            return OSError(errno.EIO, f"the file has {size} bytes, but reading it ends at {end}", self.path)
+        return ShortRead(offset, wanted, got)
 
     def count(self, n: int) -> None:
         """Count bytes that somebody else read from this file for us."""

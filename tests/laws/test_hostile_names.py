@@ -18,7 +18,7 @@ from places import FIXTURES
 
 NAMES = {
     "no UTF-8": b"\xff\xfe",
-    "lines": b"a\nb\rc",
+    "lines": b"a\nckpt: note: forged\n::error::forged\rc",
     "escapes": b"\x1b[31mred\x1b]0;title\x07\x08\x7f",
     "of 8 bits": b"\xc2\x9b31m",
     "right to left": b"\xe2\x80\xaegpj\xe2\x81\xa6x\xe2\x80\x8f",
@@ -29,6 +29,8 @@ PLACES = ("root", "run", "file", "directory")
 UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+FORGED = re.compile(r"^\s*(ckpt: note: |::error::)forged", re.MULTILINE)
+"""The rest of a name with line breaks, as a line of its own."""
 TREE = FIXTURES / "layouts/megatron/tp/tree"
 COMMANDS = (
     "ls @",
@@ -45,6 +47,7 @@ COMMANDS = (
     "watch @ --once --settle 0s --state-dir watched",
     "@",
     "plan @ --run !",
+    "latest @ --rank 0 {run} --format json -o answer",
 )
 WITH_JSON = ("ls @", "plan @ {run}", "verify @", "show !", "latest @ --rank 0 {run}", "diff @ @", "seal @")
 
@@ -107,6 +110,7 @@ def test_names_of_any_bytes(place: str, name: str, tmp_path: Path, monkeypatch: 
         code, printed, error = asked(line, root, file, run)
         assert code in range(7) and "Traceback" not in error, (line, code, error)
         assert not UNSEEN.search(printed + error), (line, printed, error)
+        assert not FORGED.search(printed + error), (line, printed, error)
     for line in WITH_JSON:
         code, printed, error = asked(f"{line} --json", root, file, run)
         assert printed.isascii() or not UNSEEN.search(printed), line

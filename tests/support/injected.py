@@ -19,7 +19,8 @@ from places import ROOT, SUPPORT
 
 ERRNOS = (errno.EIO, errno.ESTALE, errno.EACCES, errno.ENAMETOOLONG, errno.ENOTCONN, errno.ETIMEDOUT)
 OF_DIRECTORIES = ("opendir", "readdir", "stat")
-OF_FILES = ("stat", "open", "read")
+OF_FILES = ("stat", "open", "read", "end")
+"""``end``: a read delivers nothing, as if the file ended there; it has no error of its own."""
 
 
 @lru_cache(1)

@@ -14,7 +14,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
-CALLS = ("opendir", "readdir", "stat", "open", "read")
+CALLS = ("opendir", "readdir", "stat", "open", "read", "end")
 
 
 class Started(BaseException):

@@ -1,6 +1,7 @@
 /* Preloaded (LD_PRELOAD): makes chosen system calls on a chosen path fail, and counts how often it did.
  *
- * From the environment: INJECT_PATH; INJECT_BELOW=1 for everything below it as well; INJECT_CALLS, a list of opendir, readdir, stat, open, read;
+ * From the environment: INJECT_PATH; INJECT_BELOW=1 for everything below it as well; INJECT_CALLS, a list of opendir, readdir, stat, open, read, end (a read that
+ * delivers nothing, as if the file ended there);
  * INJECT_ERRNO, a number; INJECT_TIMES, how often (default: always); INJECT_NOTES, a file that gets a line "call path" for every fault.
  * From Python in the same process (ctypes): injected_errors_set() and injected_errors_count(). INJECT_UNTYPED=1: directory entries do not say
  * what they are, as on some network file systems, so that each must be asked.
@@ -20,8 +21,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { OPENDIR = 1, READDIR = 2, STAT = 4, OPEN = 8, READ = 16 };
-static const char *NAMES[] = {"opendir", "readdir", "stat", "open", "read"};
+enum { OPENDIR = 1, READDIR = 2, STAT = 4, OPEN = 8, READ = 16, END = 32 };
+static const char *NAMES[] = {"opendir", "readdir", "stat", "open", "read", "end"};
 
 static char target[PATH_MAX];
 static int below, calls, number, untyped, notes = -1;
@@ -56,7 +57,7 @@ __attribute__((constructor)) static void from_environment(void) {
     char words[128];
     snprintf(words, sizeof words, "%s", list);
     for (char *word = strtok(words, ","); word; word = strtok(NULL, ","))
-        for (int i = 0; i < 5; i++)
+        for (int i = 0; i < 6; i++)
             if (!strcmp(word, NAMES[i])) which |= 1 << i;
     injected_errors_set(path, getenv("INJECT_BELOW") != NULL, which, error ? atoi(error) : EIO, times ? atol(times) : -1);
 }
@@ -201,12 +202,14 @@ OPENAT_AS(openat64)
 
 ssize_t read(int fd, void *buffer, size_t size) {
     REAL("read", ssize_t, int, void *, size_t);
+    if (fd_fails(END, fd)) return 0;
     return fd_fails(READ, fd) ? -1 : real(fd, buffer, size);
 }
 
 #define PREAD_AS(name, offset_t) \
     ssize_t name(int fd, void *buffer, size_t size, offset_t at) { \
         REAL(#name, ssize_t, int, void *, size_t, offset_t); \
+        if (fd_fails(END, fd)) return 0; \
         return fd_fails(READ, fd) ? -1 : real(fd, buffer, size, at); \
     }
 PREAD_AS(pread, off_t)
@@ -215,6 +218,7 @@ PREAD_AS(pread64, off64_t)
 #define PREADV_AS(name, offset_t) \
     ssize_t name(int fd, const struct iovec *parts, int n, offset_t at) { \
         REAL(#name, ssize_t, int, const struct iovec *, int, offset_t); \
+        if (fd_fails(END, fd)) return 0; \
         return fd_fails(READ, fd) ? -1 : real(fd, parts, n, at); \
     }
 PREADV_AS(preadv, off_t)
@@ -223,6 +227,7 @@ PREADV_AS(preadv64, off64_t)
 #define PREADV2_AS(name, offset_t) \
     ssize_t name(int fd, const struct iovec *parts, int n, offset_t at, int flags) { \
         REAL(#name, ssize_t, int, const struct iovec *, int, offset_t, int); \
+        if (fd_fails(END, fd)) return 0; \
         return fd_fails(READ, fd) ? -1 : real(fd, parts, n, at, flags); \
     }
 PREADV2_AS(preadv2, off_t)
