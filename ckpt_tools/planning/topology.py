@@ -48,13 +48,12 @@ def expert_names(
     """Checkpoints with the axis ``ep`` in place of ``pp`` where names count experts and not pipeline stages.
 
     The last number of a name such as mp_rank_00_001 is a stage, or an expert when there is one stage: the
-    file tells.
+    file of a model tells, that of an optimizer beside it may not.
     """
-    parts = (p for c in checkpoints for p in c.parts)
-    staged = next((p for p in parts if (at := dict(p.coords)).get("pp") and "ep" not in at), None)
-    if staged is None:
-        return checkpoints
-    sizes = in_files.saved_sizes([session.report(staged, level)])
+    told = (p for c in checkpoints for p in _telling(c, session.layouts))
+    staged = (p for p in told if (at := dict(p.coords)).get("pp") and "ep" not in at)
+    asked = (in_files.saved_sizes([session.report(p, level)]) for p in islice(staged, _NEIGHBOURS))
+    sizes = next(filter(None, asked), {})
     if sizes.get("pp") != 1 or sizes.get("ep", 1) < 2:
         return checkpoints
 

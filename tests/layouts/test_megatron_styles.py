@@ -5,13 +5,15 @@ what its own writer writes last.
 from __future__ import annotations
 
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import small_files
 from fixture_trees import materialise
 from places import LAYOUT_TREES
 
-from ckpt_tools import NoneUsable, plan, scan, verify
+from ckpt_tools import NoneUsable, Selection, plan, scan, verify
 
 NEWEST = "iter_0000020"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -82,3 +84,33 @@ def test_a_part_of_zarr_that_is_gone_is_missed(tmp_path: Path, gone: str) -> Non
     path = root / NEWEST / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert rejected(root) == {"missing-part"}
+
+
+def of_experts(root: Path, tp: int, ep: int, dp: int, *, optimizers: bool) -> None:
+    """A legacy save of one stage: the last number of its directories counts experts."""
+    args = Namespace(
+        world_size=tp * dp,
+        tensor_model_parallel_size=tp,
+        pipeline_model_parallel_size=1,
+        expert_model_parallel_size=ep,
+    )
+    for t in range(tp):
+        for e in range(ep):
+            home = root / f"iter_0000010/mp_rank_{t:02d}_{e:03d}"
+            home.mkdir(parents=True)
+            model = {"args": args, "iteration": 10, "model": {"w": small_files.tensor(10, t, e)}}
+            (home / "model_optim_rng.pt").write_bytes(small_files.saved(model))
+            if optimizers:
+                (home / "distrib_optim.pt").write_bytes(small_files.megatron_optimizer(10, 8 * t + e))
+
+
+@pytest.mark.parametrize("optimizers", [False, True])
+@pytest.mark.parametrize(("tp", "ep", "dp"), [(1, 2, 4), (2, 2, 2), (2, 4, 4)])
+def test_each_rank_loads_the_experts_of_its_place(
+    tmp_path: Path, tp: int, ep: int, dp: int, optimizers: bool
+) -> None:
+    """Whatever files lie beside those that tell the parallel sizes."""
+    of_experts(tmp_path, tp, ep, dp, optimizers=optimizers)
+    made = plan(str(tmp_path), Selection(world_size=tp * dp))
+    homes = {r.rank: {Path(f.path).parent.name for f in r.files} for r in made.ranks}
+    assert homes == {r: {f"mp_rank_{r % tp:02d}_{r // tp % ep:03d}"} for r in range(tp * dp)}
