@@ -5,6 +5,7 @@ one.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.membership import Membership, of_node, of_worker
 from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
-from ckpt_tools.launchers import LaunchLine
+from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import directories
@@ -118,6 +119,7 @@ def decide(
     options = replace(options, trust=selection.trust, stage=place)
     line = launchers.line_of(command, env)
     membership = _membership(selection, options, line, env)
+    _require_common(root, membership.rank)
     if membership.nodes > 1 and not options.agree and options.plan_dir is None:
         raise UsageError(
             f"the job has {membership.nodes} nodes, and each would decide alone",
@@ -213,7 +215,24 @@ def _membership(
     if line and (line.restarts or line.elastic):
         raise _one_decision_for_all_restarts(line, options)
     world = _world(env) if selection.world_size is None else selection.world_size
-    return of_node(started, line, env, job=options.job, node=options.node, nodes=options.nodes, world=world)
+    made = of_node(started, line, env, job=options.job, node=options.node, nodes=options.nodes, world=world)
+    if made.nodes == 1 and not (line or options.job or options.nodes):
+        _require_to_be_alone(started)
+    return made
+
+
+def _require_to_be_alone(started: Started | None) -> None:
+    """Raises UsageError in one of several ranks, which would each decide for itself, and not all at one time.
+    The first may decide for all, as in scripts that ask for its number.
+    """
+    rank = started.rank if started else None
+    if rank and rank.value > 0:
+        text = f"this is rank {rank.value}, as {rank.provenance} says, and each rank would decide alone"
+        hint = (
+            "all ranks get one decision with 'ckpt run --worker'; say --nodes 1 if this process starts a job"
+            " of its own"
+        )
+        raise UsageError(text, hint)
 
 
 def _one_decision_for_all_restarts(line: LaunchLine, options: Options) -> UsageError:
@@ -225,6 +244,20 @@ def _one_decision_for_all_restarts(line: LaunchLine, options: Options) -> UsageE
         f"{line.launcher} {why} on its own, and all restarts would get the first decision",
         f"every restart makes a new decision with: {inside}",
     )
+
+
+def _require_common(root: str, rank: int | None) -> None:
+    """Raises UsageError where each rank of a job gives the directory of its own: they would decide apart.
+
+    That of the first rank may be meant for all: replicas hold the same.
+    """
+    name = os.path.basename(root.rstrip("/"))
+    own = re.fullmatch(r"rank[-_=]?0*([0-9]+)", name, re.IGNORECASE)
+    if rank and own and int(own[1]) == rank:
+        raise UsageError(
+            f"{root} is called after rank {rank}: each rank would decide for itself, in its own directory",
+            "give all ranks the directory above it: 'ckpt plan' shows what each loads from there",
+        )
 
 
 def _world(env: Mapping[str, str]) -> int | None:

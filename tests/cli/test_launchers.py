@@ -22,6 +22,7 @@ from examples import examples
 from fixture_trees import tree
 from hypothesis import given
 from hypothesis import strategies as st
+from in_process import executed
 
 from ckpt_tools.api import latest, plan
 from ckpt_tools.errors import UsageError
@@ -690,3 +691,25 @@ def test_the_command():
     assert "hint: " in out
     assert "\x1b" not in out
     assert json.loads(ckpt({}, "launchers", "--json"))["detected"] is None
+
+
+ONE_NODE = TORCHRUN | env("RANK=1 LOCAL_WORLD_SIZE=8 GROUP_RANK=0 GROUP_WORLD_SIZE=1")
+PMIX = {"PMIX_RANK": "3", "PMIX_NAMESPACE": "prterun-a-12@1"}
+
+
+@pytest.mark.parametrize("ranks", [ONE_NODE, TORCHRUN, NEWER_MSRUN, SRUN, OPEN_MPI, HYDRA, PMIX])
+def test_no_rank_decides_for_itself(ranks, environment, tmp_path):
+    """Without --worker each would resume from what is the newest when it asks."""
+    root = tree("tp", tmp_path)
+    environment(ranks | {"XDG_STATE_HOME": str(tmp_path), "CKPT_NO_CACHE": "1"})
+    code, out, err = executed(["hook", str(root)])
+    assert code == 2 and "would decide alone" in err and "--" in err, (out, err)
+
+
+@pytest.mark.parametrize("rank", ["rank_3", "rank3", "Rank-003/"])
+def test_no_rank_decides_in_a_directory_of_its_own(rank, environment, tmp_path):
+    root = f"{tmp_path}/run/{rank}"
+    os.makedirs(root)
+    environment(OPEN_MPI | {"XDG_STATE_HOME": str(tmp_path)})
+    code, out, err = executed(["run", root, "--worker", "--allow-none", "--", "no-such-command"])
+    assert code == 2 and "each rank would decide for itself" in err, (out, err)
