@@ -34,6 +34,8 @@ _GRID = ("tp", "cp", "dp", "pp")
 """Axes whose sizes make up the world size."""
 _PLACED = ("tp", "cp", "ep", "dp", "pp")
 """Axes that the rank order has to place."""
+_PLACES = ("tp", "pp", "ep")
+"""Axes at whose places files lie of their own."""
 _FILES = 256
 """Files of one checkpoint at most that are asked."""
 _NEIGHBOURS = 64
@@ -48,19 +50,58 @@ def expert_names(
     """Checkpoints with the axis ``ep`` in place of ``pp`` where names count experts and not pipeline stages.
 
     The last number of a name such as mp_rank_00_001 is a stage, or an expert when there is one stage: the
-    file of a model tells, that of an optimizer beside it may not.
+    file of a model tells, that of an optimizer beside it may not. A job may have had other sizes before:
+    saves with other places are asked themselves.
     """
-    told = (p for c in checkpoints for p in _telling(c, session.layouts))
-    staged = (p for p in told if (at := dict(p.coords)).get("pp") and "ep" not in at)
-    asked = (in_files.saved_sizes([session.report(p, level)]) for p in islice(staged, _NEIGHBOURS))
-    sizes = next(filter(None, asked), {})
-    if sizes.get("pp") != 1 or sizes.get("ep", 1) < 2:
+    if not any(_ambiguous(p) and _stage(p) for c in checkpoints for p in c.parts):
         return checkpoints
+    places = [_places_in_names(c, session.layouts) for c in checkpoints]
+    told = dict[_Places, bool | None]()
+    for c, named in zip(checkpoints, places, strict=True):
+        if named and told.get(named) is None:
+            told[named] = _counts_experts(session, c, level)
+    usual = next((said for said in told.values() if said is not None), False)
 
     def renamed(p: Part) -> Part:
+        if not _ambiguous(p):
+            return p
         return p._replace(coords=tuple(("ep" if axis == "pp" else axis, at) for axis, at in p.coords))
 
-    return [replace(c, parts=tuple(renamed(p) for p in c.parts)) for c in checkpoints]
+    def of_experts(named: _Places) -> bool:
+        said = told.get(named)
+        return usual if said is None else said
+
+    return [
+        replace(c, parts=tuple(map(renamed, c.parts))) if of_experts(named) else c
+        for c, named in zip(checkpoints, places, strict=True)
+    ]
+
+
+_Places = frozenset[tuple[tuple[str, int], ...]]
+"""The places of a grid that the names of a checkpoint's files show."""
+
+
+def _ambiguous(p: Part) -> bool:
+    """Whether its name may count experts where it seems to count stages."""
+    axes = [axis for axis, _ in p.coords]
+    return "pp" in axes and "ep" not in axes
+
+
+def _stage(p: Part) -> int:
+    return dict(p.coords).get("pp", 0)
+
+
+def _places_in_names(c: Checkpoint, layouts: Layouts) -> _Places:
+    """The places of a checkpoint's files that may be stages or experts; empty where there is only one."""
+    found = frozenset(p.coords for p in _telling(c, layouts) if _ambiguous(p))
+    return found if len(found) > 1 else frozenset()
+
+
+def _counts_experts(session: Session, c: Checkpoint, level: Level) -> bool | None:
+    """Whether the names of a checkpoint count experts; None where none of its files tells."""
+    asked = islice((p for p in _telling(c, session.layouts) if _ambiguous(p)), _NEIGHBOURS)
+    sizes = next(filter(None, (in_files.saved_sizes([session.report(p, level)]) for p in asked)), None)
+    return None if sizes is None else sizes.get("pp") == 1 and sizes.get("ep", 1) > 1
 
 
 def saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> Mapping[str, int]:
@@ -205,7 +246,9 @@ def _require_order(selection: Selection, sizes: Mapping[str, int]) -> None:
 def _rank_order(session: Session, ranked: Sequence[Checkpoint], files: _Files, selection: Selection) -> str:
     """The rank order that most files show, also in other checkpoints: the newest may have been swapped."""
     rows = list(placed(list(zip(files.parts, files.reports, strict=True))))
-    if len({row.rank for row in rows}) > 1:
+    # of a save that has lost files, one may be left, which stands where every order has it
+    places = max((prod(n for axis, n in row.sizes if axis in _PLACES) for row in rows), default=1)
+    if places > 1 or len({row.rank for row in rows}) > 1:
         level, asked = min(Level.STRUCTURE, selection.level), {p.path for p in files.parts}
         telling = (p for c in ranked[:_ASKED] for p in _telling(c, session.layouts))
         others = [p for p in telling if p.path not in asked][:_NEIGHBOURS]

@@ -4,9 +4,11 @@ what its own writer writes last.
 
 from __future__ import annotations
 
+import os
 import shutil
 from argparse import Namespace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import small_files
@@ -86,31 +88,76 @@ def test_a_part_of_zarr_that_is_gone_is_missed(tmp_path: Path, gone: str) -> Non
     assert rejected(root) == {"missing-part"}
 
 
-def of_experts(root: Path, tp: int, ep: int, dp: int, *, optimizers: bool) -> None:
-    """A legacy save of one stage: the last number of its directories counts experts."""
-    args = Namespace(
-        world_size=tp * dp,
-        tensor_model_parallel_size=tp,
-        pipeline_model_parallel_size=1,
-        expert_model_parallel_size=ep,
-    )
-    for t in range(tp):
-        for e in range(ep):
-            home = root / f"iter_0000010/mp_rank_{t:02d}_{e:03d}"
-            home.mkdir(parents=True)
-            model = {"args": args, "iteration": 10, "model": {"w": small_files.tensor(10, t, e)}}
+class Grid(NamedTuple):
+    """A job's parallel sizes; ranks are numbered along tp first, then pp where ``stages_first``, then dp."""
+
+    tp: int
+    pp: int
+    ep: int
+    dp: int
+    stages_first: bool = False
+
+    @property
+    def world(self) -> int:
+        return self.tp * self.pp * self.dp
+
+    def home(self, rank: int) -> str:
+        """Where a rank saves: numbers of stages and of experts only where there are several."""
+        stage = rank // self.tp % self.pp if self.stages_first else rank // (self.tp * self.dp)
+        numbers = [*([stage] if self.pp > 1 else []), *([rank // self.tp % self.ep] if self.ep > 1 else [])]
+        return "_".join((f"mp_rank_{rank % self.tp:02d}", *(f"{n:03d}" for n in numbers)))
+
+    def save(self, root: Path, step: int, *, optimizers: bool = False, lost: str = "") -> None:
+        for rank in reversed(range(self.world)):  # the first of those with a place writes
+            home = root / f"iter_{step:07d}" / self.home(rank)
+            if home.name == lost:
+                continue
+            args = Namespace(
+                world_size=self.world,
+                rank=rank,
+                tensor_model_parallel_size=self.tp,
+                pipeline_model_parallel_size=self.pp,
+                expert_model_parallel_size=self.ep,
+            )
+            home.mkdir(parents=True, exist_ok=True)
+            model = {"args": args, "iteration": step, "model": {"w": small_files.tensor(step, rank)}}
             (home / "model_optim_rng.pt").write_bytes(small_files.saved(model))
             if optimizers:
-                (home / "distrib_optim.pt").write_bytes(small_files.megatron_optimizer(10, 8 * t + e))
+                (home / "distrib_optim.pt").write_bytes(small_files.megatron_optimizer(step, rank))
+        for path in (root / f"iter_{step:07d}").rglob("*"):
+            os.utime(path, (1_750_000_000 + 60 * step,) * 2)
+
+    def loaded(self, root: Path) -> dict[int, set[str]]:
+        """Where each rank is to load from."""
+        made = plan(str(root), Selection(world_size=self.world))
+        return {r.rank: {Path(f.path).parent.name for f in r.files} for r in made.ranks}
+
+    @property
+    def right(self) -> dict[int, set[str]]:
+        return {rank: {self.home(rank)} for rank in range(self.world)}
+
+
+EXPERTS = Grid(2, 1, 2, 4)
 
 
 @pytest.mark.parametrize("optimizers", [False, True])
-@pytest.mark.parametrize(("tp", "ep", "dp"), [(1, 2, 4), (2, 2, 2), (2, 4, 4)])
-def test_each_rank_loads_the_experts_of_its_place(
-    tmp_path: Path, tp: int, ep: int, dp: int, optimizers: bool
-) -> None:
+@pytest.mark.parametrize("grid", [Grid(1, 1, 2, 4), Grid(2, 1, 2, 2), Grid(2, 1, 4, 4)])
+def test_each_rank_loads_the_experts_of_its_place(tmp_path: Path, grid: Grid, optimizers: bool) -> None:
     """Whatever files lie beside those that tell the parallel sizes."""
-    of_experts(tmp_path, tp, ep, dp, optimizers=optimizers)
-    made = plan(str(tmp_path), Selection(world_size=tp * dp))
-    homes = {r.rank: {Path(f.path).parent.name for f in r.files} for r in made.ranks}
-    assert homes == {r: {f"mp_rank_{r % tp:02d}_{r // tp % ep:03d}"} for r in range(tp * dp)}
+    grid.save(tmp_path, 10, optimizers=optimizers)
+    assert grid.loaded(tmp_path) == grid.right
+
+
+@pytest.mark.parametrize("after", [Grid(2, 2, 2, 4), Grid(2, 2, 1, 4)])
+def test_each_save_says_itself_whether_its_names_count_experts(tmp_path: Path, after: Grid) -> None:
+    for n, grid in enumerate((EXPERTS, after, EXPERTS, after), 1):
+        grid.save(tmp_path, 10 * n)
+        assert grid.loaded(tmp_path) == grid.right
+
+
+def test_a_save_that_lost_a_stage_does_not_hide_the_order_of_the_ranks(tmp_path: Path) -> None:
+    """What is left of it stands where every order has it."""
+    grid = Grid(1, 2, 1, 2, stages_first=True)
+    grid.save(tmp_path, 10)
+    grid.save(tmp_path, 20, lost="mp_rank_00_001")
+    assert grid.loaded(tmp_path) == grid.right
