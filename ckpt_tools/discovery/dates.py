@@ -64,7 +64,9 @@ def _seconds(date: str) -> int | None:
     """Since the epoch, as if its clock showed UTC; None where there is no such day."""
     import calendar  # few layouts have dates
 
-    year, month, day, hour, minute, second, *_ = map(int, re.findall(r"\d+", date))
+    digits = "".join(re.findall(r"\d+", date))  # with or without anything between them
+    year = int(digits[:4])
+    month, day, hour, minute, second = (int(digits[i : i + 2]) for i in range(4, 14, 2))
     if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62 and year > 0):
         return None
     return calendar.timegm((year, month, day, hour, minute, second))

@@ -69,6 +69,7 @@ ORDER = (
     "saved_model",
     "torchtune",
     "speechbrain",
+    "elements",
     "espnet",
     "safetensors_set",
     "numpy_steps",

@@ -1813,6 +1813,11 @@ speechbrain speechbrain
     data:dataloader-{name}.ckpt model:<model|modules>.ckpt optimizer:<optimizer|opt>.ckpt
     state:{name}.ckpt
 
+elements elements note:latest
+  20{name}T{name}F{name}[-{step:012d}]/
+    step:step.pkl replay:replay[_<train|eval>].pkl agent:agent.pkl shard:{name}-{shard:04d}.pkl
+    state:{name}.pkl done:done
+
 espnet espnet
   .
     best:<train|valid>.{name}.best.pth average:<train|valid>.{name}.ave.pth

@@ -350,6 +350,21 @@ def test_a_touch_is_no_other_zone(saves: int, away: int, tmp_path: Path) -> None
     assert "mtime-disagrees-with-step" in {f.code for f in made.warnings}
 
 
+@pytest.mark.parametrize("name", ["elements/kept", "elements/counted", "ray/train-v2"])
+def test_real_saves_whose_names_are_dates_may_be_touched(name: str, tmp_path: Path) -> None:
+    """Whether or not anything stands between the numbers of a date."""
+    root = materialise(FIXTURES / "layouts" / name / "expected.json", tmp_path)
+    before, _ = answered(root)
+    assert before is not None and before.checkpoint is not None
+    oldest, *_, newest = sorted(scan(str(root)).checkpoints, key=lambda c: c.mtime_ns)
+    for part in oldest.parts:  # half of the time between two zones
+        os.utime(part.path, ns=(newest.mtime_ns + 450 * 10**9,) * 2)
+    made, question = answered(root)
+    assert made is not None and made.checkpoint is not None, question
+    assert made.checkpoint.path == before.checkpoint.path
+    assert "mtime-disagrees-with-step" in {f.code for f in made.warnings}
+
+
 @pytest.mark.parametrize("hours", [5, -1, 0.5])
 def test_a_job_that_moved_to_another_zone_goes_on_where_it_was(hours: float, tmp_path: Path) -> None:
     """Its dates go back, or leap, and its files' times do not."""
