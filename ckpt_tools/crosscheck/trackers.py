@@ -103,16 +103,21 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
             if target is None or isinstance(target, Finding) or target == "release" or target in seen:
                 continue
             seen.add(target)
-            if _is_gone(session, target, base, here):
+            if _is_gone(session, target, base, here, torn):
                 yield _rejected(here[0], path, target, _found(target, torn, layout), layout)
 
 
-def _is_gone(session: Session, target: int | str, base: str, here: Sequence[Checkpoint]) -> bool:
-    """Whether a tracker names none of the checkpoints, and no file or directory of a run beside them."""
+def _is_gone(
+    session: Session, target: int | str, base: str, here: Sequence[Checkpoint], torn: Sequence[Checkpoint]
+) -> bool:
+    """Whether a tracker names none of the checkpoints, and no file or directory of a run beside them: what
+    is ``torn`` is one of those without the file that is written last.
+    """
     if _found(target, here, session.layouts.of(here[0])) is not None:
         return False
-    path = f"{base}/{target}"
-    return isinstance(target, int) or not any(path in (p.home, p.path) for p in session.parts)
+    path, homes = f"{base}/{target}", {c.path for c in torn}
+    whole = (p for p in session.parts if p.home not in homes)
+    return isinstance(target, int) or not any(path in (p.home, p.path) for p in whole)
 
 
 def _found(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
@@ -124,7 +129,7 @@ def _rejected(
     sibling: Checkpoint, tracker: str, target: int | str, rest: Checkpoint | None, layout: Layout
 ) -> Rejected:
     base = sibling.parts[0].base
-    c = replace(rest, unfinished=False) if rest else _gone(sibling, target)
+    c = replace(rest, unfinished=False) if rest else _gone(sibling, target, layout)
     what = missing(layout) if rest else "but nothing of it is there"
     return Rejected(c, (_damage(tracker, target, what, c.path if rest else base),))
 
@@ -151,14 +156,15 @@ def missing(layout: Layout) -> str:
     return f"but its {commit} file is gone" if commit else "but pieces of it are gone"
 
 
-def _gone(sibling: Checkpoint, target: int | str) -> Checkpoint:
+def _gone(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkpoint:
     """A checkpoint of which nothing but its name is left.
 
-    The name's last number is its step, or which save it is.
+    The name's last number is its step, or which save it is, unless it belongs to a date.
     """
-    digits = re.search(r"(\d{1,18})\D*$", str(target))
-    dated = re.search(r"\d{4}-\d\d-\d\d", str(target))
-    number = int(digits[1]) if digits and not dated else None
+    name = str(target)
+    digits = re.search(r"(\d{1,18})\D*$", name)
+    date = layout.dated.fullmatch(name) if layout.dated else re.search(r"(\d{4}-\d\d-\d\d.*)", name)
+    number = int(digits[1]) if digits and not (date and digits.start() < date.end(1)) else None
     base = sibling.parts[0].base
     return Checkpoint(
         layout=sibling.layout,

@@ -464,7 +464,7 @@ def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:
     """Whether what a tracker names was saved later: also where only a date in its name says when, of which
     the tracker says that it is the latest.
     """
-    unplaced = not gone.parts and (gone.step, gone.generation) == (None, None)
+    unplaced = (gone.step, gone.epoch, gone.generation) == (None, None, None)
     return unplaced or gone.order > chosen.order
 
 
