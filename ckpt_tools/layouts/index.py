@@ -1449,146 +1449,229 @@ orbax orbax
     item_process_any:manifest.ocdbt
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/
     own_tree_tmp:_METADATA own_manifest_tmp:manifest.ocdbt own_sharding_tmp:_sharding
+    own_strings_tmp:_strings.json
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/array_metadatas/
     own_arrays_tmp:process_{node}
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/
     own_tree_word_tmp:_METADATA own_manifest_word_tmp:manifest.ocdbt own_sharding_word_tmp:_sharding
+    own_strings_word_tmp:_strings.json
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/array_metadatas/
     own_arrays_word_tmp:process_{node}
   epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/
     own_tree_epoch_tmp:_METADATA own_manifest_epoch_tmp:manifest.ocdbt own_sharding_epoch_tmp:_sharding
+    own_strings_epoch_tmp:_strings.json
   epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/array_metadatas/
     own_arrays_epoch_tmp:process_{node}
   {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/
     own_tree_prefix_tmp:_METADATA own_manifest_prefix_tmp:manifest.ocdbt own_sharding_prefix_tmp:_sharding
+    own_strings_prefix_tmp:_strings.json
   {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/array_metadatas/
     own_arrays_prefix_tmp:process_{node}
   {name}.orbax-checkpoint-tmp[-{name}]/
     own_tree_any_tmp:_METADATA own_manifest_any_tmp:manifest.ocdbt own_sharding_any_tmp:_sharding
+    own_strings_any_tmp:_strings.json
   {name}.orbax-checkpoint-tmp[-{name}]/array_metadatas/
     own_arrays_any_tmp:process_{node}
   <checkpoint_|step_|ckpt_|>{step}/
-    own_tree:_METADATA own_manifest:manifest.ocdbt own_sharding:_sharding
+    own_tree:_METADATA own_manifest:manifest.ocdbt own_sharding:_sharding own_strings:_strings.json
   <checkpoint_|step_|ckpt_|>{step}/array_metadatas/
     own_arrays:process_{node}
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/
     own_tree_word:_METADATA own_manifest_word:manifest.ocdbt own_sharding_word:_sharding
+    own_strings_word:_strings.json
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/array_metadatas/
     own_arrays_word:process_{node}
   epoch<-|_|=|>{epoch}/
     own_tree_epoch:_METADATA own_manifest_epoch:manifest.ocdbt own_sharding_epoch:_sharding
+    own_strings_epoch:_strings.json
   epoch<-|_|=|>{epoch}/array_metadatas/
     own_arrays_epoch:process_{node}
   {prefix}_{step}/
     own_tree_prefix:_METADATA own_manifest_prefix:manifest.ocdbt own_sharding_prefix:_sharding
+    own_strings_prefix:_strings.json
   {prefix}_{step}/array_metadatas/
     own_arrays_prefix:process_{node}
   {name}/
     own_tree_any:_METADATA own_manifest_any:manifest.ocdbt own_sharding_any:_sharding
+    own_strings_any:_strings.json
   {name}/array_metadatas/
     own_arrays_any:process_{node}
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
-    tree_tmp:_METADATA manifest_tmp:manifest.ocdbt sharding_tmp:_sharding
+    tree_tmp:_METADATA manifest_tmp:manifest.ocdbt sharding_tmp:_sharding strings_tmp:_strings.json
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
     arrays_tmp:process_{node}
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/
     inner_tree_tmp:_METADATA inner_manifest_tmp:manifest.ocdbt inner_sharding_tmp:_sharding
+    inner_strings_tmp:_strings.json
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
     inner_arrays_tmp:process_{node}
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
     item_commit_tmp:commit_success.txt json_tmp:metadata
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/<jax|np>_random_key[_metadata]/
+    key_commit_tmp:commit_success.txt
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/<jax|np>_random_key_metadata/
+    key_tmp:metadata
+  <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    iterator_tmp:process_{name}-of-{name}.json
   <checkpoint_|step_|ckpt_|>{step}/{name}/
-    tree:_METADATA manifest:manifest.ocdbt sharding:_sharding
+    tree:_METADATA manifest:manifest.ocdbt sharding:_sharding strings:_strings.json
   <checkpoint_|step_|ckpt_|>{step}/{name}/array_metadatas/
     arrays:process_{node}
   <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/
     inner_tree:_METADATA inner_manifest:manifest.ocdbt inner_sharding:_sharding
+    inner_strings:_strings.json
   <checkpoint_|step_|ckpt_|>{step}/{name}/{name}/array_metadatas/
     inner_arrays:process_{node}
   <checkpoint_|step_|ckpt_|>{step}/{name}/
     item_commit:commit_success.txt json:metadata
+  <checkpoint_|step_|ckpt_|>{step}/{name}/<jax|np>_random_key[_metadata]/
+    key_commit:commit_success.txt
+  <checkpoint_|step_|ckpt_|>{step}/{name}/<jax|np>_random_key_metadata/
+    key:metadata
+  <checkpoint_|step_|ckpt_|>{step}/{name}/
+    iterator:process_{name}-of-{name}.json
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
     tree_word_tmp:_METADATA manifest_word_tmp:manifest.ocdbt sharding_word_tmp:_sharding
+    strings_word_tmp:_strings.json
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
     arrays_word_tmp:process_{node}
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/
     inner_tree_word_tmp:_METADATA inner_manifest_word_tmp:manifest.ocdbt inner_sharding_word_tmp:_sharding
+    inner_strings_word_tmp:_strings.json
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
     inner_arrays_word_tmp:process_{node}
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
     item_commit_word_tmp:commit_success.txt json_word_tmp:metadata
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/<jax|np>_random_key[_metadata]/
+    key_commit_word_tmp:commit_success.txt
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/<jax|np>_random_key_metadata/
+    key_word_tmp:metadata
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    iterator_word_tmp:process_{name}-of-{name}.json
   epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
     tree_epoch_tmp:_METADATA manifest_epoch_tmp:manifest.ocdbt sharding_epoch_tmp:_sharding
+    strings_epoch_tmp:_strings.json
   epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
     arrays_epoch_tmp:process_{node}
   epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/
     inner_tree_epoch_tmp:_METADATA inner_manifest_epoch_tmp:manifest.ocdbt
-    inner_sharding_epoch_tmp:_sharding
+    inner_sharding_epoch_tmp:_sharding inner_strings_epoch_tmp:_strings.json
   epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
     inner_arrays_epoch_tmp:process_{node}
   epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
     item_commit_epoch_tmp:commit_success.txt json_epoch_tmp:metadata
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/<jax|np>_random_key[_metadata]/
+    key_commit_epoch_tmp:commit_success.txt
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/<jax|np>_random_key_metadata/
+    key_epoch_tmp:metadata
+  epoch<-|_|=|>{epoch}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    iterator_epoch_tmp:process_{name}-of-{name}.json
   {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
     tree_prefix_tmp:_METADATA manifest_prefix_tmp:manifest.ocdbt sharding_prefix_tmp:_sharding
+    strings_prefix_tmp:_strings.json
   {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
     arrays_prefix_tmp:process_{node}
   {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/
     inner_tree_prefix_tmp:_METADATA inner_manifest_prefix_tmp:manifest.ocdbt
-    inner_sharding_prefix_tmp:_sharding
+    inner_sharding_prefix_tmp:_sharding inner_strings_prefix_tmp:_strings.json
   {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
     inner_arrays_prefix_tmp:process_{node}
   {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
     item_commit_prefix_tmp:commit_success.txt json_prefix_tmp:metadata
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/<jax|np>_random_key[_metadata]/
+    key_commit_prefix_tmp:commit_success.txt
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/<jax|np>_random_key_metadata/
+    key_prefix_tmp:metadata
+  {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    iterator_prefix_tmp:process_{name}-of-{name}.json
   {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
     tree_any_tmp:_METADATA manifest_any_tmp:manifest.ocdbt sharding_any_tmp:_sharding
+    strings_any_tmp:_strings.json
   {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
     arrays_any_tmp:process_{node}
   {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/
     inner_tree_any_tmp:_METADATA inner_manifest_any_tmp:manifest.ocdbt inner_sharding_any_tmp:_sharding
+    inner_strings_any_tmp:_strings.json
   {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/{name}[.orbax-checkpoint-tmp]/array_metadatas/
     inner_arrays_any_tmp:process_{node}
   {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
     item_commit_any_tmp:commit_success.txt json_any_tmp:metadata
+  {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/<jax|np>_random_key[_metadata]/
+    key_commit_any_tmp:commit_success.txt
+  {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/<jax|np>_random_key_metadata/
+    key_any_tmp:metadata
+  {name}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/
+    iterator_any_tmp:process_{name}-of-{name}.json
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/
-    tree_word:_METADATA manifest_word:manifest.ocdbt sharding_word:_sharding
+    tree_word:_METADATA manifest_word:manifest.ocdbt sharding_word:_sharding strings_word:_strings.json
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/array_metadatas/
     arrays_word:process_{node}
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/{name}/
     inner_tree_word:_METADATA inner_manifest_word:manifest.ocdbt inner_sharding_word:_sharding
+    inner_strings_word:_strings.json
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/{name}/array_metadatas/
     inner_arrays_word:process_{node}
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/
     item_commit_word:commit_success.txt json_word:metadata
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/<jax|np>_random_key[_metadata]/
+    key_commit_word:commit_success.txt
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/<jax|np>_random_key_metadata/
+    key_word:metadata
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/
+    iterator_word:process_{name}-of-{name}.json
   epoch<-|_|=|>{epoch}/{name}/
     tree_epoch:_METADATA manifest_epoch:manifest.ocdbt sharding_epoch:_sharding
+    strings_epoch:_strings.json
   epoch<-|_|=|>{epoch}/{name}/array_metadatas/
     arrays_epoch:process_{node}
   epoch<-|_|=|>{epoch}/{name}/{name}/
     inner_tree_epoch:_METADATA inner_manifest_epoch:manifest.ocdbt inner_sharding_epoch:_sharding
+    inner_strings_epoch:_strings.json
   epoch<-|_|=|>{epoch}/{name}/{name}/array_metadatas/
     inner_arrays_epoch:process_{node}
   epoch<-|_|=|>{epoch}/{name}/
     item_commit_epoch:commit_success.txt json_epoch:metadata
+  epoch<-|_|=|>{epoch}/{name}/<jax|np>_random_key[_metadata]/
+    key_commit_epoch:commit_success.txt
+  epoch<-|_|=|>{epoch}/{name}/<jax|np>_random_key_metadata/
+    key_epoch:metadata
+  epoch<-|_|=|>{epoch}/{name}/
+    iterator_epoch:process_{name}-of-{name}.json
   {prefix}_{step}/{name}/
     tree_prefix:_METADATA manifest_prefix:manifest.ocdbt sharding_prefix:_sharding
+    strings_prefix:_strings.json
   {prefix}_{step}/{name}/array_metadatas/
     arrays_prefix:process_{node}
   {prefix}_{step}/{name}/{name}/
     inner_tree_prefix:_METADATA inner_manifest_prefix:manifest.ocdbt inner_sharding_prefix:_sharding
+    inner_strings_prefix:_strings.json
   {prefix}_{step}/{name}/{name}/array_metadatas/
     inner_arrays_prefix:process_{node}
   {prefix}_{step}/{name}/
     item_commit_prefix:commit_success.txt json_prefix:metadata
+  {prefix}_{step}/{name}/<jax|np>_random_key[_metadata]/
+    key_commit_prefix:commit_success.txt
+  {prefix}_{step}/{name}/<jax|np>_random_key_metadata/
+    key_prefix:metadata
+  {prefix}_{step}/{name}/
+    iterator_prefix:process_{name}-of-{name}.json
   {name}/{name}/
-    tree_any:_METADATA manifest_any:manifest.ocdbt sharding_any:_sharding
+    tree_any:_METADATA manifest_any:manifest.ocdbt sharding_any:_sharding strings_any:_strings.json
   {name}/{name}/array_metadatas/
     arrays_any:process_{node}
   {name}/{name}/{name}/
     inner_tree_any:_METADATA inner_manifest_any:manifest.ocdbt inner_sharding_any:_sharding
+    inner_strings_any:_strings.json
   {name}/{name}/{name}/array_metadatas/
     inner_arrays_any:process_{node}
   {name}/{name}/
     item_commit_any:commit_success.txt json_any:metadata
+  {name}/{name}/<jax|np>_random_key[_metadata]/
+    key_commit_any:commit_success.txt
+  {name}/{name}/<jax|np>_random_key_metadata/
+    key_any:metadata
+  {name}/{name}/
+    iterator_any:process_{name}-of-{name}.json
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/
     bare_tree_tmp:_METADATA
   <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}.orbax-checkpoint-tmp[-{name}]/

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Resume
@@ -88,10 +89,41 @@ def _unlike(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     for path in lost(c, beside, _named(*_ITEMS)):
         text = f"there is no {path}, which the run's other checkpoints have"
         yield finding("missing-part", text, path=c.path)
+    yield from _iterators(c, beside)
     for path in lost(c, beside, _named("sharding")):
         text = f"there is no {path}, which the run's other checkpoints have: arrays are restored only where "
         text += "Orbax is told their shardings"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+
+
+def _iterators(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Processes without their place in the data: which there are, the names of the others' files tell."""
+    whole = {at for o in beside for at, seen in _places(o).items() if len(seen) == at.of}
+    for at, seen in _places(c).items():
+        if gone := ranges.gaps(seen, at.of):
+            text = f"there is no {at.item}/process_{gone[0][0]}-of-{at.of}.json"
+            severity = Severity.ERROR if at in whole else Severity.WARNING
+            yield finding("missing-part", text, path=c.path, severity=severity)
+    for item in lost(c, beside, lambda o: frozenset(at.item for at in _places(o))):
+        text = f"there is no file in {item}/, in which the run's other checkpoints have those of processes"
+        yield finding("missing-part", text, path=c.path)
+
+
+class _Item(NamedTuple):
+    """An item of Grain's, and how many processes had their places in its data."""
+
+    item: str
+    of: int
+
+
+def _places(c: Checkpoint) -> dict[_Item, set[int]]:
+    """The processes whose places are there."""
+    found: dict[_Item, set[int]] = {}
+    for p in c.parts:
+        if p.role == "iterator" and (name := _ITERATOR.fullmatch(p.name)):
+            item = p.folder.directory.rstrip("/").rpartition("/")[2]
+            found.setdefault(_Item(item, int(name[2])), set()).add(int(name[1]))
+    return found
 
 
 def _named(*roles: str) -> Callable[[Checkpoint], frozenset[str]]:
@@ -103,6 +135,10 @@ def _named(*roles: str) -> Callable[[Checkpoint], frozenset[str]]:
     return names
 
 
+_KEYS = "<jax|np>_random_key"
+"""Where the handlers of random keys keep their own item, below the one that the user has named."""
+_ITERATOR = re.compile(r"process_(\d{1,6})-of-(\d{1,6})\.json")
+"""Where Grain keeps the place of a process in its data."""
 _ITEMS = "tree", "manifest", "json"
 """Roles without which an item cannot be restored."""
 
@@ -143,6 +179,7 @@ def _tree(home: _Home, kind: str, item: str = "", *, sure: bool = False) -> Iter
     yield home.piece(f"{kind}tree", "tree", f"{item}_METADATA", tree, required=True, companion=unsure)
     yield home.piece(f"{kind}manifest", "manifest", f"{item}manifest.ocdbt", ocdbt, companion=unsure)
     yield home.piece(f"{kind}sharding", "sharding", f"{item}_sharding", JSON, companion=True)
+    yield home.piece(f"{kind}strings", "json", f"{item}_strings.json", JSON, companion=True)
     arrays = f"{item}array_metadatas/process_{{node}}"
     yield home.piece(f"{kind}arrays", "array_metadata", arrays, JSON, companion=True)
 
@@ -160,6 +197,10 @@ def _items(home: _Home, *, sure: bool) -> Iterator[Piece]:
     done = f"{item}commit_success.txt"
     yield home.piece("item_commit", "item_commit", done, loaded=False, required=True, companion=True)
     yield home.piece("json", "json", f"{item}metadata", JSON, companion=True)
+    done = f"{item}{_KEYS}[_metadata]/commit_success.txt"
+    yield home.piece("key_commit", "item_commit", done, loaded=False, companion=True)
+    yield home.piece("key", "json", f"{item}{_KEYS}_metadata/metadata", JSON, companion=True)
+    yield home.piece("iterator", "iterator", f"{item}process_{{name}}-of-{{name}}.json", JSON, companion=True)
 
 
 def _data(home: _Home) -> Iterator[Piece]:

@@ -75,3 +75,34 @@ def test_a_prefix_of_the_managers_own_makes_no_step_of_every_number() -> None:
     """A directory that cannot be listed is passed over where its name tells an older step: not ``worker_0``."""
     for name in ("worker_0", "resnet_3", "job_12.orbax-checkpoint-tmp"):
         assert step_in_path(f"/root/{name}", "/root", Layouts().names) is None
+
+
+@pytest.mark.parametrize(
+    "item", ["data", "numpy/np_random_key_metadata", "numpy/np_random_key/_strings.json"]
+)
+def test_what_items_are_restored_from_beside_their_arrays_is_missed(item: str, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(ORBAX / "random/tree", tmp_path / "run"))
+    gone = root / "30" / item
+    for path in [gone] if gone.is_file() else [p for p in gone.iterdir() if p.suffix != ".txt"]:
+        path.unlink()
+    made = plan(str(root))
+    assert made.checkpoint is not None and made.checkpoint.step == 20
+    assert {f.code for r in made.rejected for f in r.findings} == {"missing-part"}
+
+
+@pytest.mark.parametrize(("other", "told"), [(2, False), (4, True)])
+def test_a_process_without_its_place_in_the_data_is_missed(other: int, told: bool, tmp_path: Path) -> None:
+    """Whose files there were, the names say; a job of another size has other files."""
+    root = Path(shutil.copytree(ORBAX / "random/tree", tmp_path / "run"))
+    for step, of in (("20", other), ("30", 2)):
+        (one,) = (root / step / "data").glob("process_*.json")
+        for process in range(of):
+            shutil.copy2(one, one.with_name(f"process_{process}-of-{of}.json"))
+        one.unlink()
+    assert plan(str(root)).resume_step == 30
+    (root / "30/data/process_1-of-2.json").unlink()
+    made = plan(str(root))
+    assert made.resume_step == (30 if told else 20)
+    assert "missing-part" in {
+        f.code for f in (*made.warnings, *(f for r in made.rejected for f in r.findings))
+    }
