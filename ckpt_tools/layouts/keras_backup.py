@@ -4,6 +4,8 @@ before as ``.bkp``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
@@ -17,6 +19,11 @@ def _steps(_part: Part, metadata: Metadata) -> Steps:
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path or checkpoint.path)  # BackupAndRestore(backup_dir=path)
+
+
+def _later(c: Checkpoint, _others: Sequence[Checkpoint]) -> bool:
+    """What was moved away by the save that wrote the latest is older, whatever its times have become."""
+    return all(p.piece == "weights_before" for p in c.parts)
 
 
 def _weights(name: str, template: str, *, here: bool = False) -> Piece:
@@ -41,6 +48,7 @@ LAYOUT = Layout(
     ),
     resume=_resume,
     steps=_steps,
+    later=_later,
     needs=("model",),
     saved_with=(("weights", "progress"),),  # without it Keras trains from epoch 0 on, with these weights
     stateless=("training_metadata.json.bkp",),

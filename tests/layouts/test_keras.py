@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,15 @@ def test_files_of_model_checkpoint_beside_a_backup_are_a_question_only_if_they_a
             plan(tmp_path)
     else:
         assert plan(tmp_path).resume.path == str(tmp_path)
+
+
+@pytest.mark.parametrize("later", [-1, 0, 1])
+def test_what_was_the_latest_before_is_older_whatever_its_times_are(later: int, tmp_path: Path) -> None:
+    """As a copy leaves them that keeps no times."""
+    root = Path(shutil.copytree(LAYOUT_TREES / "keras-backup/double/tree", tmp_path / "run"))
+    for path in root.rglob("*"):
+        at = 1_760_000_000 + (later if path.suffix == ".bkp" else 0)
+        os.utime(path, (at, at))
+    made = plan(str(root))
+    assert made.checkpoint is not None
+    assert all(p.name != "latest.weights.h5.bkp" for p in made.checkpoint.parts)
