@@ -26,7 +26,7 @@ _OF_MODEL = re.compile(r"model|net|weight|param", re.IGNORECASE)
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
 _CLASSES = frozenset({"needs-trust", "suspect-call", "unsafe-pickle"})
 """What is said of a pickle that names classes."""
-_ARRAYS = (*files.ARRAYS, *files.OBJECTS)
+_ARRAYS = (*files.ARRAYS, *files.OBJECTS, "eqx")
 _MAY_BE_DATA = (*(f".{name}" for name in files.MAY_BE_DATA), ".pkl")
 
 
