@@ -57,7 +57,9 @@ def passed_over(finished: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> I
 
 
 def _best_of_another(run: tuple[str, str], runs: Runs) -> bool:
-    """Whole states lie beside the run's other saves (Lightning's callbacks each have their directory)."""
+    """Whole states lie beside the run's other saves (Lightning's callbacks each have their directory), or
+    below these (a manager of TensorFlow's of its own).
+    """
     homes = {_directory(c) for c in runs[run]}
     if not all(map(is_of_the_best, homes)):
         return False
@@ -66,7 +68,7 @@ def _best_of_another(run: tuple[str, str], runs: Runs) -> bool:
     regular = [{_directory(c) for c in members if c.kind is Kind.PERIODIC} for members in others]
     if all(c.kind is Kind.BEST for c in runs[run]):
         return above in regular
-    return len(regular) == 1 and {os.path.dirname(home) for home in regular[0]} == above
+    return len(regular) == 1 and above in (regular[0], {os.path.dirname(home) for home in regular[0]})
 
 
 def _export_of_another(run: tuple[str, str], runs: Runs, layouts: Layouts) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -69,6 +70,14 @@ CASES = {
         {f"best/{name(0, 15)}": lightning(0, 15), **BEFORE, f"steps/{name(1, 30)}": lightning(1, 30)},
         f"steps/{name(1, 30)}",
     ),
+    "the best is below the run": Case(
+        {
+            name(0, 10): lightning(0, 10),
+            f"best/{name(0, 15)}": lightning(0, 15),
+            name(0, 20): lightning(0, 20),
+        },
+        name(0, 20),
+    ),
     "the best is newest": Case({**BEFORE, f"best/{name(0, 25)}": lightning(0, 25)}, f"best/{name(0, 25)}"),
     "the newest regular save is cut": Case(
         {
@@ -111,6 +120,20 @@ def test_what_is_saved_apart_is_one_run_where_names_say_so(tmp_path: Path, case:
     made = plan(str(tmp_path))
     assert made.resume.path == str(tmp_path / case.newest)
     assert [w.code for w in made.warnings] == [case.warned] * bool(case.warned)
+
+
+@pytest.mark.parametrize("kept", ["best", "best_ckpt"])
+def test_a_manager_of_the_best_below_another_is_no_run_of_its_own(kept: str, tmp_path: Path) -> None:
+    """As TensorFlow's guides keep the best: the same prefix in both directories."""
+    root = Path(shutil.copytree(LAYOUT_TREES / "tensorflow/manager/tree/ckpts", tmp_path / "run"))
+    newest = plan(str(root)).resume.path
+    older = min(root.glob("*.index"), key=lambda path: int(path.stem.rpartition("-")[2])).stem
+    (root / kept).mkdir()
+    for path in [*root.glob(f"{older}.*"), root / "checkpoint"]:
+        shutil.copy2(path, root / kept)
+    made = plan(str(root))
+    assert made.resume.path == newest
+    assert {w.code for w in made.warnings} <= {"mtime-not-kept"}
 
 
 @cache
