@@ -10,7 +10,7 @@ from ckpt_tools.formats.pickles.arrays import arrays
 from ckpt_tools.formats.pickles.judged import read_judged, read_otherwise
 from ckpt_tools.formats.pickles.machine import Machine
 from ckpt_tools.formats.pickles.reader import STEPS, NeedMore
-from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.pickles.scalars import scalar, scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.legacy_magic import also_tar, legacy_magic
 from ckpt_tools.formats.torch.tensors import tensors
@@ -59,6 +59,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     pickled = yield from read_plain(source, anatomy)
     if pickled.bare:
         yield from read_otherwise(source)
+    if type(pickled.value) is int and (alone := scalar(pickled.value)):
+        anatomy.metadata["value"] = alone[0]  # all that it tells
 
 
 def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:

@@ -87,9 +87,9 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
     """Fill ``metadata`` and ``keys`` from the top level of ``value``; the attributes of ``args`` become
     ``args.<name>``, whole numbers of ``_COUNTING`` likewise, the numbers of a stage's layers
     ``param_shapes.layers``. ``lr`` is an optimizer's or a schedule's,
-    ``initial_lr`` the one that an optimizer had before a schedule set its own. A number alone is ``value``.
+    ``initial_lr`` the one that an optimizer had before a schedule set its own.
     """
-    top = {"value": value} if type(value) is int else members(value) or _in_common(value)
+    top = members(value) or _in_common(value)
     for k, v in list(top.items())[:_MANY]:
         anatomy.keys.add(text(k))
         got = scalar(v)
