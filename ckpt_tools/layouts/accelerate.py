@@ -136,11 +136,21 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
             text = f"there is a {kind} file of number {max(held)}, and none of {min(gone)}"
             yield finding("missing-part", text, path=c.path)
             return
+    yield from _without_configuration(c)
     for name in lost(c, beside, _numbered):
         named = _NUMBERED.fullmatch(name)
         if named is not None and named[1] in numbers:  # without any of a kind, the kind is missed
             text = f"there is no {name}, which the run's other checkpoints have"
             yield finding("missing-part", text, path=c.path)
+
+
+def _without_configuration(c: Checkpoint) -> Iterator[Finding]:
+    """Models below it of which ``from_pretrained`` cannot say what they are."""
+    models = {p.path.rpartition("/")[0] for p in c.parts if p.role in DIFFUSERS}
+    described = {p.path.rpartition("/")[0] for p in c.parts if p.role.endswith("_config")}
+    for home in sorted(models - described):
+        text = f"there is no config.json in {home.rpartition('/')[2]}, without which the model is not loaded"
+        yield finding("missing-part", text, path=c.path)
 
 
 def _without_optimizer(c: Checkpoint, numbers: Mapping[str, set[int]]) -> Iterator[Finding]:
@@ -229,7 +239,7 @@ def _diffusers(home: str, mark: str) -> Iterator[Piece]:
         yield replace(weights, template=f"{shard}.safetensors", name=f"{name}_shard{mark}")
         yield replace(weights, template=index, name=f"{name}_index{mark}", formats=("safetensors_index",))
         config = replace(weights, template=f"{home}/{name}/config.json", formats=("json_member",))
-        yield replace(config, name=f"{name}_config{mark}", role="config", loaded=False)
+        yield replace(config, name=f"{name}_config{mark}", role=f"{name}_config", required=False)
     lora = f"{home}/pytorch_lora_weights.safetensors"
     yield Piece(f"lora{mark}", "model", lora, ST, shared=True, companion=True)
 

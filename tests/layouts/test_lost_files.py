@@ -124,6 +124,22 @@ def test_a_run_that_went_on_with_a_newer_framework_lacks_nothing(tmp_path: Path)
     assert not {f.code for f in verify(str(root)).findings} & LOST
 
 
+@pytest.mark.parametrize("size", [None, 0, 9])
+def test_a_model_that_nothing_describes_is_not_loaded(size: int | None, tmp_path: Path) -> None:
+    """``from_pretrained`` reads config.json before the weights. Whether it is gone, empty or cut."""
+    root = tree("accelerate/diffusers", tmp_path)
+    config = root / "checkpoint-10/unet/config.json"
+    if size is None:
+        remove(config)
+    else:
+        os.truncate(config, size)
+    step, findings, verdict = said(root)
+    assert step == 5 and verdict is Verdict.BROKEN and Severity.ERROR in {s for _, s in findings}
+    remove(root / "checkpoint-5")
+    with pytest.raises(NoneUsable):
+        plan(str(root))
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.bin"])
 def test_the_first_of_two_is_missed_of_a_lone_save(name: str, tmp_path: Path) -> None:
     root = tree(MODELS, tmp_path)
