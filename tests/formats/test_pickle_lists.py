@@ -291,6 +291,7 @@ def test_what_is_followed_is_unsafe_where_it_cannot_be(data: bytes) -> None:
         "trl.trainer.reward_config:RewardConfig", "trl.experimental.iw_opd.iw_opd_config:IWOPDConfig", "llamafactory.hparams.training_args:TrainingArguments",
         "sentence_transformers.training_args:SentenceTransformerTrainingArguments", "sentence_transformers.cross_encoder.training_args:CrossEncoderTrainingArguments",
         "axolotl.core.training_args:AxolotlTrainingArguments", "axolotl.core.training_args:AxolotlKTOConfig",
+        "axolotl.core.trainers.grpo.args:AxolotlGRPOConfig", "swift.trainers.arguments:Seq2SeqTrainingArguments", "swift.rlhf_trainers.arguments:GRPOConfig",
         "optax._src.transform:ScaleByAdamState", "optax._src.base:EmptyState", "optax.transforms._accumulation:TraceState",
     ],
 )  # fmt: skip
@@ -303,7 +304,7 @@ def test_what_frameworks_write_is_known(dotted: str) -> None:
     [
         "torch.optim.swa_utils:AveragedModel", "torch.nn.modules.conv:math.floor", "megatron.core.enums:os", "argparse:ArgumentParser",
         "torch.nn.modules.conv:_ntuple", "numpy.random._pickle:os", "collections:abc", "datetime:datetime.now", "argparse:Namespace.x",
-        "trl.trainer.sft_config:os", "trl.trainer.sft_trainer:SFTTrainer", "trl.trainer.sft_config:SFTConfig.x", "optax._src.base:apply_updates", "sentence_transformers.training_args:os",
+        "trl.trainer.sft_config:os", "trl.trainer.sft_trainer:SFTTrainer", "trl.trainer.sft_config:SFTConfig.x", "optax._src.base:apply_updates", "sentence_transformers.training_args:os", "swift.trainers.arguments:os",
     ],
 )  # fmt: skip
 def test_their_neighbours_are_not(dotted: str) -> None:

@@ -347,7 +347,8 @@ _PREFIXES = re.compile(
     # what is derived from the Trainer's arguments, which it pickles with every save
     r"|trl\.(trainer|experimental\.[a-z0-9_]+)\.[a-z0-9_]+_config\.[A-Z]\w*Config"
     r"|sentence_transformers(\.[a-z_]+)?\.training_args\.[A-Z]\w*TrainingArguments"
-    r"|axolotl\.core\.training_args\.Axolotl\w*(Config|Arguments)"
+    r"|axolotl\.core\.(training_args|trainers\.[a-z0-9_]+\.args)\.Axolotl\w*(Config|Arguments)"
+    r"|swift\.(trainers|rlhf_trainers)\.arguments\.[A-Z]\w*(Config|Arguments)"
     r"|(signal\.Signals|megatron(\.\w+)*\.enums\.[A-Z]\w*)\.\w+"  # a member of an enumeration, by its name
 )
 CALLING: frozenset[str] = words("torch._tensor.", "_rebuild_from_type_v2") | words(
