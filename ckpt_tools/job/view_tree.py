@@ -159,7 +159,7 @@ class Tree:
         home = (
             "/".join(link.split("/")[: base.count("/") + 1 + piece.home])
             if piece.home
-            else link.rpartition("/")[0]
+            else link.rsplit("/", piece.depth + 1)[0]
             if piece.here
             else ""
         )

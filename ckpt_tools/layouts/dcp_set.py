@@ -1,6 +1,6 @@
 """Saves in which each kind of state is a directory of PyTorch's Distributed Checkpoint of its own:
 ``global_step20/model`` and ``global_step20/optimizer``, with the files of ranks beside or below them. So do
-lm-engine, prime-rl, XTuner, NeMo AutoModel and many loops of one's own.
+lm-engine, prime-rl, XTuner, NeMo AutoModel, Oumi and many loops of one's own.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _STEP = (
 MODELS = ("model", "weights", "model_optimizer", "trainer", "policy", "actor")
 """Directories of which a save has one at least."""
 OTHERS = ("optimizer", "optim", "critic", "value", "scheduler", "lr_scheduler", "ema")
+HERE = "_here"
+"""The end of the names of pieces in a directory that may be called anything."""
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -49,10 +51,13 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 def _of_dcp(home: str, mark: str) -> Iterator[Piece]:
+    """Where no name tells that it is a save (``mark`` is ``_here``), an optimizer is what makes it one."""
     for role in (*MODELS, *OTHERS):
+        below = mark == HERE and not role.startswith("optim")
         for piece in dcp.pieces(f"{home}/{role}", f"_{role}{mark}"):
             index = piece.role == "metadata"
-            yield replace(piece, role=f"{role}_index" if index else role, required=index)
+            named = replace(piece, role=f"{role}_index" if index else role, required=index)
+            yield replace(named, companion=below)
 
 
 def _rest(home: str, mark: str) -> Iterator[Piece]:
@@ -60,8 +65,9 @@ def _rest(home: str, mark: str) -> Iterator[Piece]:
     beside = partial(Piece, shared=True, companion=True, inside=True, required=False)
     for below, deep in ((home, ""), (f"{home}/<{'|'.join(MODELS)}>", "_deep")):
         yield from dcp.beside(below, f"{deep}{mark}")
-    plain = f"{home}/<{STATES}>"  # XTuner's have no ending
-    yield beside(f"plain{mark}", "state", plain, STATE_FORMATS, unasked=True)
+    if mark != HERE:
+        plain = f"{home}/<{STATES}>"  # XTuner's have no ending
+        yield beside(f"plain{mark}", "state", plain, STATE_FORMATS, unasked=True)
     single = f"{home}/<step_scheduler|progress>.pt"
     yield beside(f"single{mark}", "state", single, STATE_FORMATS, unasked=True)
     counts = f"{home}/metadata.json"
@@ -79,12 +85,18 @@ def _rest(home: str, mark: str) -> Iterator[Piece]:
     yield replace(beside(f"index{mark}", "export", index, ("safetensors_index",)), loaded=False)
 
 
-HOMES = ((_STEP, ""), (dcp.EPOCH_STEP, "_epoch_step"), (dcp.EPOCH, "_epoch"))
+HOMES = ((_STEP, ""), (dcp.EPOCH_STEP, "_epoch_step"), (dcp.EPOCH, "_epoch"), ("", HERE))
+"""The last is a directory of any name, as of a job that writes one save over the other (Oumi)."""
 
 LAYOUT = Layout(
     name="dcp-set",
     title="Directories of PyTorch Distributed Checkpoint in one save",
-    pieces=tuple(piece for home, mark in HOMES for part in (_of_dcp, _rest) for piece in part(home, mark)),
+    pieces=tuple(
+        piece if home else replace(piece, template=piece.template[1:], here=True, apart=True)
+        for home, mark in HOMES
+        for part in (_of_dcp, _rest)
+        for piece in part(home, mark)
+    ),
     resume=_resume,
     check=_check,
     lost=_lost,
@@ -93,10 +105,15 @@ LAYOUT = Layout(
     reference=(
         "lm-engine lm_engine/checkpointing/__init__.py save_checkpoint; prime-rl prime_rl/trainer/ckpt.py; "
         "XTuner xtuner/v1/train/trainer.py _maybe_save; NeMo AutoModel "
-        "nemo_automodel/components/checkpoint/checkpointing.py, recipes/base_recipe.py save_checkpoint"
+        "nemo_automodel/components/checkpoint/checkpointing.py, recipes/base_recipe.py save_checkpoint;"
+        " oumi/core/trainers/oumi_trainer.py save_state"
     ),
     limits=(
         "what a framework's own note names (latest_checkpointed_iteration.json, .xtuner) is not read",
+        (
+            "in a directory whose name tells no step (model and optimizer in the run's own), the optimizer is"
+            " what shows that all is one save"
+        ),
         (
             "a file of a rank that is gone is missed only where another save of as many ranks has it, and"
             " what lies beside the directories only by its usual names"

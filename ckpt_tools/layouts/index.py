@@ -1255,6 +1255,71 @@ dcp_set dcp-set
     adapter_epoch:<adapter_config|automodel_peft_config>.json
   <epoch-|epoch_|epoch=>{epoch}/model/consolidated/
     index_epoch:model.safetensors.index.json
+  model/
+    metadata_model_here:.metadata rank_metadata_model_here:__{rank}.metadata
+    data_model_here:__{rank}_{shard}.distcp prefixed_model_here:{name}__{rank}_{shard}.distcp
+  weights/
+    metadata_weights_here:.metadata rank_metadata_weights_here:__{rank}.metadata
+    data_weights_here:__{rank}_{shard}.distcp prefixed_weights_here:{name}__{rank}_{shard}.distcp
+  model_optimizer/
+    metadata_model_optimizer_here:.metadata rank_metadata_model_optimizer_here:__{rank}.metadata
+    data_model_optimizer_here:__{rank}_{shard}.distcp
+    prefixed_model_optimizer_here:{name}__{rank}_{shard}.distcp
+  trainer/
+    metadata_trainer_here:.metadata rank_metadata_trainer_here:__{rank}.metadata
+    data_trainer_here:__{rank}_{shard}.distcp prefixed_trainer_here:{name}__{rank}_{shard}.distcp
+  policy/
+    metadata_policy_here:.metadata rank_metadata_policy_here:__{rank}.metadata
+    data_policy_here:__{rank}_{shard}.distcp prefixed_policy_here:{name}__{rank}_{shard}.distcp
+  actor/
+    metadata_actor_here:.metadata rank_metadata_actor_here:__{rank}.metadata
+    data_actor_here:__{rank}_{shard}.distcp prefixed_actor_here:{name}__{rank}_{shard}.distcp
+  optimizer/
+    metadata_optimizer_here:.metadata rank_metadata_optimizer_here:__{rank}.metadata
+    data_optimizer_here:__{rank}_{shard}.distcp prefixed_optimizer_here:{name}__{rank}_{shard}.distcp
+  optim/
+    metadata_optim_here:.metadata rank_metadata_optim_here:__{rank}.metadata
+    data_optim_here:__{rank}_{shard}.distcp prefixed_optim_here:{name}__{rank}_{shard}.distcp
+  critic/
+    metadata_critic_here:.metadata rank_metadata_critic_here:__{rank}.metadata
+    data_critic_here:__{rank}_{shard}.distcp prefixed_critic_here:{name}__{rank}_{shard}.distcp
+  value/
+    metadata_value_here:.metadata rank_metadata_value_here:__{rank}.metadata
+    data_value_here:__{rank}_{shard}.distcp prefixed_value_here:{name}__{rank}_{shard}.distcp
+  scheduler/
+    metadata_scheduler_here:.metadata rank_metadata_scheduler_here:__{rank}.metadata
+    data_scheduler_here:__{rank}_{shard}.distcp prefixed_scheduler_here:{name}__{rank}_{shard}.distcp
+  lr_scheduler/
+    metadata_lr_scheduler_here:.metadata rank_metadata_lr_scheduler_here:__{rank}.metadata
+    data_lr_scheduler_here:__{rank}_{shard}.distcp
+    prefixed_lr_scheduler_here:{name}__{rank}_{shard}.distcp
+  ema/
+    metadata_ema_here:.metadata rank_metadata_ema_here:__{rank}.metadata
+    data_ema_here:__{rank}_{shard}.distcp prefixed_ema_here:{name}__{rank}_{shard}.distcp
+  .
+    state_here:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_here:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  .
+    state_of_loop_here:metadata.pth told_here:<train_state|trainer_state>[_{shard}].json
+  <model|weights|model_optimizer|trainer|policy|actor>/
+    state_deep_here:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_deep_here:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <model|weights|model_optimizer|trainer|policy|actor>/
+    state_of_loop_deep_here:metadata.pth told_deep_here:<train_state|trainer_state>[_{shard}].json
+  .
+    single_here:<step_scheduler|progress>.pt single_counts_here:metadata.json
+  orchestrator/
+    orchestrator_here:progress.pt
+  model/
+    safetensors_here:{name}.safetensors
+  model/consolidated/
+    exported_here:{name}.safetensors
+  model/
+    adapter_here:<adapter_config|automodel_peft_config>.json
+  model/consolidated/
+    index_here:model.safetensors.index.json
 
 dcp dcp note:dlrover_latest.txt
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{layer:010d}/

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from fixture_trees import CASES, materialise, tree
+from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable
@@ -65,3 +67,21 @@ def test_a_rank_that_lost_its_file_is_named_where_another_stands_in(tmp_path: Pa
     made = plan(str(root))
     assert {f.path for r in made.ranks for f in r.files} == {str(root / "rank_4" / "checkpoint.pth.tar")}
     assert "missing-rank" in {f.code for f in made.warnings}
+
+
+@pytest.mark.parametrize("at", ["", "out", "20"])
+def test_directories_of_one_save_are_one_whatever_it_is_called(at: str, tmp_path: Path) -> None:
+    """A job that writes one save over the other has no number in its names."""
+    saves = materialise(LAYOUT_TREES / "dcp-set/lm-engine/expected.json", tmp_path)
+    root = tmp_path / "run"
+    shutil.copytree(saves / "global_step20", root / at)
+    made = plan(str(root))
+    assert made.checkpoint is not None
+    assert made.checkpoint.path == str(root / at)
+    assert len(made.shared) == sum(p.is_file() for p in (root / at).rglob("*"))
+    for kind in ("model", "optimizer"):
+        for name in (".metadata", "__1_0.distcp"):
+            (root / at / kind / name).rename(tmp_path / name)
+            with pytest.raises(NoneUsable):
+                plan(str(root))
+            (tmp_path / name).rename(root / at / kind / name)

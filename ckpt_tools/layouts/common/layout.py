@@ -40,7 +40,7 @@ class Piece(Template):
     pieces.
     A ``mark`` tells by being there: it may be empty. A ``constant`` file is the same in every save; of
     one that ``moves`` no two saves have the same.
-    ``here``: the directory that holds the file is one checkpoint, whatever it is called.
+    ``here``: the directory in which its template begins is one checkpoint, whatever it is called.
     ``apart``: a checkpoint has several such directories, of which none is its own.
     ``marks`` is the end of the name of a file that lies beside a checkpoint's directory, is called like it
     otherwise, and says that it is not finished.

@@ -276,11 +276,11 @@ class Places(Sequence[Place]):
 
     def _place(self, one: _AtHome) -> Place:
         layout, piece = self._found(one.piece)
-        here = self.path if piece.here else ""
         if one.by is None:
-            return Place(layout, piece, {}, self.path, here)
+            return Place(layout, piece, {}, self.path, self.path if piece.here else "")
         names, depth = self.path.split("/"), one.by.depth
-        home = intern("/".join(names[: len(names) - depth + piece.home])) if piece.home else here
+        top = len(names) - depth + piece.home
+        home = intern("/".join(names[:top])) if piece.home or piece.here else ""
         # matched again rather than kept: many directories of a tree fit many templates
         m = one.by.pattern.fullmatch("/".join(names[-depth:]))
         base = intern("/".join(names[:-depth]))  # the same for every directory of a checkpoint
