@@ -2407,6 +2407,8 @@ mindspore mindspore note:meta.json stateless:-graph.meta
     model_st:{prefix}[_{generation}]-{epoch}_{step_in_epoch}.safetensors
   rank_{rank}/
     ~callable_rank:{name}.ckpt
+  .
+    ~callable:{name}.ckpt
 
 files files note:latest_checkpoint.txt
   .
