@@ -75,7 +75,7 @@ ORDER = (
     "numpy_steps",
     "rank_files",  # names that training loops of one's own give
     "ray",
-    "mindspore",  # its flat names match almost any .ckpt
+    "mindspore",  # its flat and callable names match almost any .ckpt
     "files",
 )
 """The files of this folder that are a layout, most specific first."""

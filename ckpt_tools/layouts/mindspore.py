@@ -64,7 +64,7 @@ LAYOUT = Layout(
         *_pieces("rank_{rank}/", "_rank"),
         *_pieces("", ""),
         Piece("callable_rank", "model", "rank_{rank}/{name}.ckpt", CKPT, step_from="content", weak=True),
-        Piece("callable", "model", "{name}.ckpt", CKPT[1:], step_from="content", weak=True),  # else, files
+        Piece("callable", "model", "{name}.ckpt", CKPT, step_from="content", weak=True),
     ),
     resume=_resume,
     own_files=False,  # MindFormers looks into the directories of all ranks for the last step that all have

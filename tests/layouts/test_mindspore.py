@@ -1,52 +1,42 @@
-"""MindSpore files that a training loop calls as it likes: weights alone never go before a state."""
+"""MindSpore files that a training loop calls as it likes, and that count nothing inside."""
 
 from __future__ import annotations
 
 import os
 import struct
-from itertools import permutations
 from pathlib import Path
 
 import pytest
 from mindspore_writer import record
 
-from ckpt_tools import plan, scan
+from ckpt_tools import plan
+from ckpt_tools.errors import UsageError
 
 START = 1_760_000_000
 
 
-def weights(step: int) -> bytes:
-    return record("weight", (4,), "Float32", struct.pack("<4f", *[step / 7] * 4))
+def saved(root: Path, home: str, steps: list[int]) -> None:
+    """One after the other, in one directory or in those of two ranks."""
+    for i, step in enumerate(steps):
+        for rank in range(2 if home else 1):
+            path = root / (home and f"rank_{rank}") / f"model_{step}.ckpt"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(record("weight", (4,), "Float32", struct.pack("<4f", *[step / 7 + rank] * 4)))
+            os.utime(path, (START + i, START + i))
 
 
-def state(step: int) -> bytes:
-    """What save_checkpoint(optimizer) writes: the parameters, too, and what it counts."""
-    counted = record("global_step", (1,), "Int32", struct.pack("<i", step))
-    moments = record("moment1.weight", (4,), "Float32", struct.pack("<4f", *[step / 9] * 4))
-    return weights(step) + moments + counted
-
-
-@pytest.mark.parametrize(
-    ("names", "states"),
-    [
-        (("opensora-s10.ckpt", "opensora-s20.ckpt"), ("train_resume.ckpt",)),
-        (("model_1.ckpt", "model_2.ckpt"), ("optim_1.ckpt", "optim_2.ckpt")),
-    ],
-    ids=["one state", "one for each"],
-)
-def test_weights_never_go_before_a_state_in_whatever_order_they_were_written(
-    names: tuple[str, ...], states: tuple[str, ...], tmp_path: Path
+@pytest.mark.parametrize("steps", [(9, 10), (8, 9, 10), (998, 999, 1000)])
+@pytest.mark.parametrize("home", ["", "rank"])
+def test_no_older_step_is_the_newest_after_a_copy_in_the_order_of_names(
+    home: str, steps: tuple[int, ...], tmp_path: Path
 ) -> None:
-    for i, name in enumerate(names, 1):
-        (tmp_path / name).write_bytes(weights(10 * i))
-        os.utime(tmp_path / name, (START, START))
-    for i, name in enumerate(reversed(states)):
-        (tmp_path / name).write_bytes(state(20 - 10 * i))
-        os.utime(tmp_path / name, (START, START))
-    for order in permutations([*names[len(states) - 1 :], *states[-1:]]):
-        for i, name in enumerate(order, 1):
-            os.utime(tmp_path / name, (START + i, START + i))
-        made = plan(str(tmp_path))
-        assert made.checkpoint is not None and made.resume_step == 20, order
-        assert {Path(f.path).name for f in made.shared} == {states[-1]}, order
-    assert {c.layout for c in scan(str(tmp_path)).checkpoints} == {"files"}
+    """``cp -r`` writes model_10.ckpt before model_9.ckpt."""
+    saved(tmp_path, home, sorted(steps, key=str))
+    with pytest.raises(UsageError, match="newest is in doubt"):
+        plan(str(tmp_path))
+
+
+@pytest.mark.parametrize("home", ["", "rank"])
+def test_the_newest_is_planned(home: str, tmp_path: Path) -> None:
+    saved(tmp_path, home, [9, 10, 100])
+    assert plan(str(tmp_path)).resume_step == 100

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.bare_names import read_bare_name, stem_of
 from ckpt_tools.layouts.common.layout import Metadata, Steps, whole
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
@@ -16,7 +17,7 @@ from ckpt_tools.model.report import Report
 
 def steps(part: Part, metadata: Metadata) -> Steps:
     """(global step, epoch, step in epoch). A breakpoint file's ``step_num`` counts inside the epoch,
-    so only ``global_step`` tells its step.
+    so only ``global_step`` tells its step. Where a file of any name does not tell, its name does.
 
     Source: mindspore/train/callback/_checkpoint.py, entries written by ``append_info`` and by the optimizer.
     """
@@ -25,6 +26,10 @@ def steps(part: Part, metadata: Metadata) -> Steps:
     inside = part.kind is Kind.DYING_GASP and part.piece.startswith("breakpoint")
     step = counted if inside or said is None else said
     epoch = part.epoch if part.epoch is not None else whole(metadata.get("epoch_num"))
+    if (step, epoch) == (None, None) and part.piece.startswith("callable"):
+        named = read_bare_name(part.name)
+        last = named.number if stem_of(part.name)[-1:].isdigit() else None
+        return last if named.step is None else named.step, named.epoch, None
     return (step if step is not None else part.step), epoch, part.step_in_epoch
 
 
