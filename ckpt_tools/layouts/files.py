@@ -4,18 +4,16 @@ what somebody's own training loop saves, told apart by names and by what is in t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import (
     LAST_WORDS,
-    METRICS,
     SUFFIXES,
     bare_name_of,
+    numbers_of,
     read_bare_name,
-    stem_of,
 )
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.held import BEGUN, PIECES, ROLLING, holds_of
@@ -140,26 +138,17 @@ def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
     return bool(periodic) and all(o.mtime_ns <= c.mtime_ns for o in periodic)
 
 
-_NO_COUNT = re.compile(rf"\d+\.\d+|(?:{'|'.join(METRICS)})[\W_]*\d+", re.IGNORECASE)
-"""Numbers in a name that measure something."""
-
-
 def _is_out_of_turn(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
     """Whether it was written last, but another of its name has a higher number in it, whatever that counts
     (``model_e9.pt`` after ``model_e12.pt``): training went back, or a copy has kept no times.
     """
     like = [o for o, held in same_run(c, others) if held.weights and _pattern(o) == _pattern(c)]
     last = all(o.mtime_ns <= c.mtime_ns for o in like)
-    return last and any(_numbers(o) > _numbers(c) for o in like)
+    return last and any(numbers_of(o) > numbers_of(c) for o in like)
 
 
 def _pattern(c: Checkpoint) -> str:
     return bare_name_of(c.parts[0]).pattern
-
-
-def _numbers(c: Checkpoint) -> list[int]:
-    name = (c.parts[0].home or c.parts[0].path).rpartition("/")[2]
-    return [int(n[:18]) for n in re.findall(r"\d+", _NO_COUNT.sub(" ", stem_of(name)))]
 
 
 def _named(p: Part) -> Steps:

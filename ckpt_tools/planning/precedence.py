@@ -4,12 +4,14 @@ without a place in the order of training.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts.common.bare_names import numbers_of
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
@@ -76,6 +78,30 @@ def ask_where_unclear(
             placed = rank([o for o in first if o.key != c.key] or first, "mtime")[0]
             if not same(c, placed):
                 raise _in_doubt(c, placed)
+    if first and (late := _out_of_turn(first)) and not same(late, _highest(late, first)):
+        raise _named_out_of_turn(late)
+
+
+def _out_of_turn(candidates: Sequence[Checkpoint]) -> Checkpoint | None:
+    """The one that was written last, where nothing but the numbers in names may tell the order, and these
+    say that another is later: training went back, or a copy has kept no times.
+    """
+    told = any((c.step, c.epoch) != (None, None) or c.kind is not Kind.PERIODIC for c in candidates)
+    if told or len({c.order for c in candidates}) > 1:
+        return None
+    newest = rank(candidates, "mtime")[0]
+    return newest if numbers_of(newest) < numbers_of(_highest(newest, candidates)) else None
+
+
+def _highest(c: Checkpoint, candidates: Sequence[Checkpoint]) -> Checkpoint:
+    """The one with the highest numbers of those with its name."""
+    like = [o for o in candidates if (o.layout, o.run, _pattern(o)) == (c.layout, c.run, _pattern(c))]
+    return max(like, key=numbers_of)
+
+
+def _pattern(c: Checkpoint) -> str:
+    """Its name without the numbers in it."""
+    return re.sub(r"\d+", "", (c.parts[0].home or c.parts[0].path).rpartition("/")[2])
 
 
 def _in_doubt(unclear: Checkpoint, placed: Checkpoint) -> UsageError:
@@ -89,12 +115,7 @@ def _in_doubt(unclear: Checkpoint, placed: Checkpoint) -> UsageError:
         text = f"{unclear.path} and {placed.path}: nothing tells whether they are one checkpoint or several"
         return UsageError(text, "give the directory that is meant as ROOT")
     if not placed.unit:
-        return UsageError(
-            f"which checkpoint is the newest is in doubt: {unclear.path} was written last, but others have"
-            " higher numbers in their names, and nothing tells what these count",
-            "say --order mtime to resume from the one that was written last, or give the one that is meant as"
-            " ROOT",
-        )
+        return _named_out_of_turn(unclear)
     name, other = (c.parts[0].path.rpartition("/")[2] for c in (unclear, placed))
     text = (
         f"which checkpoint is the newest is in doubt: {unclear.path} was written last, "
@@ -103,4 +124,13 @@ def _in_doubt(unclear: Checkpoint, placed: Checkpoint) -> UsageError:
     prefix = unclear.parts[0].prefix or name
     return UsageError(
         text, f"say --order step to resume from {other}, or --prefix {prefix} to resume from {name}"
+    )
+
+
+def _named_out_of_turn(newest: Checkpoint) -> UsageError:
+    return UsageError(
+        f"which checkpoint is the newest is in doubt: {newest.path} was written last, but others have"
+        " higher numbers in their names, and nothing tells what these count",
+        "say --order mtime to resume from the one that was written last, or give the one that is meant as"
+        " ROOT",
     )

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ckpt_tools.layouts.common import under_way
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
 
 
@@ -246,6 +247,16 @@ def read_bare_name(name: str) -> BareName:
         shard=bool(re.search(r"\d-of-\d", stem)),
         noun=not _NOUNS.isdisjoint(tokens),
     )
+
+
+_NO_COUNT = re.compile(rf"\d+\.\d+|(?:{'|'.join(METRICS)})[\W_]*\d+", re.IGNORECASE)
+"""Numbers in a name that measure something."""
+
+
+def numbers_of(c: Checkpoint) -> list[int]:
+    """The numbers in the name of its directory or file, whatever they count."""
+    name = (c.parts[0].home or c.parts[0].path).rpartition("/")[2]
+    return [int(n[:18]) for n in re.findall(r"\d+", _NO_COUNT.sub(" ", stem_of(name)))]
 
 
 _SAVES = frozenset(("checkpoint", "checkpoints", "ckpt", "ckpts", "chkpt", "chkpnt"))
