@@ -95,8 +95,9 @@ def _saved_together(members: list[Part]) -> Iterator[list[Part]]:
     for p in members:
         folder, when, progress, unnamed = p.folder, p.moment, _progress(p), ""
         counted = restarts.counted(p, progress)
-        if not folder.home and progress == _UNTOLD and when.generation is None:
-            unnamed = folder.prefix or p.name
+        if not folder.home and progress == _UNTOLD:
+            named = folder.prefix or p.name
+            unnamed = named if when.generation is None else folder.directory
         saves[folder.kind, folder.home, progress, counted, when.unfinished, unnamed].append(p)
     for same in saves.values():
         if restarted and not same[0].home and len(same) > 1:

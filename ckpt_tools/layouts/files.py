@@ -12,7 +12,7 @@ from ckpt_tools.layouts.common.bare_names import (
     LAST_WORDS,
     SUFFIXES,
     bare_name_of,
-    numbers_of,
+    numbers_in,
     read_bare_name,
 )
 from ckpt_tools.layouts.common.counters import borrowed
@@ -144,7 +144,11 @@ def _is_out_of_turn(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
     """
     like = [o for o, held in same_run(c, others) if held.weights and _pattern(o) == _pattern(c)]
     last = all(o.mtime_ns <= c.mtime_ns for o in like)
-    return last and any(numbers_of(o) > numbers_of(c) for o in like)
+    return last and any(_numbers(o) > _numbers(c) for o in like)
+
+
+def _numbers(c: Checkpoint) -> list[int]:
+    return numbers_in((c.parts[0].home or c.parts[0].path).rpartition("/")[2])
 
 
 def _pattern(c: Checkpoint) -> str:

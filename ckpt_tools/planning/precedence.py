@@ -11,7 +11,7 @@ from dataclasses import replace
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.layouts.common.bare_names import numbers_of
+from ckpt_tools.layouts.common.bare_names import numbers_in
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
@@ -78,30 +78,41 @@ def ask_where_unclear(
             placed = rank([o for o in first if o.key != c.key] or first, "mtime")[0]
             if not same(c, placed):
                 raise _in_doubt(c, placed)
-    if first and (late := _out_of_turn(first)) and not same(late, _highest(late, first)):
+    if first and (late := _out_of_turn(first, layouts)) and not same(late, _highest(late, first)):
         raise _named_out_of_turn(late)
 
 
-def _out_of_turn(candidates: Sequence[Checkpoint]) -> Checkpoint | None:
+def _out_of_turn(candidates: Sequence[Checkpoint], layouts: Layouts) -> Checkpoint | None:
     """The one that was written last, where nothing but the numbers in names may tell the order, and these
     say that another is later: training went back, or a copy has kept no times.
     """
     told = any((c.step, c.epoch) != (None, None) or c.kind is not Kind.PERIODIC for c in candidates)
-    if told or len({c.order for c in candidates}) > 1:
+    dated = any(layouts.of(c).dated for c in candidates)
+    if told or dated or len({c.order for c in candidates}) > 1:
         return None
     newest = rank(candidates, "mtime")[0]
-    return newest if numbers_of(newest) < numbers_of(_highest(newest, candidates)) else None
+    return newest if _numbers(newest) < _numbers(_highest(newest, candidates)) else None
 
 
 def _highest(c: Checkpoint, candidates: Sequence[Checkpoint]) -> Checkpoint:
     """The one with the highest numbers of those with its name."""
     like = [o for o in candidates if (o.layout, o.run, _pattern(o)) == (c.layout, c.run, _pattern(c))]
-    return max(like, key=numbers_of)
+    return max(like, key=_numbers)
 
 
 def _pattern(c: Checkpoint) -> str:
     """Its name without the numbers in it."""
-    return re.sub(r"\d+", "", (c.parts[0].home or c.parts[0].path).rpartition("/")[2])
+    return re.sub(r"\d+", "", _name(c))
+
+
+def _numbers(c: Checkpoint) -> list[int]:
+    return numbers_in(_name(c))
+
+
+def _name(c: Checkpoint) -> str:
+    """That of its directory; without one, of its first file and of the directory that this lies in."""
+    home = c.parts[0].home
+    return home.rpartition("/")[2] if home else "/".join(c.parts[0].path.split("/")[-2:])
 
 
 def _in_doubt(unclear: Checkpoint, placed: Checkpoint) -> UsageError:

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ckpt_tools.layouts.common import under_way
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
 
 
@@ -253,9 +252,8 @@ _NO_COUNT = re.compile(rf"\d+\.\d+|(?:{'|'.join(METRICS)})[\W_]*\d+", re.IGNOREC
 """Numbers in a name that measure something."""
 
 
-def numbers_of(c: Checkpoint) -> list[int]:
-    """The numbers in the name of its directory or file, whatever they count."""
-    name = (c.parts[0].home or c.parts[0].path).rpartition("/")[2]
+def numbers_in(name: str) -> list[int]:
+    """The numbers in a name, whatever they count."""
     return [int(n[:18]) for n in re.findall(r"\d+", _NO_COUNT.sub(" ", stem_of(name)))]
 
 

@@ -161,15 +161,13 @@ class Template:
         """
         if self.apart:
             return 0
-        *above, file = self.template.split("/")
-        counts = re.compile(r".*\{(step|epoch|generation)\b.*")
-        named = [counts.fullmatch(top) for top in above]
+        named = [
+            re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")
+        ]
         if not any(named):  # release/, cat-state/, or a directory whose name says nothing
-            plain = re.compile(
-                r".*\{name\}.*" if counts.fullmatch(file) else r".*\{name\}.*|(\{prefix\}-)?[^{<]*"
-            )
-            named = [plain.fullmatch(top) for top in above]
-        return next((i for i, says in enumerate(named, 1) if says), 0)
+            plain = re.compile(r".*\{name\}.*|(\{prefix\}-)?[^{<]*")
+            named = [plain.fullmatch(top) is not None for top in self.template.split("/")]
+        return next((i for i, says in enumerate(named[:-1], 1) if says), 0)
 
     @cached_property
     def directory(self) -> re.Pattern[str]:
