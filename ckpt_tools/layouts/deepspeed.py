@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.counters import borrowed, missed
+from ckpt_tools.layouts.common.counters import borrowed, lacking, missed
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -154,6 +154,10 @@ def _listed_nowhere(p: Part) -> str | None:
     return p.path.rpartition("/")[2] if p.role in ("layer", "expert", "expert_optimizer") else None
 
 
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    return lacking(c, others, _listed_nowhere)
+
+
 def read_tracker(data: bytes) -> str | None:
     text = data.decode("utf-8", "replace").strip()
     return text if 0 < len(text) <= 255 and not any(c in text for c in "\n/\0") else None
@@ -203,6 +207,7 @@ LAYOUT = Layout(
     steps=_steps,
     check=_check,
     lost=_lost,
+    lacks=_lacks,
     tracker="latest",
     read_tracker=read_tracker,
     tracked=tag,

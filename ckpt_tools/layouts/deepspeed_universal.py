@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.counters import missed
+from ckpt_tools.layouts.common.counters import lacking, missed
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.deepspeed import FORMATS, tag
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -22,11 +22,16 @@ def _read_tracker(data: bytes) -> str | None:
     return text.rpartition("/")[2] if text and "\n" not in text and len(text) <= 4096 else None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    def name(part: Part) -> str | None:
-        return part.path.removeprefix(f"{part.home}/zero/") if part.piece == "parameter" else None
+def _name(part: Part) -> str | None:
+    return part.path.removeprefix(f"{part.home}/zero/") if part.piece == "parameter" else None
 
-    yield from [*missed(parts, name)] or _half_parameters([part for part, _ in parts if name(part)])
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from [*missed(parts, _name)] or _half_parameters([part for part, _ in parts if _name(part)])
+
+
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    return lacking(c, others, _name)
 
 
 def _half_parameters(parts: Sequence[Part]) -> Iterator[tuple[str, Finding]]:
@@ -82,6 +87,7 @@ LAYOUT = Layout(
     ),
     resume=_resume,
     check=_check,
+    lacks=_lacks,
     tracker="latest_universal",
     read_tracker=_read_tracker,
     tracked=tag,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Metadata, whole
 from ckpt_tools.model import ranges
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
@@ -18,6 +19,8 @@ SHARED = frozenset({"consumed_train_samples", "global_samples", "skipped_steps",
 """Counters of a whole job (Megatron's args, DeepSpeed's model states, MindSpore's append_info):
 all ranks of one save write the same number.
 """
+_NEAR = 4
+"""Saves, the nearest in time, whose files tell which ones a save has."""
 Rows = Sequence[tuple[Part, Report]]
 Counter = Callable[[Metadata], "int | None"]
 
@@ -195,6 +198,30 @@ def odd_steps(parts: Rows, read: Counter) -> Iterator[tuple[str, Finding]]:
                 )
 
 
+def lacking(
+    c: Checkpoint, others: Sequence[Checkpoint], name: Callable[[Part], str | None]
+) -> Iterator[Finding]:
+    """What ``missed`` finds, of one checkpoint and by names alone: the same files are needed where those of
+    other checkpoints are damaged, and where they are too many to be read for it.
+    """
+    own = _named(c, name)
+    run = (o for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
+    near = sorted(run, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_NEAR]
+    saves = [*filter(None, (_named(o, name) for o in near))]
+    usual = Tally(said for names in saves for said in names)
+    gone = sorted(said for said, n in usual.items() if said not in own and 2 * n > len(saves))
+    if own and gone:
+        yield finding("missing-part", _not_there(gone), path=next(iter(own.values())).path)
+
+
+def _named(c: Checkpoint, name: Callable[[Part], str | None]) -> Mapping[str, Part]:
+    return {said: p for p in c.parts if (said := name(p)) is not None}
+
+
+def _not_there(gone: Sequence[str]) -> str:
+    return f"{ranges.names(gone)} of its checkpoint is not there, though the run's other checkpoints have it"
+
+
 def missed(parts: Rows, name: Callable[[Part], str | None]) -> Iterator[tuple[str, Finding]]:
     """Files that most other checkpoints of the run have and one has not, where no index lists them.
 
@@ -208,8 +235,4 @@ def missed(parts: Rows, name: Callable[[Part], str | None]) -> Iterator[tuple[st
     usual = Tally(said for names in homes.values() for said in names)
     for names in homes.values():
         if gone := sorted(said for said, n in usual.items() if said not in names and 2 * n >= len(homes)):
-            text = (
-                f"{ranges.names(gone)} of its checkpoint is not there, though the run's other checkpoints "
-                "have it"
-            )
-            yield next(iter(names.values())).path, finding("missing-part", text)
+            yield next(iter(names.values())).path, finding("missing-part", _not_there(gone))
