@@ -198,8 +198,16 @@ def create(name: str, flags: int, at: int, trust: Trust = OURS) -> int:
     fd = os.open(name, flags | safe, 0o664 if trust.group else 0o644, dir_fd=at)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise Untrusted(f"{name} is no regular file", "remove it")
+        raise Untrusted(f"{_path_of(at, name)} is no regular file", "remove it")
     return fd
+
+
+def _path_of(at: int, name: str) -> str:
+    """The path of a name in an open directory, as far as the system tells it."""
+    try:
+        return os.path.join(os.readlink(f"/proc/self/fd/{at}"), name)
+    except OSError:
+        return name
 
 
 @dataclass
