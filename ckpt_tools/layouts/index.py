@@ -2170,6 +2170,63 @@ rank_files rank-files
     below_scaler_dated:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   checkpoint_20{name}_{name}-{metric}/
     shared_scaler_dated:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors> other_dated:{name}.<pt|pth|bin>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/
+    model_named:[<model|weights|state_dict|model_state|model_states|pytorch_model>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><model|weights|state_dict|model_state|model_states|pytorch_model>].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_model_named:<model|weights|state_dict|model_state|model_states|pytorch_model>.<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/<model|weights|state_dict|model_state|model_states|pytorch_model>/
+    below_model_named:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/
+    shared_model_named:<model|weights|state_dict|model_state|model_states|pytorch_model>.<pt|pth|bin|ckpt|safetensors>
+    optimizer_named:[<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_optimizer_named:<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>.<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>/
+    below_optimizer_named:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/
+    shared_optimizer_named:<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states>.<pt|pth|bin|ckpt|safetensors>
+    scheduler_named:[<scheduler|lr_scheduler|sched>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><scheduler|lr_scheduler|sched>].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_scheduler_named:<scheduler|lr_scheduler|sched>.<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/<scheduler|lr_scheduler|sched>/
+    below_scheduler_named:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/
+    shared_scheduler_named:<scheduler|lr_scheduler|sched>.<pt|pth|bin|ckpt|safetensors>
+    rng_named:[<rng|rng_state|rng_states|random_state|random_states>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><rng|rng_state|rng_states|random_state|random_states>].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_rng_named:<rng|rng_state|rng_states|random_state|random_states>.<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/<rng|rng_state|rng_states|random_state|random_states>/
+    below_rng_named:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/
+    shared_rng_named:<rng|rng_state|rng_states|random_state|random_states>.<pt|pth|bin|ckpt|safetensors>
+    state_named:[<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_state_named:<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>.<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>/
+    below_state_named:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/
+    shared_state_named:<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata>.<pt|pth|bin|ckpt|safetensors>
+    data_named:[<data|dataloader|loader|sampler|dataset>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><data|dataloader|loader|sampler|dataset>].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_data_named:<data|dataloader|loader|sampler|dataset>.<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/<data|dataloader|loader|sampler|dataset>/
+    below_data_named:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/
+    shared_data_named:<data|dataloader|loader|sampler|dataset>.<pt|pth|bin|ckpt|safetensors>
+    ema_named:[<ema|ema_model|model_ema>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><ema|ema_model|model_ema>].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_ema_named:<ema|ema_model|model_ema>.<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/<ema|ema_model|model_ema>/
+    below_ema_named:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/
+    shared_ema_named:<ema|ema_model|model_ema>.<pt|pth|bin|ckpt|safetensors>
+    scaler_named:[<scaler|grad_scaler>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><scaler|grad_scaler>].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/
+    inner_scaler_named:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/<scaler|grad_scaler>/
+    below_scaler_named:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
+  {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/
+    shared_scaler_named:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors> other_named:{name}.<pt|pth|bin>
   .
     flat_model:[<model|weights|state_dict|model_state|model_states|pytorch_model><_|-|.>]<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}<_|-|.>rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
     turned_model:[<model|weights|state_dict|model_state|model_states|pytorch_model><_|-|.>]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]<_|-|.><global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}.<pt|pth|bin|ckpt|safetensors>

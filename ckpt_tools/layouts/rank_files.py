@@ -1,6 +1,6 @@
 """A training loop of one's own, where each rank saves its file: ``step_N/rank_R.pt``, or one for each kind of
-state (``optim_rank_R.pt``, ``optim/rank_R.pt``); ``step_N_rank_R.pt`` where all saves lie in one directory;
-``state_rankR.pt`` where each is written over the last. Only in directories in which no framework has a file.
+state (``optim_rank_R.pt``, ``optim/rank_R.pt``), also in ``RUN-stepN/``; ``step_N_rank_R.pt`` where all saves
+lie in one directory; ``state_rankR.pt`` where each is written over the last. Where no framework has a file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
+from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.files import FORMATS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -32,6 +33,7 @@ HOMES = (
     (f"[{_STEP}{_BETWEEN}]{{step}}", ""),
     (f"{_EPOCH}{_BETWEEN}{{epoch}}[<_|-><step|iter>{_BETWEEN}{{step}}]", "_epoch"),
     (DATED, "_dated"),
+    (f"{{prefix}}<-|_><step|global_step|iter>{_BETWEEN}{{step}}", "_named"),
 )
 """Directories of which each holds one checkpoint, each with a mark for the names of the pieces in it."""
 _WORDS = (
@@ -70,18 +72,26 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
         text = f"{c.label} has files of ranks without a model's: nothing tells which file beside them is that"
         hint = "call it model_STEP.pt, or describe all in ckpt.toml: ckpt layouts --guess"
         yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
-    saves = [
-        _others_of(o) for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)
-    ]
-    if len(saves) > 1:
-        for name in sorted(set.intersection(*saves) - _others_of(c)):
-            text = f"{c.label} has no {name}, which the other checkpoints of the run have"
-            yield finding("missing-part", text, path=c.path)
+    run = [o for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
+    for name in lost(c, run, _others_of) if len(run) > 1 else ():
+        text = f"{c.label} has no {name}, which the other checkpoints of the run have"
+        yield finding("missing-part", text, path=c.path)
 
 
-def _others_of(c: Checkpoint) -> set[str]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    for name in lost(c, beside, _for_all):
+        text = f"there is no {name}, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+
+
+def _others_of(c: Checkpoint) -> frozenset[str]:
     """The names of its files of which no kind of state is known."""
-    return {p.path.rpartition("/")[2] for p in c.parts if p.role == "other"}
+    return frozenset(p.name for p in c.parts if p.role == "other")
+
+
+def _for_all(c: Checkpoint) -> frozenset[str]:
+    """The names of what is saved once of a model or a state, of which each rank may save its own part too."""
+    return frozenset(p.name for p in c.parts if p.piece.startswith(("shared_model", "shared_state")))
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -156,9 +166,11 @@ LAYOUT = Layout(
     ),
     resume=_resume,
     own_files=True,
+    needs_any=("model", "state", "other"),
     dated=DATE,
     steps=_steps,
     lacks=_lacks,
+    lost=_lost,
     check=_check,
     reference="the names that training loops give; no framework's files lie in such a directory",
     limits=(

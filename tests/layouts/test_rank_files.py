@@ -19,8 +19,9 @@ from places import FIXTURES
 from recorded import TREES
 from small_files import adam, saved, tensor
 
-from ckpt_tools.api import plan
+from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError, NoneUsable, UsageError
+from ckpt_tools.model.finding import Verdict
 
 HOMES = (
     "step_{}",
@@ -30,6 +31,8 @@ HOMES = (
     "iter_{:07d}",
     "ckpt-{}",
     "run-1/step={}",
+    "draft-step{}",
+    "eagle3_step_{}",
     "epoch_{}",
 )
 RANKS = ("rank_{}", "rank{}", "rank-{:05d}", "rank_{}_of_{}")
@@ -147,6 +150,7 @@ def state(step: int, rank: int) -> bytes:
 
 
 def put(root: Path, name: str, data: bytes, at: int) -> None:
+    (root / name).parent.mkdir(exist_ok=True)
     (root / name).write_bytes(data)
     os.utime(root / name, (1_700_000_000 + 60 * at,) * 2)
 
@@ -178,13 +182,31 @@ def test_a_model_for_all_beside_the_optimizers_of_ranks(model: str, optimizer: s
     assert loads(tmp_path) == {r: sorted((model.format(n=10), optimizer.format(n=10, r=r))) for r in (0, 1)}
 
 
-def test_optimizers_alone_are_no_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["optim_10_rank{}.pt", "step_10/optim_rank{}.pt"])
+def test_optimizers_alone_are_no_checkpoint(optimizer: str, tmp_path: Path) -> None:
     for r in (0, 1):
-        put(tmp_path, f"optim_10_rank{r}.pt", saved(adam(10)), 10)
+        put(tmp_path, optimizer.format(r), saved(adam(10)), 10)
     put(tmp_path, "net_10.pth", saved({"w": tensor(10)}), 10)
     with pytest.raises(CkptError, match="missing-part") as caught:
         plan(str(tmp_path))
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("home", ["draft-step{}", "run_a_step_{}"])
+def test_the_name_of_a_run_may_stand_before_the_step(home: str, tmp_path: Path) -> None:
+    for n in (8, 10):  # 10 comes after 8
+        for r in (0, 1):
+            put(tmp_path, f"{home.format(n)}/training_state_rank{r}.pt", saved(adam(n)), n)
+        put(tmp_path, f"{home.format(n)}/training_state.pt", saved({"w": tensor(n), "step": n}), n)
+    everyone = "training_state.pt"
+    assert loads(tmp_path) == {r: [everyone, f"training_state_rank{r}.pt"] for r in (0, 1)}
+    newest = plan(str(tmp_path)).checkpoint
+    assert newest is not None and newest.step == 10
+    (tmp_path / home.format(10) / everyone).unlink()
+    assert verify(str(tmp_path)).verdict is Verdict.BROKEN
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None and made.checkpoint.step == 8
+    assert {f.code for r in made.rejected for f in r.findings} == {"missing-part"}
 
 
 def test_files_that_are_written_over_are_of_one_step_or_none(tmp_path: Path) -> None:
