@@ -285,7 +285,7 @@ def _emptied(run: _Run) -> Iterator[Finding]:
     """Directories of later saves of which nothing else is left: lost, or cut short at their beginning."""
     lost = emptied(run.session, run.finished) if run.tree else ()
     yield from (replace(f, severity=Severity.WARNING) for r in lost for f in r.findings)
-    if run.tree and run.finished and run.session.found.empty:
+    if run.tree and run.finished and (run.session.found.empty or run.session.found.bare):
         from ckpt_tools.crosscheck.emptied import empty_saves
 
         yield from empty_saves(run.session, run.finished[-1])

@@ -40,6 +40,8 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
     Of one that a tracker names that is told anyway.
     """
     home = c.parts[0].home
+    if not home and c.step is None and c.epoch is None:
+        yield from _beside_untold(s, c)
     if not s.found.empty or not home or not _is_called_a_save(home):
         return
     base, pattern = os.path.dirname(home), _pattern(home)
@@ -51,6 +53,27 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
         if _number(top) > saves[-1] and not _is_tracked(s, c, top):
             text = f"it is empty, and called as a later save than {os.path.basename(home)} is"
             yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def _beside_untold(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Those beside a file of which nothing tells the step: it may be the model that training began with. What
+    such a save begins with lies beside that file too (``config.json``).
+    """
+    path = c.parts[0].path
+    base = os.path.dirname(path)
+    below = dict.fromkeys(_below((*s.found.empty, *_strange(s)), base))
+    if tops := [top for top in below if _is_called_a_save(top)]:
+        taken, usual = _taken(s), {*_names(s, base)}
+        for top in (top for top in tops if top not in taken and usual.issuperset(_names(s, top))):
+            text = (
+                f"it is called as a save, and holds none; nothing tells the step of {os.path.basename(path)}"
+            )
+            yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def _names(s: Session, directory: str) -> list[str]:
+    """Of all that lies there; the directory's own path where nobody can look."""
+    return [e.name if e is not None else directory for e in _entries(s, directory)]
 
 
 def _homes(s: Session, base: str) -> set[str]:

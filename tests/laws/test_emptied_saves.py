@@ -181,3 +181,24 @@ def test_empty_directories_of_ranks_are_a_first_launch(tmp_path: Path) -> None:
     for rank in range(3):
         (tmp_path / "session" / str(rank)).mkdir(parents=True)
     assert plan(tmp_path, Selection(allow_none=True)).checkpoint is None
+
+
+@pytest.mark.parametrize("left", [(), ("config.json",)])
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_save_that_is_gone_beside_a_model_of_no_step_is_told(
+    folder: str, left: tuple[str, ...], tmp_path: Path
+) -> None:
+    """It may be the model that training began with."""
+    (tmp_path / "model.safetensors").write_bytes(weights(1))
+    (tmp_path / "config.json").write_text("{}")
+    home = tmp_path / folder.format(20)
+    home.mkdir()
+    (home / "sample.png").write_bytes(b"\x89PNG")
+    assert not plan(tmp_path).warnings
+    (home / "sample.png").unlink()
+    for name in left:
+        (home / name).write_text("{}")
+    made = plan(tmp_path)
+    assert made.checkpoint is not None and made.checkpoint.path == str(tmp_path / "model.safetensors")
+    assert [(f.path, f.code) for f in made.warnings] == [(str(home), "unfinished-save")]
+    assert (str(home), "unfinished-save") in {(f.path, f.code) for f in verify(tmp_path).findings}
