@@ -162,6 +162,7 @@ def test_the_layouts_whose_frameworks_do_not_ask() -> None:
         "olmo-core",
         "basicsr",
         "accelerate",
+        "elements",
     }
     assert unasked == {*UNASKED, *others, "nemo", "nemo-rl", "openrlhf"}
 
