@@ -218,7 +218,7 @@ def stem_of(name: str) -> str:
 
 def _tokens(stem: str) -> Iterator[str]:
     """Words and numbers: known words apart from the number that they are written with, fractions left out."""
-    for token in _TOKEN.findall(re.sub(r"\d+\.\d+(e-?\d+)?", " ", stem.lower())):
+    for token in _TOKEN.findall(re.sub(r"\d+(?:\.\d+)+(e-?\d+)?", " ", stem.lower())):
         m = _SPLIT.match(token)
         word, number = ((m[1], m[2]) if m[1] else (m[4], m[3])) if m else ("", "")
         if word in _KNOWN:
