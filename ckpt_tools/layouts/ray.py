@@ -150,7 +150,7 @@ LAYOUT = Layout(
         "the number counts saves of a trial, each of which is a run of its own",
         "which checkpoint was the best, as Ray's experiment state says it, is not read",
         (
-            "Tune has RLlib pickle the code of its algorithm (class_and_ctor_args.pkl), which is unsafe-pickle;"
+            "Tune has RLlib pickle code (class_and_ctor_args.pkl), which is unsafe-pickle;"
             " where a job resumes by Tuner.restore, which does not read it: --exclude"
             " '*/class_and_ctor_args.pkl'"
         ),
