@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
@@ -78,31 +79,32 @@ def ask_where_unclear(
             placed = rank([o for o in first if o.key != c.key] or first, "mtime")[0]
             if not same(c, placed):
                 raise _in_doubt(c, placed)
-    if first and (late := _out_of_turn(first, layouts)) and not same(late, _highest(late, first)):
-        raise _named_out_of_turn(late)
+    if (late := _out_of_turn(first, layouts)) is not None and not same(late.newest, late.highest):
+        raise _named_out_of_turn(late.newest)
 
 
-def _out_of_turn(candidates: Sequence[Checkpoint], layouts: Layouts) -> Checkpoint | None:
-    """The one that was written last, where nothing but the numbers in names may tell the order, and these
-    say that another is later: training went back, or a copy has kept no times.
+class _OutOfTurn(NamedTuple):
+    """The one that was written last, and the one of its name with the highest numbers in it."""
+
+    newest: Checkpoint
+    highest: Checkpoint
+
+
+def _out_of_turn(candidates: Sequence[Checkpoint], layouts: Layouts) -> _OutOfTurn | None:
+    """Where nothing but the numbers in names may tell the order, and these say that another than the one
+    that was written last is later: training went back, or a copy has kept no times.
     """
-    told = any((c.step, c.epoch) != (None, None) or c.kind is not Kind.PERIODIC for c in candidates)
-    dated = any(layouts.of(c).dated for c in candidates)
-    if told or dated or len({c.order for c in candidates}) > 1:
+    periodic = [c for c in candidates if c.kind is Kind.PERIODIC]
+    newest = rank(periodic, "mtime")[0] if periodic else None
+    if newest is None or (newest.step, newest.epoch) != (None, None) or layouts.of(newest).dated:
         return None
-    newest = rank(candidates, "mtime")[0]
-    return newest if _numbers(newest) < _numbers(_highest(newest, candidates)) else None
+    highest = max((c for c in periodic if _alike(c) == _alike(newest)), key=_numbers)
+    return _OutOfTurn(newest, highest) if _numbers(highest) > _numbers(newest) else None
 
 
-def _highest(c: Checkpoint, candidates: Sequence[Checkpoint]) -> Checkpoint:
-    """The one with the highest numbers of those with its name."""
-    like = [o for o in candidates if (o.layout, o.run, _pattern(o)) == (c.layout, c.run, _pattern(c))]
-    return max(like, key=_numbers)
-
-
-def _pattern(c: Checkpoint) -> str:
-    """Its name without the numbers in it."""
-    return re.sub(r"\d+", "", _name(c))
+def _alike(c: Checkpoint) -> tuple[object, ...]:
+    """What those have in common that only the numbers in their names tell apart."""
+    return c.layout, c.run, c.order, re.sub(r"\d+", "", _name(c))
 
 
 def _numbers(c: Checkpoint) -> list[int]:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from fixture_trees import CASES, materialise
 
 from ckpt_tools.api import plan, scan
-from ckpt_tools.errors import CkptError
+from ckpt_tools.errors import CkptError, UsageError
 
 START = 1_760_000_000
 OF_RUNS = {"basicsr", "nanochat", "nvrx-local"}
@@ -44,6 +45,16 @@ def renamed(root: Path, word: str) -> list[Path]:
         for path in [*home.rglob("*"), home]:
             os.utime(path, (START + i, START + i), follow_symlinks=False)
     return made
+
+
+def test_an_older_one_whose_name_tells_its_step_changes_nothing(tmp_path: Path) -> None:
+    root = materialise(TREES["paddle-dist/steps"], tmp_path)
+    older, _ = renamed(root, "save_")
+    shutil.copytree(older, root / "step_5")
+    for path in (root / "step_5").iterdir():
+        os.utime(path, (START - 9, START - 9))
+    with pytest.raises(UsageError, match="higher numbers in their names"):
+        plan(str(root))
 
 
 @pytest.mark.share(12)
