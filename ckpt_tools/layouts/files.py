@@ -12,7 +12,6 @@ from ckpt_tools.layouts.common.bare_names import (
     LAST_WORDS,
     SUFFIXES,
     bare_name_of,
-    numbers_in,
     read_bare_name,
 )
 from ckpt_tools.layouts.common.counters import borrowed
@@ -122,7 +121,7 @@ def _is_as_late(o: Checkpoint, best: Checkpoint) -> bool:
 
 def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
     """Whether a checkpoint that nothing places in the order of training may be newer than all that have a
-    place, or older than another that has none.
+    place.
 
     It is as good as they are, and was written no earlier.
     """
@@ -131,28 +130,9 @@ def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
         return False
     if next(_lacks(c, others), None) is not None:
         return False
-    if not any(map(_placed, others)):
-        return _is_out_of_turn(c, others)
     placed = [o for o, held in same_run(c, others) if held.weights and _placed(o)]
     periodic = [o for o in placed if o.kind is Kind.PERIODIC]
     return bool(periodic) and all(o.mtime_ns <= c.mtime_ns for o in periodic)
-
-
-def _is_out_of_turn(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Whether it was written last, but another of its name has a higher number in it, whatever that counts
-    (``model_e9.pt`` after ``model_e12.pt``): training went back, or a copy has kept no times.
-    """
-    like = [o for o, held in same_run(c, others) if held.weights and _pattern(o) == _pattern(c)]
-    last = all(o.mtime_ns <= c.mtime_ns for o in like)
-    return last and any(_numbers(o) > _numbers(c) for o in like)
-
-
-def _numbers(c: Checkpoint) -> list[int]:
-    return numbers_in((c.parts[0].home or c.parts[0].path).rpartition("/")[2])
-
-
-def _pattern(c: Checkpoint) -> str:
-    return bare_name_of(c.parts[0]).pattern
 
 
 def _named(p: Part) -> Steps:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.layouts.common.bare_names import numbers_in
+from ckpt_tools.layouts.common.bare_names import METRICS, stem_of
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
@@ -80,7 +80,7 @@ def ask_where_unclear(
             if not same(c, placed):
                 raise _in_doubt(c, placed)
     if (late := _out_of_turn(first, layouts)) is not None and not same(late.newest, late.highest):
-        raise _named_out_of_turn(late.newest)
+        raise _named_out_of_turn(late)
 
 
 class _OutOfTurn(NamedTuple):
@@ -107,8 +107,13 @@ def _alike(c: Checkpoint) -> tuple[object, ...]:
     return c.layout, c.run, c.order, re.sub(r"\d+", "", _name(c))
 
 
+_NO_COUNT = re.compile(rf"\d+\.\d+|(?:{'|'.join(METRICS)})[\W_]*\d+", re.IGNORECASE)
+"""Numbers in a name that measure something."""
+
+
 def _numbers(c: Checkpoint) -> list[int]:
-    return numbers_in(_name(c))
+    """Those in its name, whatever they count."""
+    return [int(n[:18]) for n in re.findall(r"\d+", _NO_COUNT.sub(" ", stem_of(_name(c))))]
 
 
 def _name(c: Checkpoint) -> str:
@@ -127,8 +132,6 @@ def _in_doubt(unclear: Checkpoint, placed: Checkpoint) -> UsageError:
     if unclear.parts[0].home and placed.step is None:
         text = f"{unclear.path} and {placed.path}: nothing tells whether they are one checkpoint or several"
         return UsageError(text, "give the directory that is meant as ROOT")
-    if not placed.unit:
-        return _named_out_of_turn(unclear)
     name, other = (c.parts[0].path.rpartition("/")[2] for c in (unclear, placed))
     text = (
         f"which checkpoint is the newest is in doubt: {unclear.path} was written last, "
@@ -140,10 +143,10 @@ def _in_doubt(unclear: Checkpoint, placed: Checkpoint) -> UsageError:
     )
 
 
-def _named_out_of_turn(newest: Checkpoint) -> UsageError:
+def _named_out_of_turn(late: _OutOfTurn) -> UsageError:
     return UsageError(
-        f"which checkpoint is the newest is in doubt: {newest.path} was written last, but others have"
-        " higher numbers in their names, and nothing tells what these count",
+        f"which checkpoint is the newest is in doubt: {late.newest.path} was written last, but"
+        f" {late.highest.path} has a higher number in its name, and nothing tells what these count",
         "say --order mtime to resume from the one that was written last, or give the one that is meant as"
         " ROOT",
     )

@@ -53,7 +53,7 @@ def test_an_older_one_whose_name_tells_its_step_changes_nothing(tmp_path: Path) 
     shutil.copytree(older, root / "step_5")
     for path in (root / "step_5").iterdir():
         os.utime(path, (START - 9, START - 9))
-    with pytest.raises(UsageError, match="higher numbers in their names"):
+    with pytest.raises(UsageError, match="a higher number in its name"):
         plan(str(root))
 
 

@@ -248,15 +248,6 @@ def read_bare_name(name: str) -> BareName:
     )
 
 
-_NO_COUNT = re.compile(rf"\d+\.\d+|(?:{'|'.join(METRICS)})[\W_]*\d+", re.IGNORECASE)
-"""Numbers in a name that measure something."""
-
-
-def numbers_in(name: str) -> list[int]:
-    """The numbers in a name, whatever they count."""
-    return [int(n[:18]) for n in re.findall(r"\d+", _NO_COUNT.sub(" ", stem_of(name)))]
-
-
 _SAVES = frozenset(("checkpoint", "checkpoints", "ckpt", "ckpts", "chkpt", "chkpnt"))
 
 
