@@ -119,6 +119,7 @@ def test_what_is_no_damage_keeps_its_exit_code(job: Job, path: str, fails: str, 
     assert job.run("Result") == code
 
 
+@pytest.mark.slow
 def test_never_lets_damage_pass(job: Job) -> None:
     job.inputs |= {"fail-on": "never"}
     assert (job.run("Verify"), job.run("Result")) == (0, 0)

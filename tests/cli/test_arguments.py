@@ -49,6 +49,7 @@ def test_every_shell_gives_the_words_back(name: str) -> None:
             assert words_of(name, line(args), script) == [os.fsencode(a) for a in args]
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8), max_size=4))
 @settings(max_examples=25)
 def test_any_words(args: list[str]) -> None:

@@ -129,6 +129,7 @@ def test_the_example_of_a_failure_is_a_real_one(asker: Asker, tmp_path: Path) ->
     assert f"```text\n{err.replace(str(tmp_path), '/data')}```" in (DOCS / "exit-codes.md").read_text()
 
 
+@pytest.mark.slow
 def test_every_field_that_the_page_names_is_in_a_real_answer(asker: Asker, tmp_path: Path) -> None:
     """The other way round is held in test_docs.py: every field of an answer is on the page."""
     root = flipped(tmp_path)

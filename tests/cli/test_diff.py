@@ -403,6 +403,7 @@ def _spots() -> list[tuple[Path, str, str, tuple[tuple[int, int], ...]]]:
     return out
 
 
+@pytest.mark.slow
 def test_there_is_something_to_flip():
     assert {what.parts[-3] for what, *_ in _spots()} == {p.parts[-3] for p in _SETS}
 

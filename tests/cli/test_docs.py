@@ -21,6 +21,7 @@ from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import jsonl
 
 
+@pytest.mark.slow
 def test_generated_pages_are_current():
     done = subprocess.run([sys.executable, DOCS / "make.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -63,6 +63,7 @@ def test_the_third_start_from_the_same_checkpoint_is_said(tmp_path: Path) -> Non
     assert history(root, plans)["repeats"] == 1
 
 
+@pytest.mark.slow
 def test_members_of_one_job_are_one_line(tmp_path: Path) -> None:
     root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
     line = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--worker", "--", "true"]

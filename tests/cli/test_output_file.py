@@ -89,6 +89,7 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_is_read(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "run"]
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_leaves_the_old_answer(tmp_path: Path) -> None:
     """The limit of a file's size stands for it: nothing more than 2 KiB can be written."""
     plain(tmp_path)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from places import ROOT
 
 
@@ -21,6 +22,7 @@ def test_the_front_page_is_short_and_shows_what_commands_print() -> None:
     assert "ckpt-step" in shown and "@font-face" not in shown and "url(http" not in shown
 
 
+@pytest.mark.slow
 def test_a_seal_sees_what_the_readme_flips(tmp_path: Path) -> None:
     header = b'{"w":{"dtype":"U8","shape":[1000],"data_offsets":[0,1000]}}'
     (tmp_path / "run").mkdir()

@@ -190,6 +190,7 @@ def test_without_jinja_it_says_what_to_install(
     assert asker.execute("report", "run", "--json")[0] == 0  # that needs none
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_findings_are_bounded() -> None:
     found = tuple(finding("truncated", f"file {i} ends early", path=f"/data/{i}") for i in range(100_000))
     said = data.document(Gathered(("/data",), 0.0, sample.verification(findings=found, files=())))

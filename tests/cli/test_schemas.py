@@ -100,6 +100,7 @@ def hold(paths: list[Path]) -> None:
     assert {"verify-v1", "plan-v1"} <= seen
 
 
+@pytest.mark.slow
 def test_answers_about_fixtures_are_valid() -> None:
     hold(RECORDED[::10])
 
@@ -125,6 +126,7 @@ def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     return Asker(monkeypatch, capfd, tmp_path / "state")
 
 
+@pytest.mark.slow
 def test_every_command_prints_what_its_schema_says(
     asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

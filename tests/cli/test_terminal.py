@@ -142,6 +142,7 @@ def test_what_a_wide_terminal_has_room_for_stands_in_one_line(tmp_path: Path) ->
     assert "iter_0000020" in row and max(map(len, wide.splitlines())) > 80
 
 
+@pytest.mark.slow
 def test_verify_says_the_verdict_first_and_then_only_problems(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     good = verify_page.render(verify(root), NARROW)
@@ -252,6 +253,7 @@ def test_a_path_alone_says_what_is_there_and_what_to_ask_next(tmp_path: Path) ->
     assert terminal(cwd=tmp_path / "empty")[0] == 2, "the page of help"
 
 
+@pytest.mark.slow
 def test_layouts_are_a_list_with_a_page_each() -> None:
     listed = subprocess.run([*CKPT, "layouts"], capture_output=True, text=True, env=CLEAN).stdout.splitlines()
     assert len(listed) == len(list(BUILT_IN)) + 3 and max(map(len, listed)) <= 80
@@ -291,6 +293,7 @@ def test_differences_and_contents_fit(tmp_path: Path, width: int) -> None:
         assert long and all(lines[i].startswith("    ") and len(lines[i - 1].split()) >= rows for i in long)
 
 
+@pytest.mark.slow
 def test_messages_fit_a_terminal_and_are_one_line_in_a_log(tmp_path: Path) -> None:
     words = [*CKPT, "plan", str(tmp_path / "nowhere")]
     logged = subprocess.run(words, capture_output=True, text=True, env=CLEAN).stderr.splitlines()

@@ -137,6 +137,7 @@ def test_a_clock_that_jumps_moves_nothing(
     assert all(0 < seconds <= 60 for seconds in seen.waits)
 
 
+@pytest.mark.slow
 def test_it_prunes_when_there_is_a_new_good_one(watch: Callable[..., Watched], tmp_path: Path) -> None:
     path, policy = megatron(tmp_path / "run", steps=(10, 20, 30)), Policy(keep_last=2)
     before, kept = files_of(path), ["iter_0000030", "iter_0000040"]

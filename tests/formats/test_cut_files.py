@@ -22,6 +22,7 @@ def cut(path: Path, left: int, to: Path) -> Path:
     return to
 
 
+@pytest.mark.slow
 def test_no_format_reads_what_is_left_of_a_cut_file(tmp_path: Path) -> None:
     """Where the structure shows that the end is missing, level content reads no byte more."""
     more: dict[str, int] = {}

@@ -186,6 +186,7 @@ def test_every_format_is_in_the_list_of_names() -> None:
     assert [f.name for f in FORMATS] == list(names.order)
 
 
+@pytest.mark.slow
 def test_only_the_formats_that_a_file_may_have_are_imported() -> None:
     look = """
 import sys
@@ -247,6 +248,7 @@ def test_every_byte_is_explained(good: Fixture) -> None:
     assert at == len(good.data)
 
 
+@pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("path", BAD, ids=lambda p: "/".join(p.parts[-3::2]))
 def test_a_bad_file_is_bad_in_the_way_its_name_says(path: Path) -> None:
     code = path.name.split("--")[0]

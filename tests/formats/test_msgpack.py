@@ -49,6 +49,7 @@ def leaves(tree: Any) -> int:
     return sum(map(leaves, inside))
 
 
+@pytest.mark.slow
 @examples(150)
 @given(STATES)
 def test_a_tree_is_good_and_no_part_of_it(tree: dict[str, Any]) -> None:

@@ -330,6 +330,7 @@ def bounded(index: bytes) -> list[Finding]:
         return one(index)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 def test_huge_keys_out_of_shared_prefixes_stop() -> None:
     pairs = [(b"", header()), (b"k" * 30_000, entry(4, [0], 0, 0, 0))]

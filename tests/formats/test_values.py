@@ -114,6 +114,7 @@ def test_the_distribution_of_few_numbers_is_that_of_all(dtype: str) -> None:
     assert list(s.magnitudes) == list(zip(powers.tolist(), counts.tolist(), strict=True))
 
 
+@pytest.mark.slow
 def test_a_distribution_is_small_however_wide_and_however_many_numbers() -> None:
     x = 2.0 ** np.random.default_rng(7).integers(-1000, 1000, 3_000_000)
     _, s = one(x.astype("<f8").tobytes(), "float64")

@@ -185,6 +185,7 @@ def test_only_checksums_count_as_coverage(name: str) -> None:
     assert summed == ({"CRC-32C of the index of the chunk"} if "shard" in name else set())
 
 
+@pytest.mark.slow
 def test_some_flips_in_zstd_data_break_its_decoding() -> None:
     for name, least in (
         ("orbax_tree/good/files_zarr2/params.dense.w/0.0", 0.03),

@@ -199,6 +199,7 @@ def test_no_copied_file_of_any_layout_is_loaded_in_silence(case: Path, tmp_path:
     hold(case, tmp_path, everything=True)
 
 
+@pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("case", ["orbax/ocdbt", "orbax/standard", "orbax/items", "orbax/flax"])
 @pytest.mark.parametrize("older", [0, -1], ids=["oldest", "newest"])
 def test_a_directory_under_the_name_of_a_later_step_is_asked_about(

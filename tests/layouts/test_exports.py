@@ -18,6 +18,7 @@ from ckpt_tools.model.selection import Selection
 MODEL_ONLY = LAYOUT_TREES / "dcp/model_only/expected.json"
 
 
+@pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("step", [1, 3, 5, 6, 700])
 def test_a_model_alone_is_passed_over_among_whole_states(step: int, tmp_path: Path) -> None:
     root = materialise(MODEL_ONLY, tmp_path)

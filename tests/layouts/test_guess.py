@@ -101,6 +101,7 @@ def test_a_guess_describes_every_file_and_keeps_them_together_as_they_were_saved
     assert len(whose) == len({row[0] for row in whose}) == len({row[1:] for row in whose})
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(trees(), st.data())
 def test_the_plan_takes_the_newest_whole_save(made: dict[str, Made], data: st.DataObject) -> None:

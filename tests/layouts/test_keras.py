@@ -42,6 +42,7 @@ def saved(root: Path, names: tuple[str, ...]) -> list[Path]:
     return kept
 
 
+@pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("names", NAMED, ids=" ".join)
 @pytest.mark.parametrize("left", [None, 0.5, 0], ids=["whole", "cut", "empty"])
 def test_the_newest_is_chosen_whatever_it_is_called(

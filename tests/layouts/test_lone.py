@@ -69,6 +69,7 @@ def test_a_rank_that_lost_its_file_is_named_where_another_stands_in(tmp_path: Pa
     assert "missing-rank" in {f.code for f in made.warnings}
 
 
+@pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("at", ["", "out", "20"])
 def test_directories_of_one_save_are_one_whatever_it_is_called(at: str, tmp_path: Path) -> None:
     """A job that writes one save over the other has no number in its names."""

@@ -34,6 +34,7 @@ def rejected(root: Path) -> set[str]:
     return {f.code for r in made.rejected for f in r.findings}
 
 
+@pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("style", [*DCP, "zarr"])
 @pytest.mark.parametrize("tracked", [True, False])
 def test_what_it_saved_is_whole(tmp_path: Path, style: str, tracked: bool) -> None:

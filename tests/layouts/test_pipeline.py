@@ -363,6 +363,7 @@ def test_loops_of_directories_end(tmp_path: Path) -> None:
     assert len(scan(str(root)).checkpoints) == 3
 
 
+@pytest.mark.slow
 def test_a_file_that_grows_while_it_is_read_is_in_use(tmp_path: Path) -> None:
     root = tree("flat", tmp_path)
     path = root / "resnet-2_5.ckpt"

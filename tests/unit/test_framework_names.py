@@ -102,6 +102,7 @@ def _fits(row: Allowed, file: str, name: str) -> bool:
     return row.file == file and re.fullmatch(row.names, name, re.IGNORECASE | re.DOTALL) is not None
 
 
+@pytest.mark.slow
 def test_nothing_but_layouts_and_formats_names_a_framework() -> None:
     strangers = [
         f"{file}: {name!r}"

@@ -73,6 +73,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "most"), [(("ls", "s3://bucket/run"), 0.05), (("ls", "/run"), 99)])
 def test_the_kernel_clears_no_page_twice(words: tuple[str, ...], most: float) -> None:
     """How much of the memory of answers the kernel had to provide anew: it costs as much as to read them."""

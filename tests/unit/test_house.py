@@ -47,6 +47,7 @@ def test_the_top_level_can_be_read_aloud() -> None:
     assert not [name for name in doors if name.startswith("_") and not name.startswith("__")]
 
 
+@pytest.mark.slow
 def test_no_import_leads_back() -> None:
     graph = {
         name: {m for m in imported(path) if m in MODULES and m != name} for name, path in MODULES.items()
@@ -76,6 +77,7 @@ def too_much(name: str, text: str) -> Iterator[str]:
             yield f"{name}.{block.name}"
 
 
+@pytest.mark.slow
 def test_a_function_is_read_in_one_breath() -> None:
     found = {one for name, path in MODULES.items() for one in too_much(name, path.read_text())}
     assert found == EXEMPT
@@ -153,6 +155,7 @@ def asking(path: Path) -> list[str]:
     return [name for name in names if name in ASKS]
 
 
+@pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("room", BLIND)
 def test_no_room_asks_the_file_system_of_this_machine_about_a_tree(room: str) -> None:
     """It may lie in a store: ``storage.retry``, ``storage.listing`` and ``storage.opened`` know both."""

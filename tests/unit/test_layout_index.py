@@ -17,6 +17,7 @@ from ckpt_tools.layouts.index import names_of, read_index
 PIECES = [(layout, piece) for layout in LAYOUTS for piece in layout.pieces]
 
 
+@pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 def test_the_index_says_what_the_layouts_say(layout: Layout) -> None:
     """Else a file of theirs would be nobody's: 'python docs/make.py' writes it."""
@@ -53,6 +54,7 @@ def spelled(template: str, digit: str, *, optional: bool) -> str:
     return out
 
 
+@pytest.mark.share(2, "slow")
 @pytest.mark.parametrize(
     ("digit", "optional"), [("0", True), ("9", False), ("\N{ARABIC-INDIC DIGIT THREE}", True)]
 )

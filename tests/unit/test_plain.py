@@ -48,6 +48,7 @@ def test_constants_are_the_same_there() -> None:
     assert pickle.loads(pickle.dumps(CRC32C)) is CRC32C
 
 
+@pytest.mark.slow
 def test_claims_of_every_fixture_come_back() -> None:
     """What an index says of the files beside it, in every format that has one."""
     seen = set()

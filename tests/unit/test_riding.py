@@ -42,6 +42,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 RANGES = st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(1, SIZE)), max_size=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("io", ["pread", "mmap"])
 @given(ranges=RANGES, jobs=st.integers(1, 3), castagnoli=st.booleans())
 @examples(25)

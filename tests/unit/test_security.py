@@ -232,6 +232,7 @@ def test_every_line_has_a_test_and_every_test_a_line() -> None:
     assert len(re.findall(r"^\| [A-Z]\d+ \|", PAGE, re.MULTILINE)) == len(LINES), "a number is there twice"
 
 
+@pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("number", HELD)
 def test_the_tests_of_a_line_are_there(number: str) -> None:
     known = {a.name for a in attack.ATTACKS}

@@ -126,6 +126,7 @@ def test_the_etag_of_an_upload_in_parts_as_it_was_documented_by_others() -> None
     assert work_out(BytesSource(data), StoreChecksum("md5", expected, parts, weak=True)) == expected
 
 
+@pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("in_parts", [False, True])
 @pytest.mark.parametrize("sealed", [False, True], ids=["records alone", "sealed"])
@@ -176,6 +177,7 @@ def test_a_composite_whose_parts_are_told_gives_that_of_the_whole() -> None:
         assert told_of_whole(told) == told
 
 
+@pytest.mark.slow
 @given(full=st.integers(0, 3), rest=st.integers(1, 5))
 @examples(4)
 def test_a_composite_follows_from_a_seal_whose_chunks_are_its_parts(full: int, rest: int) -> None:

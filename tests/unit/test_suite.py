@@ -71,6 +71,7 @@ def test_another_session_leaves_the_files_of_one_under_way_alone(
     assert [(p.lstat().st_mtime, p.lstat().st_ctime_ns) for p in paths] == before
 
 
+@pytest.mark.slow
 def test_no_test_module_imports_another() -> None:
     """What two of them share is in tests/support, so that either can be run, read or removed alone."""
     wrong = {
@@ -115,6 +116,7 @@ def test_work_without_end_is_ended() -> None:
     assert 0 < made.count < 10 and calls(lambda: len("")) == made.count + 1
 
 
+@pytest.mark.slow
 def test_what_asks_for_torch_inside_is_marked() -> None:
     """A module that imports torch is marked by itself; a test that asks for it in its body says so, or it
     runs where there is none.
