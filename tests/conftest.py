@@ -88,6 +88,8 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
     """Make no tests of functions that the mark expression leaves out: half of all, in each of the workers."""
     marked = {mark.name for mark in getattr(obj, "pytestmark", ()) if isinstance(mark, pytest.Mark)}
     left_out = marked & {"exhaustive", "image", "slow"}
+    if left_out:  # what only the nightly run does is slow as well
+        left_out.add("slow")
     return [] if any(leaves_out(collector.config, mark) for mark in left_out) else None
 
 
