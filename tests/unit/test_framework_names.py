@@ -113,6 +113,7 @@ def test_nothing_but_layouts_and_formats_names_a_framework() -> None:
     assert strangers == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [*USERS_WORDS, *LOADERS], ids=lambda row: row.file)
 def test_exceptions_that_stay_are_needed(row: Allowed) -> None:
     assert any(_fits(row, row.file, name) for name in _named().get(row.file, ())), f"no longer named: {row}"

@@ -54,7 +54,7 @@ def spelled(template: str, digit: str, *, optional: bool) -> str:
     return out
 
 
-@pytest.mark.share(2, "slow")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("digit", "optional"), [("0", True), ("9", False), ("\N{ARABIC-INDIC DIGIT THREE}", True)]
 )
