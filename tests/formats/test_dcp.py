@@ -216,6 +216,34 @@ def test_the_attributes_that_megatron_adds_are_fine() -> None:
     assert {f.code for f in read(one(edit=edit))[1]} == {"not-checksummed"}
 
 
+@pytest.mark.parametrize("added", [None, 3, (3, 1), "x", {"a": 1}], ids=str)
+@pytest.mark.parametrize("which", ["root", "entry", "chunk", "key", "value", "meta", "properties"])
+def test_what_a_later_version_adds_is_no_damage(which: str, added: object) -> None:
+    """Torch 2.15 did so with the properties: whoever cannot read its files takes all of them for damaged."""
+
+    def edit(known: dict[str, Any], root: Any) -> None:
+        entry = root.state_dict_metadata["a"]
+        key, value = next(iter(root.storage_data.items()))
+        root.storage_meta = known["StorageMeta"](checkpoint_id="x", save_id=None, load_id=None, modules=[])
+        chunk, meta = entry.chunks[0], root.storage_meta
+        objects = {"root": root, "entry": entry, "chunk": chunk, "key": key, "value": value, "meta": meta}
+        if which in objects:
+            objects[which].quite_new = added
+        else:
+            entry.properties.values += ((3, 1), added)
+
+    assert {f.code for f in read(one(edit=edit))[1]} == {"not-checksummed"}
+
+
+@pytest.mark.parametrize("strides", [3, (3, -1), (3, "x"), (1,) * 100, "31"], ids=repr)
+def test_strides_are_lengths(strides: object) -> None:
+    def edit(known: dict[str, Any], root: Any) -> None:
+        root.state_dict_metadata["a"].properties.values += (strides,)
+
+    found = read(one(edit=edit))[1]
+    assert any(f.code == "bad-header" and "the strides of 'a'" in f.message for f in found)
+
+
 @pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
 def test_the_path_of_the_save_needs_no_trust(module: str) -> None:
     def edit(known: dict[str, Any], root: Any) -> None:

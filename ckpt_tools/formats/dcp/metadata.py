@@ -1,9 +1,10 @@
 """The value of DCP's ``.metadata``, taken out of the stubs of its pickle: entries of the state_dict, and
 where the data files hold them.
 
-Facts: torch/distributed/checkpoint/metadata.py and filesystem.py (_StorageInfo) of torch 2.0 to 2.13;
+Facts: torch/distributed/checkpoint/metadata.py and filesystem.py (_StorageInfo) of torch 2.0 to 2.15;
 olmo_core/distributed/checkpoint/filesystem.py, whose writer has a _StorageInfo of its own.
-Attributes that this module does not know are left alone: Megatron-core 0.8 to 0.14 adds ``mcore_data``, and
+Attributes that this module does not know, and what follows the properties that it knows, are left alone:
+torch 2.15 adds ``strides`` to these, Megatron-core 0.8 to 0.14 adds ``mcore_data``, and
 0.15 has classes of its own with that. One that differs from a known one in a single bit is damage.
 """
 
@@ -82,6 +83,8 @@ LAYOUTS = (
     "jagged",
 )
 MEMORY_FORMATS = ("TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT")
+_PROPERTIES = 5
+"""How many values of a TensorProperties all versions have."""
 MAX_RANK = 64
 HUGE = 1 << 62
 
@@ -212,7 +215,7 @@ def _tensor(fqn: str, value: Any) -> Entry:
         raise Damage("bad-header", f"{what} has no list of chunks", value.offset)
     p = s.get("properties")
     props = p.state if type(p) is Call and is_class(p, "TensorProperties") else None
-    dtype = props[0] if type(props) is tuple and len(props) == 5 else None
+    dtype = props[0] if type(props) is tuple and len(props) >= _PROPERTIES else None
     if type(dtype) is not Global or dtype.module != "torch":
         raise Damage("bad-header", f"the properties of {what} are damaged", value.offset)
     out = []
@@ -229,9 +232,10 @@ def _tensor(fqn: str, value: Any) -> Entry:
 
 def _properties(fqn: str, p: Any) -> Iterator[Finding]:
     """TensorProperties.__getstate__: dtype, layout, requires_grad, memory format, pin_memory; all but the
-    first are deprecated.
+    first are deprecated. Since torch 2.15 the strides of a tensor in elements, or None.
     """
-    dtype, layout, grad, memory, pin = p.state
+    dtype, layout, grad, memory, pin = p.state[:_PROPERTIES]
+    strides = p.state[_PROPERTIES] if len(p.state) > _PROPERTIES else None
     if dtype.name not in ITEMSIZE:
         yield finding("unknown-dtype", f"{fqn[:200]!r} has the type {dtype.name[:80]!r}", offset=p.offset)
     ok = type(grad) is type(pin) is bool
@@ -244,6 +248,8 @@ def _properties(fqn: str, p: Any) -> Iterator[Finding]:
         ok = ok and known and type(layout.args[0]) is str and layout.args[0].removeprefix("torch.") in LAYOUTS
     if type(memory) is Call:
         ok = ok and any(is_member(memory, name) for name in ("_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING"))
+    if strides is not None:
+        ints(strides, f"the strides of {fqn[:200]!r}", p.offset)
     if not ok:
         yield finding(
             "bad-header",
