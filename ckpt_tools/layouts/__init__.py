@@ -73,6 +73,7 @@ ORDER = (
     "espnet",
     "safetensors_set",
     "numpy_steps",
+    "torch_checkpointing",
     "rank_files",  # names that training loops of one's own give
     "ray",
     "mindspore",  # its flat and callable names match almost any .ckpt

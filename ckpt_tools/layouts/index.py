@@ -1998,6 +1998,32 @@ numpy_steps numpy
   <epoch-|epoch_|epoch=>{epoch}/
     ~npy_epoch:{name}.npy ~npz_epoch:{name}.npz
 
+torch_checkpointing torch-checkpointing
+  [<global_step|step|iteration|iter|checkpoint|ckpt>[<_|-|=>]]{step}/
+    model:<model|weights|state_dict>_{rank}.pt optimizer:<optimizer|optimizers|optim|opt>_{rank}.pt
+    scheduler:<lr_scheduler|scheduler>_{rank}.pt data:<dataloader|data>_{rank}.pt
+    rng:<rng|rng_state>_{rank}.pt state:<step|train_state|trainer_state|trainer>_{rank}.pt
+    other:{name}_{rank}.pt metadata:metadata.pkl
+  tmp_[<global_step|step|iteration|iter|checkpoint|ckpt>[<_|-|=>]]{step}/
+    model_begun:<model|weights|state_dict>_{rank}.pt
+    optimizer_begun:<optimizer|optimizers|optim|opt>_{rank}.pt
+    scheduler_begun:<lr_scheduler|scheduler>_{rank}.pt data_begun:<dataloader|data>_{rank}.pt
+    rng_begun:<rng|rng_state>_{rank}.pt state_begun:<step|train_state|trainer_state|trainer>_{rank}.pt
+    other_begun:{name}_{rank}.pt metadata_begun:metadata.pkl
+  <epoch|ep>[<_|-|=>]{epoch}/
+    model_epoch:<model|weights|state_dict>_{rank}.pt
+    optimizer_epoch:<optimizer|optimizers|optim|opt>_{rank}.pt
+    scheduler_epoch:<lr_scheduler|scheduler>_{rank}.pt data_epoch:<dataloader|data>_{rank}.pt
+    rng_epoch:<rng|rng_state>_{rank}.pt state_epoch:<step|train_state|trainer_state|trainer>_{rank}.pt
+    other_epoch:{name}_{rank}.pt metadata_epoch:metadata.pkl
+  tmp_<epoch|ep>[<_|-|=>]{epoch}/
+    model_epoch_begun:<model|weights|state_dict>_{rank}.pt
+    optimizer_epoch_begun:<optimizer|optimizers|optim|opt>_{rank}.pt
+    scheduler_epoch_begun:<lr_scheduler|scheduler>_{rank}.pt data_epoch_begun:<dataloader|data>_{rank}.pt
+    rng_epoch_begun:<rng|rng_state>_{rank}.pt
+    state_epoch_begun:<step|train_state|trainer_state|trainer>_{rank}.pt
+    other_epoch_begun:{name}_{rank}.pt metadata_epoch_begun:metadata.pkl
+
 rank_files rank-files
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
     model:[<model|weights|state_dict|model_state|model_states|pytorch_model>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><model|weights|state_dict|model_state|model_states|pytorch_model>].<pt|pth|bin|ckpt|safetensors>

@@ -174,7 +174,7 @@ def _files_asked(
         parts = [p for p in _telling(c, session.layouts) if p.piece not in asked][:_FILES]
         prefetch(session, parts, level)
         reports = [session.report(p, level) for p in parts]
-        if world := in_files.saved_world_size(reports):
+        if world := _world_told(parts, reports, session.layouts.of(c).sized_by):
             return _Files(parts, reports, world)
         if not silent.parts:
             silent = _Files(parts, reports, None)
@@ -184,9 +184,16 @@ def _files_asked(
     return silent
 
 
+def _world_told(parts: Sequence[Part], reports: Sequence[Report], sizing: str) -> int | None:
+    there_for_it = [r for p, r in zip(parts, reports, strict=True) if p.piece == sizing]
+    return in_files.saved_world_size(reports) or in_files.said_world_size(there_for_it)
+
+
 def _telling(c: Checkpoint, layouts: Layouts) -> list[Part]:
-    """The files that may say how many ranks saved them."""
-    return [p for p in c.parts if p.role == "model" or p.piece == layouts.of(c).sized_by]
+    """The files that may say how many ranks saved them, first what is there for that."""
+    sizing = layouts.of(c).sized_by
+    telling = [p for p in c.parts if p.role == "model" or p.piece == sizing]
+    return sorted(telling, key=lambda p: p.piece != sizing)
 
 
 # ---- parallel sizes

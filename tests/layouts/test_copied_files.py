@@ -153,6 +153,8 @@ def allowed(c: Copy, layout: str) -> set[str]:
     if c.role == "rng":
         may = {"rank": {"lost", "warned"}, "step": {"lost", "warned", "silent"}}
         return may.get(c.kind, {"lost"})
+    if c.role == "data":  # a loader may stand at the same place of another epoch
+        return {"lost", "warned"}
     shards = c.kind == "step" and c.role not in ("optimizer", "parameter") and layout in SHARDS
     return {"lost", "warned"} if shards or layout in REPLICATED else {"lost"}
 

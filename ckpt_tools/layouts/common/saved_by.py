@@ -46,6 +46,12 @@ def saved_world_size(reports: Iterable[Report]) -> int | None:
     return next((n for r in reports if (n := _world(r.metadata))), None)
 
 
+def said_world_size(reports: Iterable[Report]) -> int | None:
+    """The same as the files say that a layout has for it: in others ``world_size`` may be anything."""
+    said = (whole(r.metadata.get("world_size")) for r in reports)
+    return next((n for n in said if n and 0 < n <= _RANKS), None)
+
+
 def saved_sizes(reports: Iterable[Report]) -> dict[str, int]:
     """What the files of one checkpoint say about the job: "world" and the sizes of parallel axes."""
     out: dict[str, int] = {}

@@ -1,0 +1,88 @@
+"""What PyTorch's torch_checkpointing saves: a directory of any name, in which each rank has a file for each
+item (``step_10/model_0.pt``, ``optimizer_0.pt``), beside ``metadata.pkl`` where items may be resharded. It is
+written as ``tmp_step_10`` and renamed when all ranks are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.plan import Resume
+
+FORMATS = ("torch_zip", "torch_legacy")
+_HOMES = (
+    ("[<global_step|step|iteration|iter|checkpoint|ckpt>[<_|-|=>]]{step}", ""),
+    ("<epoch|ep>[<_|-|=>]{epoch}", "_epoch"),
+)
+"""What its users call a directory so that its name tells the place in the training."""
+_ITEMS = (
+    ("model", "model|weights|state_dict"),
+    ("optimizer", "optimizer|optimizers|optim|opt"),
+    ("scheduler", "lr_scheduler|scheduler"),
+    ("data", "dataloader|data"),
+    ("rng", "rng|rng_state"),
+    ("state", "step|train_state|trainer_state|trainer"),
+)
+
+
+def _pieces() -> Iterator[Piece]:
+    """What an optimizer's files lie beside: else the number in ``model_0.pt`` may count anything."""
+    for home, mark in _HOMES:
+        for under_way, tag in (("", ""), ("tmp_", "_begun")):
+            at = f"{under_way}{home}"
+            saved = Piece("", "", "", FORMATS, sharded=True, unasked=True, unfinished=bool(under_way))
+            beside = replace(saved, companion=True, inside=True)
+            for role, words in _ITEMS:
+                item = replace(saved, generic=True) if role == "optimizer" else beside
+                item = replace(item, moves=role == "state")
+                yield replace(
+                    item, name=f"{role}{mark}{tag}", role=role, template=f"{at}/<{words}>_{{rank}}.pt"
+                )
+            yield replace(
+                beside, name=f"other{mark}{tag}", role="other", template=f"{at}/{{name}}_{{rank}}.pt"
+            )
+            once = replace(
+                beside, name=f"metadata{mark}{tag}", role="metadata", template=f"{at}/metadata.pkl"
+            )
+            yield replace(once, formats=("pickle_plain",), sharded=False, shared=True, required=False)
+
+
+def _items(c: Checkpoint) -> frozenset[str]:
+    return frozenset(p.name.rpartition("_")[0] for p in c.parts if p.rank is not None)
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    for name in lost(c, beside, _items):
+        text = f"there is no {name}_RANK.pt, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)
+
+
+LAYOUT = Layout(
+    name="torch-checkpointing",
+    title="torch_checkpointing",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    needs=("model",),
+    lost=_lost,
+    own_files=True,  # checkpoint_reader.py: the files of its rank, unless the items are resharded
+    sized_by="metadata",
+    reference=(
+        "torch_checkpointing 0.1 checkpoint_layout.py default_torch_layout_info, checkpoint_writer.py "
+        "_temp_dir_path, metadata_serialization.py METADATA_FILE_NAME"
+    ),
+    limits=(
+        "a model without an optimizer's files beside it may be anything: it is not taken for its save",
+        "items that are given files of other names are not known",
+        "blocking saves write metadata.pkl with the first of a process alone: one without it is whole",
+    ),
+)
