@@ -176,9 +176,12 @@ def passed_over(
             yield finding("passed-over", text, path=c.path)
 
 
-def damaged_and_unplaced(chosen: Checkpoint, ranked: Sequence[Checkpoint], s: Session) -> Iterator[Finding]:
-    """Those whose damage hides their step, so that they rank behind the choice. That their times are earlier
-    shows nothing: the choice may have been touched.
+def unplaced(
+    chosen: Checkpoint, ranked: Sequence[Checkpoint], s: Session, *, ordered: bool
+) -> Iterator[Finding]:
+    """Those that rank behind the choice and tell no step: damage hides it, or they were written no earlier and
+    the caller has ``ordered`` all, so that nobody is asked. That damaged ones are of an earlier time shows
+    nothing: the choice may have been touched.
     """
     behind = dropwhile(lambda c: c.key != chosen.key, ranked)
     for c in islice(behind, 1, None):
@@ -189,7 +192,11 @@ def damaged_and_unplaced(chosen: Checkpoint, ranked: Sequence[Checkpoint], s: Se
         bad = next((f.code for f in chain(*read) if f.severity is Severity.ERROR), None)
         if damage := bad or next(("empty-file" for p in c.parts if p.size == 0), None):
             text = f"it is damaged ({damage}), and nothing tells its step: it may be later than"
-            yield finding("passed-over", f"{text} {chosen.label}", path=c.path, severity=Severity.WARNING)
+        elif ordered and c.mtime_ns >= chosen.mtime_ns:
+            text = "it was written no earlier, and no step of it is known to order it by: it may be later than"
+        else:
+            continue
+        yield finding("passed-over", f"{text} {chosen.label}", path=c.path, severity=Severity.WARNING)
 
 
 def newest_in_doubt(

@@ -79,7 +79,7 @@ def untold(chosen: Checkpoint, candidates: Sequence[Checkpoint], *, mute: bool) 
     """
     for c in candidates:
         told = comparable(c.order, chosen.order) or not (mute or c.mtime_ns == chosen.mtime_ns)
-        if c.key != chosen.key and c.kind is Kind.PERIODIC and not told:
+        if c.key != chosen.key and c.kind in (Kind.PERIODIC, Kind.DYING_GASP) and not told:
             yield c
 
 

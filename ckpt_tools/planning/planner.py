@@ -402,7 +402,9 @@ class Planner(Candidates):
         yield from choice_warnings.passed_over(
             choice, c, [*self.ranked, *self.exports], {f.path for f in self.warnings}
         )
-        yield from choice_warnings.damaged_and_unplaced(c, self.ranked, self.session)
+        order = self.selection.resume_from or self.selection.order
+        ordered = order in ("mtime", "step")
+        yield from choice_warnings.unplaced(c, self.ranked, self.session, ordered=ordered)
         yield from assignment.findings
         yield from self._warnings_of_files(parts)
         yield from losses(c, self.expected)

@@ -156,3 +156,35 @@ def test_a_gasp_from_before_a_rollback_is_told_of(
     made = plan(str(tmp_path), Selection(world_size=RANKS, replica_groups=ALIKE))
     assert made.checkpoint is not None and made.checkpoint.kind is Kind.PERIODIC
     assert "mtime-disagrees-with-step" in {f.code for f in made.warnings}
+
+
+def two_gasps(root: Path, at: float | None) -> None:
+    """MindIO's tells its step; of a breakpoint file only the epoch and the step in it are known, where no two
+    regular saves tell how many steps an epoch has.
+    """
+    regular(root, 20, 0, 60 * 20)
+    mindio(root, 24, 0, 60 * 24)
+    breakpoint_(root, 25, 0, 60 * 25)
+    for file in root.rglob("*.ckpt") if at is not None else ():
+        os.utime(file, (at, at))
+
+
+@pytest.mark.parametrize("at", [0, START])
+def test_a_gasp_of_which_nothing_tells_the_step_is_asked_about_where_times_were_lost(
+    at: float, tmp_path: Path
+) -> None:
+    two_gasps(tmp_path, at)
+    with pytest.raises(UsageError, match="newest is in doubt.*epoch 3 step 5"):
+        plan(str(tmp_path), Selection(world_size=1))
+
+
+@pytest.mark.parametrize(("order", "at"), [("step", None), ("step", START), ("mtime", START)])
+def test_who_orders_by_what_does_not_tell_is_told_of_a_gasp_that_may_be_later(
+    order: str, at: float | None, tmp_path: Path
+) -> None:
+    two_gasps(tmp_path, at)
+    made = plan(str(tmp_path), Selection(world_size=1, order=order))
+    assert made.checkpoint is not None and made.checkpoint.step == 24
+    assert [f.code for f in made.warnings if (f.path or "").endswith("net-3_5_breakpoint.ckpt")] == [
+        "passed-over"
+    ]
