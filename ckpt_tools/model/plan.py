@@ -152,7 +152,8 @@ class Choice:
     """The winning checkpoint (None when every candidate lost) and, in order, why every better-ranked one
     lost.
 
-    ``assignment`` is what each rank would load of it.
+    ``assignment`` is what each rank would load of it. ``left_out`` are the regular saves before it that the
+    save interval leaves out.
     """
 
     checkpoint: Checkpoint | None
@@ -161,6 +162,7 @@ class Choice:
     exhausted: bool = False
     rollback: Rollback | None = None
     assignment: Assignment | None = None
+    left_out: tuple[Checkpoint, ...] = ()
 
 
 @frozen

@@ -176,11 +176,20 @@ def passed_over(
             yield finding("passed-over", text, path=c.path)
 
 
+def left_out(choice: Choice, save_interval: int | None) -> Iterator[Finding]:
+    """The newest of the regular saves that --save-interval leaves out behind an unusable dying gasp."""
+    if choice.left_out:
+        c, more = choice.left_out[0], len(choice.left_out) - 1
+        text = f"--save-interval {save_interval} leaves out {c.label}" + (f" and {more} more" if more else "")
+        text += ", not known to be of the last multiple of it before the dying gasp, or of an earlier step"
+        yield finding("passed-over", text, path=c.path, severity=Severity.WARNING)
+
+
 def unplaced(
     chosen: Checkpoint, ranked: Sequence[Checkpoint], s: Session, *, ordered: bool
 ) -> Iterator[Finding]:
-    """Those that rank behind the choice and tell no step: damage hides it, or they were written no earlier and
-    the caller has ``ordered`` all, so that nobody is asked. That damaged ones are of an earlier time shows
+    """Those that rank behind the choice and tell no step: damage hides it, or they were written no earlier
+    and the caller has ``ordered`` all, so that nobody is asked. Of damaged ones an earlier time shows
     nothing: the choice may have been touched.
     """
     behind = dropwhile(lambda c: c.key != chosen.key, ranked)
@@ -193,7 +202,7 @@ def unplaced(
         if damage := bad or next(("empty-file" for p in c.parts if p.size == 0), None):
             text = f"it is damaged ({damage}), and nothing tells its step: it may be later than"
         elif ordered and c.mtime_ns >= chosen.mtime_ns:
-            text = "it was written no earlier, and no step of it is known to order it by: it may be later than"
+            text = "it was written no earlier, and no known step orders it: it may be later than"
         else:
             continue
         yield finding("passed-over", f"{text} {chosen.label}", path=c.path, severity=Severity.WARNING)

@@ -146,22 +146,28 @@ def choose(
     usable and ``save_interval`` N is given, only other dying-gasp candidates and periodic ones at or below
     s // N * N follow. Without ``fallback`` only the best is judged.
     """
-    rejected: list[Rejected] = []
+    rejected, left_out = list[Rejected](), list[Checkpoint]()
     attempts, rule = 0, _RollbackRule(save_interval, step_of)
     for candidate in ranked:
         if attempts >= max_attempts:
-            return Choice(None, tuple(rejected), attempts, exhausted=True)
+            return Choice(None, tuple(rejected), attempts, exhausted=True, left_out=tuple(left_out))
         if not rule.allows(candidate):
+            left_out.append(candidate)
             continue
         judgement = judge(candidate)
         attempts += judgement.read
         if judgement.usable:
             rollback = rule.to(step_of(candidate))
             return Choice(
-                candidate, tuple(rejected), attempts, rollback=rollback, assignment=judgement.assignment
+                candidate,
+                tuple(rejected),
+                attempts,
+                rollback=rollback,
+                assignment=judgement.assignment,
+                left_out=tuple(left_out),
             )
         rejected.append(Rejected(candidate, judgement.findings))
         if not fallback:
             break
         rule.add(rejected[-1])
-    return Choice(None, tuple(rejected), attempts)
+    return Choice(None, tuple(rejected), attempts, left_out=tuple(left_out))

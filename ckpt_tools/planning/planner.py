@@ -309,12 +309,17 @@ class Planner(Candidates):
         reasons = "; ".join(dict.fromkeys(f.code for f in errors))
         if self.selection.no_fallback:
             return NotNewest(f"the newest checkpoint is not usable ({reasons})", plan=plan)
-        return NoneUsable(f"{number(ranked)}, none is usable ({reasons})", self._way_out(choice), plan=plan)
+        text = f"{number(ranked)}, none is usable ({reasons})"
+        for f in choice_warnings.left_out(choice, self.selection.save_interval):
+            text += f"; {f.message}"
+        return NoneUsable(text, self._way_out(choice), plan=plan)
 
     def _way_out(self, choice: Choice) -> str:
         """What to do where no checkpoint is usable."""
         from ckpt_tools.planning import missing_ranks
 
+        if choice.left_out:
+            return "leave --save-interval out to have these looked at too, newest first"
         if torn := missing_ranks.hint(choice):
             return torn
         errors = [f for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR]
@@ -402,6 +407,7 @@ class Planner(Candidates):
         yield from choice_warnings.passed_over(
             choice, c, [*self.ranked, *self.exports], {f.path for f in self.warnings}
         )
+        yield from choice_warnings.left_out(choice, self.selection.save_interval)
         order = self.selection.resume_from or self.selection.order
         ordered = order in ("mtime", "step")
         yield from choice_warnings.unplaced(c, self.ranked, self.session, ordered=ordered)

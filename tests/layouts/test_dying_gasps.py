@@ -10,7 +10,7 @@ import pytest
 import small_files
 
 from ckpt_tools import Selection, plan
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import NoneUsable, UsageError
 from ckpt_tools.model.part import Kind
 
 START, RANKS, BATCH = 1_750_000_000, 4, 10
@@ -174,7 +174,7 @@ def test_a_gasp_of_which_nothing_tells_the_step_is_asked_about_where_times_were_
     at: float, tmp_path: Path
 ) -> None:
     two_gasps(tmp_path, at)
-    with pytest.raises(UsageError, match="newest is in doubt.*epoch 3 step 5"):
+    with pytest.raises(UsageError, match=r"newest is in doubt.*epoch 3 step 5"):
         plan(str(tmp_path), Selection(world_size=1))
 
 
@@ -188,3 +188,27 @@ def test_who_orders_by_what_does_not_tell_is_told_of_a_gasp_that_may_be_later(
     assert [f.code for f in made.warnings if (f.path or "").endswith("net-3_5_breakpoint.ckpt")] == [
         "passed-over"
     ]
+
+
+@pytest.mark.parametrize("every", [20, 7])
+def test_a_regular_save_that_the_save_interval_leaves_out_is_named(every: int, tmp_path: Path) -> None:
+    train(tmp_path)
+    for rank in range(RANKS):
+        os.truncate(path := mindio(tmp_path, 35, rank, 60 * 35 + rank), 40)
+        os.utime(path, (START + 60 * 35 + rank,) * 2)
+    made = plan(str(tmp_path), Selection(world_size=RANKS, save_interval=every))
+    assert made.checkpoint is not None and made.rollback is not None
+    named = [f.message for f in made.warnings if f.code == "passed-over"]
+    assert len(named) == (every == 20) and all("--save-interval 20 leaves out step 30" in n for n in named)
+
+
+def test_where_the_save_interval_leaves_out_all_that_is_usable_that_is_said(tmp_path: Path) -> None:
+    for step in (10, 20):
+        path = regular(tmp_path, step, 0, 60 * step)
+        path.write_bytes(small_files.mindspore(False, 0, step_num=step).replace(b"step_num", b"some_num"))
+        os.utime(path, (START + 60 * step,) * 2)
+    os.truncate(path := mindio(tmp_path, 25, 0, 60 * 25), 40)
+    os.utime(path, (START + 60 * 25,) * 2)
+    with pytest.raises(NoneUsable, match="save-interval 10 leaves out epoch 2 step 10 and 1 more") as e:
+        plan(str(tmp_path), Selection(world_size=1, save_interval=10))
+    assert "leave --save-interval out" in e.value.hint
