@@ -197,15 +197,20 @@ def unplaced(
         gone = c.mtime_ns < chosen.mtime_ns and all(p.size < 0 for p in c.parts)  # links of no later time
         if gone or comparable(c.order, chosen.order) or c.kind in (Kind.BEST, Kind.RELEASE):
             continue
-        read = (s.reports[p.path].findings if p.path in s.reports else p.findings for p in c.parts)
-        bad = next((f.code for f in chain(*read) if f.severity is Severity.ERROR), None)
-        if damage := bad or next(("empty-file" for p in c.parts if p.size == 0), None):
+        if damage := _damage(c, s):
             text = f"it is damaged ({damage}), and nothing tells its step: it may be later than"
         elif ordered and c.mtime_ns >= chosen.mtime_ns:
             text = "it was written no earlier, and no known step orders it: it may be later than"
         else:
             continue
         yield finding("passed-over", f"{text} {chosen.label}", path=c.path, severity=Severity.WARNING)
+
+
+def _damage(c: Checkpoint, s: Session) -> str | None:
+    """The first that is known to be wrong with its files."""
+    read = (s.reports[p.path].findings if p.path in s.reports else p.findings for p in c.parts)
+    bad = next((f.code for f in chain(*read) if f.severity is Severity.ERROR), None)
+    return bad or next(("empty-file" for p in c.parts if p.size == 0), None)
 
 
 def newest_in_doubt(

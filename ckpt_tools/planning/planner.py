@@ -389,7 +389,7 @@ class Planner(Candidates):
             told = layout.steps(p, self.session.reports[p.path].metadata)
             step = told[0] if step is None else step
             epoch = told[1] if epoch is None else epoch
-        path = self.session.found.resolved(c.path)
+        path = self.session.found.resolved(_loaded_path(c, parts))
         return replace(c, step=self.step(c) if step is None else step, epoch=epoch, path=path)
 
     def _worlds(self, *, by_rank: bool) -> _Worlds:
@@ -480,6 +480,16 @@ def _joined(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Findi
     """Both, and what is said of a file already not once more."""
     known = {(f.code, f.path) for f in warnings}
     return tuple(dict.fromkeys((*warnings, *(f for f in more if (f.code, f.path) not in known))))
+
+
+def _loaded_path(c: Checkpoint, loaded: Sequence[Part]) -> str:
+    """The path of a checkpoint; where that is one of its files, and another one is loaded in its place, of
+    that one.
+    """
+    named = next((p for p in c.parts if p.path == c.path), None)
+    if named is None or named in loaded:
+        return c.path
+    return next((p.path for p in loaded if p.role == named.role), c.path)
 
 
 def _in_words(rollback: Rollback | None) -> Rollback | None:

@@ -10,6 +10,7 @@ import io
 import lzma
 import os
 import pickle
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ import torch
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from places import LAYOUT_TREES
 from safetensors.torch import save as safetensors_save
 from small_files import adam, saved, tensor
 
@@ -314,6 +316,22 @@ def test_every_rank_is_told_all_files_of_a_step(tmp_path: Path, capfd: pytest.Ca
 ])  # fmt: skip
 def test_what_answers_the_question(name: str, options: dict[str, Any], wanted: str, tmp_path: Path) -> None:
     assert answer(put(tmp_path / "run", CASES[name].files), Selection(**options)) == (0, [wanted])
+
+
+@pytest.mark.parametrize("named", ["iter_epoch_4", "latest"])
+@pytest.mark.parametrize("size", [0, 200])
+def test_the_framework_is_never_told_of_a_file_that_another_one_stands_in_for(
+    named: str, size: int, tmp_path: Path
+) -> None:
+    """PaddleOCR saves each epoch under two names."""
+    tree = tmp_path / "tree"
+    shutil.copytree(LAYOUT_TREES / "files/paddle-ocr/tree", tree)
+    for path in tree.iterdir():
+        os.truncate(path, size if path.name == f"{named}.pdparams" else path.stat().st_size)
+        os.utime(path, (1_750_000_000,) * 2)
+    made = plan(str(tree))
+    loaded = {f.path for f in made.shared}
+    assert made.checkpoint is not None and {made.resume.path, made.checkpoint.path} <= loaded
 
 
 def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
