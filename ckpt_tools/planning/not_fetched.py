@@ -38,16 +38,12 @@ def require_fetched(
     """
     lost = {r.checkpoint.key for r in choice.rejected}
     for c in (*(r.checkpoint for r in choice.rejected), *(c for c in ranked if c.key not in lost)):
-        if (
-            c.key != chosen.key
-            and (c.key in lost or _may_go_before(c, chosen, s.root))
-            and _differ(c, chosen)
-        ):
+        if c.key != chosen.key and (c.key in lost or _may_go_before(c, chosen, s)) and _differ(c, chosen):
             for path, found in _pointers(s, c, asked):
                 raise _question(s, chosen, c.path, path, found)
     if asked.resume_from != "tracker":
         for path in _kept_by_dvc(s, chosen, asked):
-            if _may_be_later(path, chosen, s.root):
+            if _may_be_later(path, chosen, s):
                 raise _left_by_dvc(s, chosen, path)
 
 
@@ -59,13 +55,13 @@ def _differ(c: Checkpoint, chosen: Checkpoint) -> bool:
     return c.order != chosen.order or max(chosen.order) < 0
 
 
-def _may_go_before(c: Checkpoint, chosen: Checkpoint, root: str) -> bool:
+def _may_go_before(c: Checkpoint, chosen: Checkpoint, s: Session) -> bool:
     """Whether one that did not lose may be later all the same: times of a pointer are those of its copy."""
     if c.kind is Kind.RELEASE:
         return False
     if comparable(c.order, chosen.order):
         return c.order > chosen.order
-    return _may_be_later(c.parts[0].path, chosen, root)
+    return _may_be_later(c.parts[0].path, chosen, s)
 
 
 def _pointers(s: Session, c: Checkpoint, asked: Selection) -> Iterator[tuple[str, Finding]]:
@@ -125,10 +121,11 @@ def _asked_for(path: str, like: bool, asked: Selection) -> bool:
     return like or not narrowed
 
 
-def _may_be_later(path: str, chosen: Checkpoint, root: str) -> bool:
+def _may_be_later(path: str, chosen: Checkpoint, s: Session) -> bool:
     """Whether neither its name nor that of the directories it lies in makes it an older state, or one that
     nobody resumes from.
     """
+    root, dated = s.root, s.layouts.of(chosen).dated
     names = path[len(root) + 1 :].split("/")
     said = [read_bare_name(name) for name in names]
     if any(name.kind is not Kind.PERIODIC for name in said) or not any(map(_tells, names)):
@@ -136,9 +133,17 @@ def _may_be_later(path: str, chosen: Checkpoint, root: str) -> bool:
     near = max(_paths(chosen), key=lambda q: _nearness(names, q[len(root) + 1 :].split("/")))
     for mine, theirs in zip(names, near[len(root) + 1 :].split("/"), strict=False):
         if mine != theirs and _shape(mine) == _shape(theirs):
-            return _numbers(mine) > _numbers(theirs)
+            return _has_later_name(mine, theirs, dated)
     alone = len(_numbers("/".join(names))) == 1
     return not any(_is_earlier(name, chosen, alone) for name in said)
+
+
+def _has_later_name(mine: str, theirs: str, dated: re.Pattern[str] | None) -> bool:
+    """Whether the numbers in the name are higher. Beside a date they only tell names apart: of two of one
+    date, either may be the later.
+    """
+    dates = [m[1] for name in (mine, theirs) if dated is not None and (m := dated.fullmatch(name))]
+    return dates[0] >= dates[1] if len(dates) == 2 else _numbers(mine) > _numbers(theirs)
 
 
 def _is_earlier(name: BareName, chosen: Checkpoint, alone: bool) -> bool:

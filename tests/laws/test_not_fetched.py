@@ -22,7 +22,7 @@ DIGEST = "4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393"
 LFS = f"version https://git-lfs.github.com/spec/v1\noid sha256:{DIGEST}\nsize 4976698672\n"
 DVC = "outs:\n- md5: 22a1a2931c8370d3aeedd7183606fd7f{}\n  size: 14445097\n  hash: md5\n  path: {}\n"
 FAST = ("dcp-two", "hf-trainer-trainer", "mindspore-flat", "orbax-standard", "pytorch-sample-imagenet", "timm-epochs")  # fmt: skip
-NAMES_DIFFER = ("accelerate-mixed", "accelerate-epoch_last", "accelerate-kohya-epochs", "files-mlx", "files-bare", "easylm-streams", "lightning-names", "mindspore-resnet", "timm-recovery")  # fmt: skip
+NAMES_DIFFER = ("accelerate-mixed", "accelerate-epoch_last", "accelerate-kohya-epochs", "files-mlx", "files-bare", "easylm-streams", "lightning-names", "mindspore-resnet", "speechbrain-epochs", "speechbrain-stopped", "timm-recovery")  # fmt: skip
 """Whose names do not tell which is the older: they are asked about."""
 EACH = [
     pytest.param(case, marks=[] if name in FAST else pytest.mark.exhaustive, id=name)
