@@ -5,6 +5,7 @@ lm-engine, prime-rl, XTuner, NeMo AutoModel, Oumi and many loops of one's own.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,7 @@ from functools import partial
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.layouts.dcp import STATE_FORMATS, STATES
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -28,6 +29,9 @@ _STEP = (
 MODELS = ("model", "weights", "model_optimizer", "trainer", "policy", "actor")
 """Directories of which a save has one at least."""
 OTHERS = ("optimizer", "optim", "critic", "value", "scheduler", "lr_scheduler", "ema")
+_TRACKED = "latest_checkpointed_iteration"
+UNDER_WAY = "/.incomplete"
+"""What NeMo AutoModel removes when all else is written."""
 HERE = "_here"
 """The end of the names of pieces in a directory that may be called anything."""
 
@@ -35,6 +39,19 @@ HERE = "_here"
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     indexes = [row for row in parts if row[0].role.endswith("_index")]
     yield from named_steps(indexes, dcp.step_of, "step")
+
+
+def _read_tracker(data: bytes) -> int | None:
+    """lm-engine's."""
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return whole(said.get(_TRACKED)) if isinstance(said, dict) else None
+
+
+def _write_tracker(said: int | str) -> bytes:
+    return json.dumps({_TRACKED: said}).encode()
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -66,6 +83,8 @@ def _rest(home: str, mark: str) -> Iterator[Piece]:
     for below, deep in ((home, ""), (f"{home}/<{'|'.join(MODELS)}>", "_deep")):
         yield from dcp.beside(below, f"{deep}{mark}")
     if mark != HERE:
+        under_way = Piece(f"incomplete{mark}", "mark", f"{home}{UNDER_WAY}", shared=True, required=False)
+        yield replace(under_way, mark=True, marks=UNDER_WAY, unfinished=True, loaded=False)
         plain = f"{home}/<{STATES}>"  # XTuner's have no ending
         yield beside(f"plain{mark}", "state", plain, STATE_FORMATS, unasked=True)
     single = f"{home}/<step_scheduler|progress>.pt"
@@ -100,6 +119,10 @@ LAYOUT = Layout(
     resume=_resume,
     check=_check,
     lost=_lost,
+    tracker=f"{_TRACKED}.json",
+    read_tracker=_read_tracker,
+    write_tracker=_write_tracker,
+    always_tracked=False,
     reshardable=True,
     compare_steps=False,
     reference=(
@@ -109,7 +132,7 @@ LAYOUT = Layout(
         " oumi/core/trainers/oumi_trainer.py save_state"
     ),
     limits=(
-        "what a framework's own note names (latest_checkpointed_iteration.json, .xtuner) is not read",
+        "what NeMo AutoModel's links (LATEST) and XTuner's note (.xtuner) name is not read",
         (
             "in a directory whose name tells no step (model and optimizer in the run's own), the optimizer is"
             " what shows that all is one save"

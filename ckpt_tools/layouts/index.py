@@ -1050,7 +1050,7 @@ torchsnapshot torchsnapshot
   {name}/{name}/{name}/{name}/{name}/{name}/{name}/
     ?other6_any:{name}
 
-dcp_set dcp-set
+dcp_set dcp-set note:latest_checkpointed_iteration.json
   <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/
     metadata_model:.metadata rank_metadata_model:__{rank}.metadata data_model:__{rank}_{shard}.distcp
     prefixed_model:{name}__{rank}_{shard}.distcp
@@ -1103,6 +1103,7 @@ dcp_set dcp-set
   <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
     state_of_loop_deep:metadata.pth told_deep:<train_state|trainer_state>[_{shard}].json
   <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
+    incomplete:.incomplete
     plain:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
     single:<step_scheduler|progress>.pt single_counts:metadata.json
   <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/orchestrator/
@@ -1177,6 +1178,7 @@ dcp_set dcp-set
     state_of_loop_deep_epoch_step:metadata.pth
     told_deep_epoch_step:<train_state|trainer_state>[_{shard}].json
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    incomplete_epoch_step:.incomplete
     plain_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
     single_epoch_step:<step_scheduler|progress>.pt single_counts_epoch_step:metadata.json
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/orchestrator/
@@ -1243,6 +1245,7 @@ dcp_set dcp-set
   <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor>/
     state_of_loop_deep_epoch:metadata.pth told_deep_epoch:<train_state|trainer_state>[_{shard}].json
   <epoch-|epoch_|epoch=>{epoch}/
+    incomplete_epoch:.incomplete
     plain_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
     single_epoch:<step_scheduler|progress>.pt single_counts_epoch:metadata.json
   <epoch-|epoch_|epoch=>{epoch}/orchestrator/
