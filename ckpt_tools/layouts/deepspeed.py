@@ -213,7 +213,7 @@ LAYOUT = Layout(
     tracked=tag,
     tracked_early=True,
     needs=("model",),
-    stateless=("zero_to_fp32.py",),  # a script that the engine puts beside its saves
+    stateless=("zero_to_fp32.py", "zero_to_torch.py"),  # scripts that the engine puts beside its saves
     reference=(
         "deepspeed/runtime/engine.py save_checkpoint, _get_ckpt_name, _get_zero_ckpt_name; 'latest' is "
         "written before other ranks are done"

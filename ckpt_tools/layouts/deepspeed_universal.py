@@ -58,6 +58,8 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 HOME = "global_step{step}_universal"
+_FIRST = "zero_pp_rank_0_mp_rank_{tp:02d}_model_states.pt"
+_OTHERS = "zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt"
 LAYOUT = Layout(
     name="deepspeed-universal",
     title="DeepSpeed universal checkpoint",
@@ -75,6 +77,11 @@ LAYOUT = Layout(
         ),
         Piece(
             "model", "model", f"{HOME}/mp_rank_{{tp:02d}}_model_states.pt", FORMATS, shared=True, unasked=True
+        ),
+        # of stage 3; each rank loads those of the first
+        Piece("zero3", "model", f"{HOME}/{_FIRST}", FORMATS, shared=True, unasked=True),
+        Piece(
+            "zero3_others", "unread", f"{HOME}/{_OTHERS}", FORMATS, shared=True, required=False, loaded=False
         ),
         Piece(
             "layer",

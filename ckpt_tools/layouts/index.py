@@ -835,9 +835,11 @@ deepspeed_universal deepspeed-universal note:latest_universal
   global_step{step}_universal/zero/
     optimizer:optimizer_state.pt
   global_step{step}_universal/
-    model:mp_rank_{tp:02d}_model_states.pt layer:layer_{layer:02d}-model_{tp:02d}-model_states.pt
+    model:mp_rank_{tp:02d}_model_states.pt zero3:zero_pp_rank_0_mp_rank_{tp:02d}_model_states.pt
+    zero3_others:zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
+    layer:layer_{layer:02d}-model_{tp:02d}-model_states.pt
 
-deepspeed deepspeed note:latest stateless:zero_to_fp32.py
+deepspeed deepspeed note:latest stateless:zero_to_fp32.py stateless:zero_to_torch.py
   <global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}/
     model:mp_rank_{tp:02d}_model_states.pt
     zero3:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt
