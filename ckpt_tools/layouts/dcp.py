@@ -234,6 +234,7 @@ LAYOUT = Layout(
     check=_check,
     unclear=_unclear,
     commit="metadata",
+    shares=re.compile(r"ft-replicat-.+"),  # torchtitan's place of each replica in its data, with torchft
     tracker="dlrover_latest.txt",
     read_tracker=read_number,
     always_tracked=False,

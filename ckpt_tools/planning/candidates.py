@@ -312,8 +312,11 @@ class Candidates:
         runs = self.session.runs(finished)
         if len(runs) < 2:
             return finished
-        from ckpt_tools.planning.own_runs import of_own, own_runs, passed_over, several
+        from ckpt_tools.planning.own_runs import of_own, own_runs, passed_over, several, shares
 
+        aside = shares(runs, self.layouts)
+        finished = [c for c in finished if (c.layout, c.run) not in aside]
+        runs = {run: members for run, members in runs.items() if run not in aside}
         if several(own := own_runs(runs, self.layouts)):
             raise UsageError(f"{self.root} holds {completeness.listed(own)}", self._which_run(own))
         self.warnings += passed_over(finished, kept := of_own(own, finished))

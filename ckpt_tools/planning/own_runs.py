@@ -17,6 +17,17 @@ Runs = Mapping[tuple[str, str], Sequence[Checkpoint]]
 """(layout, run) -> its finished checkpoints."""
 
 
+def shares(runs: Runs, layouts: Layouts) -> set[tuple[str, str]]:
+    """Those in which a replica keeps what only it needs, beside the saves of a run."""
+    homes = {run: {_directory(c) for c in members} for run, members in runs.items()}
+    return {
+        run
+        for run, mine in homes.items()
+        if (named := layouts[run[0]].shares) and all(named.fullmatch(os.path.basename(home)) for home in mine)
+        if any(run[0] == o[0] and {*map(os.path.dirname, mine)} <= homes[o] for o in runs if o != run)
+    }
+
+
 def own_runs(runs: Runs, layouts: Layouts) -> Runs:
     """Without those in a directory that is called the best, beside or below that of a run, and without the
     model alone that the last save of a run has exported.

@@ -228,3 +228,17 @@ def _others(root: Path) -> list[Checkpoint]:
 
 def _loaded(root: Path) -> list[list[str]]:
     return [[file.path for file in rank.files] for rank in plan(str(root)).ranks]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_places_of_replicas_in_their_data_are_no_runs(replicas: int, tmp_path: Path) -> None:
+    """torchtitan with torchft saves them at every step, and the state less often."""
+    older, newer = (LAYOUT_TREES / "dcp" / "two" / "tree" / f"step-{step}" for step in (10, 20))
+    for of, name in ((older, "step-10"), (newer, "step-20")):
+        shutil.copytree(of, tmp_path / name)
+        for replica in range(replicas):
+            shutil.copytree(of, tmp_path / f"ft-replicat-{replica}" / name)
+            shutil.copytree(of, tmp_path / f"ft-replicat-{replica}" / f"{name}1")
+    made = plan(str(tmp_path)).checkpoint
+    assert made is not None
+    assert made.path == str(tmp_path / "step-20")

@@ -187,6 +187,8 @@ class Layout:
     checkpoint's directory that tells when it was saved: its group is year, month, day, hour, minute and
     second, and sorts as the dates do.
     ``trainers`` are pieces of optimizers whose parameters the files beside them hold, each whole.
+    ``shares`` fits the name of a directory among the saves of a run in which a replica keeps what only it
+    needs.
     ``models_alone``: its files hold a model and never a state, so among the states of a run they are what
     its last save has exported.
     """
@@ -239,6 +241,7 @@ class Layout:
     kept_by_ranks: bool = False
     written: re.Pattern[str] | None = None
     dated: re.Pattern[str] | None = None
+    shares: re.Pattern[str] | None = None
     models_alone: bool = False
     traces: tuple[re.Pattern[str], ...] = ()
 
