@@ -312,9 +312,11 @@ class Candidates:
         runs = self.session.runs(finished)
         if len(runs) < 2:
             return finished
-        from ckpt_tools.planning.own_runs import of_own, own_runs, passed_over, several, shares
+        from ckpt_tools.planning.own_runs import finals, of_own, own_runs, passed_over, several, shares
 
-        aside = shares(runs, self.layouts)
+        last = finals(runs)
+        aside = {*shares(runs, self.layouts), *last}
+        self.warnings += last.values()
         finished = [c for c in finished if (c.layout, c.run) not in aside]
         runs = {run: members for run, members in runs.items() if run not in aside}
         if several(own := own_runs(runs, self.layouts)):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.directories import is_of_the_best
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -26,6 +28,30 @@ def shares(runs: Runs, layouts: Layouts) -> set[tuple[str, str]]:
         if (named := layouts[run[0]].shares) and all(named.fullmatch(os.path.basename(home)) for home in mine)
         if any(run[0] == o[0] and {*map(os.path.dirname, mine)} <= homes[o] for o in runs if o != run)
     }
+
+
+def finals(runs: Runs) -> dict[tuple[str, str], Finding]:
+    """Those that a run's script saved at its end, once more than its callbacks. They never win, since only
+    their place tells whose they are.
+    """
+    text = "it is called final, and of the same step as the last of the run's regular saves"
+    note = partial(finding, "passed-over", text, severity=Severity.NOTE)
+    return {run: note(path=members[0].path) for run, members in runs.items() if _is_final(run, runs)}
+
+
+def _is_final(run: tuple[str, str], runs: Runs) -> bool:
+    """Whether it is one file, called ``final``, above the directory of another run, and of its highest step:
+    a directory, or a file of another step, may as well be an experiment's.
+    """
+    one, *more = runs[run]
+    if more or one.parts[0].home or read_bare_name(os.path.basename(one.path)).kind is not Kind.RELEASE:
+        return False
+    below = [members for other, members in runs.items() if other[0] == run[0] and other != run]
+    return any(
+        {os.path.dirname(_directory(c)) for c in members} == {_directory(one)}
+        and max(c.order[0] for c in members) == one.order[0] >= 0
+        for members in below
+    )
 
 
 def own_runs(runs: Runs, layouts: Layouts) -> Runs:

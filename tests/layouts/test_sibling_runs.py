@@ -242,3 +242,30 @@ def test_the_places_of_replicas_in_their_data_are_no_runs(replicas: int, tmp_pat
     made = plan(str(tmp_path)).checkpoint
     assert made is not None
     assert made.path == str(tmp_path / "step-20")
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "asks"),
+    [
+        ("final_model.ckpt", 20, False),
+        ("final_model.ckpt", 10, True),
+        ("final_model.ckpt", 30, True),
+        ("model.ckpt", 20, True),
+        ("final/model.ckpt", 20, True),
+    ],
+)
+def test_what_a_script_saves_at_the_end_is_no_run(name: str, step: int, asks: bool, tmp_path: Path) -> None:
+    """``trainer.save_checkpoint()`` after ``fit()``: it never wins, because only its place tells whose it is."""
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    for at in (10, 20):
+        (tmp_path / "checkpoints" / f"epoch={at // 10}-step={at}.ckpt").write_bytes(lightning(at // 10, at))
+    (tmp_path / name).write_bytes(lightning(9, step))
+    if asks:
+        with pytest.raises(CkptError, match="several runs"):
+            plan(str(tmp_path))
+        return
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None
+    assert Path(made.checkpoint.path).parent.name == "checkpoints"
+    assert [(f.code, f.path) for f in made.warnings] == [("passed-over", str(tmp_path / name))]
