@@ -179,6 +179,7 @@ def test_a_tracker_without_its_checkpoint(tracker: str, tmp_path: Path) -> None:
         "checkpoint_manager_snapshot.json": b'{"latest_checkpoint_result": {"checkpoint_dir_name": "at_500"}}',
         "last_checkpoint": b"out/iter_500.pth",
         "latest_checkpoint.txt": b"iter_500.pth",
+        "latest_checkpointed_iteration.json": b'{"latest_checkpointed_iteration": 500}',
     }
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / tracker).write_bytes(said.get(tracker, b"500"))
