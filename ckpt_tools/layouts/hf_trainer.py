@@ -73,14 +73,17 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
         if path.rpartition("/")[0] not in models:
             text = f"there is no adapter_model file beside {path.removeprefix(f'{c.path}/')}"
             yield finding("missing-part", text, path=c.path)
-    for name in lost(c, beside, _adapters):
+    for name in lost(c, beside, _named_by_parts):
         text = f"there is no {name}, which the run's other checkpoints have"
         yield finding("missing-part", text, path=c.path)
 
 
-def _adapters(c: Checkpoint) -> frozenset[str]:
-    """Their weights and configurations, without which peft loads none."""
-    files = (p for p in c.parts if p.name.startswith(("adapter_model.", "adapter_config.")))
+def _named_by_parts(c: Checkpoint) -> frozenset[str]:
+    """Weights and configurations of adapters, without which peft loads none, and what sentence-transformers
+    builds a model's modules from.
+    """
+    adapter = ("adapter_model.", "adapter_config.")
+    files = (p for p in c.parts if p.name.startswith(adapter) or p.role == "module_config")
     return frozenset(p.path.removeprefix(f"{c.path}/") for p in files)
 
 
@@ -117,6 +120,8 @@ def _own_pieces() -> Iterator[Piece]:
         for end, formats in (("model.safetensors", ST), ("pytorch_model.bin", TORCH)):
             below = f"{HOME}/{number}_{{name}}/{end}"
             yield Piece(f"{role}_{end.partition('.')[0]}", role, below, formats, shared=True, companion=True)
+    for name, file in (("modules", "modules.json"), ("module_config", "{layer}_{name}/config.json")):
+        yield described(name, "module_config", f"{HOME}/{file}", ("json_member",), required=False)
     for name, end, formats in (("", "safetensors", ST), ("_bin", "bin", TORCH)):
         below = f"{NAMED}/adapter_model.{end}"
         yield Piece(f"named_adapter{name}", "model", below, formats, shared=True, companion=True)

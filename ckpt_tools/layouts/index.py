@@ -351,6 +351,10 @@ hf_trainer hf-trainer note:dlrover_latest.txt
     model_model:model.safetensors model_pytorch_model:pytorch_model.bin
   checkpoint-{step}/{layer}_{name}/
     module_model:model.safetensors module_pytorch_model:pytorch_model.bin
+  checkpoint-{step}/
+    modules:modules.json
+  checkpoint-{step}/{layer}_{name}/
+    module_config:config.json
   checkpoint-{step}/{name}/
     named_adapter:adapter_model.safetensors named_adapter_bin:adapter_model.bin
   checkpoint-{step}/
