@@ -21,6 +21,7 @@ from ckpt_tools.settings import plugins
 
 ORDER = (
     "mindio_ttp",
+    "mindformers",
     "nemo_rl",  # before the layouts of what lies inside it
     "nemo",
     "openrlhf",

@@ -18,6 +18,13 @@ mindio_ttp mindio-ttp
   ttp_saved_checkpoints-step_{step}[{tmp}]/rank_{rank}/
     ttp:ttp_rank_{rank}-{epoch}_{step_in_epoch}.ckpt
 
+mindformers mindformers note:latest_checkpointed_iteration.txt
+  iteration_{step:08d}/
+    model:model-{shard:07d}-{of:07d}.safetensors
+    model_prefixed:{name}-model-{shard:07d}-{of:07d}.safetensors
+    optimizer:opt-{shard:07d}-{of:07d}.safetensors
+    optimizer_prefixed:{name}-opt-{shard:07d}-{of:07d}.safetensors common:common.json index:metadata.json
+
 nemo_rl nemo-rl
   step_{step}/policy/weights/iter_0000000/
     metadata_json_mcore_policy:metadata.json index_mcore_policy:.metadata common_mcore_policy:common.pt

@@ -1,0 +1,84 @@
+"""MindFormers from 1.7 on: ``iteration_N/`` with ``model-R-W.safetensors`` and ``opt-R-W.safetensors``,
+``common.json`` and, where several ranks saved, ``metadata.json``, which says what each of the files holds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.megatron import read_tracker
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.ranges import gaps, words
+from ckpt_tools.model.report import Report
+
+_HOME = "iteration_{step:08d}"
+
+
+def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Files that the names of the others count, of each kind by itself: a model may be in more files than its
+    optimizer is. Of several files only ``metadata.json`` tells which tensors are whose.
+    """
+    kinds = defaultdict[str, list[dict[str, int]]](list)
+    for part in c.parts:
+        if part.coords:
+            kinds[part.role].append(dict(part.coords))
+    for role, files in kinds.items():
+        of = max(at["of"] for at in files)
+        if gone := gaps((at["shard"] for at in files if at["of"] == of), of):
+            text = f"of the {of} files of the {role} number {words(gone)} (from 0) are not there"
+            yield finding("missing-part", text, path=c.path)
+    if max(map(len, kinds.values()), default=1) > 1 and "index" not in {p.role for p in c.parts}:
+        text = "there is no metadata.json, without which files of several ranks are not loaded"
+        yield finding("missing-part", text, path=c.path)
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    common = [row for row in parts if row[0].role == "common"]
+    yield from named_steps(common, lambda m: whole(m.get("global_step")), "global_step")
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)  # load_checkpoint: PATH, resume_training: True
+
+
+def _pieces() -> Iterator[Piece]:
+    saved = Piece("", "", "", ("safetensors",), shared=True)
+    for role, word in (("model", "model"), ("optimizer", "opt")):
+        for mark, prefix in (("", ""), ("_prefixed", "{name}-")):
+            template = f"{_HOME}/{prefix}{word}-{{shard:07d}}-{{of:07d}}.safetensors"
+            yield replace(saved, name=f"{role}{mark}", role=role, template=template)
+    for role, name in (("common", "common.json"), ("index", "metadata.json")):
+        told = replace(saved, name=role, role=role, formats=("json_member",), template=f"{_HOME}/{name}")
+        yield replace(told, companion=True, inside=True)
+
+
+LAYOUT = Layout(
+    name="mindformers",
+    title="MindFormers, a file for each rank",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    lost=_lost,
+    check=_check,
+    tracker="latest_checkpointed_iteration.txt",
+    read_tracker=read_tracker,
+    commit="index",
+    commit_alone="common",
+    needs=("model", "common"),
+    reshardable=True,
+    reference=(
+        "mindformers 2.1: checkpoint/checkpoint.py save_checkpoint(), load_checkpoint() and "
+        "get_checkpoint_path(), checkpoint/utils.py verify_ckpt_valid() and get_checkpoint_name()"
+    ),
+    limits=(
+        "what metadata.json says of the tensors in each file is not compared with them",
+        "with async_save the tracker is written after all files: names alone tell whether all are there",
+    ),
+)
