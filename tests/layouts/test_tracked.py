@@ -28,7 +28,7 @@ START = 1_760_000_000
 TRACKED = [
     "megatron/tp", "megatron/pp", "megatron/distopt", "megatron/ascend", "megatron-core/mcore", "deepspeed/zero1", "deepspeed/zero3", "deepspeed-universal/converted",
     "tensorflow/manager", "tensorflow/sharded", "dlrover/flash", "verl/grpo", "skyrl/ppo", "nanotron/zero", "mmengine/epochs", "detectron2/running",
-    "cosmos/steps", "files/cosmos", "ray/train-v2", "elements/kept", "dcp-set/lm-engine",
+    "cosmos/steps", "files/cosmos", "ray/train-v2", "elements/kept", "dcp-set/lm-engine", "mindformers/ranks",
 ]  # fmt: skip
 """A tree of every layout with a tracker; those that DLRover tracks as well get its tracker."""
 OTHERS = ["dcp/two", "hf-trainer/trainer"]
