@@ -11,7 +11,7 @@ from dataclasses import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
-from ckpt_tools.layouts.megatron import read_tracker
+from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
@@ -68,7 +68,7 @@ LAYOUT = Layout(
     lost=_lost,
     check=_check,
     tracker="latest_checkpointed_iteration.txt",
-    read_tracker=read_tracker,
+    read_tracker=read_number,
     commit="index",
     commit_alone="common",
     needs=("model", "common"),

@@ -163,6 +163,7 @@ def test_the_layouts_whose_frameworks_do_not_ask() -> None:
         "basicsr",
         "accelerate",
         "elements",
+        "torch-checkpointing",
     }
     assert unasked == {*UNASKED, *others, "nemo", "nemo-rl", "openrlhf"}
 
