@@ -22,6 +22,7 @@ from memory import brief_directory
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError
+from ckpt_tools.model.part import Kind
 
 STEPPED = ("step_99", "99", "step-99", "epoch_9", "checkpoint-99", "iter_0000099", "global_step99", "0")
 NAMES = (
@@ -325,9 +326,12 @@ def test_another_name_for_the_newest_changes_nothing(case: Path, name: str, link
         assume(
             not os.path.lexists(to) and case.parent.parent.name not in ("gguf", "onnx")
         )  # models, each of its own
-        listed = len(scan(str(root)).checkpoints)
+        here = scan(str(root)).checkpoints
+        listed = len(here)
         if linked:
             to.symlink_to(home.name)
+        elif any(c.path == str(home) and c.kind is Kind.DYING_GASP for c in here):
+            return  # only its name tells that it is one
         else:
             shutil.copy2(home, to)
             os.utime(to, ns=(before.mtime_ns + 10**9,) * 2)

@@ -76,4 +76,6 @@ def test_the_only_copy_lies_where_its_rank_looks_for_it(
 def test_layouts_whose_ranks_open_their_own_files_alone() -> None:
     """Each by its framework's source: with one too many a rank lacks what it looks for."""
     own = {layout.name for layout in BUILT_IN if layout.own_files}
-    assert own == {"dlrover", "megatron", "nanochat", "nvrx-local", "pytorch-sample", "rank-files", "verl"}
+    assert own == {
+        "dlrover", "megatron", "nanochat", "nvrx-local", "pytorch-sample", "rank-files", "torch-checkpointing", "verl",
+    }  # fmt: skip
