@@ -5,6 +5,7 @@ or in ``<dir>_R/`` beside each other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.mindspore_steps import check, place, steps
@@ -57,14 +58,19 @@ def _pieces(home: str, mark: str) -> tuple[Piece, ...]:
     )
 
 
+_CALLABLE = replace(
+    Piece("callable", "model", "{name}.ckpt", CKPT, step_from="content", weak=True),
+    state_told=("global_step", "step_num", "epoch_num"),
+)
+"""A name of one's own. MindOne saves weights under such, beside the whole state of train_resume.ckpt."""
 LAYOUT = Layout(
     name="mindspore",
     title="MindSpore ModelCheckpoint",
     pieces=(
         *_pieces("rank_{rank}/", "_rank"),
         *_pieces("", ""),
-        Piece("callable_rank", "model", "rank_{rank}/{name}.ckpt", CKPT, step_from="content", weak=True),
-        Piece("callable", "model", "{name}.ckpt", CKPT, step_from="content", weak=True),
+        replace(_CALLABLE, name="callable_rank", template="rank_{rank}/{name}.ckpt"),
+        _CALLABLE,
     ),
     resume=_resume,
     own_files=False,  # MindFormers looks into the directories of all ranks for the last step that all have

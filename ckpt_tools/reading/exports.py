@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ckpt_tools.discovery.sidecars import read_tracker
 from ckpt_tools.layouts import Piece
@@ -25,6 +25,7 @@ _NEWEST = 3
 def settle_exports(s: Session) -> None:
     """Make a save of a model alone a release. Where nothing is certain, it stays what its name says."""
     _settle_files(s)
+    _settle_told(s)
     pieces = {(p.layout, p.piece) for p in s.found.parts}
     telling = {key: piece for key in pieces if (piece := s.layouts[key[0]].piece(key[1])).state_word}
     if not telling:
@@ -74,6 +75,35 @@ def _settle_files(s: Session) -> None:
     exported = {path for run in runs.values() for path in _models_alone(s, run)}
     if exported:
         s.found.parts = [p._replace(kind=Kind.RELEASE) if p.path in exported else p for p in s.found.parts]
+
+
+def _settle_told(s: Session) -> None:
+    """The same of files of which those that hold a state count its steps."""
+    runs: dict[tuple[str, str, int | None], list[Part]] = defaultdict(list)
+    for p in s.found.parts:
+        if s.layouts.piece_of(p).state_told and p.path in s.reports and _sound(s, p):
+            runs[p.layout, p.base, p.rank].append(p)
+    exported = {path for run in runs.values() for path in _weights_alone(s, run)}
+    if exported:
+        s.found.parts = [p._replace(kind=Kind.RELEASE) if p.path in exported else p for p in s.found.parts]
+
+
+def _weights_alone(s: Session, run: Sequence[Part]) -> Iterator[str]:
+    """The files of a run that count nothing and have only some of the entries of one that does."""
+    counters = s.layouts.piece_of(run[0]).state_told
+    told = [p for p in run if not s.reports[p.path].metadata.keys().isdisjoint(counters)]
+    names: dict[str, frozenset[str]] = {}
+
+    def entries(p: Part) -> frozenset[str]:
+        signature = s.reports[p.path].signature  # of equal ones one is read
+        if signature not in names:
+            names[signature] = frozenset(t.name for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors)
+        return names[signature]
+
+    states = {entries(p) for p in told}
+    for p in run:
+        if p not in told and any(entries(p) < state for state in states):
+            yield p.path
 
 
 def _models_alone(s: Session, run: Sequence[Part]) -> list[str]:

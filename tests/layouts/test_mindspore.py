@@ -48,3 +48,29 @@ def test_the_newest_is_planned(home: str, tmp_path: Path) -> None:
 def test_a_version_in_a_name_counts_nothing(name: str, version: str) -> None:
     said = read_bare_name(name.format(version))
     assert (said.number, said.step, said.epoch) == (None, None, None)
+
+
+@pytest.mark.parametrize("later", ["train_resume.ckpt", "unet-3.ckpt", "unet-2.ckpt"])
+@pytest.mark.parametrize("home", ["", "rank"])
+def test_weights_beside_a_state_are_an_export(home: str, later: str, tmp_path: Path) -> None:
+    """MindOne writes both; ``cp -r`` writes them in any order, and weights alone lose the optimizer."""
+    saved(tmp_path, home, [2, 3])
+    for path in list(tmp_path.rglob("model_*.ckpt")):
+        weights = path.rename(path.with_name(path.name.replace("model_", "unet-")))
+        state = weights.read_bytes() + record("adam_m.weight", (4,), "Float32", bytes(range(16)))
+        state += record("global_step", (1,), "Int32", struct.pack("<i", 30))
+        (path.parent / "train_resume.ckpt").write_bytes(state)
+    for path in tmp_path.rglob("*.ckpt"):
+        os.utime(path, (START, START + 10 * (path.name == later)))
+    chosen = plan(str(tmp_path)).checkpoint
+    assert chosen and {p.name for p in chosen.parts} == {"train_resume.ckpt"}
+
+
+def test_other_weights_are_none_of_it(tmp_path: Path) -> None:
+    """Of another model, or beside no state at all."""
+    saved(tmp_path, "", [2, 3])
+    state = record("bias", (4,), "Float32", bytes(16)) + record("global_step", (1,), "Int32", bytes(4))
+    (tmp_path / "train_resume.ckpt").write_bytes(state)
+    os.utime(tmp_path / "train_resume.ckpt", (START - 100, START - 100))
+    chosen = plan(str(tmp_path)).checkpoint
+    assert chosen and chosen.parts[0].name == "model_3.ckpt"

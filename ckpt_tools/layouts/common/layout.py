@@ -51,7 +51,9 @@ class Piece(Template):
     ``unasked``: the framework loads the file with ``weights_only=False``, so that whatever its pickle names
     is imported and called.
     ``state_word`` are bytes in the file of every save that can be trained on, and ``state_key`` is an entry
-    of it where the file is all of a save; one without them is an export.
+    of it where the file is all of a save; one without them is an export. Of ``state_told`` a file that is
+    all of a save has one among its metadata; one beside it without, that has only some of its entries, is an
+    export.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Piece(Template):
     unasked: bool = False
     state_word: bytes = b""
     state_key: str = ""
+    state_told: tuple[str, ...] = ()
 
     # Each is itself: comparing fields costs a walk over all of them.
     __eq__ = object.__eq__
