@@ -100,9 +100,10 @@ def _weights_alone(s: Session, run: Sequence[Part]) -> Iterator[str]:
             names[signature] = frozenset(t.name for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors)
         return names[signature]
 
-    states = {entries(p) for p in told}
-    for p in run:
-        if p not in told and any(entries(p) < state for state in states):
+    others = [p for p in run if p not in told]
+    states = {entries(p) for p in told} if others else set()
+    for p in others:
+        if any(entries(p) < state for state in states):
             yield p.path
 
 
