@@ -91,7 +91,6 @@ def _settle_told(s: Session) -> None:
 def _weights_alone(s: Session, run: Sequence[Part]) -> Iterator[str]:
     """The files of a run that count nothing and have only some of the entries of one that does."""
     counters = s.layouts.piece_of(run[0]).state_told
-    told = [p for p in run if not s.reports[p.path].metadata.keys().isdisjoint(counters)]
     names: dict[str, frozenset[str]] = {}
 
     def entries(p: Part) -> frozenset[str]:
@@ -100,9 +99,11 @@ def _weights_alone(s: Session, run: Sequence[Part]) -> Iterator[str]:
             names[signature] = frozenset(t.name for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors)
         return names[signature]
 
-    others = [p for p in run if p not in told]
+    told, others = list[Part](), list[Part]()
+    for p in run:
+        (others if s.reports[p.path].metadata.keys().isdisjoint(counters) else told).append(p)
     states = {entries(p) for p in told} if others else set()
-    for p in others:
+    for p in others if states else ():
         if any(entries(p) < state for state in states):
             yield p.path
 

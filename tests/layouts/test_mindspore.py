@@ -67,7 +67,7 @@ def test_weights_beside_a_state_are_an_export(home: str, later: str, tmp_path: P
 
 
 def test_other_weights_are_none_of_it(tmp_path: Path) -> None:
-    """Of another model, or beside no state at all."""
+    """A state of another model says nothing about them."""
     saved(tmp_path, "", [2, 3])
     state = record("bias", (4,), "Float32", bytes(16)) + record("global_step", (1,), "Int32", bytes(4))
     (tmp_path / "train_resume.ckpt").write_bytes(state)
