@@ -172,7 +172,7 @@ def passed_over(
     for c in ranked:
         known = c.key in lost or not named.isdisjoint((c.path, *(p.path for p in c.parts)))
         if c.kind is Kind.RELEASE is not chosen.kind and c.mtime_ns >= chosen.mtime_ns and not known:
-            text = f"it was written no earlier than {chosen.label}, but is called an export"
+            text = f"it was written no earlier than {chosen.label}, but is an export"
             yield finding("passed-over", text, path=c.path)
 
 
