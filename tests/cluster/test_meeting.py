@@ -32,7 +32,7 @@ LONG = "600"
 PATIENCE = 1000
 
 MEMBER = """
-import signal, sys
+import signal, sys, time
 from ckpt_tools.cli import signals
 from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.job.boards import Files, Store
@@ -49,7 +49,8 @@ try:
     with meeting(board, me, size, 600) as m:
         if does == "hang":
             print("on", flush=True)
-            signal.pause()
+            while True:
+                time.sleep(0.01)
         if does == "fail":
             m.exchange(failure(NoneUsable("nothing here", "look")), lambda _: {})
         if does == "raise":
