@@ -13,7 +13,6 @@ import signal
 import sys
 import tempfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -131,33 +130,46 @@ def pytest_report_header() -> str | None:
     return None if rooms.has_torch() else "torch is not installed: the test modules that need it are left out"
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
+    """Make no tests of the rows that the mark expression leaves out, two thirds of all, in each of the workers.
+    pytest has no public name for the rows that a function got.
+    """
+    yield
+    rows = metafunc._calls
+    take_turns(metafunc.definition, rows)
+    left_out = [mark for mark in ("exhaustive", "image", "slow") if leaves_out(metafunc.config, mark)]
+    if "slow" in left_out:  # what only the nightly run does is slow as well
+        left_out = ["exhaustive", "image", "slow"]
+    kept = [row for row in rows if not any(mark.name in left_out for mark in row.marks)]
+    rows[:] = kept or rows[:1]  # a function without rows would be taken for one that has no parameters
+
+
+def take_turns(function: pytest.Item, rows: Iterable[Any]) -> None:
+    """Of the rows of a test with ``share(n)`` leave one of n unmarked. Which it begins with depends on its
+    name, so that the laws over the same trees read others each, and every tree is read by some.
+    """
+    share = function.get_closest_marker("share")
+    if share is None or function.get_closest_marker("exhaustive"):
+        return
+    n, mark = share.args[0], share.args[1] if len(share.args) > 1 else "exhaustive"
+    of_all = [row for row in rows if "exhaustive" not in {mark.name for mark in row.marks}]
+    for number, row in enumerate(of_all, zlib.crc32(function.nodeid.encode())):
+        if number % n:
+            row.marks.append(getattr(pytest.mark, mark).mark)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The marks of a room and of a share; and what only the nightly run does is slow as well. Rooms whose tests
-    take long come first: a worker that has nothing left takes over from the end of another one's stretch.
+    """The marks of a room; and what only the nightly run does is slow as well. Rooms whose tests take long come
+    first: a worker that has nothing left takes over from the end of another one's stretch.
     """
-    take_turns(items)
     items.sort(key=lambda item: rooms.SLOWEST_FIRST.index(rooms.room(item.path)))
     for item in items:
         for mark in rooms.marks(item.path):
             item.add_marker(mark)
         if item.get_closest_marker("exhaustive") or item.get_closest_marker("image"):
             item.add_marker("slow")
-
-
-def take_turns(items: Iterable[pytest.Item]) -> None:
-    """Of the rows of a test with ``share(n)`` leave one of n unmarked. Which it begins with depends on its
-    name, so that the laws over the same trees read others each, and every tree is read by some.
-    """
-    rows = Counter[str]()
-    for item in items:
-        share = item.get_closest_marker("share")
-        if share is None or item.get_closest_marker("exhaustive"):
-            continue
-        law = item.nodeid.partition("[")[0]
-        if (rows[law] + zlib.crc32(law.encode())) % share.args[0]:
-            item.add_marker(share.args[1] if len(share.args) > 1 else "exhaustive")
-        rows[law] += 1
 
 
 QUICK_MOST = 7_000

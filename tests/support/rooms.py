@@ -53,17 +53,19 @@ def wants_torch(tree: ast.AST) -> bool:
     return any(re.fullmatch(r"(safetensors\.)?torch(\..+)?", str(name)) for name in names)
 
 
+MAY_NEED_TORCH = re.compile(r"^\s*(?:from|import) .*torch|importorskip", re.MULTILINE)
+SHARES = re.compile(r"^(?:from|import) (\w+)", re.MULTILINE)
+
+
 @cache
 def needs_torch(path: Path) -> bool:
     """Whether importing the file imports torch: itself, or through what it shares with others."""
-    body = [
-        n
-        for n in ast.parse(path.read_text()).body
-        if not isinstance(n, (ast.FunctionDef, ast.ClassDef, ast.If))
-    ]
-    if any(wants_torch(node) for node in body):
-        return True
-    shared = (SUPPORT / f"{name}.py" for node in body for name in imports(node))
+    text = path.read_text()
+    if MAY_NEED_TORCH.search(text):  # parsing all files takes each worker seconds
+        inner = (ast.FunctionDef, ast.ClassDef, ast.If)
+        if any(wants_torch(node) for node in ast.parse(text).body if not isinstance(node, inner)):
+            return True
+    shared = (SUPPORT / f"{name}.py" for name in SHARES.findall(text))
     return any(needs_torch(file) for file in shared if file.exists())
 
 
