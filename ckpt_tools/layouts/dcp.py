@@ -153,7 +153,7 @@ def _spread(home: str, mark: str) -> Iterator[Piece]:
             yield replace(data, name=f"{name}{deep}{mark}", template=template)
 
 
-def _of_megatron(home: str, mark: str) -> Iterator[Piece]:
+def of_megatron(home: str, mark: str) -> Iterator[Piece]:
     """What Megatron-core keeps beside them, where its directory was renamed."""
     beside = Piece("", "", "", shared=True, required=False, companion=True, inside=True)
     described = replace(beside, name=f"core{mark}", role="core_metadata", template=f"{home}/metadata.json")
@@ -223,7 +223,7 @@ LAYOUT = Layout(
         *(p for home, mark in HOMES[:-1] for p in _spread(home, mark)),
         *(p for home, mark in HOMES for p in pieces(home, mark, b"" if mark == "_any" else _STATE)),
         *(replace(rest_of_state(home, mark), companion=True) for home, mark in HOMES),
-        *(p for home, mark in HOMES for p in _of_megatron(home, mark)),
+        *(p for home, mark in HOMES for p in of_megatron(home, mark)),
         *(p for home, mark in HOMES for p in beside(home, mark)),
     ),
     lacks=_lacks,

@@ -224,7 +224,85 @@ verl verl note:latest_checkpointed_iteration.txt
     model_alone:model_world_size_{world}_rank_{rank}.pt
     optim_alone:optim_world_size_{world}_rank_{rank}.pt
     extra_state_alone:extra_state_world_size_{world}_rank_{rank}.pt config_alone:fsdp_config.json
-    data:data.pt
+  global_step_{step}/actor/model/dist_ckpt/
+    metadata_dist_model:.metadata rank_metadata_dist_model:__{rank}.metadata
+    data_dist_model:__{rank}_{shard}.distcp prefixed_dist_model:{name}__{rank}_{shard}.distcp
+    core_dist_model:metadata.json common_dist_model:common.pt
+  global_step_{step}/actor/optimizer/dist_ckpt/
+    metadata_dist_optimizer:.metadata rank_metadata_dist_optimizer:__{rank}.metadata
+    data_dist_optimizer:__{rank}_{shard}.distcp prefixed_dist_optimizer:{name}__{rank}_{shard}.distcp
+    core_dist_optimizer:metadata.json common_dist_optimizer:common.pt
+  global_step_{step}/actor/extra/dist_ckpt/
+    metadata_dist_extra:.metadata rank_metadata_dist_extra:__{rank}.metadata
+    data_dist_extra:__{rank}_{shard}.distcp prefixed_dist_extra:{name}__{rank}_{shard}.distcp
+    core_dist_extra:metadata.json common_dist_extra:common.pt
+  global_step_{step}/actor/dist_ckpt/
+    metadata_dist_:.metadata rank_metadata_dist_:__{rank}.metadata data_dist_:__{rank}_{shard}.distcp
+    prefixed_dist_:{name}__{rank}_{shard}.distcp core_dist_:metadata.json common_dist_:common.pt
+  global_step_{step}/actor/model/huggingface/
+    hf_model:model.safetensors hf_model_shard:model-{shard:05d}-of-{of:05d}.safetensors
+    hf_model_index:model.safetensors.index.json hf_adapter:adapter_model.safetensors
+    hf_adapter_shard:adapter_model-{shard:05d}-of-{of:05d}.safetensors
+    hf_adapter_index:adapter_model.safetensors.index.json hf_bin:pytorch_model.bin
+    hf_bin_shard:pytorch_model-{shard:05d}-of-{of:05d}.bin hf_bin_index:pytorch_model.bin.index.json
+    hf_adapter_bin:adapter_model.bin hf_adapter_bin_shard:adapter_model-{shard:05d}-of-{of:05d}.bin
+    hf_adapter_bin_index:adapter_model.bin.index.json
+  global_step_{step}/critic/model/dist_ckpt/
+    metadata_dist_critic_model:.metadata rank_metadata_dist_critic_model:__{rank}.metadata
+    data_dist_critic_model:__{rank}_{shard}.distcp
+    prefixed_dist_critic_model:{name}__{rank}_{shard}.distcp core_dist_critic_model:metadata.json
+    common_dist_critic_model:common.pt
+  global_step_{step}/critic/optimizer/dist_ckpt/
+    metadata_dist_critic_optimizer:.metadata rank_metadata_dist_critic_optimizer:__{rank}.metadata
+    data_dist_critic_optimizer:__{rank}_{shard}.distcp
+    prefixed_dist_critic_optimizer:{name}__{rank}_{shard}.distcp core_dist_critic_optimizer:metadata.json
+    common_dist_critic_optimizer:common.pt
+  global_step_{step}/critic/extra/dist_ckpt/
+    metadata_dist_critic_extra:.metadata rank_metadata_dist_critic_extra:__{rank}.metadata
+    data_dist_critic_extra:__{rank}_{shard}.distcp
+    prefixed_dist_critic_extra:{name}__{rank}_{shard}.distcp core_dist_critic_extra:metadata.json
+    common_dist_critic_extra:common.pt
+  global_step_{step}/critic/dist_ckpt/
+    metadata_dist_critic_:.metadata rank_metadata_dist_critic_:__{rank}.metadata
+    data_dist_critic_:__{rank}_{shard}.distcp prefixed_dist_critic_:{name}__{rank}_{shard}.distcp
+    core_dist_critic_:metadata.json common_dist_critic_:common.pt
+  global_step_{step}/critic/model/huggingface/
+    hf_critic_model:model.safetensors hf_critic_model_shard:model-{shard:05d}-of-{of:05d}.safetensors
+    hf_critic_model_index:model.safetensors.index.json hf_critic_adapter:adapter_model.safetensors
+    hf_critic_adapter_shard:adapter_model-{shard:05d}-of-{of:05d}.safetensors
+    hf_critic_adapter_index:adapter_model.safetensors.index.json hf_critic_bin:pytorch_model.bin
+    hf_critic_bin_shard:pytorch_model-{shard:05d}-of-{of:05d}.bin
+    hf_critic_bin_index:pytorch_model.bin.index.json hf_critic_adapter_bin:adapter_model.bin
+    hf_critic_adapter_bin_shard:adapter_model-{shard:05d}-of-{of:05d}.bin
+    hf_critic_adapter_bin_index:adapter_model.bin.index.json
+  global_step_{step}/model/dist_ckpt/
+    metadata_dist_model_alone:.metadata rank_metadata_dist_model_alone:__{rank}.metadata
+    data_dist_model_alone:__{rank}_{shard}.distcp prefixed_dist_model_alone:{name}__{rank}_{shard}.distcp
+    core_dist_model_alone:metadata.json common_dist_model_alone:common.pt
+  global_step_{step}/optimizer/dist_ckpt/
+    metadata_dist_optimizer_alone:.metadata rank_metadata_dist_optimizer_alone:__{rank}.metadata
+    data_dist_optimizer_alone:__{rank}_{shard}.distcp
+    prefixed_dist_optimizer_alone:{name}__{rank}_{shard}.distcp core_dist_optimizer_alone:metadata.json
+    common_dist_optimizer_alone:common.pt
+  global_step_{step}/extra/dist_ckpt/
+    metadata_dist_extra_alone:.metadata rank_metadata_dist_extra_alone:__{rank}.metadata
+    data_dist_extra_alone:__{rank}_{shard}.distcp prefixed_dist_extra_alone:{name}__{rank}_{shard}.distcp
+    core_dist_extra_alone:metadata.json common_dist_extra_alone:common.pt
+  global_step_{step}/dist_ckpt/
+    metadata_dist__alone:.metadata rank_metadata_dist__alone:__{rank}.metadata
+    data_dist__alone:__{rank}_{shard}.distcp prefixed_dist__alone:{name}__{rank}_{shard}.distcp
+    core_dist__alone:metadata.json common_dist__alone:common.pt
+  global_step_{step}/model/huggingface/
+    hf_model_alone:model.safetensors hf_model_shard_alone:model-{shard:05d}-of-{of:05d}.safetensors
+    hf_model_index_alone:model.safetensors.index.json hf_adapter_alone:adapter_model.safetensors
+    hf_adapter_shard_alone:adapter_model-{shard:05d}-of-{of:05d}.safetensors
+    hf_adapter_index_alone:adapter_model.safetensors.index.json hf_bin_alone:pytorch_model.bin
+    hf_bin_shard_alone:pytorch_model-{shard:05d}-of-{of:05d}.bin
+    hf_bin_index_alone:pytorch_model.bin.index.json hf_adapter_bin_alone:adapter_model.bin
+    hf_adapter_bin_shard_alone:adapter_model-{shard:05d}-of-{of:05d}.bin
+    hf_adapter_bin_index_alone:adapter_model.bin.index.json
+  global_step_{step}/
+    data:data.pt data_rank:data_{dp}.pt
 
 colossalai colossalai
   epoch-{epoch}_step-{step_in_epoch}/modeling/

@@ -1,19 +1,60 @@
-"""What verl's FSDP workers save: ``global_step_N/actor/model_world_size_W_rank_R.pt``, the optimizer and the
-other state of each rank, ``critic/`` beside it, and the data loader's ``data.pt``, which is written last. A
-trainer of one model saves its files without a directory.
+"""What verl's workers save: with FSDP ``global_step_N/actor/model_world_size_W_rank_R.pt``, the optimizer and
+the other state of each rank, with Megatron ``actor/{model,optimizer,extra}/dist_ckpt``; ``critic/`` beside
+it, and the data loader's ``data.pt``, which is written last. A trainer of one model saves its files without a
+directory, and ``data_D.pt`` for each data parallel rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.lost_files import lost, without_index
+from ckpt_tools.layouts.hf_trainer import model_pieces
 from ckpt_tools.layouts.megatron import read_tracker
+from ckpt_tools.layouts.megatron_core import without_metadata
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 FORMATS = ("torch_zip", "torch_legacy")
 _HOME = "global_step_{step}"
+_PLACES = (("actor/", "", ""), ("critic/", "critic_", ""), ("", "", "_alone"))
+"""Where the files of a model lie, and what their roles begin and the names of their pieces end with."""
+_DIST = "dist_ckpt"
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from dcp.without_common(parts)
+    yield from without_metadata(parts)
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """What Megatron-core writes last into its directories, which an asynchronous save does after ``data.pt``;
+    and files that only the saves ``beside`` it show.
+    """
+    files = {p.path.removeprefix(f"{c.path}/") for p in c.parts}
+    for home in sorted({name.rpartition("/")[0] for name in files if f"{_DIST}/" in name}):
+        last = ".metadata", "metadata.json"
+        for name in last if f"{home}/common.pt" in files else last[:1]:
+            if f"{home}/{name}" not in files:
+                text = f"there is no {home}/{name}, which is written last: without it nothing there is loaded"
+                yield finding("missing-part", text, path=c.path)
+    yield from without_index(c, beside)
+    for name in lost(c, beside, _shown_by_others):
+        text = f"there is no {name}, which the run's other checkpoints have"
+        yield finding("missing-part", text, path=c.path)
+
+
+def _shown_by_others(c: Checkpoint) -> frozenset[str]:
+    """The places of ranks in their data, and the directories of Megatron-core that hold a state."""
+    names = (p.path.removeprefix(f"{c.path}/") for p in c.parts)
+    return frozenset(n for n in names if n.startswith("data_") or n.endswith(f"{_DIST}/.metadata"))
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -22,8 +63,8 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(path, ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={path}"))
 
 
-def _pieces() -> Iterator[Piece]:
-    for place, worker, mark in (("actor/", "", ""), ("critic/", "critic_", ""), ("", "", "_alone")):
+def _of_fsdp() -> Iterator[Piece]:
+    for place, worker, mark in _PLACES:
         for name, role in (("model", "model"), ("optim", "optimizer"), ("extra_state", "rng")):
             yield Piece(
                 f"{worker}{name}{mark}",
@@ -35,14 +76,36 @@ def _pieces() -> Iterator[Piece]:
             )
         config = f"{_HOME}/{place}fsdp_config.json"
         yield Piece(f"{worker}config{mark}", "config", config, ("json_member",), required=False, loaded=False)
+
+
+def _of_megatron() -> Iterator[Piece]:
+    """A directory for each kind of state (up to verl 0.7 one for all), and a model of Hugging Face's, which
+    may be the only one.
+    """
+    for place, worker, end in _PLACES:
+        for kind in ("model/", "optimizer/", "extra/", ""):
+            home, mark = f"{_HOME}/{place}{kind}{_DIST}", f"_{worker}{kind[:-1]}{end}"
+            role = f"{worker}{kind[:-1] or 'model'}"
+            yield from (replace(piece, role=role) for piece in dcp.pieces(home, f"_dist{mark}"))
+            yield from dcp.of_megatron(home, f"_dist{mark}")
+        for piece in model_pieces(f"{_HOME}/{place}model/huggingface"):
+            yield replace(piece, name=f"hf_{worker}{piece.name}{end}", role=f"{worker}{piece.role}")
+
+
+def _pieces() -> Iterator[Piece]:
+    yield from _of_fsdp()
+    yield from _of_megatron()
     yield Piece("data", "data", f"{_HOME}/data.pt", FORMATS, shared=True, unasked=True)
+    yield Piece("data_rank", "data", f"{_HOME}/data_{{dp}}.pt", FORMATS, shared=True, unasked=True)
 
 
 LAYOUT = Layout(
     name="verl",
-    title="verl FSDP workers",
+    title="verl workers",
     pieces=tuple(_pieces()),
     resume=_resume,
+    check=_check,
+    lost=_lost,
     tracker="latest_checkpointed_iteration.txt",
     read_tracker=read_tracker,
     always_tracked=False,
@@ -52,11 +115,12 @@ LAYOUT = Layout(
     reference=(
         "verl/utils/checkpoint/fsdp_checkpoint_manager.py save_checkpoint; verl/trainer/ppo/ray_trainer.py "
         "_save_checkpoint (actor, critic, data.pt, then the tracker), _load_checkpoint; "
-        "verl/utils/checkpoint/checkpoint_manager.py find_latest_ckpt_path"
+        "verl/utils/checkpoint/checkpoint_manager.py find_latest_ckpt_path, checkpoint_handler.py (data_D.pt),"
+        " megatron_checkpoint_manager.py save_checkpoint"
     ),
     limits=(
         "no file says the step: only its directory's name does",
         "each rank loads with weights_only=False, and only as many ranks as have saved can load",
-        "Megatron workers (actor/dist_ckpt) are DCP directories of Megatron-core",
+        "of Megatron's saves, ckpt_contents.json and transformer_config.json are not read",
     ),
 )
