@@ -79,11 +79,11 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
 
 
 def _named_by_parts(c: Checkpoint) -> frozenset[str]:
-    """Weights and configurations of adapters, without which peft loads none, and what sentence-transformers
-    builds a model's modules from.
+    """Weights and configurations of adapters, without which peft loads none, what sentence-transformers
+    builds a model's modules from, and the model as FSDP loads it, beside which it is exported.
     """
-    adapter = ("adapter_model.", "adapter_config.")
-    files = (p for p in c.parts if p.name.startswith(adapter) or p.role == "module_config")
+    apart = ("adapter_model.", "adapter_config.", "pytorch_model_fsdp")
+    files = (p for p in c.parts if p.name.startswith(apart) or p.role == "module_config")
     return frozenset(p.path.removeprefix(f"{c.path}/") for p in files)
 
 
@@ -182,6 +182,8 @@ def _engine_pieces() -> Iterator[Piece]:
     """What FSDP and DeepSpeed write below it."""
     yield from fsdp_pieces(HOME)
     yield from deepspeed.pieces(f"{HOME}/global_step{{step}}", deepspeed.MARK)
+    latest = Piece(f"latest{deepspeed.MARK}", "latest", f"{HOME}/latest", shared=True, companion=True)
+    yield replace(latest, inside=True, loaded=False)  # the trainer names no tag to the engine
 
 
 LAYOUT = Layout(
@@ -209,6 +211,7 @@ LAYOUT = Layout(
         "trainer_state.json; no temporary directory; paddlenlp/trainer/trainer.py of PaddleNLP 3.0"
     ),
     limits=(
+        ("what DeepSpeed's latest names is not read, and in a lone checkpoint it is not missed"),
         (
             "only trainer_state.json carries the step; a model or random numbers of another save with the"
             " same shapes are seen only while that save is there"

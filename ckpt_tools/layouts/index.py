@@ -478,6 +478,8 @@ hf_trainer hf-trainer note:dlrover_latest.txt
     layer_deepspeed:layer_{layer:02d}[-model_{tp:02d}]-model_states.pt
     expert_deepspeed:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_deepspeed:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
+  checkpoint-{step}/
+    latest_deepspeed:latest
 
 accelerate accelerate
   checkpoint_{generation}/

@@ -115,8 +115,8 @@ LAYOUT = Layout(
     reference=(
         "verl/utils/checkpoint/fsdp_checkpoint_manager.py save_checkpoint; verl/trainer/ppo/ray_trainer.py "
         "_save_checkpoint (actor, critic, data.pt, then the tracker), _load_checkpoint; "
-        "verl/utils/checkpoint/checkpoint_manager.py find_latest_ckpt_path, checkpoint_handler.py (data_D.pt),"
-        " megatron_checkpoint_manager.py save_checkpoint"
+        "verl/utils/checkpoint/checkpoint_manager.py find_latest_ckpt_path, checkpoint_handler.py and "
+        "megatron_checkpoint_manager.py save_checkpoint"
     ),
     limits=(
         "no file says the step: only its directory's name does",

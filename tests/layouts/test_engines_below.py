@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from small_files import deepspeed_model, deepspeed_zero, trainer
+from small_files import deepspeed_model, deepspeed_zero, saved, tensor, trainer
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
@@ -27,6 +27,7 @@ def save(root: Path, step: int) -> None:
     for name, data in trainer(step).items():
         if name != "optimizer.pt":
             (home / name).write_bytes(data)
+    (home / "latest").write_text(f"global_step{step}")
 
 
 def cut(file: Path) -> None:
@@ -44,6 +45,19 @@ def test_a_save_that_has_lost_a_file_of_its_engine_is_passed_over(
     made = plan(str(tmp_path))
     assert made.resume.path == str(tmp_path / "checkpoint-10")
     assert [len(rank.files) for rank in made.ranks] == [RANKS] * RANKS
+
+
+@pytest.mark.parametrize("name", ["latest", "pytorch_model_fsdp.bin"])
+def test_a_model_for_everybody_does_not_replace_what_the_trainer_asks_for(tmp_path: Path, name: str) -> None:
+    """The note by which the engine finds its files, and with FSDP the model that is not sharded."""
+    for step in (10, 20):
+        save(tmp_path, step)
+        (tmp_path / f"checkpoint-{step}/pytorch_model_fsdp.bin").write_bytes(saved({"w": tensor(step)}))
+    assert plan(str(tmp_path)).resume.path == str(tmp_path / "checkpoint-20")
+    (tmp_path / "checkpoint-20" / name).unlink()
+    made = plan(str(tmp_path))
+    assert made.resume.path == str(tmp_path / "checkpoint-10")
+    assert [{f.code for f in r.findings} for r in made.rejected] == [{"missing-part"}]
 
 
 @pytest.mark.parametrize(
