@@ -95,8 +95,10 @@ def _of_megatron() -> Iterator[Piece]:
 def _pieces() -> Iterator[Piece]:
     yield from _of_fsdp()
     yield from _of_megatron()
-    yield Piece("data", "data", f"{_HOME}/data.pt", FORMATS, shared=True, unasked=True)
-    yield Piece("data_rank", "data", f"{_HOME}/data_{{dp}}.pt", FORMATS, shared=True, unasked=True)
+    data = Piece("data", "data", f"{_HOME}/data.pt", FORMATS, shared=True, unasked=True)
+    data = replace(data, companion=True, inside=True)  # SkyRL's is called so, too
+    yield data
+    yield replace(data, name="data_rank", template=f"{_HOME}/data_{{dp}}.pt")
 
 
 LAYOUT = Layout(

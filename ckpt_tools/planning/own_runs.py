@@ -109,17 +109,27 @@ def _best_of_another(run: tuple[str, str], runs: Runs) -> bool:
 
 
 def _export_of_another(run: tuple[str, str], runs: Runs, layouts: Layouts) -> bool:
-    """Whether its directories are called like those of the states of another run among which they lie."""
+    """Whether its directories are called like those of the states of another run among which they lie, or lie
+    within such.
+    """
     if not layouts[run[0]].models_alone:
         return False
-    called = {_called(c) for c in runs[run]}
     states = (members for (layout, _), members in runs.items() if not layouts[layout].models_alone)
-    return any("" not in called and called <= {_called(c) for c in members} for members in states)
+    return any(
+        all(not called.isdisjoint(map(_called, _and_above(c.parts[0].home))) for c in runs[run])
+        for called in ({_called(c.parts[0].home) for c in members} - {""} for members in states)
+    )
 
 
-def _called(c: Checkpoint) -> str:
-    """The path of its own directory without numbers in its name; "" where it has none."""
-    above, _, name = c.parts[0].home.rpartition("/")
+def _and_above(directory: str) -> Iterator[str]:
+    while directory.strip("/"):
+        yield directory
+        directory = os.path.dirname(directory)
+
+
+def _called(directory: str) -> str:
+    """Its path without numbers in its name; "" where it has none."""
+    above, _, name = directory.rpartition("/")
     return f"{above}/{re.sub('[0-9]+', '', name)}" if re.search("[0-9]", name) else ""
 
 

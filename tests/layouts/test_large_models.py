@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save as safetensors_save
 from small_files import dcp, saved, tensor
 
 from ckpt_tools import plan
@@ -61,6 +62,30 @@ def verl_sft(step: int) -> Save:
     return below(f"global_step_{step}", {**ranks, **_places(step)})
 
 
+def skyrl_megatron(step: int) -> Save:
+    """With what its asynchronous trainer adds after the tracker."""
+    workers = {**below("policy", core(step, 1)), **below("critic", core(step, 2))}
+    beside = {f"{name}.pt": saved({name: step}) for name in ("data", "trainer_state", "fully_async_state")}
+    return below(f"global_step_{step}", {**workers, **beside})
+
+
+def exported(step: int) -> Save:
+    """A model of Hugging Face's in two shards."""
+    shards = {f"model-{i:05d}-of-00002.safetensors": {f"layer.{i}": tensor(step, i)} for i in (1, 2)}
+    index = {"metadata": {}, "weight_map": {key: name for name, held in shards.items() for key in held}}
+    made = {name: safetensors_save(held, {"format": "pt"}) for name, held in shards.items()}
+    return {**made, "model.safetensors.index.json": json.dumps(index).encode()}
+
+
+def bridge(step: int) -> Save:
+    """Megatron-Bridge with also_save_hf_checkpoint."""
+    return below(f"iter_{step:07d}", {**core(step, 1), **below("hf", exported(step))})
+
+
+def verl_exported(step: int) -> Save:
+    return {**verl_sft(step), **below(f"global_step_{step}/huggingface", exported(step))}
+
+
 ARRANGED: dict[str, tuple[Callable[[int], Save], str, tuple[str, ...]]] = {
     "verl, Megatron": (
         verl_megatron,
@@ -80,6 +105,25 @@ ARRANGED: dict[str, tuple[Callable[[int], Save], str, tuple[str, ...]]] = {
         verl_sft,
         "latest_checkpointed_iteration.txt",
         ("global_step_20/optim_world_size_2_rank_1.pt", "global_step_20/data_1.pt"),
+    ),
+    "verl, FSDP, exported": (
+        verl_exported,
+        "latest_checkpointed_iteration.txt",
+        ("global_step_20/model_world_size_2_rank_1.pt",),
+    ),
+    "SkyRL, Megatron": (
+        skyrl_megatron,
+        "latest_ckpt_global_step.txt",
+        (
+            "global_step_20/policy/.metadata",
+            "global_step_20/critic/metadata.json",
+            "global_step_20/fully_async_state.pt",
+        ),
+    ),
+    "Megatron-Bridge, exported": (
+        bridge,
+        "latest_checkpointed_iteration.txt",
+        ("iter_0000020/metadata.json",),
     ),
 }
 """What it saves, the tracker, and files without which the newest save is not loaded."""
