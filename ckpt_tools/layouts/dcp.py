@@ -163,8 +163,8 @@ def of_megatron(home: str, mark: str) -> Iterator[Piece]:
 
 
 STATES = (
-    "extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states"
-    "|lr_scheduler|scheduler|fully_async_state"
+    "extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states"
+    "|lr_scheduler|scheduler"
 )
 """What frameworks call the files of states beside the tensors, one for each rank or for all."""
 STATE_FORMATS = ("torch_zip", "torch_legacy")
@@ -193,7 +193,7 @@ def lost_beside(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding
 
 
 def _states(c: Checkpoint) -> frozenset[str]:
-    own = ("state", "told", "plain", "single", "orchestrator", "safetensors", "adapter", "core", "common")
+    own = ("state", "told", "plain", "single", "orchestrator", "safetensors", "adapter")
     return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if p.piece.startswith(own))
 
 

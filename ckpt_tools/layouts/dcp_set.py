@@ -85,8 +85,6 @@ def _rest(home: str, mark: str) -> Iterator[Piece]:
     beside = partial(Piece, shared=True, companion=True, inside=True, required=False)
     for below, deep in ((home, ""), (f"{home}/<{'|'.join(MODELS)}>", "_deep")):
         yield from dcp.beside(below, f"{deep}{mark}")
-    # what SkyRL's workers save with Megatron-core
-    yield from dcp.of_megatron(f"{home}/<{'|'.join((*MODELS, *OTHERS))}>", f"_deep{mark}")
     if mark != HERE:
         under_way = Piece(f"incomplete{mark}", "mark", f"{home}{UNDER_WAY}", shared=True, required=False)
         yield replace(under_way, mark=True, marks=UNDER_WAY, unfinished=True, loaded=False)

@@ -205,12 +205,17 @@ skyrl skyrl note:latest_ckpt_global_step.txt
   global_step_{step}/policy/
     model:model_world_size_{world}_rank_{rank}.pt optim:optim_world_size_{world}_rank_{rank}.pt
     extra_state:extra_state_world_size_{world}_rank_{rank}.pt config:fsdp_config.json
+    metadata_core:.metadata rank_metadata_core:__{rank}.metadata data_core:__{rank}_{shard}.distcp
+    prefixed_core:{name}__{rank}_{shard}.distcp core_core:metadata.json common_core:common.pt
   global_step_{step}/critic/
     critic_model:model_world_size_{world}_rank_{rank}.pt
     critic_optim:optim_world_size_{world}_rank_{rank}.pt
     critic_extra_state:extra_state_world_size_{world}_rank_{rank}.pt critic_config:fsdp_config.json
+    metadata_critic_core:.metadata rank_metadata_critic_core:__{rank}.metadata
+    data_critic_core:__{rank}_{shard}.distcp prefixed_critic_core:{name}__{rank}_{shard}.distcp
+    core_critic_core:metadata.json common_critic_core:common.pt
   global_step_{step}/
-    data:data.pt trainer:trainer_state.pt
+    data:data.pt trainer:trainer_state.pt async:fully_async_state.pt
 
 verl verl note:latest_checkpointed_iteration.txt
   global_step_{step}/actor/
@@ -1184,22 +1189,20 @@ dcp_set dcp-set note:latest_checkpointed_iteration.json
     metadata_ema:.metadata rank_metadata_ema:__{rank}.metadata data_ema:__{rank}_{shard}.distcp
     prefixed_ema:{name}__{rank}_{shard}.distcp
   <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
-    state:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>/
-    state_below:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+    state:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
     state_of_loop:metadata.pth told:<train_state|trainer_state>[_{shard}].json
   <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
-    state_deep:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>/
-    state_below_deep:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+    state_deep:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_deep:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
     state_of_loop_deep:metadata.pth told_deep:<train_state|trainer_state>[_{shard}].json
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor|optimizer|optim|critic|value|scheduler|lr_scheduler|ema>/
-    core_deep:metadata.json common_deep:common.pt
   <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
     incomplete:.incomplete
-    plain:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>
+    plain:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
     single:<step_scheduler|progress>.pt single_counts:metadata.json
   <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/orchestrator/
     orchestrator:progress.pt
@@ -1260,23 +1263,21 @@ dcp_set dcp-set note:latest_checkpointed_iteration.json
     metadata_ema_epoch_step:.metadata rank_metadata_ema_epoch_step:__{rank}.metadata
     data_ema_epoch_step:__{rank}_{shard}.distcp prefixed_ema_epoch_step:{name}__{rank}_{shard}.distcp
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
-    state_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>/
-    state_below_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+    state_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
     state_of_loop_epoch_step:metadata.pth told_epoch_step:<train_state|trainer_state>[_{shard}].json
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
-    state_deep_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>/
-    state_below_deep_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+    state_deep_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_deep_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
     state_of_loop_deep_epoch_step:metadata.pth
     told_deep_epoch_step:<train_state|trainer_state>[_{shard}].json
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor|optimizer|optim|critic|value|scheduler|lr_scheduler|ema>/
-    core_deep_epoch_step:metadata.json common_deep_epoch_step:common.pt
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
     incomplete_epoch_step:.incomplete
-    plain_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>
+    plain_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
     single_epoch_step:<step_scheduler|progress>.pt single_counts_epoch_step:metadata.json
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/orchestrator/
     orchestrator_epoch_step:progress.pt
@@ -1330,22 +1331,20 @@ dcp_set dcp-set note:latest_checkpointed_iteration.json
     metadata_ema_epoch:.metadata rank_metadata_ema_epoch:__{rank}.metadata
     data_ema_epoch:__{rank}_{shard}.distcp prefixed_ema_epoch:{name}__{rank}_{shard}.distcp
   <epoch-|epoch_|epoch=>{epoch}/
-    state_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>/
-    state_below_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+    state_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   <epoch-|epoch_|epoch=>{epoch}/
     state_of_loop_epoch:metadata.pth told_epoch:<train_state|trainer_state>[_{shard}].json
   <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor>/
-    state_deep_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>/
-    state_below_deep_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+    state_deep_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_deep_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor>/
     state_of_loop_deep_epoch:metadata.pth told_deep_epoch:<train_state|trainer_state>[_{shard}].json
-  <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor|optimizer|optim|critic|value|scheduler|lr_scheduler|ema>/
-    core_deep_epoch:metadata.json common_deep_epoch:common.pt
   <epoch-|epoch_|epoch=>{epoch}/
     incomplete_epoch:.incomplete
-    plain_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>
+    plain_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
     single_epoch:<step_scheduler|progress>.pt single_counts_epoch:metadata.json
   <epoch-|epoch_|epoch=>{epoch}/orchestrator/
     orchestrator_epoch:progress.pt
@@ -1399,19 +1398,17 @@ dcp_set dcp-set note:latest_checkpointed_iteration.json
     metadata_ema_here:.metadata rank_metadata_ema_here:__{rank}.metadata
     data_ema_here:__{rank}_{shard}.distcp prefixed_ema_here:{name}__{rank}_{shard}.distcp
   .
-    state_here:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>/
-    state_below_here:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+    state_here:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_here:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   .
     state_of_loop_here:metadata.pth told_here:<train_state|trainer_state>[_{shard}].json
   <model|weights|model_optimizer|trainer|policy|actor>/
-    state_deep_here:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>/
-    state_below_deep_here:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+    state_deep_here:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_deep_here:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   <model|weights|model_optimizer|trainer|policy|actor>/
     state_of_loop_deep_here:metadata.pth told_deep_here:<train_state|trainer_state>[_{shard}].json
-  <model|weights|model_optimizer|trainer|policy|actor|optimizer|optim|critic|value|scheduler|lr_scheduler|ema>/
-    core_deep_here:metadata.json common_deep_here:common.pt
   .
     single_here:<step_scheduler|progress>.pt single_counts_here:metadata.json
   orchestrator/
@@ -1479,27 +1476,27 @@ dcp dcp note:dlrover_latest.txt
   {name}/
     core_any:metadata.json common_any:common.pt
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
-    state:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>/
-    state_below:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+    state:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
     state_of_loop:metadata.pth told:<train_state|trainer_state>[_{shard}].json
   <epoch-|epoch_|epoch=>{epoch}/
-    state_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>/
-    state_below_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+    state_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   <epoch-|epoch_|epoch=>{epoch}/
     state_of_loop_epoch:metadata.pth told_epoch:<train_state|trainer_state>[_{shard}].json
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
-    state_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>/
-    state_below_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+    state_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
     state_of_loop_epoch_step:metadata.pth told_epoch_step:<train_state|trainer_state>[_{shard}].json
   {name}/
-    state_any:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  {name}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>/
-    state_below_any:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|data|rng|rng_state|rng_states|lr_scheduler|scheduler|fully_async_state>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+    state_any:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  {name}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_any:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   {name}/
     state_of_loop_any:metadata.pth told_any:<train_state|trainer_state>[_{shard}].json
 

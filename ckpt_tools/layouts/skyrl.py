@@ -1,5 +1,6 @@
-"""What SkyRL's FSDP workers save: ``global_step_N/policy/model_world_size_W_rank_R.pt``, the optimizer and
-the other state of each rank, ``critic/`` beside it, ``data.pt`` and ``trainer_state.pt``.
+"""What SkyRL's workers save: with FSDP ``global_step_N/policy/model_world_size_W_rank_R.pt``, the optimizer
+and the other state of each rank, with Megatron ``policy/__R_K.distcp`` and ``policy/metadata.json``;
+``critic/`` beside it, ``data.pt`` and ``trainer_state.pt``.
 """
 
 from __future__ import annotations
@@ -7,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
-from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.layouts.verl import FORMATS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -23,6 +25,17 @@ _HOME = "global_step_{step}"
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     told = [row for row in parts if row[0].role == "trainer"]
     yield from named_steps(told, lambda m: whole(m.get("global_step")), "global_step")
+
+
+def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """The index of Megatron-core's files, which an asynchronous save writes after ``trainer_state.pt``."""
+    files = {p.path.removeprefix(f"{c.path}/") for p in c.parts}
+    for place in sorted(
+        {name.rpartition("/")[0] for name in files if name.endswith(("distcp", "/common.pt"))}
+    ):
+        if f"{place}/.metadata" not in files:
+            text = f"there is no {place}/.metadata: it was never finished, or lost it"
+            yield finding("missing-part", text, path=c.path)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -40,25 +53,35 @@ def _pieces() -> Iterator[Piece]:
         config = f"{_HOME}/{place}/fsdp_config.json"
         described = Piece(f"{worker}config", "config", config, ("json_member",), required=False, loaded=False)
         yield replace(described, companion=True, inside=True)
-    for name, file in (("data", "data"), ("trainer", "trainer_state")):
+        for piece in dcp.pieces(f"{_HOME}/{place}", f"_{worker}core"):
+            role = f"{worker}{'index' if piece.role == 'metadata' else 'model'}"
+            yield replace(piece, role=role, companion=True, inside=True)
+        for piece in dcp.of_megatron(f"{_HOME}/{place}", f"_{worker}core"):
+            own = piece.role == "core_metadata" and not worker  # a policy of DCP's alone may be anybody's
+            yield replace(
+                piece, role=f"{worker}{piece.role}", required=True, companion=not own, inside=not own
+            )
+    for name, file in (("data", "data"), ("trainer", "trainer_state"), ("async", "fully_async_state")):
         shared = Piece(name, name, f"{_HOME}/{file}.pt", FORMATS, shared=True, unasked=True)
         yield replace(shared, companion=True, inside=True)
 
 
 LAYOUT = Layout(
     name="skyrl",
-    title="SkyRL FSDP workers",
+    title="SkyRL workers",
     pieces=tuple(_pieces()),
     resume=_resume,
     check=_check,
+    lost=_lost,
     tracker="latest_ckpt_global_step.txt",
-    read_tracker=read_number,
+    read_tracker=dcp.read_number,
     always_tracked=False,
     commit="trainer",
     needs=("model",),
     reference=(
         "skyrl/train/trainer.py save_checkpoints (policy, critic, data.pt, trainer_state.pt, the tracker), "
-        "load_checkpoints; skyrl/backends/skyrl_train/distributed/fsdp_strategy.py save_checkpoint"
+        "load_checkpoints; skyrl/backends/skyrl_train/distributed/fsdp_strategy.py, megatron/"
+        "megatron_strategy.py save_checkpoint; skyrl/train/fully_async_trainer.py save_checkpoints"
     ),
     limits=(
         "of the files only trainer_state.pt says the step",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -158,3 +159,13 @@ def test_a_save_without_what_its_loader_opens_is_not(name: str, gone: str, tmp_p
     made = plan(str(root))
     assert made.checkpoint is not None and made.checkpoint.step == 10
     assert made.rejected or made.warnings
+
+
+@pytest.mark.parametrize("name", [name for name, row in ARRANGED.items() if row[1]])
+def test_a_save_that_its_tracker_names_is_missed(name: str, tmp_path: Path) -> None:
+    root = written(tmp_path, name)
+    (gone,) = {path.partition("/")[0] for path in ARRANGED[name][0](20)}
+    shutil.rmtree(root / gone)
+    made = plan(str(root))
+    assert made.checkpoint is not None and made.checkpoint.step == 10
+    assert "dangling-tracker" in {f.code for f in made.warnings}
