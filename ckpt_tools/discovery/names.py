@@ -176,7 +176,7 @@ def lone_numbers(files: list[NamedFile], above: str) -> Iterator[Finding]:
             yield finding("lone-number", text, path=first)
 
 
-_RESTARTS = "{prefix}[_{generation}]"
+_RESTARTS = "[_{generation}]"
 """In a template: a number behind the prefix may count restarts. Elsewhere a generation counts saves."""
 
 
@@ -201,22 +201,17 @@ def _own_prefixes(files: list[NamedFile], ranks: dict[str, _RankDirectory]) -> f
     where there is neither ``bert`` nor ``bert_1``.
     """
     counters: dict[tuple[str, str], set[int]] = defaultdict(set)
-    ranked = set[_Prefixed]()
     for file in files:
         place, name = file.place, file.name
         if not name.prefix or _RESTARTS not in place.piece.template:
             continue
         base, _ = _base_and_rank(place, name, ranks)
         counters[base, name.prefix].add(name.generation or 0)
-        written = place.rank if place.rank is not None else name.rank
-        if name.generation and name.prefix.endswith("rank") and name.generation == written:
-            ranked.add(_Prefixed(base, name.prefix, name.generation))  # prefix_rank_R-E_S.ckpt counts ranks
     return frozenset(
         _Prefixed(base, prefix, n)
         for (base, prefix), found in counters.items()
         for n in found - {0}
-        if (base, f"{prefix}_{n}") in counters
-        or (found.isdisjoint((0, 1)) and _Prefixed(base, prefix, n) not in ranked)
+        if (base, f"{prefix}_{n}") in counters or found.isdisjoint((0, 1))
     )
 
 

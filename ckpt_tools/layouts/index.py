@@ -2580,14 +2580,18 @@ ray ray note:checkpoint_manager_snapshot.json
 
 mindspore mindspore note:meta.json stateless:-graph.meta
   rank_{rank}/
-    breakpoint_rank:{prefix}[_{generation}]-{epoch}_{step_in_epoch}_breakpoint.ckpt
+    breakpoint_rank:{prefix}[_rank_{rank}][_{generation}]-{epoch}_{step_in_epoch}_breakpoint.ckpt
     iteration_rank:iteration-{epoch}_{step_in_epoch}[{tmp}].ckpt
-    model_rank:{prefix}[_{generation}]-{epoch}_{step_in_epoch}.ckpt
-    model_st_rank:{prefix}[_{generation}]-{epoch}_{step_in_epoch}.safetensors
+    export_rank:{prefix}[_rank_{rank}][_{generation}]-<network|trainable_params>-{epoch}_{step_in_epoch}.ckpt
+    model_rank:{prefix}[_rank_{rank}][_{generation}]-{epoch}_{step_in_epoch}.ckpt
+    export_st_rank:{prefix}[_rank_{rank}][_{generation}]-<network|trainable_params>-{epoch}_{step_in_epoch}.safetensors
+    model_st_rank:{prefix}[_rank_{rank}][_{generation}]-{epoch}_{step_in_epoch}.safetensors
   .
     breakpoint:{prefix}[_{generation}]-{epoch}_{step_in_epoch}_breakpoint.ckpt
     iteration:iteration-{epoch}_{step_in_epoch}[{tmp}].ckpt
+    export:{prefix}[_{generation}]-<network|trainable_params>-{epoch}_{step_in_epoch}.ckpt
     model:{prefix}[_{generation}]-{epoch}_{step_in_epoch}.ckpt
+    export_st:{prefix}[_{generation}]-<network|trainable_params>-{epoch}_{step_in_epoch}.safetensors
     model_st:{prefix}[_{generation}]-{epoch}_{step_in_epoch}.safetensors
   rank_{rank}/
     ~callable_rank:{name}.ckpt

@@ -17,7 +17,6 @@ from ckpt_tools.model.plan import Resume
 
 CKPT = ("mindspore_ckpt", "mindspore_encrypted")
 ST = ("safetensors",)
-NAME = "{prefix}[_{generation}]-{epoch}_{step_in_epoch}"
 
 
 def _resume(_checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -43,19 +42,17 @@ def _write_record(part: Part) -> bytes:
     return f'{{{counters}, "last_ckpt_file": {name}}}'.encode()
 
 
-def _pieces(home: str, mark: str) -> tuple[Piece, ...]:
-    return (
-        Piece(f"breakpoint{mark}", "model", f"{home}{NAME}_breakpoint.ckpt", CKPT, kind=Kind.DYING_GASP),
-        Piece(
-            f"iteration{mark}",
-            "model",
-            f"{home}iteration-{{epoch}}_{{step_in_epoch}}[{{tmp}}].ckpt",
-            CKPT,
-            kind=Kind.DYING_GASP,
-        ),
-        Piece(f"model{mark}", "model", f"{home}{NAME}.ckpt", CKPT),
-        Piece(f"model_st{mark}", "model", f"{home}{NAME}.safetensors", ST),
-    )
+def _pieces(home: str, mark: str, prefix: str) -> Iterator[Piece]:
+    moment = "-{epoch}_{step_in_epoch}"
+    gasp = Piece(f"breakpoint{mark}", "model", f"{home}{prefix}{moment}_breakpoint.ckpt", CKPT)
+    gasp = replace(gasp, kind=Kind.DYING_GASP)
+    yield gasp
+    yield replace(gasp, name=f"iteration{mark}", template=f"{home}iteration{moment}[{{tmp}}].ckpt")
+    for kind, suffix, formats in (("", "ckpt", CKPT), ("_st", "safetensors", ST)):
+        # of the weights alone, which MindFormers saves into checkpoint_network/ and checkpoint_trainable/
+        export = f"{home}{prefix}-<network|trainable_params>{moment}.{suffix}"
+        yield Piece(f"export{kind}{mark}", "model", export, formats, kind=Kind.RELEASE)
+        yield Piece(f"model{kind}{mark}", "model", f"{home}{prefix}{moment}.{suffix}", formats)
 
 
 _CALLABLE = replace(
@@ -67,8 +64,8 @@ LAYOUT = Layout(
     name="mindspore",
     title="MindSpore ModelCheckpoint",
     pieces=(
-        *_pieces("rank_{rank}/", "_rank"),
-        *_pieces("", ""),
+        *_pieces("rank_{rank}/", "_rank", "{prefix}[_rank_{rank}][_{generation}]"),
+        *_pieces("", "", "{prefix}[_{generation}]"),
         replace(_CALLABLE, name="callable_rank", template="rank_{rank}/{name}.ckpt"),
         _CALLABLE,
     ),

@@ -56,12 +56,14 @@ def _is_final(run: tuple[str, str], runs: Runs) -> bool:
 
 def own_runs(runs: Runs, layouts: Layouts) -> Runs:
     """Without those in a directory that is called the best, beside or below that of a run, and without the
-    model alone that the last save of a run has exported.
+    model alone that the saves of a run have exported.
     """
     return {
         run: members
         for run, members in runs.items()
-        if not (_best_of_another(run, runs) or _export_of_another(run, runs, layouts))
+        if not (
+            _best_of_another(run, runs) or _export_of_another(run, runs, layouts) or _beside_states(run, runs)
+        )
     }
 
 
@@ -125,6 +127,17 @@ def _and_above(directory: str) -> Iterator[str]:
     while directory.strip("/"):
         yield directory
         directory = os.path.dirname(directory)
+
+
+def _beside_states(run: tuple[str, str], runs: Runs) -> bool:
+    """Whether it holds exports alone, in a directory called as that of another run's states and a word:
+    ``checkpoint_network`` beside ``checkpoint``.
+    """
+    if any(c.kind is not Kind.RELEASE for c in runs[run]):
+        return False
+    mine = runs[run][0].parts[0]
+    states = (c.parts[0] for o in runs if o[0] == run[0] for c in runs[o][:1] if c.kind is Kind.PERIODIC)
+    return any(mine.base.startswith(f"{p.base}_") and mine.prefix == p.prefix for p in states)
 
 
 def _called(directory: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 from pathlib import Path
 
 import pytest
 from mindspore_writer import record
 
-from ckpt_tools import plan
+from ckpt_tools import plan, verify
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 
@@ -74,3 +75,36 @@ def test_other_weights_are_none_of_it(tmp_path: Path) -> None:
     os.utime(tmp_path / "train_resume.ckpt", (START - 100, START - 100))
     chosen = plan(str(tmp_path)).checkpoint
     assert chosen and chosen.parts[0].name == "model_3.ckpt"
+
+
+def mindformers(root: Path, kept: str, restarted: bool) -> None:
+    """Two ranks' saves of steps 2 and 4, and the weights alone beside each. ``restarted`` between the two."""
+    for i, (step, rank) in enumerate((step, rank) for step in (2, 4) for rank in (0, 1)):
+        prefix = f"llama_rank_{rank}" + "_1" * (restarted and step == 4)
+        weights = record("weight", (4,), "Float32", struct.pack("<4f", *[step / 7 + rank] * 4))
+        state = weights + record("step_num", (), "Int64", struct.pack("<q", step))
+        for home, word, data in (("checkpoint", "", state), (f"checkpoint_{kept[:9]}", f"-{kept}", weights)):
+            path = root / home / f"rank_{rank}" / f"{prefix}{word}-1_{step}.ckpt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            os.utime(path, (START + i, START + i))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_mindformers_saves_are_one_run_and_its_weights_are_exports(restarted: bool, tmp_path: Path) -> None:
+    """The prefix holds the rank and the restarts; ``checkpoint_network`` was asked about (exit 2)."""
+    mindformers(tmp_path, "network" if restarted else "trainable_params", restarted)
+    made = plan(str(tmp_path))
+    assert (made.resume_step, made.world_size, made.rejected) == (4, 2, ())
+    assert made.checkpoint and made.checkpoint.path == str(tmp_path / "checkpoint")
+    (tmp_path / "checkpoint/rank_1" / f"llama_rank_1{'_1' * restarted}-1_4.ckpt").unlink()
+    assert plan(str(tmp_path)).resume_step == 2
+    shutil.rmtree(tmp_path / "checkpoint/rank_1")
+    shutil.move(tmp_path / "checkpoint", tmp_path / "other")
+    with pytest.raises(UsageError, match="several runs"):  # nothing tells whose exports they are
+        plan(str(tmp_path))
+
+
+def test_no_restarts_are_mixed_where_only_ranks_are_numbered(tmp_path: Path) -> None:
+    mindformers(tmp_path, "network", restarted=False)
+    assert "generation-mismatch" not in {f.code for f in verify([str(tmp_path)]).findings}
