@@ -1525,32 +1525,32 @@ t5x t5x
     index:checkpoint
 
 levanter levanter
-  step-{step}/_step/
+  <step|run>-{step}/_step/
     _step:.zarray
-  step-{step}/training_key/
+  <step|run>-{step}/training_key/
     key:.zarray
-  step-{step}/model/{name}/{name}/
+  <step|run>-{step}/model/{name}/{name}/
     model:.zarray
-  step-{step}/{name}/
+  <step|run>-{step}/{name}/
     array1:.zarray
-  step-{step}/{name}/{name}/
+  <step|run>-{step}/{name}/{name}/
     array2:.zarray
-  step-{step}/{name}/{name}/{name}/
+  <step|run>-{step}/{name}/{name}/{name}/
     array3:.zarray
-  step-{step}/{name}/{name}/{name}/{name}/
+  <step|run>-{step}/{name}/{name}/{name}/{name}/
     array4:.zarray
-  step-{step}/{name}/{name}/{name}/{name}/{name}/
+  <step|run>-{step}/{name}/{name}/{name}/{name}/{name}/
     array5:.zarray
-  step-{step}/{name}/{name}/{name}/{name}/{name}/{name}/
+  <step|run>-{step}/{name}/{name}/{name}/{name}/{name}/{name}/
     array6:.zarray
-  step-{step}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+  <step|run>-{step}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
     array7:.zarray
-  step-{step}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+  <step|run>-{step}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
     array8:.zarray
-  step-{step}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+  <step|run>-{step}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
     array9:.zarray
-  step-{step}/
-    metadata:metadata.json
+  <step|run>-{step}/
+    metadata:metadata.json index:tensorstore_index.json structure:{name}_structure.json
 
 orbax orbax
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/

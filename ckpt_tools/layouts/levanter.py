@@ -1,11 +1,14 @@
-"""Levanter: ``step-N/`` with a directory for each array, and ``metadata.json``, which is written last."""
+"""Levanter: ``step-N/`` with a directory for each array, and ``metadata.json``, which is written last.
+EasyDeL calls it ``run-N/``, and lists the arrays.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from ckpt_tools.layouts.common.arrays import ROLE, array, lost_arrays
+from ckpt_tools.layouts.common.arrays import LIST, ROLE, array, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -14,9 +17,9 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
-_HOME = "step-{step}"
-_ARRAYS = "opt_state|model|_step|training_key"
-"""What every TrainerState has."""
+_HOME = "<step|run>-{step}"
+_ARRAYS = "opt_state|model|_step|training_key|tx"
+"""What every TrainerState has, and EasyDeL's."""
 _DEEPEST = 9
 """Components of an array's path: opt_state/inner_state/1/mu/transformer/layers/attn/q_proj/weight."""
 
@@ -37,7 +40,11 @@ def _pieces() -> Iterator[Piece]:
     for depth in range(1, _DEEPEST + 1):
         yield array(f"array{depth}", "/".join([_HOME, *["{name}"] * depth]), sure=False)
     metadata = f"{_HOME}/metadata.json"
-    yield Piece("metadata", "metadata", metadata, ("json_member",), shared=True, companion=True, inside=True)
+    told = Piece("metadata", "metadata", metadata, ("json_member",), shared=True, companion=True, inside=True)
+    yield told
+    for name, lists in (("index", "tensorstore_index"), ("structure", "{name}_structure")):
+        template = f"{_HOME}/{lists}.json"
+        yield replace(told, name=name, role=LIST, template=template, required=False)
 
 
 LAYOUT = Layout(
@@ -50,12 +57,16 @@ LAYOUT = Layout(
     needs=(ROLE,),
     lost=lost_arrays,
     written=re.compile("_step"),
-    traces=(re.compile(rf"(?:^|/)step-\d+/(?:metadata\.json|(?:{_ARRAYS})/(?:.+/)?\d+(?:\.\d+)*)$"),),
+    traces=(
+        re.compile(r"(?:^|/)step-\d+/metadata\.json$"),
+        re.compile(rf"(?:^|/)(?:step|run)-\d+/(?:{_ARRAYS})/(?:.+/)?\d+(?:\.\d+)*$"),
+    ),
     reshardable=True,
     compare_steps=False,
     reference=(
         "levanter/checkpoint.py save_checkpoint(), discover_latest_checkpoint(); "
-        "levanter/tensorstore_serialization.py; levanter/trainer_state.py TrainerState"
+        "levanter/tensorstore_serialization.py; levanter/trainer_state.py TrainerState; EasyDeL 0.3: "
+        "eformer/serialization/checkpointer.py, easydel/infra/base_state.py save_state()"
     ),
     limits=(
         "nothing lists the arrays: one that is lost is missed where the run has another checkpoint",

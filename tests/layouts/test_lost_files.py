@@ -306,3 +306,25 @@ def zero(path: Path) -> None:
     times = path.stat().st_mtime_ns
     path.write_bytes(bytes(path.stat().st_size))
     os.utime(path, ns=(times, times))
+
+
+LISTS = "tensorstore_index.json", "model_structure.json", "tx_structure.json"
+
+
+@pytest.mark.parametrize("gone", ["", "tx", *LISTS[::2], "metadata.json"])
+def test_easydel_saves_as_levanter_does(gone: str, tmp_path: Path) -> None:
+    """``run-N/`` with ``tx/`` in place of ``opt_state/``, and files that list the arrays; exit 4 before."""
+    root = tree(LEVANTER, tmp_path)
+    for step in (10, 20):
+        save = (root / f"step-{step}").rename(root / f"run-{step}")
+        (save / "opt_state").rename(save / "tx")
+        for name in LISTS:
+            shutil.copy2(save / "metadata.json", save / name)
+    if gone:
+        lost = root / "run-20" / gone
+        shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+    made = plan(str(root))
+    findings = [*made.warnings, *(f for r in made.rejected for f in r.findings)]
+    assert chosen(made).step == (10 if gone else 20)
+    assert {f.code for f in findings} <= {"missing-part", "unfinished-save"}
+    assert bool(findings) == bool(gone)

@@ -1,4 +1,4 @@
-"""Checkpoints that keep each array in a directory of its own, as zarr, with nothing that lists them."""
+"""Checkpoints that keep each array in a directory of its own, as zarr, with little that lists them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 
 ROLE = "array"
+LIST = "list"
+"""The role of files that list the arrays, where there are such."""
 UNDESCRIBED = "chunks of an array are in it, and no .zarray that describes them"
 _CHUNK = re.compile(r"\d+(?:\.\d+)*")
 
@@ -46,9 +48,11 @@ def chunks_alone(names: Collection[str]) -> bool:
 def lost_arrays(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Arrays that the saves ``beside`` it have, all of them."""
     for path in lost(c, beside, _arrays):
-        text = f"there is no array {path.removesuffix('/.zarray')!r}, which the run's other checkpoints have"
+        name = path.removesuffix("/.zarray")
+        what = path if name == path else f"array {name!r}"
+        text = f"there is no {what}, which the run's other checkpoints have"
         yield finding("missing-part", text, path=c.path)
 
 
 def _arrays(c: Checkpoint) -> frozenset[str]:
-    return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if p.role == ROLE)
+    return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if p.role in (ROLE, LIST))
