@@ -96,7 +96,7 @@ NAMED = (
     Named(
         "pickle_plain",
         "pickles",
-        (".pkl", ".pdparams", ".pdopt", ".pdckpt", ".pdstates", ".pdema", ".joblib"),
+        (".pkl", ".pdparams", ".pdz", ".pdopt", ".pdckpt", ".pdstates", ".pdema", ".joblib"),
         r"\d+_\d+\.distcp",
         words=(".distcp",),
     ),

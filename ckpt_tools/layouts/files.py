@@ -49,7 +49,7 @@ _NAMES = {
     "safetensors": (_ending("safetensors"), ("safetensors",)),
     "numpy": (_ending("npz", "npy"), MAY_BE_DATA),
     "equinox": (_ending("eqx"), ("eqx",)),
-    "paddle": (_ending("pdparams", "pdopt", "pdema", "pdstates", "states"), PADDLE),
+    "paddle": (_ending("pdparams", "pdz", "pdopt", "pdema", "pdstates", "states"), PADDLE),
     "joblib": (_ending("joblib"), OBJECTS),
     "pickle": (_ending("pkl"), (*TORCH, *OBJECTS)),
     "keras": (_ending("keras"), ("zip_archive",)),  # of ModelCheckpoint without an epoch in its name

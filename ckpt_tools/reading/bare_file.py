@@ -95,7 +95,7 @@ def numbers_in(p: Part, s: Session) -> frozenset[int]:
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return frozenset()
     count = whole(report.metadata.get("optimizer_step"))
-    told = {*numbers(report.metadata, STEPS), *numbers(report.metadata, EPOCHS)}
+    told = {*numbers(report.metadata, STEPS), *numbers(report.metadata, (*EPOCHS, "last_epoch"))}
     return frozenset(told if count is None else {*told, count})
 
 

@@ -14,7 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from os.path import basename, dirname
 
-from ckpt_tools.layouts.common.bare_names import BareName, is_called_after_a_role, read_bare_name
+from ckpt_tools.layouts.common.bare_names import (
+    BareName,
+    is_called_after_a_role,
+    is_called_in_a_save,
+    read_bare_name,
+)
 from ckpt_tools.model.part import Kind, Part
 
 Told = Callable[[Part], frozenset[int]]
@@ -88,7 +93,8 @@ def _proven(numbered: Mapping[str, Sequence[Part]], told: Told) -> set[str]:
     for bases in places.values():
         bases.sort(key=lambda base: -max(p.mtime_ns for p in numbered[base]))
         rows = [(int(basename(base)), _told_in(numbered[base], told)) for base in bases[:_MOST]]
-        if _tell_their_numbers([row for row in rows if row[1]]):
+        of_saves = all(is_called_in_a_save(p.name) for base in bases for p in numbered[base])
+        if of_saves or _tell_their_numbers([row for row in rows if row[1]]):
             out.update(bases)
     return out
 
@@ -98,12 +104,12 @@ def _told_in(parts: Iterable[Part], told: Told) -> frozenset[int]:
 
 
 def _tell_their_numbers(rows: Sequence[tuple[int, frozenset[int]]]) -> bool:
-    """Whether each of several directories tells its own number, or all of them the one before it (epochs
-    counted from 0). Those of ranks tell all the same.
+    """Whether each of several directories tells its own number, or all the one before or after it (one counts
+    from 0). Those of ranks tell all the same.
     """
     if len(rows) < 2 or len({said for _, said in rows}) < len(rows):
         return False
-    return any(all(n + off in said for n, said in rows) for off in (0, -1))
+    return any(all(n + off in said for n, said in rows) for off in (0, -1, 1))
 
 
 def _epochs_of_steps(found: Mapping[str, Sequence[Part]]) -> set[str]:
@@ -152,7 +158,7 @@ def _counts(name: BareName) -> bool:
 def _is_rolling(name: BareName) -> bool:
     """Whether a directory beside those is called as the last or the best of them."""
     said = bool(name.alias) or name.kind is not Kind.PERIODIC
-    return said and not (name.numbered or name.words or name.role)
+    return said and not (name.numbered or name.words) and name.role in ("", "ema")
 
 
 def _is_save(parts: Iterable[Part], folder: BareName) -> bool:
@@ -170,7 +176,7 @@ def _is_save(parts: Iterable[Part], folder: BareName) -> bool:
             return False
         if not {n for n in (own.step, own.epoch, own.number) if n is not None} <= numbers:
             return False
-        models += not own.role
+        models += own.role in ("", folder.role)
     return folder.numbered or models == 1
 
 

@@ -5,11 +5,13 @@ what may be something else is asked about.
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from safetensors.torch import save as safetensors_save
 from small_files import adam, saved, tensor
@@ -53,6 +55,15 @@ def nested(home: str, step: int, model: str = "model", state: str = "state.pt") 
 
 def halves(home: str, step: int) -> dict[str, bytes]:
     return {f"{home}/model.pt": weights(step), f"{home}/optimizer.pt": optimizer(step)}
+
+
+def paddle(n: int, ending: str, **told: int) -> bytes:
+    """A model or its optimizer as PaddlePaddle saves it: arrays in a pickle."""
+    array = np.arange(4, dtype=np.float32) + n
+    return pickle.dumps({"w": array} if ending != "pdopt" else {"w_moment1_0": array, **told}, protocol=4)
+
+
+PADDLE = ("pdopt", "pdparams")
 
 
 def put(root: Path, files: Mapping[str, bytes]) -> str:
@@ -201,6 +212,19 @@ CASES = {
     "arrays of both": Case(
         {f"step_{n}/{name}.safetensors": arrays(n, "0.w") for n in (1, 2) for name in ("a", "model_optim")},
         ["step_2/a.safetensors", "step_2/model_optim.safetensors"],
+    ),
+    "names that only lie in directories of epochs": Case(
+        {f"{n}/rec.{of}": paddle(n, of) for n in (9, 10) for of in PADDLE},
+        ["10/rec.pdopt", "10/rec.pdparams"],
+    ),
+    "numbers from 0 of epochs that are done": Case(
+        {f"{n}/{n}.{of}": paddle(n, of, last_epoch=n + 1) for n in (0, 1) for of in PADDLE},
+        ["1/1.pdopt", "1/1.pdparams"],
+    ),
+    "the best average": Case({**BOTH, "ema_best_model/ema_model.pt": weights(150)}, HALVES),
+    "files of PaddleSpeech": Case(
+        {f"checkpoints/snapshot_iter_{n}.pdz": paddle(n, "") for n in (1, 2)},
+        ["checkpoints/snapshot_iter_2.pdz"],
     ),
     "more below": Case(
         {f"step_{n}/{name}": weights(n) for n in (1, 2) for name in ("model.pt", "optim/state.pt")},

@@ -103,6 +103,7 @@ FORMAT = Format(
     suffixes=(
         ".pkl",
         ".pdparams",
+        ".pdz",
         ".pdopt",
         ".pdckpt",
         ".pdstates",
