@@ -1998,8 +1998,10 @@ keras_shards keras-shards
     index_epoch:{prefix}.weights.json shard_epoch:{prefix}_{shard:05d}.weights.h5
   .
     index_named:{prefix}<-|.|_>{epoch:02d}[-{name}].weights.json
-    shard_named:{prefix}<-|.|_>{epoch:02d}[-{name}]_{shard:05d}.weights.h5 index_any:{prefix}.weights.json
-    shard_any:{prefix}_{shard:05d}.weights.h5
+    shard_named:{prefix}<-|.|_>{epoch:02d}[-{name}]_{shard:05d}.weights.h5
+    index_word:[{prefix}<-|.|_>]<w|model|weights|weight|checkpoint|ckpt|cp|epoch|ep><-|.|_>{epoch}.weights.json
+    shard_word:[{prefix}<-|.|_>]<w|model|weights|weight|checkpoint|ckpt|cp|epoch|ep><-|.|_>{epoch}_{shard:05d}.weights.h5
+    index_any:{prefix}.weights.json shard_any:{prefix}_{shard:05d}.weights.h5
 
 keras_backup keras-backup stateless:training_metadata.json.bkp
   .

@@ -19,7 +19,7 @@ _FILES = {
     "h5": (".h5", "hdf5"),
     "hdf5": (".hdf5", "hdf5"),
 }
-_WORDS = "<model|weights|weight|checkpoint|ckpt|cp|epoch|ep>"
+WORDS = "model|weights|weight|checkpoint|ckpt|cp|epoch|ep"
 """What files of Keras 2 are called whose epoch has one digit: data has such names, too."""
 
 
@@ -32,7 +32,7 @@ def _pieces() -> Iterator[Piece]:
         yield Piece(f"{name}_batch", "model", batch, (form,), shared=True, single=True)
         yield Piece(name, "model", f"{epoch}[-{{name}}]{suffix}", (form,), shared=True, single=True)
     for name in ("h5", "hdf5"):
-        digit = f"[{{prefix}}<-|.|_>]{_WORDS}<-|.|_>{{epoch}}.{name}"
+        digit = f"[{{prefix}}<-|.|_>]<{WORDS}><-|.|_>{{epoch}}.{name}"
         yield Piece(f"{name}_word", "model", digit, ("hdf5",), shared=True, single=True)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.dcp import NUMBERED
+from ckpt_tools.layouts.keras import WORDS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
@@ -57,6 +58,7 @@ def _pieces() -> Iterator[Piece]:
     for home, mark in NUMBERED:
         yield from _set(f"{home}/{{prefix}}", mark or "_step")
     yield from _set("{prefix}<-|.|_>{epoch:02d}[-{name}]", "_named")
+    yield from _set(f"[{{prefix}}<-|.|_>]<w|{WORDS}><-|.|_>{{epoch}}", "_word")
     yield from _set("{prefix}", "_any", "content")
 
 

@@ -106,6 +106,19 @@ def test_a_set_of_shards_is_whole_and_of_one_epoch(name: str, put: str, tmp_path
     assert [r.checkpoint.epoch for r in made.rejected] == [3]
 
 
+@pytest.mark.parametrize("called", ["w_", "cp-", "net.epoch_"])
+def test_a_set_of_shards_may_count_in_one_digit(called: str, tmp_path: Path) -> None:
+    """A file is called after the number of the epoch, as it is in Keras' own examples: it was a run."""
+    for path in SHARDS.iterdir():
+        copy, data = tmp_path / path.name.replace("cp-0", called), path.read_bytes()
+        copy.write_bytes(data.replace(b"cp-0", called.encode()) if path.suffix == ".json" else data)
+        os.utime(copy, (1_735_700_000 + int(path.name[4]),) * 2)
+    made = plan(tmp_path)
+    assert made.resume.path == str(tmp_path / f"{called}3.weights.json")
+    (tmp_path / f"{called}3_00001.weights.h5").unlink()
+    assert plan(tmp_path).resume.path == str(tmp_path / f"{called}2.weights.json")
+
+
 def test_an_index_of_shards_is_no_index_of_safetensors() -> None:
     """Both begin alike."""
     report, _ = show(SHARDS / "cp-03.weights.json")
