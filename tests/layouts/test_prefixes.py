@@ -45,8 +45,8 @@ def runs(root: Path) -> set[tuple[str, int | None]]:
         (["bert_2-1_10", "bert_2-1_20"], {("bert_2", 0)}),
         (["bert_2-1_10", "bert_3-1_20"], {("bert_2", 0), ("bert_3", 0)}),
         (["bert_2-1_10", "bert_2_1-1_10"], {("bert_2", 0), ("bert_2", 1)}),
-        # the rank in the name
-        (["rank_4/net_rank_4-1_10", "rank_5/net_rank_5-1_20"], {("net_rank", 4), ("net_rank", 5)}),
+        # the rank in the name is none of it
+        (["rank_4/net_rank_4-1_10", "rank_5/net_rank_5-1_20"], {("net", 0)}),
     ],
 )
 def test_a_number_behind_a_prefix_counts_restarts_only_beside_the_first(
