@@ -69,7 +69,7 @@ LAYOUT = Layout(
         "eformer/serialization/checkpointer.py, easydel/infra/base_state.py save_state()"
     ),
     limits=(
-        "nothing lists the arrays: one that is lost is missed where the run has another checkpoint",
+        "no list of the arrays is read: one that is lost is missed where the run has another checkpoint",
         "a chunk that is not there may be one of zeros: it is missed where other checkpoints have it",
         "the framework takes the latest timestamp in metadata.json, and not the highest step",
     ),

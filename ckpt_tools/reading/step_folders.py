@@ -14,12 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from os.path import basename, dirname
 
-from ckpt_tools.layouts.common.bare_names import (
-    BareName,
-    is_called_after_a_role,
-    is_called_in_a_save,
-    read_bare_name,
-)
+from ckpt_tools.layouts.common.bare_names import BareName, is_called_after_a_role, read_bare_name
+from ckpt_tools.layouts.common.directories import is_called_in_a_save
 from ckpt_tools.model.part import Kind, Part
 
 Told = Callable[[Part], frozenset[int]]

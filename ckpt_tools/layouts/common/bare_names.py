@@ -49,16 +49,8 @@ class BareName(NamedTuple):
         return self.numbered or bool(self.role or self.alias) or self.kind is not Kind.PERIODIC
 
 
-_IN_A_SAVE = re.compile(r"rec(?:_static)?\.pd(?:params|opt)", re.IGNORECASE)
-"""PaddleRec's names, the same in the directory of each epoch: ``0/rec.pdparams``."""
-_PADDLE = {
-    "pdparams": "",
-    "pdz": "",
-    "pdopt": "optimizer",
-    "pdema": "ema",
-    "pdstates": "trainer",
-    "states": "trainer",
-}
+_PADDLE = dict.fromkeys(("pdparams", "pdz"), "") | dict.fromkeys(("pdstates", "states"), "trainer")
+_PADDLE |= {"pdopt": "optimizer", "pdema": "ema"}
 """Endings of PaddlePaddle's names, each with the role that it tells: one save has a file of each."""
 SUFFIXES = re.compile(
     r"\.(pt|pth|pth\.tar|pyth|th|torch|bin|ckpt|safetensors|npz|npy|pkl|eqx|joblib|keras|weights\.h5|"
@@ -304,11 +296,6 @@ def bare_name_of(p: Part) -> BareName:
 
 
 _HOLDS = re.compile("models?|net|network|weights", re.IGNORECASE)
-
-
-def is_called_in_a_save(name: str) -> bool:
-    """Whether a file is called as none is but in a directory that is called after a step or an epoch."""
-    return _IN_A_SAVE.fullmatch(name) is not None
 
 
 def is_called_after_a_role(directory: str) -> bool:
