@@ -99,12 +99,29 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
         layout, here = session.layouts[name], [c for c in chosen if c.parts[0].base == base]
         torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
         seen = set[int | str]()
-        for path, target in session.trackers(name, base):
+        for path, target in (*session.trackers(name, base), *_of_others(session, layout, here)):
             if target is None or isinstance(target, Finding) or target == "release" or target in seen:
                 continue
             seen.add(target)
             if _is_gone(session, target, base, here, torn):
                 yield _rejected(here[0], path, target, _found(target, torn, layout), layout)
+
+
+def _of_others(
+    session: Session, own: Layout, here: Sequence[Checkpoint]
+) -> Iterator[tuple[str, int | str | Finding | None]]:
+    """What the trackers of other layouts beside a run's checkpoints say, where it is a step that is later than
+    theirs and that nothing there has: who writes one may save in the form of several frameworks.
+    """
+    base, steps = here[0].parts[0].base, [c.step for c in here if c.step is not None]
+    if len(steps) < len(here):
+        return
+    for name in dict.fromkeys(o.tracker for o in session.layouts if o.tracker and o.tracker != own.tracker):
+        layout = next(o for o in session.layouts if o.tracker == name)
+        for path, said in session.trackers(layout.name, base):
+            known = (p.step for p in session.parts if p.base == base)
+            if isinstance(said, int) and said > max(steps) and said not in known:
+                yield path, said
 
 
 def _is_gone(

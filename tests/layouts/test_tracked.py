@@ -167,3 +167,21 @@ def judged(run: Run, below: list[str], options: dict[str, object]) -> None:
         assert reasons, below
         with pytest.raises((NotNewest, NoneUsable)):
             run.ask(no_fallback=True, **options)
+
+
+@pytest.mark.parametrize("name", ["dcp/two", "hf-trainer/trainer", "dcp-set/automodel", "lightning/callback"])
+def test_a_tracker_of_another_layout_is_no_less_a_witness(name: str, tmp_path: Path) -> None:
+    """verl writes Megatron's beside what its other engines save in the form of DCP."""
+    root = Path(shutil.copytree(FIXTURES / "layouts" / name / "tree", tmp_path / "run"))
+    found = [c for c in scan(str(root)).checkpoints if c.parts and not c.unfinished]
+    most = max(c.step for c in found if c.step is not None and c.parts[0].base == found[0].parts[0].base)
+    tracker = Path(found[0].parts[0].base) / "latest_checkpointed_iteration.txt"
+    tracker.write_text(str(most))
+    before = plan(str(root), selection({"order": "step"}))
+    assert not any(tracker.name in f.message for r in before.rejected for f in r.findings)
+    tracker.write_text(str(most + 10))
+    after = plan(str(root), selection({"order": "step"}))
+    assert after.resume_step == before.resume_step
+    assert [
+        r.checkpoint.step for r in after.rejected if any(tracker.name in f.message for f in r.findings)
+    ] == [most + 10]
