@@ -110,7 +110,7 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
 def _of_others(
     session: Session, own: Layout, here: Sequence[Checkpoint]
 ) -> Iterator[tuple[str, int | str | Finding | None]]:
-    """What the trackers of other layouts beside a run's checkpoints say, where it is a step that is later than
+    """What the trackers of other layouts beside a run's checkpoints say, where that is a step later than
     theirs and that nothing there has: who writes one may save in the form of several frameworks.
     """
     base, steps = here[0].parts[0].base, [c.step for c in here if c.step is not None]
