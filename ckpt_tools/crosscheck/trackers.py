@@ -116,10 +116,9 @@ def _of_others(
     base, steps = here[0].parts[0].base, [c.step for c in here if c.step is not None]
     if len(steps) < len(here):
         return
-    for name in dict.fromkeys(o.tracker for o in session.layouts if o.tracker and o.tracker != own.tracker):
-        layout = next(o for o in session.layouts if o.tracker == name)
+    known = {p.step for p in session.parts if p.base == base}
+    for layout in {o.tracker: o for o in session.layouts if o.tracker and o.tracker != own.tracker}.values():
         for path, said in session.trackers(layout.name, base):
-            known = (p.step for p in session.parts if p.base == base)
             if isinstance(said, int) and said > max(steps) and said not in known:
                 yield path, said
 
