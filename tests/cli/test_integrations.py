@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import subprocess
@@ -12,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import TestCase
 
 import pytest
 from fixture_trees import materialise
@@ -82,16 +82,16 @@ def test_mindspore_is_given_the_file_of_its_rank(tmp_path: Path, monkeypatch: py
         assert mindspore.checkpoint(root) == f"{root}/rank_{rank}/net-1_20.ckpt"
 
 
-def test_the_older_one_where_the_newest_is_broken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_older_one_where_the_newest_is_broken(tmp_path: Path) -> None:
     root = plain(tmp_path)
     whole = resume(root)
     assert whole and (whole.step, whole.layout) == (20, "megatron")
     assert whole.arguments == ("--load", str(root), "--ckpt-step", "20")
     broken(root, 20)
-    with caplog.at_level(logging.WARNING, "ckpt_tools"):
+    with TestCase().assertLogs("ckpt_tools", "WARNING") as logged:
         found = resume(root)
     assert found and (found.step, len(found.files)) == (10, 2)
-    assert any("iter_0000020 is not usable" in record.getMessage() for record in caplog.records)
+    assert any("iter_0000020 is not usable" in record.getMessage() for record in logged.records)
 
 
 def test_of_another_layout_nothing_is_handed_on(tmp_path: Path) -> None:

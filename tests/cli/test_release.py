@@ -115,6 +115,7 @@ def test_the_sdist_holds_what_its_own_tests_need_and_no_more(release: Built) -> 
     ]
 
 
+@pytest.mark.exhaustive
 def test_the_wheel_runs_without_an_installation(release: Built, tmp_path: Path) -> None:
     with zipfile.ZipFile(release.wheel) as files:
         files.extractall(tmp_path / "site")
@@ -247,6 +248,7 @@ def test_the_time_of_the_commit_is_that_of_the_files(tagged: Path, tmp_path: Pat
     assert found[0].sdist.read_bytes() != found[1].sdist.read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_without_a_tag_it_is_the_version_of_the_source(tagged: Path, tmp_path: Path) -> None:
     from ckpt_tools import __version__
 

@@ -469,17 +469,18 @@ def test_a_decision_of_a_launcher_that_is_gone_is_not_followed(root: Path, plans
     )
 
 
-def test_sixty_four_workers_at_once(tmp_path: Path, plans: Path) -> None:
+@pytest.mark.parametrize("workers", [16, pytest.param(64, marks=pytest.mark.exhaustive)])
+def test_many_workers_at_once(workers: int, tmp_path: Path, plans: Path) -> None:
     root = megatron(tmp_path / "many", world=8)
 
     def start(rank: int) -> dict[str, str]:
-        env = {**torchrun_env(rank, 64, 0, "j"), "CKPT_WORLD_SIZE": "64"}
+        env = {**torchrun_env(rank, workers, 0, "j"), "CKPT_WORLD_SIZE": f"{workers}"}
         return said(
             ckpt("run", root, "--worker", "--plan-dir", plans, "--replicas", "all", "--", *SAY, env=env)
         )[1]
 
-    with ThreadPoolExecutor(64) as pool:
-        seen = list(pool.map(start, range(64)))
+    with ThreadPoolExecutor(workers) as pool:
+        seen = list(pool.map(start, range(workers)))
     assert len({(s["CKPT_PLAN"], s["CKPT_STEP"], s["CKPT_FINGERPRINT"]) for s in seen}) == 1
     decision = read(seen[0]["CKPT_PLAN"])
     assert len(list(Path(decision.path).parent.glob("*.json"))) == 1  # decided once

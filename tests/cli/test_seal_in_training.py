@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import logging
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from unittest import TestCase
 
 import pytest
 import warm
@@ -67,16 +67,16 @@ def test_it_goes_on_in_the_background_in_order(tmp_path: Path) -> None:
     assert first is not None and first.roots == (str(roots[0]),)
 
 
-def test_what_goes_wrong_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ckpt_tools")
+def test_what_goes_wrong_is_a_warning(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     path = root / "iter_0000020/mp_rank_00/model_optim_rng.pt"
     path.write_bytes(path.read_bytes()[:-40])
-    assert ckpt_tools.seal(root, background=True).wait() is not None
-    assert ckpt_tools.seal(root, background=True, digest="crc8").wait() is None
-    assert ckpt_tools.seal(root, background=True, seal_dir=str(path)).wait() is None
-    assert ckpt_tools.seal(tmp_path / "gone", background=True).wait() is None
-    levels = [(r.levelname, r.name) for r in caplog.records]
+    with TestCase().assertLogs("ckpt_tools", "INFO") as logged:
+        assert ckpt_tools.seal(root, background=True).wait() is not None
+        assert ckpt_tools.seal(root, background=True, digest="crc8").wait() is None
+        assert ckpt_tools.seal(root, background=True, seal_dir=str(path)).wait() is None
+        assert ckpt_tools.seal(tmp_path / "gone", background=True).wait() is None
+    levels = [(r.levelname, r.name) for r in logged.records]
     assert levels == [("WARNING", "ckpt_tools")] * 3 + [("INFO", "ckpt_tools")]
 
 

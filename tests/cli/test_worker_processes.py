@@ -115,7 +115,10 @@ def test_indexed_sets_and_bare_files_too(tmp_path: Path, copies: list[tuple[int,
 
 
 @pytest.mark.parametrize("runs", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("root", ["formats", pytest.param("layouts", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "root",
+    ["formats/tf_bundle", *(pytest.param(r, marks=pytest.mark.exhaustive) for r in ("formats", "layouts"))],
+)
 def test_every_fixture_at_once(root: str, runs: int, copies: list[tuple[int, int]]) -> None:
     """What a check adds up over several files, such as the total size of sharded safetensors, is not torn
     apart.

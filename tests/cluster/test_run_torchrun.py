@@ -146,7 +146,7 @@ def test_relaunch_under_the_same_id_decides_anew(tmp_path: Path) -> None:
 
 
 def test_the_outer_form_refuses_restarts_with_a_line_that_works(tmp_path: Path) -> None:
-    job = Job(tmp_path, 2)
+    job = Job(tmp_path, 1)
     line = [*job.torchrun("--max_restarts", "3"), *job.script]
     done = job.start(*job.ckpt("--allow-none"), "--", *line)
     assert done.returncode == 2 and done.stdout == ""

@@ -51,7 +51,7 @@ def by_day(group: str) -> Callable[[Any], bool]:
     return asked
 
 
-@pytest.mark.share(16)
+@pytest.mark.share(32)
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_answers_are_those_that_were_recorded(group: str) -> None:
     now, recorded = answers(group, by_day(group)), make.load(group)

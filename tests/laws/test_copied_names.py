@@ -57,7 +57,7 @@ def test_an_older_one_whose_name_tells_its_step_changes_nothing(tmp_path: Path) 
         plan(str(root))
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("word", ["save_", "v"])
 @pytest.mark.parametrize("tree", [name for name in sorted(TREES) if name.split("/")[0] not in OF_RUNS])
 def test_no_older_one_is_chosen_in_silence(tree: str, word: str, tmp_path: Path) -> None:

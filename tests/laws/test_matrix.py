@@ -33,7 +33,7 @@ def test_the_page_is_that_of_the_rows() -> None:
     assert make.PAGE.read_text() == make.page(ROWS), "python fixtures/make_matrix.py --page"
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_row_is_what_ckpt_answers_today(name: str) -> None:

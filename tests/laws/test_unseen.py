@@ -503,7 +503,7 @@ def test_the_python_api_says_the_same(megatron_root: Path, monkeypatch: pytest.M
     assert older.checkpoint and older.checkpoint.step == 10 and hidden in {f.path for f in older.warnings}
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("command", ["plan", "latest --rank 0", "hook", "plan --order step"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_number_of_a_rank_is_no_older_step(

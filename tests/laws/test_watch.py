@@ -57,7 +57,7 @@ def files_of(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("tree", EVERY_FOURTH)
 @pytest.mark.parametrize("cut", [0, 9])
 def test_damage_that_verify_sees_is_never_called_good(

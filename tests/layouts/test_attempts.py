@@ -83,7 +83,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     )
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.slow
 def test_files_of_two_attempts_are_a_question(run: Run) -> None:
     """Some files are old, the others were written again after going back: whichever they are, and whether or

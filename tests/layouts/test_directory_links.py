@@ -64,7 +64,7 @@ def homes() -> Iterator[tuple[Path, Callable[[Path, Path], None]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize(
     ("case", "way"),
     [pytest.param(c, w, id=f"{c.parent.parent.name}-{c.parent.name}-{w.__name__}") for c, w in homes()],

@@ -96,7 +96,7 @@ def renamed(root: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("case", TREES)
 def test_what_is_left_of_a_checkpoint_is_never_a_first_launch(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)

@@ -46,7 +46,7 @@ def alarms(result: Verification, root: Path, least: Severity = Severity.WARNING)
             yield f.code, "" if path == str(root) else os.path.relpath(path, root)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("case", "question"), firsts(questions(), pytest.mark.slow))
 def test_the_plan_is_the_right_one(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
@@ -127,6 +127,7 @@ def test_no_two_pieces_of_a_layout_have_one_name(layout: Layout) -> None:
     assert max(Counter(piece.name for piece in layout.pieces).values()) == 1
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("case", "question"), firsts(questions("verify"), pytest.mark.slow))
 def test_damage_leads_to_exactly_these_findings(case: Path, question: dict[str, Any], tmp_path: Path) -> None:
     root = materialise(case, tmp_path)

@@ -45,7 +45,7 @@ def written(made: LoadPlan, word: str) -> bytes | None:
     return None if said is None else layout.write_tracker(said)
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 @pytest.mark.parametrize("case", one_of_each(TREES, pytest.mark.slow))
 def test_a_tracker_that_disagrees_is_never_followed_and_never_silent(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)

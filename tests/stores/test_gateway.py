@@ -60,7 +60,7 @@ def user(keeps: str, s3: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: 
         yield behind
 
 
-@pytest.mark.share(16)
+@pytest.mark.share(32)
 @pytest.mark.parametrize(("keeps", "place", "command"), ROWS)
 def test_what_comes_is_not_what_the_store_holds(
     user: Behind, place: str, command: str, monkeypatch: pytest.MonkeyPatch

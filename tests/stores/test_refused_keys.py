@@ -95,7 +95,7 @@ def faults(keys: list[str], fault: str, which: int | None) -> Iterator[tuple[str
         yield key, others[number % len(others)]
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize(("store", "fault", "which"), list(rows()), indirect=["store"])
 def test_no_object_that_cannot_be_read_makes_another_plan(
     store: Refusing, fault: str, which: int | None

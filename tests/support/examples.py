@@ -6,12 +6,12 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-ONE_OF = 10
+ONE_OF = 20
 """The profile ``steady`` tries one of so many examples."""
 
 
 def register_profiles() -> None:
-    """``steady``: a tenth of what each test says, the same examples in every run. ``searching``: all, and
+    """``steady``: a twentieth of what each test says, the same examples in every run. ``searching``: all, and
     others every time; for the nightly run. None is remembered from the run before, and no time limit ends
     one: luck and load decide no verdict.
     """
