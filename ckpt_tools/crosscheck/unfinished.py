@@ -50,7 +50,8 @@ def not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
     for c in saves:
         commit = s.layouts.of(c).commit
         done = not commit or any(p.role == commit for p in c.parts)
-        own = any(s.layouts.piece_of(p).unfinished for p in c.parts)
+        pieces = [s.layouts.piece_of(p) for p in c.parts]
+        own = any(p.unfinished or p.finished for p in pieces)
         if done and not own and marked(c):
             return c
     return None

@@ -287,7 +287,8 @@ class _Naming:
         self._joined = _common_prefixes(self._prefixes(files))
         self._lone = _lone_prefixes(files)
         self._unfinished = {_marked(file) for file in files if file.place.piece.marks}
-        self._unfinished.update(filter(under_way.is_marked, set(map(_directory, files))))
+        begun = {_directory(file) for file in files if not file.place.piece.finished}
+        self._unfinished.update(filter(under_way.is_marked, begun))
         self._runs: dict[tuple[str, str], str] = {}
         self._folders: dict[tuple[Place, str], Folder] = {}
         self._moments: dict[tuple[object, ...], Moment] = {}

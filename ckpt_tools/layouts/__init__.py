@@ -58,6 +58,8 @@ ORDER = (
     "dcp_hf",
     "t5x",
     "levanter",
+    "axlearn",
+    "big_vision",
     "orbax",
     "flax",
     "easylm",

@@ -1552,6 +1552,40 @@ levanter levanter
   <step|run>-{step}/
     metadata:metadata.json index:tensorstore_index.json structure:{name}_structure.json
 
+axlearn axlearn
+  step_{step:08d}/gda/{name}/
+    array1:.zarray
+  step_{step:08d}/gda/{name}/{name}/
+    array2:.zarray
+  step_{step:08d}/gda/{name}/{name}/{name}/
+    array3:.zarray
+  step_{step:08d}/gda/{name}/{name}/{name}/{name}/
+    array4:.zarray
+  step_{step:08d}/gda/{name}/{name}/{name}/{name}/{name}/
+    array5:.zarray
+  step_{step:08d}/gda/{name}/{name}/{name}/{name}/{name}/{name}/
+    array6:.zarray
+  step_{step:08d}/gda/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    array7:.zarray
+  step_{step:08d}/gda/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    array8:.zarray
+  step_{step:08d}/gda/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    array9:.zarray
+  step_{step:08d}/gda/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    array10:.zarray
+  step_{step:08d}/gda/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    array11:.zarray
+  step_{step:08d}/gda/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/{name}/
+    array12:.zarray
+  step_{step:08d}/
+    index:index
+
+big_vision big-vision note:checkpoint.bv-LAST
+  checkpoint.bv-{step:09d}/{name}/
+    array:.zarray
+  checkpoint.bv-{step:09d}-tmp/{name}/
+    temporary:.zarray
+
 orbax orbax
   <checkpoint_|step_|ckpt_|>{step}.orbax-checkpoint-tmp[-{name}]/
     metadata_tmp:_CHECKPOINT_METADATA commit_tmp:commit_success.txt

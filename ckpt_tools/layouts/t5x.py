@@ -4,11 +4,9 @@ array; ``.tmp-…`` while it is written.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.arrays import ROLE, array, lost_arrays
+from ckpt_tools.layouts.common.arrays import ROLE, array, fewer_than_listed, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -24,18 +22,7 @@ def _step(metadata: Metadata) -> int | None:
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     yield from named_steps(parts, _step, "optimizer.state.step")
-    yield from _lost_arrays(parts)
-
-
-def _lost_arrays(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """Fewer arrays than the file says that it was saved with: its loader opens each by the path in it."""
-    beside = Counter(p.home for p, _ in parts if p.role == ROLE)
-    for part, report in parts:
-        said = whole(report.metadata.get("stored_arrays")) or 0
-        if part.role == "index" and beside[part.home] < said:
-            gone = said - beside[part.home]
-            text = f"{gone} of the {said} arrays that it says were saved with it are not there"
-            yield part.path, finding("missing-part", text)
+    yield from fewer_than_listed(parts)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

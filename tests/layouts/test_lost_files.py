@@ -27,6 +27,7 @@ from ckpt_tools.storage import BytesSource
 VERL, RANKS = "verl/grpo", "rank-files/directories"
 MODELS = "accelerate/two_models"
 T5X, LEVANTER, ITEMS, SNAPSHOTS = "t5x/steps", "levanter/steps", "orbax/items", "torchsnapshot/plain"
+AXLEARN, BIG_VISION = "axlearn/steps", "big-vision/kept"
 
 
 def tree(case: str, tmp_path: Path) -> Path:
@@ -49,6 +50,8 @@ GONE = {
     "an array": (T5X, "checkpoint_20/target.decoder.bias"),
     "the only chunk of a parameter": (T5X, "checkpoint_20/target.decoder.kernel/0.0"),
     "a parameter's, further down": (LEVANTER, "step-20/model/decoder/kernel/0.0"),
+    "what an index lists": (AXLEARN, "step_00000020/gda/model/decoder/kernel"),
+    "an array of it": (BIG_VISION, "checkpoint.bv-000000020-tmp/params~decoder~bias"),
     "the number of the step": (LEVANTER, "step-20/_step/0"),
     "an item of JSON": (ITEMS, "30/loader/metadata"),
     "an item as a whole": (ITEMS, "30/loader"),
@@ -328,3 +331,30 @@ def test_easydel_saves_as_levanter_does(gone: str, tmp_path: Path) -> None:
     assert chosen(made).step == (10 if gone else 20)
     assert {f.code for f in findings} <= {"missing-part", "unfinished-save"}
     assert bool(findings) == bool(gone)
+
+
+@pytest.mark.parametrize("change", ["an array in none of them", "the step"])
+def test_what_an_index_lists_is_there(change: str, tmp_path: Path) -> None:
+    """AXLearn's lists the step and every array, so that a lone save tells what it has lost."""
+    root = tree(AXLEARN, tmp_path)
+    remove(root / "step_00000010")
+    assert said(root) == (20, set(), Verdict.OK)
+    if change == "the step":
+        index = root / "step_00000020/index"
+        index.write_text(index.read_text().replace('["step", 20]', '["step", 10]'))
+    else:
+        remove(root / "step_00000020/gda/learner/optimizer/0/mu")
+    code = "step-mismatch" if change == "the step" else "missing-part"
+    with pytest.raises(NoneUsable) as caught:
+        plan(str(root))
+    assert caught.value.plan is not None
+    assert {f.code for r in caught.value.plan.rejected for f in r.findings} == {code}
+
+
+def test_a_word_for_how_long_a_save_is_kept_is_none_of_one_under_way(tmp_path: Path) -> None:
+    """big_vision's next save removes ``…-tmp``; the file beside it tells that it is whole."""
+    root = tree(BIG_VISION, tmp_path)
+    assert chosen(plan(str(root))).path.endswith("-000000020-tmp")
+    (root / "checkpoint.bv-LAST").write_text("000000010")
+    made = plan(str(root))
+    assert chosen(made).step == 20 and [f.code for f in made.warnings] == ["stale-tracker"]

@@ -8,7 +8,7 @@ Facts: transformers 5.23 (trainer_callback.py, configuration_utils.py), peft 0.1
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Format
@@ -58,6 +58,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for name in _SCALARS:
         _remember(top, name, anatomy)
     _remember_training(text.value, anatomy)
+    _remember_arrays(sequence(text.value), anatomy)
     last = mapping(top.get("metas")).get("last_train_step")  # nanotron's checkpoint_metadata.json
     _remember({"metas.last_train_step": last}, "metas.last_train_step", anatomy)
     if source.path.rpartition("/")[2] == "trainer_state.json" and "global_step" not in top:
@@ -82,6 +83,17 @@ def _remember_training(value: object, anatomy: Anatomy) -> None:
         _remember({f"state_file.{i}": mapping(step).get("state_file")}, f"state_file.{i}", anatomy)
     for group in sequence(value)[:1]:
         _remember(mapping(group), "initial_lr", anatomy)
+
+
+def _remember_arrays(rows: Sequence[object], anatomy: Anatomy) -> None:
+    """What AXLearn's list of a save tells: its step, and how many arrays were saved with it, each a pair of
+    its path and {"dtype", "shape"} (axlearn/common/checkpointer.py, TensorStoreStateStorage).
+    """
+    pairs = [row for row in map(sequence, rows) if len(row) == 2]
+    if pairs and len(pairs) == len(rows) and pairs[0][0] == "step":
+        _remember({"step": pairs[0][1]}, "step", anatomy)
+        arrays = sum({"dtype", "shape"} <= mapping(value).keys() for _, value in pairs)
+        remember(anatomy.metadata, "stored_arrays", arrays)
 
 
 def _remember(top: Mapping[str, object], name: str, anatomy: Anatomy) -> None:

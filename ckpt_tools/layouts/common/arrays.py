@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.layout import Piece
+from ckpt_tools.layouts.common.layout import Piece, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Report
 
 ROLE = "array"
 LIST = "list"
@@ -43,6 +46,17 @@ def describes_array(piece: Piece) -> bool:
 def chunks_alone(names: Collection[str]) -> bool:
     """Whether files of a directory are the chunks of an array that nothing describes."""
     return bool(names) and all(map(_CHUNK.fullmatch, names))
+
+
+def fewer_than_listed(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Fewer arrays than a checkpoint's index says that it was saved with: its loader opens each of them."""
+    beside = Counter(p.home for p, _ in parts if p.role == ROLE)
+    for part, report in parts:
+        said = whole(report.metadata.get("stored_arrays")) or 0
+        if part.role == "index" and beside[part.home] < said:
+            gone = said - beside[part.home]
+            text = f"{gone} of the {said} arrays that it says were saved with it are not there"
+            yield part.path, finding("missing-part", text)
 
 
 def lost_arrays(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:

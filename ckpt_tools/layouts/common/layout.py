@@ -34,7 +34,8 @@ class Piece(Template):
     A ``companion`` is such a piece only beside other pieces of its layout: in its own directory, or in a
     sibling where no other layout claims its own; one from ``inside`` only in its own directory.
     A ``generic`` name is such a piece only in a directory in which no other layout has a file.
-    ``unfinished``: the name is that of a save under way.
+    ``unfinished``: the name is that of a save under way; ``finished``: a word such as tmp in it says how long
+    a finished one is kept.
     A ``described`` file is data that an index beside it explains: verify and plan follow the index, so only a
     listing looks for its name, when no other fits, in the own directory of a checkpoint that has other
     pieces.
@@ -75,6 +76,7 @@ class Piece(Template):
     generic: bool = False
     described: bool = False
     unfinished: bool = False
+    finished: bool = False
     mark: bool = False
     constant: bool = False
     moves: bool = False

@@ -1,0 +1,57 @@
+"""Google's big_vision: ``checkpoint.bv-000000100/`` with a directory for each array, in whose name ``~`` is a
+slash, and ``checkpoint.bv-LAST`` beside it, which is written last. The next save removes one with ``-tmp``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ckpt_tools.layouts.common.arrays import ROLE, array, lost_arrays
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.plan import Resume
+
+_SAVES = "checkpoint.bv-"
+_SAVED = re.compile(r"[0-9]{9,18}(?:-tmp)?")
+
+
+def _read_tracker(data: bytes) -> str | None:
+    """What is called so behind ``checkpoint.bv-``."""
+    said = data.decode("ascii", "replace").strip()
+    return said if _SAVED.fullmatch(said) else None
+
+
+def _tracked(checkpoint: Checkpoint) -> str:
+    return checkpoint.path.rpartition("/")[2].removeprefix(_SAVES)
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    return Resume(checkpoint.path)  # config.resume, u.load_checkpoint_ts(path)
+
+
+def _pieces() -> Iterator[Piece]:
+    for name, end in (("array", ""), ("temporary", "-tmp")):
+        yield replace(array(name, f"{_SAVES}{{step:09d}}{end}/{{name}}", sure=True), finished=True)
+
+
+LAYOUT = Layout(
+    name="big-vision",
+    title="big_vision",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    tracker=f"{_SAVES}LAST",
+    read_tracker=_read_tracker,
+    tracked=_tracked,
+    needs=(ROLE,),
+    lost=lost_arrays,
+    traces=(re.compile(r"(?:^|/)checkpoint\.bv-\d{9,}(?:-tmp)?/[^/]+/\d+(?:\.\d+)*$"),),
+    reshardable=True,
+    compare_steps=False,
+    reference="big_vision/utils.py save_checkpoint_ts(), tssave(), load_checkpoint_ts()",
+    limits=(
+        "no list of the arrays is kept: one that is lost is missed where the run has another checkpoint",
+        "a chunk that is not there may be one of zeros: it is missed where other checkpoints have it",
+    ),
+)
