@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ckpt_tools import api
 from ckpt_tools.cache.verdicts import Note
+from ckpt_tools.errors import UsageError
 from ckpt_tools.job import derived, reported, schema
 from ckpt_tools.job.decision import Body, body_of
 from ckpt_tools.job.decisions import Decisions
@@ -18,6 +19,7 @@ from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.layouts import Layouts, layouts_of
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.starts import with_loop
 from ckpt_tools.reading.session import Progress
@@ -38,6 +40,17 @@ class Listener:
 
 
 SILENT = Listener()
+
+
+def planned(root: str, selection: Selection, to: Listener) -> LoadPlan:
+    """The plan. A question that arises while no contents are read is asked only if they do not answer it."""
+    try:
+        return api.plan(root, selection, progress=to.progress, note=to.note)
+    except UsageError:
+        if not selection.compare_only:
+            raise
+        selection = replace(selection, level=Level.CONTENT, compare_only=False)
+        return api.plan(root, selection, progress=to.progress, note=to.note)
 
 
 def digest(selection: Selection) -> str:
@@ -112,7 +125,7 @@ class Decider:
 
     def plan(self) -> LoadPlan:
         """The plan for the whole job; one without a checkpoint where that is allowed."""
-        made = api.plan(self.root, self.selection, progress=self.listener.progress, note=self.listener.note)
+        made = planned(self.root, self.selection, self.listener)
         return with_loop(made, self.root, self.decisions.directory, self.selection.trust)
 
     def _body(self, plan: LoadPlan) -> Body:

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from ckpt_tools import api, launchers
+from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job.decider import Listener
+from ckpt_tools.job.decider import Listener, planned
 from ckpt_tools.job.decision import Body, Decision, body_of
 from ckpt_tools.job.membership import Membership, of_worker
 from ckpt_tools.job.options import Options
@@ -24,7 +24,9 @@ AGAIN = "start again; 'ckpt verify' of it says whether the store has it damaged"
 
 def shallow(selection: Selection) -> Selection:
     """The question without contents: these are verified as they are brought, and need not come twice."""
-    return replace(selection, level=Level.STRUCTURE) if selection.level is Level.CONTENT else selection
+    if selection.level is not Level.CONTENT:
+        return selection
+    return replace(selection, level=Level.STRUCTURE, compare_only=True)
 
 
 def thorough(selection: Selection) -> Selection:
@@ -113,7 +115,7 @@ def stage(root: str, selection: Selection, copies: Copies, to: Listener) -> Copi
     ``api.plan`` does, and CannotLook.
     """
     for asked in (shallow(selection), thorough(selection)):
-        plan = api.plan(root, asked, progress=to.progress, note=to.note)
+        plan = planned(root, asked, to)
         if to.made:
             to.made(plan)
         if plan.checkpoint is None:

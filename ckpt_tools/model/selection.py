@@ -105,7 +105,8 @@ class Selection:
     of their files) whose files the caller declares to belong to one save, whatever their times say.
     ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although they are
     in no list of what frameworks write. ``prove_replicas`` compares the tensors of a substitute with those of
-    another good member of its group.
+    another good member of its group. With ``compare_only`` files are held against others as at level content,
+    and no contents are read: whoever fetches them verifies them.
 
     ``trust`` says whose directory of decisions, key file and lists count besides this user's own. ``layouts``
     are the layouts to use, None for the built-in ones. ``stores`` are the options of stores, None for those
@@ -138,6 +139,7 @@ class Selection:
     verify_key: str | None = None
     settle: float = 120.0
     level: Level = Level.CONTENT
+    compare_only: bool = False
     key_file: str | None = None
     allow_none: bool = False
     allow_missing: bool = False

@@ -60,7 +60,7 @@ class Contradictions:
         compared = self._compared(candidate, parts)
         reported = self._reported(parts, compared)
         yield from (Contradiction(path, f) for path, f in reported if path in mine)
-        if self.selection.level > Level.STRUCTURE:
+        if self.selection.level > Level.STRUCTURE or self.selection.compare_only:
             wrong = {path for path, f in reported if f.severity is Severity.ERROR}
             copies = self._copies(candidate, compared, wrong)
             yield from (Contradiction(o.path, o.finding, o.rival) for o in copies if o.path in mine)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
 from fixture_trees import CASES, materialise
 
 from ckpt_tools import api
-from ckpt_tools.errors import CkptError
+from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.job.decider import SILENT
 from ckpt_tools.job.staged_start import Copies, stage
 from ckpt_tools.job.staging import Staging
@@ -50,6 +52,52 @@ def test_copies_are_planned_as_the_store_is(
         others = {f.path for r in theirs.ranks for f in r.files} - mine
         assert mine <= here
         assert here & others == (set() if own else others)
+
+
+UNIVERSAL, SLURM = (
+    next(c.parent / "tree" for c in CASES if f"{c.parent.parent.name}/{c.parent.name}" == name)
+    for name in ("deepspeed-universal/converted", "lightning/slurm")
+)
+
+
+def test_what_only_contents_beside_others_show_is_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of another save is whole, so that no check on its way would find it."""
+    store, file = tmp_path.name, "zero/embed.weight/exp_avg_sq.pt"
+    shutil.copytree(UNIVERSAL, tmp_path / store)
+    older, newer = (tmp_path / store / f"global_step{step}_universal" for step in (4, 8))
+    (older / "mp_rank_00_model_states.pt").write_bytes(b"")
+    shutil.copyfile(older / file, newer / file)
+    monkeypatch.chdir(tmp_path)
+    for ask in (api.plan, lambda root, asked: stage(root, asked, Copies("ssd"), SILENT)):
+        with pytest.raises(NoneUsable, match="same-content"):
+            ask(f"local://{store}", Selection(order="step"))
+
+
+def test_a_question_that_contents_answer_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times and steps contradict each other, but one of the two checkpoints in question is damaged."""
+    store = tmp_path / tmp_path.name
+    shutil.copytree(SLURM, store)
+    regular, gasp = store / "checkpoints/epoch=0-step=2.ckpt", store / "hpc_ckpt_1.ckpt"
+    (store / "checkpoints/epoch=0-step=4.ckpt").unlink()
+    flip_stored(gasp)
+    for path, at in ((gasp, 1_700_000_000), (regular, 1_700_003_600)):
+        os.utime(path, (at, at))
+    monkeypatch.chdir(tmp_path)
+    copied = stage(f"local://{store.name}", Selection(), Copies("ssd"), SILENT)
+    assert copied is not None and copied.body["resume_step"] == 2
+
+
+def flip_stored(path: Path) -> None:
+    """One bit of a tensor, which the checksum of its archive covers."""
+    with zipfile.ZipFile(path) as archive:
+        stored = max((archive.read(name) for name in archive.namelist() if "/data/" in name), key=len)
+    data = bytearray(path.read_bytes())
+    data[data.index(stored)] ^= 1
+    path.write_bytes(data)
 
 
 def test_the_only_copy_lies_where_its_rank_looks_for_it(

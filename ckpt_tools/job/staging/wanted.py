@@ -136,7 +136,7 @@ def _wanted(tree: Tree) -> Iterator[Wanted]:
         store, key = mounts.tree_of(url)
         of = store.object(key)
         f = planned.get(url)
-        if f is not None and (of.size, of.mtime_ns) != (f.size, f.mtime_ns):
+        if f is not None and (of.size, of.mtime_ns, of.etag) != (f.size, f.mtime_ns, f.etag):
             raise CannotLook(
                 f"{url} has been replaced since it was chosen", "start again: a new start decides anew"
             )
