@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 from run_helpers import SAY, ckpt, megatron
+from stores.asking import as_user, ask
 from stores.bucket import Bucket
 from stores.environment import of_s3
 from stores.s3_contents import S3Contents
+
+from ckpt_tools.storage.stores import mounts
 
 STEPS = (10, 20)
 LAST = "run/iter_0000020/mp_rank_01/model_optim_rng.pt"
@@ -97,6 +100,20 @@ def test_run_starts_a_command_with_urls(s3: Bucket, tmp_path: Path, home: Path) 
     history = ckpt("plan", root, "--history", "--json", env=env(s3, tmp_path), cwd=home)
     assert json.loads(history.stdout)["starts"][0]["step"] == 20
     assert not os.listdir(home)
+
+
+@pytest.mark.parametrize("server", ["gcs", "rclone_s3"])
+def test_another_process_follows_the_decision(
+    server: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """It asks for single objects where the one that decided had a list, in which times have more digits."""
+    bucket: Bucket = request.getfixturevalue(server)
+    bucket.upload(megatron(tmp_path / "run", steps=STEPS), "run")
+    with as_user(tmp_path, bucket):
+        said = ask("hook", f"{bucket.url}/run", "--order", "step", "--format", "json")
+        os.environ["CKPT_PLAN"] = said.json["env"]["CKPT_PLAN"]
+        mounts._trees.clear()
+        assert ask("latest", "--rank", "1").printed == f"{bucket.url}/{LAST}\n"
 
 
 @pytest.mark.exhaustive

@@ -325,18 +325,21 @@ def _wait(e: OSError, pauses: Iterator[float]) -> None:
 
 
 def _differ(of: Object, now: Object) -> bool:
-    """Whether an answer is of another object than was asked for: by the ETag, or by the second of its last
-    change where there is none (a list has more digits of it than a header).
+    """Whether an answer is of another object than was asked for: by the ETag, or by its last change where
+    there is none.
     """
     if now.size != of.size:
         return True
     if of.etag and now.etag:
         return now.etag != of.etag
-    return now.mtime_ns // 10**9 != of.mtime_ns // 10**9
+    return now.mtime_ns != of.mtime_ns
 
 
 def _object(meta: ObjectMeta) -> Object:
-    modified = round(meta["last_modified"].timestamp() * 1_000_000) * 1000
+    """Of its last change the second alone: lists of Google, MinIO and R2 have more digits of it than headers,
+    in which the same object would have another time.
+    """
+    modified = int(meta["last_modified"].timestamp()) * 10**9
     return Object(meta["path"], meta["size"], modified, _tag(meta["e_tag"] or ""), meta["version"] or "")
 
 
