@@ -259,3 +259,17 @@ def test_forgetting_one_of_many_directories_costs_as_much_as_there_are() -> None
         assert sorted(tree._directories) == sorted(f"a/{i}" for i in range(n))
         counts.append(Compared.compared)
     assert counts[1] <= 2.5 * counts[0]
+
+
+def test_what_lies_beside_a_file_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that is one file may have lost what lies beside it; and nothing of the list is forgotten."""
+    store = Keys("run/a/1", "run/b/1", "run/b/2")
+    tree = Tree(store)  # type: ignore[arg-type]
+    monkeypatch.setattr(again, "tree_of", lambda url: (tree, url.removeprefix("s3://bucket/")))
+    tree.list_below("run")
+    store.requests.clear()
+    store.keys.append("run/b/3")
+    below = ("s3://bucket/run/b/1", "s3://bucket/run/b/2")
+    assert again.late("s3://bucket/run", below, lambda _: False) == "s3://bucket/run/b/3"
+    assert store.requests == {"list": 1}
+    assert tree.object("run/a/1") == store.object("run/a/1") and store.requests == {"list": 1}

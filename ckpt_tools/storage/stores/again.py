@@ -58,12 +58,16 @@ def list_again(directories: Iterable[str]) -> dict[str, OSError]:
 
 def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:
     """Something that lies below ``root`` and was missing in an earlier list, although nobody has ``written``
-    it meanwhile, by its time; all that lies below the directories ``below`` is listed again for that. Raises
-    OSError.
+    it meanwhile, by its time; all that lies below the directories ``below`` is listed again for that, and
+    what lies beside the files among them. Raises OSError.
     """
     tree, top = tree_of(root)
-    for url in dict.fromkeys(below):
-        tree.list_again(tree_of(url)[1])
+    keys = dict.fromkeys(tree_of(url)[1] for url in below)
+    alone = {key: key.rpartition("/")[0] for key in keys if tree.lists and tree.is_file(key)}
+    for home in dict.fromkeys(alone.values()):
+        tree.look_again(home)
+    for key in (key for key in keys if key not in alone):
+        tree.list_again(key)
     for key, mtime_ns in list(tree.late.items()):
         if key != top and top and not key.startswith(f"{top}/"):
             continue
