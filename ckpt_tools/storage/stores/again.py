@@ -62,12 +62,7 @@ def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str
     what lies beside the files among them. Raises OSError.
     """
     tree, top = tree_of(root)
-    keys = dict.fromkeys(tree_of(url)[1] for url in below)
-    alone = {key: key.rpartition("/")[0] for key in keys if tree.lists and tree.is_file(key)}
-    for home in dict.fromkeys(alone.values()):
-        tree.look_again(home)
-    for key in (key for key in keys if key not in alone):
-        tree.list_again(key)
+    _list_about(tree, dict.fromkeys(tree_of(url)[1] for url in below))
     for key, mtime_ns in list(tree.late.items()):
         if key != top and top and not key.startswith(f"{top}/"):
             continue
@@ -75,6 +70,20 @@ def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str
         if not all(written(at) for at in times):
             return joined(tree.store.url, key)
     return None
+
+
+def _list_about(tree: Tree, keys: Iterable[str]) -> None:
+    """List anew what lies below directories, and beside files."""
+    files, directories = dict[str, None](), list[str]()
+    for key in keys:
+        if tree.lists and tree.is_file(key):
+            files[key.rpartition("/")[0]] = None
+        else:
+            directories.append(key)
+    for home in files:
+        tree.look_again(home)
+    for key in directories:
+        tree.list_again(key)
 
 
 def listing_of(url: str) -> str:
