@@ -20,6 +20,7 @@ from ckpt_tools.layouts.common.places import PieceName
 from ckpt_tools.layouts.common.under_way import TEMPORARY
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.storage.retry import ABSENT, is_link, patiently, status
+from ckpt_tools.storage.urls import is_url
 
 _SEALS = SEAL.removesuffix("json")
 """What is in all names of seals, and in that of the directory of fragments."""
@@ -231,6 +232,9 @@ class Listing:
             pass
         elif TEMPORARY.search(name):
             found.unfinished.append(e.path)
+        elif "." not in name and is_url(e.path) and stat_of(e)[0] == 0:
+            found.unrecognised += 1
+            found.empty.append(e.path)  # the mark of a directory: no list tells "iter_10/" from "iter_10"
         else:
             found.add_unrecognised(here.path, name)
 

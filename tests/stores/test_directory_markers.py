@@ -5,6 +5,7 @@ slash, Hadoop's file systems one whose name ends in ``_$folder$``. They are no f
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -45,6 +46,35 @@ def test_a_run_of_markers_alone_has_no_checkpoint(bucket: Bucket, tmp_path: Path
         bucket.put(name, b"")
     with as_user(tmp_path, bucket):
         assert ask("plan", f"{bucket.url}/run", "--json").code == 3
+
+
+@pytest.mark.parametrize(
+    ("beside", "marks"),
+    [
+        (False, ["iter_0000010"]),
+        (False, ["iter_0000010", "iter_0000020"]),
+        (False, ["iter_0000010/mp_rank_00", "iter_0000020/mp_rank_00"]),
+        (True, ["iter_0000020"]),
+        (True, ["iter_0000040"]),
+        (True, ["logs", "iter_0000040/mp_rank_00"]),
+    ],
+)
+def test_what_stands_alone_is_an_empty_directory(
+    beside: bool, marks: list[str], gcs: Bucket, tmp_path: Path
+) -> None:
+    """Mounts write one for each mkdir: several without a file are no first launch, as on a disk."""
+    run = tmp_path / "run"
+    if beside:
+        shutil.copytree(next(t for t in TREES if t.parent.name == "tp"), run)
+        gcs.upload(run, "run")
+    for mark in marks:
+        gcs.put(f"run/{mark}/", b"")
+        (run / mark).mkdir(parents=True, exist_ok=True)
+    with as_user(tmp_path, gcs):
+        roots = (str(run), f"{gcs.url}/run")
+        said = [ask("plan", root, "--order", "step", "--allow-none", "--json") for root in roots]
+    ours, theirs = ((one.code, one.codes - {"mtime-not-kept", "another-writer"}) for one in said)
+    assert ours == theirs
 
 
 @pytest.mark.slow

@@ -315,7 +315,9 @@ class Tree:
         here = self._listed(key)
         url = joined(self.store.url, key)
         if here is None:
-            if key and self._file(key) is not None:
+            if key and (facts := self._file(key)) is not None:
+                if not facts.size:  # it may stand for a directory
+                    return []
                 raise NotADirectoryError(errno.ENOTDIR, "it is an object, not a directory", url)
             raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
         out = [
