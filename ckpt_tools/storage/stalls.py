@@ -9,13 +9,14 @@ it is under way; elsewhere each call is handed to one. Without a limit calls are
 from __future__ import annotations
 
 import errno
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, Token, copy_context
 from queue import Empty, SimpleQueue
-from threading import TIMEOUT_MAX, Thread, get_ident
+from threading import TIMEOUT_MAX, Thread, current_thread, get_ident, main_thread
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -187,6 +188,16 @@ def watched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """
     guard = _guard.get()
     return call(*args, **kwargs) if guard is None else guard.call(call, *args, **kwargs)
+
+
+def interruptible(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """``watched``, of a call of foreign code that looks at no signals: Python handles one in the main thread,
+    and there Ctrl-C would wait as long as the call does.
+    """
+    if _guard.get() is None and current_thread() is main_thread():
+        with limited(math.inf):
+            return watched(call, *args, **kwargs)
+    return watched(call, *args, **kwargs)
 
 
 def away(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

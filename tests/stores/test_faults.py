@@ -4,11 +4,14 @@ broken, a broken one good, or a checkpoint that is there none at all. Whoever ca
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from places import FIXTURES
@@ -292,6 +295,26 @@ def test_a_stall_ends_with_the_budget(asker: Asker, where: str, monkeypatch: pyt
         stall.release.set()
     assert said.code == 5, said.text
     assert said.json.get("checkpoint") is None
+
+
+def test_a_signal_ends_a_stall(asker: Asker) -> None:
+    """The library's calls look at none, and a script that is told to end has no minutes to do so."""
+    stall = Stall()
+    rule = asker.proxy.add(Rule(stall, method="GET", path=LIST))
+
+    def interrupt() -> None:
+        assert stall.reached.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    sender = Thread(target=interrupt)
+    sender.start()
+    try:
+        said = asker.ask("plan")
+    finally:
+        sender.join()
+        stall.release.set()
+    assert (said.code, said.printed) == (130, "")
+    assert rule.matched == 1  # else it has waited until the library asked again
 
 
 def test_a_portal_in_the_middle_of_a_list_is_no_end_of_it(

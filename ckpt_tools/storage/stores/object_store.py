@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ckpt_tools.storage.signed import query_of
-from ckpt_tools.storage.stalls import watched
+from ckpt_tools.storage.stalls import interruptible
 from ckpt_tools.storage.stores import store
 from ckpt_tools.storage.stores.refused import NO_URL, code_of, refused
 from ckpt_tools.storage.stores.store import (
@@ -123,7 +123,7 @@ class ObjectStore:
         key = f"{prefix}/{_NOBODY}" if prefix else _NOBODY
         self.requests["get"] += 1
         try:
-            watched(self.client.get, key)
+            interruptible(self.client.get, key)
         except Exception as e:
             error = refused(e, joined(self.url, prefix))
             if isinstance(error, FileNotFoundError) and code_of(e) in _NO_SUCH_KEY:
@@ -290,7 +290,7 @@ class ObjectStore:
         if key.startswith("/") and self._single is None:  # the client would ask about another key
             raise OSError(errno.EINVAL, NO_URL, joined(self.url, key))
         try:
-            return watched(call, *args, **kwargs)
+            return interruptible(call, *args, **kwargs)
         except Replaced:
             raise
         except Exception as e:  # obstore's own errors have Exception in common
