@@ -106,6 +106,7 @@ def test_every_selection_field_can_be_set():
         "stores",  # --store-option, and the tables [store."URL"] of the file
         "layouts",  # the tables [[layout]] of the file
         "trust",
+        "compare_only",  # --stage
     }  # the last ones follow from others
     assert set(Selection.__dataclass_fields__) <= settable
 
