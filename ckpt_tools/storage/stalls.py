@@ -82,7 +82,7 @@ class Limit:
     def __init__(self, seconds: float) -> None:
         self.ends = time.monotonic() + seconds
         self.stalled = 0
-        self.lost = set[object]()  # paths that are not asked about again
+        self.lost: list[str] = []  # paths that are not asked about again; calls are given lists as well
         self._idle: list[_Hand] = []
 
     def call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -123,7 +123,7 @@ class Limit:
             if seen is not None and seen is before:
                 path = _path(seen[1])
                 self.stalled += 1
-                self.lost.add(path)
+                self.lost.append(path)
                 raise Stalled(path)
 
     def rest(self) -> None:

@@ -297,6 +297,12 @@ def test_a_stall_ends_with_the_budget(asker: Asker, where: str, monkeypatch: pyt
     assert said.json.get("checkpoint") is None
 
 
+def test_a_call_with_a_time_limit_may_be_given_anything() -> None:
+    """Such as the keys of a batch that is to be deleted, which have no hash."""
+    with stalls.limited(60):
+        assert stalls.watched(len, ["run/1", "run/2"]) == 2
+
+
 def test_a_signal_ends_a_stall(asker: Asker) -> None:
     """The library's calls look at none, and a script that is told to end has no minutes to do so."""
     stall = Stall()
