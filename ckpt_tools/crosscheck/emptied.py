@@ -36,13 +36,17 @@ def later_saves(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Rejec
 
 def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Those beside the directory of ``c`` and its siblings, of a later number than all of these, in which
-    there is no file at all: nobody can tell one that is lost from one that was cut short at its beginning.
-    Of one that a tracker names that is told anyway.
+    there is no file at all, or only some of those that say nothing without the others (``metadata.json``):
+    nobody can tell one that is lost from one that was cut short at its beginning. Of one that a tracker names
+    that is told anyway.
     """
     home = c.parts[0].home
     if not home and c.step is None and c.epoch is None:
         yield from _beside_untold(s, c)
-    if not s.found.empty or not home or not _is_called_a_save(home):
+    if not home or not _is_called_a_save(home):
+        return
+    yield from _begun(s, c, home)
+    if not s.found.empty:
         return
     base, pattern = os.path.dirname(home), _pattern(home)
     saves = sorted({_number(at) for at in _homes(s, base) if _pattern(at) == pattern})
@@ -52,6 +56,22 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
     for top in empty:
         if _number(top) > saves[-1] and not _is_tracked(s, c, top):
             text = f"it is empty, and called as a later save than {os.path.basename(home)} is"
+            yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def _begun(s: Session, c: Checkpoint, home: str) -> Iterator[Finding]:
+    """Those that hold nothing but files called as some of the save's own are."""
+    strange = _strange(s)
+    if not strange:
+        return
+    base, own, taken = os.path.dirname(home), {p.name for p in c.parts}, _taken(s)
+    highest = max(_number(at) for at in _homes(s, base))
+    for top in dict.fromkeys(_below(strange, base)):
+        if top in taken or _pattern(top) != _pattern(home) or _number(top) <= highest:
+            continue
+        if own.issuperset(names := _names(s, top)) and not _is_tracked(s, c, top):
+            later = f"is called as a later save than {os.path.basename(home)} is"
+            text = f"it holds nothing but {min(names)}, and {later}"
             yield finding("unfinished-save", text, path=top, hint=_HINT)
 
 

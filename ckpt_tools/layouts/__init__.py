@@ -34,6 +34,7 @@ ORDER = (
     "lerobot",
     "olmo_core",
     "cosmos",
+    "dcp_set",  # before those whose names its companions share
     "hf_trainer",  # before the layouts of what may lie inside it
     "accelerate",
     "lightning",
@@ -53,7 +54,6 @@ ORDER = (
     "stable_baselines3",
     "paddle_dist",
     "torchsnapshot",
-    "dcp_set",
     "dcp",
     "dcp_hf",
     "t5x",

@@ -193,7 +193,8 @@ def lost_beside(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding
 
 
 def _states(c: Checkpoint) -> frozenset[str]:
-    own = ("state", "told", "plain", "single", "orchestrator", "safetensors", "adapter")
+    beside = ("state", "told", "plain", "single", "orchestrator", "safetensors", "adapter")
+    own = (*beside, "complete", "pipeline", "metadata_worker")
     return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if p.piece.startswith(own))
 
 

@@ -1,6 +1,6 @@
 """Saves in which each kind of state is a directory of PyTorch's Distributed Checkpoint of its own:
 ``global_step20/model`` and ``global_step20/optimizer``, with the files of ranks beside or below them. So do
-lm-engine, prime-rl, XTuner, NeMo AutoModel, Oumi and many loops of one's own.
+lm-engine, prime-rl, XTuner, NeMo AutoModel, Oumi, LLaMA-Factory v1, ROLL and many loops of one's own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
 from ckpt_tools.layouts.dcp import STATE_FORMATS, STATES
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -25,12 +25,16 @@ _STEP = (
     "|ckpt_step_|snapshot-step-|iter_|iteration_>{step}"
 )
 """A number alone says too little: below it may lie the directories of a job's runs."""
-MODELS = ("model", "weights", "model_optimizer", "trainer", "policy", "actor")
+MODELS = ("model", "weights", "model_optimizer", "trainer", "policy", "actor", "dcp")
 """Directories of which a save has one at least."""
 OTHERS = ("optimizer", "optim", "critic", "value", "scheduler", "lr_scheduler", "ema")
 _TRACKED = "latest_checkpointed_iteration"
 UNDER_WAY = "/.incomplete"
 """What NeMo AutoModel removes when all else is written."""
+_DONE = "CHECKPOINT_COMPLETE"
+"""What LLaMA-Factory writes when all else is there, and asks for before it resumes from a save."""
+_BEFORE = ("metadata.json", "dataloader/rank_0.pt")
+"""What it writes before that."""
 HERE = "_here"
 """The end of the names of pieces in a directory that may be called anything."""
 
@@ -38,6 +42,13 @@ HERE = "_here"
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     indexes = [row for row in parts if row[0].role.endswith("_index")]
     yield from named_steps(indexes, dcp.step_of, "step")
+    counts = [row for row in parts if row[0].piece.startswith(("told", "single_counts"))]
+    for key in ("global_step", "cur_step"):
+        yield from named_steps(counts, partial(_told, key), key)
+
+
+def _told(key: str, metadata: Metadata) -> int | None:
+    return whole(metadata.get(key))
 
 
 def _read_tracker(data: bytes) -> int | None:
@@ -59,10 +70,13 @@ def _write_tracker(said: int | str) -> bytes:
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Also the model, which may be in one of several directories."""
-    holding = {"safetensors", *(f"{name}_index" for name in MODELS)}
+    holding = {"safetensors", "worker_index", *(f"{name}_index" for name in MODELS)}
     if holding.isdisjoint(p.role for p in c.parts):
         text = f"none of its directories holds a model ({', '.join(MODELS)})"
         yield finding("missing-part", text, path=c.path)
+    names = {p.path.removeprefix(f"{c.path}/") for p in c.parts}
+    if names.issuperset(_BEFORE) and _DONE not in names:
+        yield finding("missing-part", f"there is no {_DONE}, which is written last", path=c.path)
     yield from dcp.lost_beside(c, beside)
 
 
@@ -90,7 +104,11 @@ def _rest(home: str, mark: str) -> Iterator[Piece]:
         yield replace(under_way, mark=True, marks=UNDER_WAY, unfinished=True, loaded=False)
         plain = f"{home}/<{STATES}>"  # XTuner's have no ending
         yield beside(f"plain{mark}", "state", plain, STATE_FORMATS, unasked=True)
-    single = f"{home}/<step_scheduler|progress>.pt"
+        done = Piece(f"complete{mark}", "complete", f"{home}/{_DONE}", shared=True, required=False)
+        yield replace(done, mark=True, loaded=False)
+        plain = f"{home}/<optimizer|optim>/state_dict.pt"  # LLaMA-Factory's, of a model that is not cut
+        yield Piece(f"single_optimizer{mark}", "optimizer", plain, STATE_FORMATS, shared=True, required=False)
+    single = f"{home}/<step_scheduler|progress|scheduler>.pt"
     yield beside(f"single{mark}", "state", single, STATE_FORMATS, unasked=True)
     counts = f"{home}/metadata.json"
     yield beside(f"single_counts{mark}", "state", counts, ("json_member",))
@@ -105,6 +123,24 @@ def _rest(home: str, mark: str) -> Iterator[Piece]:
     yield beside(f"adapter{mark}", "config", adapter, ("json_member",))
     index = f"{home}/model/consolidated/model.safetensors.index.json"
     yield replace(beside(f"index{mark}", "export", index, ("safetensors_index",)), loaded=False)
+    if mark != HERE:
+        yield from _of_workers(home, mark)
+
+
+def _of_workers(home: str, mark: str) -> Iterator[Piece]:
+    """ROLL's: below the directory of each worker one of DCP's, and the model as it is exported."""
+    for piece in dcp.pieces(f"{home}/{{name}}/dcp", f"_worker{mark}"):
+        yield replace(piece, role="worker_index" if piece.role == "metadata" else "worker")
+    beside = partial(Piece, shared=True, companion=True, inside=True, required=False, loaded=False)
+    for name, file, formats in (
+        ("weights", "{name}.safetensors", ("safetensors",)),
+        ("weights_index", "model.safetensors.index.json", ("safetensors_index",)),
+    ):
+        yield beside(f"worker_{name}{mark}", "export", f"{home}/{{name}}/{file}", formats)
+    pipeline = f"{home}/pipeline/rng_state_pipeline.pth"
+    yield replace(beside(f"pipeline{mark}", "state", pipeline, STATE_FORMATS, unasked=True), loaded=True)
+    counts = f"{home}/pipeline/worker_state_pipeline.json"
+    yield replace(beside(f"pipeline_counts{mark}", "state", counts, ("json_member",)), loaded=True)
 
 
 HOMES = ((_STEP, ""), (dcp.EPOCH_STEP, "_epoch_step"), (dcp.EPOCH, "_epoch"), ("", HERE))
@@ -132,7 +168,8 @@ LAYOUT = Layout(
         "lm-engine lm_engine/checkpointing/__init__.py save_checkpoint; prime-rl prime_rl/trainer/ckpt.py; "
         "XTuner xtuner/v1/train/trainer.py _maybe_save; NeMo AutoModel "
         "nemo_automodel/components/checkpoint/checkpointing.py, recipes/base_recipe.py save_checkpoint;"
-        " oumi/core/trainers/oumi_trainer.py save_state"
+        " oumi/core/trainers/oumi_trainer.py save_state; LLaMA-Factory v1/core/utils/checkpoint.py;"
+        " ROLL roll/distributed/strategy/fsdp2_strategy.py save_checkpoint, roll/utils/upload_utils.py"
     ),
     limits=(
         "what NeMo AutoModel's links (LATEST) and XTuner's note (.xtuner) name is not read",

@@ -428,6 +428,327 @@ cosmos cosmos note:latest_checkpoint.txt
     metadata_trainer:.metadata rank_metadata_trainer:__{rank}.metadata
     data_trainer:__{rank}_{shard}.distcp prefixed_trainer:{name}__{rank}_{shard}.distcp
 
+dcp_set dcp-set note:latest_checkpointed_iteration.json
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/
+    metadata_model:.metadata rank_metadata_model:__{rank}.metadata data_model:__{rank}_{shard}.distcp
+    prefixed_model:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/weights/
+    metadata_weights:.metadata rank_metadata_weights:__{rank}.metadata
+    data_weights:__{rank}_{shard}.distcp prefixed_weights:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model_optimizer/
+    metadata_model_optimizer:.metadata rank_metadata_model_optimizer:__{rank}.metadata
+    data_model_optimizer:__{rank}_{shard}.distcp prefixed_model_optimizer:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/trainer/
+    metadata_trainer:.metadata rank_metadata_trainer:__{rank}.metadata
+    data_trainer:__{rank}_{shard}.distcp prefixed_trainer:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/policy/
+    metadata_policy:.metadata rank_metadata_policy:__{rank}.metadata data_policy:__{rank}_{shard}.distcp
+    prefixed_policy:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/actor/
+    metadata_actor:.metadata rank_metadata_actor:__{rank}.metadata data_actor:__{rank}_{shard}.distcp
+    prefixed_actor:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/dcp/
+    metadata_dcp:.metadata rank_metadata_dcp:__{rank}.metadata data_dcp:__{rank}_{shard}.distcp
+    prefixed_dcp:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/optimizer/
+    metadata_optimizer:.metadata rank_metadata_optimizer:__{rank}.metadata
+    data_optimizer:__{rank}_{shard}.distcp prefixed_optimizer:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/optim/
+    metadata_optim:.metadata rank_metadata_optim:__{rank}.metadata data_optim:__{rank}_{shard}.distcp
+    prefixed_optim:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/critic/
+    metadata_critic:.metadata rank_metadata_critic:__{rank}.metadata data_critic:__{rank}_{shard}.distcp
+    prefixed_critic:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/value/
+    metadata_value:.metadata rank_metadata_value:__{rank}.metadata data_value:__{rank}_{shard}.distcp
+    prefixed_value:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/scheduler/
+    metadata_scheduler:.metadata rank_metadata_scheduler:__{rank}.metadata
+    data_scheduler:__{rank}_{shard}.distcp prefixed_scheduler:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/lr_scheduler/
+    metadata_lr_scheduler:.metadata rank_metadata_lr_scheduler:__{rank}.metadata
+    data_lr_scheduler:__{rank}_{shard}.distcp prefixed_lr_scheduler:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/ema/
+    metadata_ema:.metadata rank_metadata_ema:__{rank}.metadata data_ema:__{rank}_{shard}.distcp
+    prefixed_ema:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
+    state:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
+    state_of_loop:metadata.pth told:<train_state|trainer_state>[_{shard}].json
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor|dcp>/
+    state_deep:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor|dcp>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_deep:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor|dcp>/
+    state_of_loop_deep:metadata.pth told_deep:<train_state|trainer_state>[_{shard}].json
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
+    incomplete:.incomplete
+    plain:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
+    complete:CHECKPOINT_COMPLETE
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<optimizer|optim>/
+    single_optimizer:state_dict.pt
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
+    single:<step_scheduler|progress|scheduler>.pt single_counts:metadata.json
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/orchestrator/
+    orchestrator:progress.pt
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/
+    safetensors:{name}.safetensors
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/consolidated/
+    exported:{name}.safetensors
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/
+    adapter:<adapter_config|automodel_peft_config>.json
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/consolidated/
+    index:model.safetensors.index.json
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/{name}/dcp/
+    metadata_worker:.metadata rank_metadata_worker:__{rank}.metadata data_worker:__{rank}_{shard}.distcp
+    prefixed_worker:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/{name}/
+    worker_weights:{name}.safetensors worker_weights_index:model.safetensors.index.json
+  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/pipeline/
+    pipeline:rng_state_pipeline.pth pipeline_counts:worker_state_pipeline.json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/
+    metadata_model_epoch_step:.metadata rank_metadata_model_epoch_step:__{rank}.metadata
+    data_model_epoch_step:__{rank}_{shard}.distcp prefixed_model_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/weights/
+    metadata_weights_epoch_step:.metadata rank_metadata_weights_epoch_step:__{rank}.metadata
+    data_weights_epoch_step:__{rank}_{shard}.distcp
+    prefixed_weights_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model_optimizer/
+    metadata_model_optimizer_epoch_step:.metadata
+    rank_metadata_model_optimizer_epoch_step:__{rank}.metadata
+    data_model_optimizer_epoch_step:__{rank}_{shard}.distcp
+    prefixed_model_optimizer_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/trainer/
+    metadata_trainer_epoch_step:.metadata rank_metadata_trainer_epoch_step:__{rank}.metadata
+    data_trainer_epoch_step:__{rank}_{shard}.distcp
+    prefixed_trainer_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/policy/
+    metadata_policy_epoch_step:.metadata rank_metadata_policy_epoch_step:__{rank}.metadata
+    data_policy_epoch_step:__{rank}_{shard}.distcp
+    prefixed_policy_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/actor/
+    metadata_actor_epoch_step:.metadata rank_metadata_actor_epoch_step:__{rank}.metadata
+    data_actor_epoch_step:__{rank}_{shard}.distcp prefixed_actor_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/dcp/
+    metadata_dcp_epoch_step:.metadata rank_metadata_dcp_epoch_step:__{rank}.metadata
+    data_dcp_epoch_step:__{rank}_{shard}.distcp prefixed_dcp_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/optimizer/
+    metadata_optimizer_epoch_step:.metadata rank_metadata_optimizer_epoch_step:__{rank}.metadata
+    data_optimizer_epoch_step:__{rank}_{shard}.distcp
+    prefixed_optimizer_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/optim/
+    metadata_optim_epoch_step:.metadata rank_metadata_optim_epoch_step:__{rank}.metadata
+    data_optim_epoch_step:__{rank}_{shard}.distcp prefixed_optim_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/critic/
+    metadata_critic_epoch_step:.metadata rank_metadata_critic_epoch_step:__{rank}.metadata
+    data_critic_epoch_step:__{rank}_{shard}.distcp
+    prefixed_critic_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/value/
+    metadata_value_epoch_step:.metadata rank_metadata_value_epoch_step:__{rank}.metadata
+    data_value_epoch_step:__{rank}_{shard}.distcp prefixed_value_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/scheduler/
+    metadata_scheduler_epoch_step:.metadata rank_metadata_scheduler_epoch_step:__{rank}.metadata
+    data_scheduler_epoch_step:__{rank}_{shard}.distcp
+    prefixed_scheduler_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/lr_scheduler/
+    metadata_lr_scheduler_epoch_step:.metadata rank_metadata_lr_scheduler_epoch_step:__{rank}.metadata
+    data_lr_scheduler_epoch_step:__{rank}_{shard}.distcp
+    prefixed_lr_scheduler_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/ema/
+    metadata_ema_epoch_step:.metadata rank_metadata_ema_epoch_step:__{rank}.metadata
+    data_ema_epoch_step:__{rank}_{shard}.distcp prefixed_ema_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    state_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    state_of_loop_epoch_step:metadata.pth told_epoch_step:<train_state|trainer_state>[_{shard}].json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor|dcp>/
+    state_deep_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor|dcp>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_deep_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor|dcp>/
+    state_of_loop_deep_epoch_step:metadata.pth
+    told_deep_epoch_step:<train_state|trainer_state>[_{shard}].json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    incomplete_epoch_step:.incomplete
+    plain_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
+    complete_epoch_step:CHECKPOINT_COMPLETE
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<optimizer|optim>/
+    single_optimizer_epoch_step:state_dict.pt
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
+    single_epoch_step:<step_scheduler|progress|scheduler>.pt single_counts_epoch_step:metadata.json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/orchestrator/
+    orchestrator_epoch_step:progress.pt
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/
+    safetensors_epoch_step:{name}.safetensors
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/consolidated/
+    exported_epoch_step:{name}.safetensors
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/
+    adapter_epoch_step:<adapter_config|automodel_peft_config>.json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/consolidated/
+    index_epoch_step:model.safetensors.index.json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/{name}/dcp/
+    metadata_worker_epoch_step:.metadata rank_metadata_worker_epoch_step:__{rank}.metadata
+    data_worker_epoch_step:__{rank}_{shard}.distcp
+    prefixed_worker_epoch_step:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/{name}/
+    worker_weights_epoch_step:{name}.safetensors
+    worker_weights_index_epoch_step:model.safetensors.index.json
+  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/pipeline/
+    pipeline_epoch_step:rng_state_pipeline.pth pipeline_counts_epoch_step:worker_state_pipeline.json
+  <epoch-|epoch_|epoch=>{epoch}/model/
+    metadata_model_epoch:.metadata rank_metadata_model_epoch:__{rank}.metadata
+    data_model_epoch:__{rank}_{shard}.distcp prefixed_model_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/weights/
+    metadata_weights_epoch:.metadata rank_metadata_weights_epoch:__{rank}.metadata
+    data_weights_epoch:__{rank}_{shard}.distcp prefixed_weights_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/model_optimizer/
+    metadata_model_optimizer_epoch:.metadata rank_metadata_model_optimizer_epoch:__{rank}.metadata
+    data_model_optimizer_epoch:__{rank}_{shard}.distcp
+    prefixed_model_optimizer_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/trainer/
+    metadata_trainer_epoch:.metadata rank_metadata_trainer_epoch:__{rank}.metadata
+    data_trainer_epoch:__{rank}_{shard}.distcp prefixed_trainer_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/policy/
+    metadata_policy_epoch:.metadata rank_metadata_policy_epoch:__{rank}.metadata
+    data_policy_epoch:__{rank}_{shard}.distcp prefixed_policy_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/actor/
+    metadata_actor_epoch:.metadata rank_metadata_actor_epoch:__{rank}.metadata
+    data_actor_epoch:__{rank}_{shard}.distcp prefixed_actor_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/dcp/
+    metadata_dcp_epoch:.metadata rank_metadata_dcp_epoch:__{rank}.metadata
+    data_dcp_epoch:__{rank}_{shard}.distcp prefixed_dcp_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/optimizer/
+    metadata_optimizer_epoch:.metadata rank_metadata_optimizer_epoch:__{rank}.metadata
+    data_optimizer_epoch:__{rank}_{shard}.distcp prefixed_optimizer_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/optim/
+    metadata_optim_epoch:.metadata rank_metadata_optim_epoch:__{rank}.metadata
+    data_optim_epoch:__{rank}_{shard}.distcp prefixed_optim_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/critic/
+    metadata_critic_epoch:.metadata rank_metadata_critic_epoch:__{rank}.metadata
+    data_critic_epoch:__{rank}_{shard}.distcp prefixed_critic_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/value/
+    metadata_value_epoch:.metadata rank_metadata_value_epoch:__{rank}.metadata
+    data_value_epoch:__{rank}_{shard}.distcp prefixed_value_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/scheduler/
+    metadata_scheduler_epoch:.metadata rank_metadata_scheduler_epoch:__{rank}.metadata
+    data_scheduler_epoch:__{rank}_{shard}.distcp prefixed_scheduler_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/lr_scheduler/
+    metadata_lr_scheduler_epoch:.metadata rank_metadata_lr_scheduler_epoch:__{rank}.metadata
+    data_lr_scheduler_epoch:__{rank}_{shard}.distcp
+    prefixed_lr_scheduler_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/ema/
+    metadata_ema_epoch:.metadata rank_metadata_ema_epoch:__{rank}.metadata
+    data_ema_epoch:__{rank}_{shard}.distcp prefixed_ema_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/
+    state_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/
+    state_of_loop_epoch:metadata.pth told_epoch:<train_state|trainer_state>[_{shard}].json
+  <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor|dcp>/
+    state_deep_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor|dcp>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_deep_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor|dcp>/
+    state_of_loop_deep_epoch:metadata.pth told_deep_epoch:<train_state|trainer_state>[_{shard}].json
+  <epoch-|epoch_|epoch=>{epoch}/
+    incomplete_epoch:.incomplete
+    plain_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
+    complete_epoch:CHECKPOINT_COMPLETE
+  <epoch-|epoch_|epoch=>{epoch}/<optimizer|optim>/
+    single_optimizer_epoch:state_dict.pt
+  <epoch-|epoch_|epoch=>{epoch}/
+    single_epoch:<step_scheduler|progress|scheduler>.pt single_counts_epoch:metadata.json
+  <epoch-|epoch_|epoch=>{epoch}/orchestrator/
+    orchestrator_epoch:progress.pt
+  <epoch-|epoch_|epoch=>{epoch}/model/
+    safetensors_epoch:{name}.safetensors
+  <epoch-|epoch_|epoch=>{epoch}/model/consolidated/
+    exported_epoch:{name}.safetensors
+  <epoch-|epoch_|epoch=>{epoch}/model/
+    adapter_epoch:<adapter_config|automodel_peft_config>.json
+  <epoch-|epoch_|epoch=>{epoch}/model/consolidated/
+    index_epoch:model.safetensors.index.json
+  <epoch-|epoch_|epoch=>{epoch}/{name}/dcp/
+    metadata_worker_epoch:.metadata rank_metadata_worker_epoch:__{rank}.metadata
+    data_worker_epoch:__{rank}_{shard}.distcp prefixed_worker_epoch:{name}__{rank}_{shard}.distcp
+  <epoch-|epoch_|epoch=>{epoch}/{name}/
+    worker_weights_epoch:{name}.safetensors worker_weights_index_epoch:model.safetensors.index.json
+  <epoch-|epoch_|epoch=>{epoch}/pipeline/
+    pipeline_epoch:rng_state_pipeline.pth pipeline_counts_epoch:worker_state_pipeline.json
+  model/
+    metadata_model_here:.metadata rank_metadata_model_here:__{rank}.metadata
+    data_model_here:__{rank}_{shard}.distcp prefixed_model_here:{name}__{rank}_{shard}.distcp
+  weights/
+    metadata_weights_here:.metadata rank_metadata_weights_here:__{rank}.metadata
+    data_weights_here:__{rank}_{shard}.distcp prefixed_weights_here:{name}__{rank}_{shard}.distcp
+  model_optimizer/
+    metadata_model_optimizer_here:.metadata rank_metadata_model_optimizer_here:__{rank}.metadata
+    data_model_optimizer_here:__{rank}_{shard}.distcp
+    prefixed_model_optimizer_here:{name}__{rank}_{shard}.distcp
+  trainer/
+    metadata_trainer_here:.metadata rank_metadata_trainer_here:__{rank}.metadata
+    data_trainer_here:__{rank}_{shard}.distcp prefixed_trainer_here:{name}__{rank}_{shard}.distcp
+  policy/
+    metadata_policy_here:.metadata rank_metadata_policy_here:__{rank}.metadata
+    data_policy_here:__{rank}_{shard}.distcp prefixed_policy_here:{name}__{rank}_{shard}.distcp
+  actor/
+    metadata_actor_here:.metadata rank_metadata_actor_here:__{rank}.metadata
+    data_actor_here:__{rank}_{shard}.distcp prefixed_actor_here:{name}__{rank}_{shard}.distcp
+  dcp/
+    metadata_dcp_here:.metadata rank_metadata_dcp_here:__{rank}.metadata
+    data_dcp_here:__{rank}_{shard}.distcp prefixed_dcp_here:{name}__{rank}_{shard}.distcp
+  optimizer/
+    metadata_optimizer_here:.metadata rank_metadata_optimizer_here:__{rank}.metadata
+    data_optimizer_here:__{rank}_{shard}.distcp prefixed_optimizer_here:{name}__{rank}_{shard}.distcp
+  optim/
+    metadata_optim_here:.metadata rank_metadata_optim_here:__{rank}.metadata
+    data_optim_here:__{rank}_{shard}.distcp prefixed_optim_here:{name}__{rank}_{shard}.distcp
+  critic/
+    metadata_critic_here:.metadata rank_metadata_critic_here:__{rank}.metadata
+    data_critic_here:__{rank}_{shard}.distcp prefixed_critic_here:{name}__{rank}_{shard}.distcp
+  value/
+    metadata_value_here:.metadata rank_metadata_value_here:__{rank}.metadata
+    data_value_here:__{rank}_{shard}.distcp prefixed_value_here:{name}__{rank}_{shard}.distcp
+  scheduler/
+    metadata_scheduler_here:.metadata rank_metadata_scheduler_here:__{rank}.metadata
+    data_scheduler_here:__{rank}_{shard}.distcp prefixed_scheduler_here:{name}__{rank}_{shard}.distcp
+  lr_scheduler/
+    metadata_lr_scheduler_here:.metadata rank_metadata_lr_scheduler_here:__{rank}.metadata
+    data_lr_scheduler_here:__{rank}_{shard}.distcp
+    prefixed_lr_scheduler_here:{name}__{rank}_{shard}.distcp
+  ema/
+    metadata_ema_here:.metadata rank_metadata_ema_here:__{rank}.metadata
+    data_ema_here:__{rank}_{shard}.distcp prefixed_ema_here:{name}__{rank}_{shard}.distcp
+  .
+    state_here:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_here:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  .
+    state_of_loop_here:metadata.pth told_here:<train_state|trainer_state>[_{shard}].json
+  <model|weights|model_optimizer|trainer|policy|actor|dcp>/
+    state_deep_here:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <model|weights|model_optimizer|trainer|policy|actor|dcp>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_deep_here:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <model|weights|model_optimizer|trainer|policy|actor|dcp>/
+    state_of_loop_deep_here:metadata.pth told_deep_here:<train_state|trainer_state>[_{shard}].json
+  .
+    single_here:<step_scheduler|progress|scheduler>.pt single_counts_here:metadata.json
+  orchestrator/
+    orchestrator_here:progress.pt
+  model/
+    safetensors_here:{name}.safetensors
+  model/consolidated/
+    exported_here:{name}.safetensors
+  model/
+    adapter_here:<adapter_config|automodel_peft_config>.json
+  model/consolidated/
+    index_here:model.safetensors.index.json
+
 hf_trainer hf-trainer note:dlrover_latest.txt
   checkpoint-{step}/
     state:trainer_state.json model:model.safetensors model_shard:model-{shard:05d}-of-{of:05d}.safetensors
@@ -1147,280 +1468,6 @@ torchsnapshot torchsnapshot
     ?other5_any:{name}
   {name}/{name}/{name}/{name}/{name}/{name}/{name}/
     ?other6_any:{name}
-
-dcp_set dcp-set note:latest_checkpointed_iteration.json
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/
-    metadata_model:.metadata rank_metadata_model:__{rank}.metadata data_model:__{rank}_{shard}.distcp
-    prefixed_model:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/weights/
-    metadata_weights:.metadata rank_metadata_weights:__{rank}.metadata
-    data_weights:__{rank}_{shard}.distcp prefixed_weights:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model_optimizer/
-    metadata_model_optimizer:.metadata rank_metadata_model_optimizer:__{rank}.metadata
-    data_model_optimizer:__{rank}_{shard}.distcp prefixed_model_optimizer:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/trainer/
-    metadata_trainer:.metadata rank_metadata_trainer:__{rank}.metadata
-    data_trainer:__{rank}_{shard}.distcp prefixed_trainer:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/policy/
-    metadata_policy:.metadata rank_metadata_policy:__{rank}.metadata data_policy:__{rank}_{shard}.distcp
-    prefixed_policy:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/actor/
-    metadata_actor:.metadata rank_metadata_actor:__{rank}.metadata data_actor:__{rank}_{shard}.distcp
-    prefixed_actor:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/optimizer/
-    metadata_optimizer:.metadata rank_metadata_optimizer:__{rank}.metadata
-    data_optimizer:__{rank}_{shard}.distcp prefixed_optimizer:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/optim/
-    metadata_optim:.metadata rank_metadata_optim:__{rank}.metadata data_optim:__{rank}_{shard}.distcp
-    prefixed_optim:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/critic/
-    metadata_critic:.metadata rank_metadata_critic:__{rank}.metadata data_critic:__{rank}_{shard}.distcp
-    prefixed_critic:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/value/
-    metadata_value:.metadata rank_metadata_value:__{rank}.metadata data_value:__{rank}_{shard}.distcp
-    prefixed_value:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/scheduler/
-    metadata_scheduler:.metadata rank_metadata_scheduler:__{rank}.metadata
-    data_scheduler:__{rank}_{shard}.distcp prefixed_scheduler:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/lr_scheduler/
-    metadata_lr_scheduler:.metadata rank_metadata_lr_scheduler:__{rank}.metadata
-    data_lr_scheduler:__{rank}_{shard}.distcp prefixed_lr_scheduler:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/ema/
-    metadata_ema:.metadata rank_metadata_ema:__{rank}.metadata data_ema:__{rank}_{shard}.distcp
-    prefixed_ema:{name}__{rank}_{shard}.distcp
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
-    state:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
-    state_below:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
-    state_of_loop:metadata.pth told:<train_state|trainer_state>[_{shard}].json
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
-    state_deep:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
-    state_below_deep:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
-    state_of_loop_deep:metadata.pth told_deep:<train_state|trainer_state>[_{shard}].json
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/
-    incomplete:.incomplete
-    plain:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
-    single:<step_scheduler|progress>.pt single_counts:metadata.json
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/orchestrator/
-    orchestrator:progress.pt
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/
-    safetensors:{name}.safetensors
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/consolidated/
-    exported:{name}.safetensors
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/
-    adapter:<adapter_config|automodel_peft_config>.json
-  <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/consolidated/
-    index:model.safetensors.index.json
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/
-    metadata_model_epoch_step:.metadata rank_metadata_model_epoch_step:__{rank}.metadata
-    data_model_epoch_step:__{rank}_{shard}.distcp prefixed_model_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/weights/
-    metadata_weights_epoch_step:.metadata rank_metadata_weights_epoch_step:__{rank}.metadata
-    data_weights_epoch_step:__{rank}_{shard}.distcp
-    prefixed_weights_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model_optimizer/
-    metadata_model_optimizer_epoch_step:.metadata
-    rank_metadata_model_optimizer_epoch_step:__{rank}.metadata
-    data_model_optimizer_epoch_step:__{rank}_{shard}.distcp
-    prefixed_model_optimizer_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/trainer/
-    metadata_trainer_epoch_step:.metadata rank_metadata_trainer_epoch_step:__{rank}.metadata
-    data_trainer_epoch_step:__{rank}_{shard}.distcp
-    prefixed_trainer_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/policy/
-    metadata_policy_epoch_step:.metadata rank_metadata_policy_epoch_step:__{rank}.metadata
-    data_policy_epoch_step:__{rank}_{shard}.distcp
-    prefixed_policy_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/actor/
-    metadata_actor_epoch_step:.metadata rank_metadata_actor_epoch_step:__{rank}.metadata
-    data_actor_epoch_step:__{rank}_{shard}.distcp prefixed_actor_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/optimizer/
-    metadata_optimizer_epoch_step:.metadata rank_metadata_optimizer_epoch_step:__{rank}.metadata
-    data_optimizer_epoch_step:__{rank}_{shard}.distcp
-    prefixed_optimizer_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/optim/
-    metadata_optim_epoch_step:.metadata rank_metadata_optim_epoch_step:__{rank}.metadata
-    data_optim_epoch_step:__{rank}_{shard}.distcp prefixed_optim_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/critic/
-    metadata_critic_epoch_step:.metadata rank_metadata_critic_epoch_step:__{rank}.metadata
-    data_critic_epoch_step:__{rank}_{shard}.distcp
-    prefixed_critic_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/value/
-    metadata_value_epoch_step:.metadata rank_metadata_value_epoch_step:__{rank}.metadata
-    data_value_epoch_step:__{rank}_{shard}.distcp prefixed_value_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/scheduler/
-    metadata_scheduler_epoch_step:.metadata rank_metadata_scheduler_epoch_step:__{rank}.metadata
-    data_scheduler_epoch_step:__{rank}_{shard}.distcp
-    prefixed_scheduler_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/lr_scheduler/
-    metadata_lr_scheduler_epoch_step:.metadata rank_metadata_lr_scheduler_epoch_step:__{rank}.metadata
-    data_lr_scheduler_epoch_step:__{rank}_{shard}.distcp
-    prefixed_lr_scheduler_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/ema/
-    metadata_ema_epoch_step:.metadata rank_metadata_ema_epoch_step:__{rank}.metadata
-    data_ema_epoch_step:__{rank}_{shard}.distcp prefixed_ema_epoch_step:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
-    state_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
-    state_below_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
-    state_of_loop_epoch_step:metadata.pth told_epoch_step:<train_state|trainer_state>[_{shard}].json
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
-    state_deep_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
-    state_below_deep_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/<model|weights|model_optimizer|trainer|policy|actor>/
-    state_of_loop_deep_epoch_step:metadata.pth
-    told_deep_epoch_step:<train_state|trainer_state>[_{shard}].json
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
-    incomplete_epoch_step:.incomplete
-    plain_epoch_step:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
-    single_epoch_step:<step_scheduler|progress>.pt single_counts_epoch_step:metadata.json
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/orchestrator/
-    orchestrator_epoch_step:progress.pt
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/
-    safetensors_epoch_step:{name}.safetensors
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/consolidated/
-    exported_epoch_step:{name}.safetensors
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/
-    adapter_epoch_step:<adapter_config|automodel_peft_config>.json
-  <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/model/consolidated/
-    index_epoch_step:model.safetensors.index.json
-  <epoch-|epoch_|epoch=>{epoch}/model/
-    metadata_model_epoch:.metadata rank_metadata_model_epoch:__{rank}.metadata
-    data_model_epoch:__{rank}_{shard}.distcp prefixed_model_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/weights/
-    metadata_weights_epoch:.metadata rank_metadata_weights_epoch:__{rank}.metadata
-    data_weights_epoch:__{rank}_{shard}.distcp prefixed_weights_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/model_optimizer/
-    metadata_model_optimizer_epoch:.metadata rank_metadata_model_optimizer_epoch:__{rank}.metadata
-    data_model_optimizer_epoch:__{rank}_{shard}.distcp
-    prefixed_model_optimizer_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/trainer/
-    metadata_trainer_epoch:.metadata rank_metadata_trainer_epoch:__{rank}.metadata
-    data_trainer_epoch:__{rank}_{shard}.distcp prefixed_trainer_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/policy/
-    metadata_policy_epoch:.metadata rank_metadata_policy_epoch:__{rank}.metadata
-    data_policy_epoch:__{rank}_{shard}.distcp prefixed_policy_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/actor/
-    metadata_actor_epoch:.metadata rank_metadata_actor_epoch:__{rank}.metadata
-    data_actor_epoch:__{rank}_{shard}.distcp prefixed_actor_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/optimizer/
-    metadata_optimizer_epoch:.metadata rank_metadata_optimizer_epoch:__{rank}.metadata
-    data_optimizer_epoch:__{rank}_{shard}.distcp prefixed_optimizer_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/optim/
-    metadata_optim_epoch:.metadata rank_metadata_optim_epoch:__{rank}.metadata
-    data_optim_epoch:__{rank}_{shard}.distcp prefixed_optim_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/critic/
-    metadata_critic_epoch:.metadata rank_metadata_critic_epoch:__{rank}.metadata
-    data_critic_epoch:__{rank}_{shard}.distcp prefixed_critic_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/value/
-    metadata_value_epoch:.metadata rank_metadata_value_epoch:__{rank}.metadata
-    data_value_epoch:__{rank}_{shard}.distcp prefixed_value_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/scheduler/
-    metadata_scheduler_epoch:.metadata rank_metadata_scheduler_epoch:__{rank}.metadata
-    data_scheduler_epoch:__{rank}_{shard}.distcp prefixed_scheduler_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/lr_scheduler/
-    metadata_lr_scheduler_epoch:.metadata rank_metadata_lr_scheduler_epoch:__{rank}.metadata
-    data_lr_scheduler_epoch:__{rank}_{shard}.distcp
-    prefixed_lr_scheduler_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/ema/
-    metadata_ema_epoch:.metadata rank_metadata_ema_epoch:__{rank}.metadata
-    data_ema_epoch:__{rank}_{shard}.distcp prefixed_ema_epoch:{name}__{rank}_{shard}.distcp
-  <epoch-|epoch_|epoch=>{epoch}/
-    state_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
-    state_below_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}/
-    state_of_loop_epoch:metadata.pth told_epoch:<train_state|trainer_state>[_{shard}].json
-  <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor>/
-    state_deep_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
-    state_below_deep_epoch:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
-  <epoch-|epoch_|epoch=>{epoch}/<model|weights|model_optimizer|trainer|policy|actor>/
-    state_of_loop_deep_epoch:metadata.pth told_deep_epoch:<train_state|trainer_state>[_{shard}].json
-  <epoch-|epoch_|epoch=>{epoch}/
-    incomplete_epoch:.incomplete
-    plain_epoch:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>
-    single_epoch:<step_scheduler|progress>.pt single_counts_epoch:metadata.json
-  <epoch-|epoch_|epoch=>{epoch}/orchestrator/
-    orchestrator_epoch:progress.pt
-  <epoch-|epoch_|epoch=>{epoch}/model/
-    safetensors_epoch:{name}.safetensors
-  <epoch-|epoch_|epoch=>{epoch}/model/consolidated/
-    exported_epoch:{name}.safetensors
-  <epoch-|epoch_|epoch=>{epoch}/model/
-    adapter_epoch:<adapter_config|automodel_peft_config>.json
-  <epoch-|epoch_|epoch=>{epoch}/model/consolidated/
-    index_epoch:model.safetensors.index.json
-  model/
-    metadata_model_here:.metadata rank_metadata_model_here:__{rank}.metadata
-    data_model_here:__{rank}_{shard}.distcp prefixed_model_here:{name}__{rank}_{shard}.distcp
-  weights/
-    metadata_weights_here:.metadata rank_metadata_weights_here:__{rank}.metadata
-    data_weights_here:__{rank}_{shard}.distcp prefixed_weights_here:{name}__{rank}_{shard}.distcp
-  model_optimizer/
-    metadata_model_optimizer_here:.metadata rank_metadata_model_optimizer_here:__{rank}.metadata
-    data_model_optimizer_here:__{rank}_{shard}.distcp
-    prefixed_model_optimizer_here:{name}__{rank}_{shard}.distcp
-  trainer/
-    metadata_trainer_here:.metadata rank_metadata_trainer_here:__{rank}.metadata
-    data_trainer_here:__{rank}_{shard}.distcp prefixed_trainer_here:{name}__{rank}_{shard}.distcp
-  policy/
-    metadata_policy_here:.metadata rank_metadata_policy_here:__{rank}.metadata
-    data_policy_here:__{rank}_{shard}.distcp prefixed_policy_here:{name}__{rank}_{shard}.distcp
-  actor/
-    metadata_actor_here:.metadata rank_metadata_actor_here:__{rank}.metadata
-    data_actor_here:__{rank}_{shard}.distcp prefixed_actor_here:{name}__{rank}_{shard}.distcp
-  optimizer/
-    metadata_optimizer_here:.metadata rank_metadata_optimizer_here:__{rank}.metadata
-    data_optimizer_here:__{rank}_{shard}.distcp prefixed_optimizer_here:{name}__{rank}_{shard}.distcp
-  optim/
-    metadata_optim_here:.metadata rank_metadata_optim_here:__{rank}.metadata
-    data_optim_here:__{rank}_{shard}.distcp prefixed_optim_here:{name}__{rank}_{shard}.distcp
-  critic/
-    metadata_critic_here:.metadata rank_metadata_critic_here:__{rank}.metadata
-    data_critic_here:__{rank}_{shard}.distcp prefixed_critic_here:{name}__{rank}_{shard}.distcp
-  value/
-    metadata_value_here:.metadata rank_metadata_value_here:__{rank}.metadata
-    data_value_here:__{rank}_{shard}.distcp prefixed_value_here:{name}__{rank}_{shard}.distcp
-  scheduler/
-    metadata_scheduler_here:.metadata rank_metadata_scheduler_here:__{rank}.metadata
-    data_scheduler_here:__{rank}_{shard}.distcp prefixed_scheduler_here:{name}__{rank}_{shard}.distcp
-  lr_scheduler/
-    metadata_lr_scheduler_here:.metadata rank_metadata_lr_scheduler_here:__{rank}.metadata
-    data_lr_scheduler_here:__{rank}_{shard}.distcp
-    prefixed_lr_scheduler_here:{name}__{rank}_{shard}.distcp
-  ema/
-    metadata_ema_here:.metadata rank_metadata_ema_here:__{rank}.metadata
-    data_ema_here:__{rank}_{shard}.distcp prefixed_ema_here:{name}__{rank}_{shard}.distcp
-  .
-    state_here:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
-    state_below_here:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
-  .
-    state_of_loop_here:metadata.pth told_here:<train_state|trainer_state>[_{shard}].json
-  <model|weights|model_optimizer|trainer|policy|actor>/
-    state_deep_here:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
-  <model|weights|model_optimizer|trainer|policy|actor>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
-    state_below_deep_here:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
-  <model|weights|model_optimizer|trainer|policy|actor>/
-    state_of_loop_deep_here:metadata.pth told_deep_here:<train_state|trainer_state>[_{shard}].json
-  .
-    single_here:<step_scheduler|progress>.pt single_counts_here:metadata.json
-  orchestrator/
-    orchestrator_here:progress.pt
-  model/
-    safetensors_here:{name}.safetensors
-  model/consolidated/
-    exported_here:{name}.safetensors
-  model/
-    adapter_here:<adapter_config|automodel_peft_config>.json
-  model/consolidated/
-    index_here:model.safetensors.index.json
 
 dcp dcp note:dlrover_latest.txt
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{layer:010d}/
@@ -2218,7 +2265,11 @@ rank_files rank-files
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/<scaler|grad_scaler>/
     below_scaler:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
-    shared_scaler:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors> other:{name}.<pt|pth|bin>
+    shared_scaler:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors>
+  <step|global_step|iter|iteration>[<_|-|=>]{step}/
+    numbered:checkpoint_{rank}.pt
+  [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
+    other:{name}.<pt|pth|bin>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
     model_epoch:[<model|weights|state_dict|model_state|model_states|pytorch_model>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><model|weights|state_dict|model_state|model_states|pytorch_model>].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/

@@ -4,6 +4,10 @@ latest.
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from fixture_trees import materialise
 from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan
+from ckpt_tools.errors import NoneUsable
 
 TRACKER = "latest_checkpointed_iteration.json"
 
@@ -40,3 +45,90 @@ def test_a_tracker_in_json_is_read(said: str, code: str, tmp_path: Path) -> None
     assert made.checkpoint is not None
     assert made.checkpoint.step == 20
     assert code in {f.code for f in made.warnings}
+
+
+def at_the_time_of(path: Path, saved: Path) -> None:
+    os.utime(path, ns=(saved.stat().st_atime_ns, saved.stat().st_mtime_ns))
+
+
+def of_llama_factory(tmp_path: Path) -> Path:
+    """The same saves as LLaMA-Factory v1 calls the files."""
+    root = tree("lm-engine", tmp_path)
+    (root / TRACKER).unlink()
+    for step in (10, 20):
+        home = (root / f"global_step{step}").rename(root / f"checkpoint-{step}")
+        (home / "lr_scheduler/lr_scheduler-0.pt").rename(home / "scheduler.pt")
+        (home / "lr_scheduler/lr_scheduler-1.pt").unlink()
+        (home / "lr_scheduler").rmdir()
+        for rank in (0, 1):
+            for name in ("dataloader", "rng_state"):
+                (home / name / f"{name}-{rank}.pt").rename(home / name / f"rank_{rank}.pt")
+        (home / "metadata.json").write_text(json.dumps({"global_step": step, "num_training_steps": 100}))
+        (home / "CHECKPOINT_COMPLETE").touch()
+        for name in ("metadata.json", "CHECKPOINT_COMPLETE"):
+            at_the_time_of(home / name, home / "scheduler.pt")
+    return root
+
+
+def of_roll(tmp_path: Path) -> Path:
+    """The same directories as ROLL's workers call them, beside the models that they export."""
+    root = tree("lm-engine", tmp_path)
+    (root / TRACKER).unlink()
+    for step in (10, 20):
+        saved, home = root / f"global_step{step}", root / f"checkpoint-{step}"
+        for name, worker in (("model", "actor_train"), ("optimizer", "critic")):
+            (home / worker).mkdir(parents=True)
+            (saved / name).rename(home / worker / "dcp")
+            (home / worker / "config.json").write_text("{}")
+        (home / "pipeline").mkdir()
+        pipeline = (saved / "rng_state/rng_state-0.pt").rename(home / "pipeline/rng_state_pipeline.pth")
+        at_the_time_of(pipeline, home / "critic/dcp/.metadata")
+        shutil.rmtree(saved)
+    return root
+
+
+@pytest.mark.parametrize("made", [of_llama_factory, of_roll])
+def test_saves_of_trainers_are_one_run(made: Callable[[Path], Path], tmp_path: Path) -> None:
+    root = made(tmp_path)
+    chosen = plan(str(root))
+    assert chosen.checkpoint is not None
+    assert (chosen.checkpoint.path, chosen.warnings) == (str(root / "checkpoint-20"), ())
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (of_llama_factory, "CHECKPOINT_COMPLETE"),
+        (of_llama_factory, "scheduler.pt"),
+        (of_llama_factory, "model/.metadata"),
+        (of_roll, "critic/dcp"),
+        (of_roll, "actor_train/dcp/.metadata"),
+        (of_roll, "pipeline/rng_state_pipeline.pth"),
+    ],
+)
+def test_what_such_a_save_has_lost_is_missed(made: Callable[[Path], Path], name: str, tmp_path: Path) -> None:
+    root = made(tmp_path)
+    gone = root / "checkpoint-20" / name
+    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    chosen = plan(str(root))
+    assert chosen.checkpoint is not None
+    assert chosen.checkpoint.step == 10
+    assert [r.checkpoint.step for r in chosen.rejected] == [20]
+
+
+def test_a_lone_save_that_is_not_marked_as_complete_is_not_resumed_from(tmp_path: Path) -> None:
+    root = of_llama_factory(tmp_path)
+    shutil.rmtree(root / "checkpoint-20")
+    assert plan(str(root)).checkpoint is not None
+    (root / "checkpoint-10/CHECKPOINT_COMPLETE").unlink()
+    with pytest.raises(NoneUsable):
+        plan(str(root))
+
+
+def test_a_save_of_which_there_is_nothing_but_a_note_has_been_begun(tmp_path: Path) -> None:
+    root = of_llama_factory(tmp_path)
+    (root / "checkpoint-30").mkdir()
+    (root / "checkpoint-30/metadata.json").write_text('{"global_step": 30, "num_training_steps": 100}')
+    chosen = plan(str(root))
+    assert chosen.checkpoint is not None
+    assert (chosen.checkpoint.step, [f.code for f in chosen.warnings]) == (20, ["unfinished-save"])

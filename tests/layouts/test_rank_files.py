@@ -22,6 +22,7 @@ from small_files import adam, saved, tensor
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError, NoneUsable, UsageError
 from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.selection import Selection
 
 HOMES = (
     "step_{}",
@@ -217,3 +218,17 @@ def test_files_that_are_written_over_are_of_one_step_or_none(tmp_path: Path) -> 
     with pytest.raises(CkptError, match="missing-rank") as caught:
         plan(str(tmp_path))
     assert caught.value.exit_code == 4
+
+
+def test_what_pytorch_calls_after_ranks_in_the_directory_of_a_step(tmp_path: Path) -> None:
+    """``torch.distributed.checkpoint._experimental`` writes ``checkpoint_R.pt`` of each rank."""
+    root = materialise(FIXTURES / "layouts/rank-files/one/expected.json", tmp_path)
+    for path in root.glob("step_*/rank_*.pt"):
+        path.rename(path.with_name(path.name.replace("rank", "checkpoint")))
+    made = plan(str(root), Selection(world_size=3))
+    assert made.checkpoint is not None
+    assert (made.checkpoint.step, made.world_size, made.warnings) == (30, 3, ())
+    (root / "step_30/checkpoint_1.pt").unlink()
+    made = plan(str(root), Selection(world_size=3))
+    assert made.checkpoint is not None
+    assert (made.checkpoint.step, [r.checkpoint.step for r in made.rejected]) == (20, [30])

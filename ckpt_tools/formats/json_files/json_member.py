@@ -31,6 +31,7 @@ _SCALARS = (
     "common_backend",
     "last_epoch",
     "last_step",
+    "cur_step",  # XTuner's
     "current_step",  # kohya's train_state.json
     "current_epoch",
     "init_timestamp_nsecs",
