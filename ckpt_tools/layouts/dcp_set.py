@@ -5,6 +5,7 @@ lm-engine, prime-rl, XTuner, NeMo AutoModel, Oumi, LLaMA-Factory v1, ROLL and ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,7 @@ _DONE = "CHECKPOINT_COMPLETE"
 """What LLaMA-Factory writes when all else is there, and asks for before it resumes from a save."""
 _BEFORE = ("metadata.json", "dataloader/rank_0.pt")
 """What it writes before that."""
+_XTUNER = ("checkpoint_list", "snap_checkpoint_list")
 HERE = "_here"
 """The end of the names of pieces in a directory that may be called anything."""
 
@@ -78,6 +80,29 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     if names.issuperset(_BEFORE) and _DONE not in names:
         yield finding("missing-part", f"there is no {_DONE}, which is written last", path=c.path)
     yield from dcp.lost_beside(c, beside)
+
+
+def _number_at_the_end(name: str) -> int | None:
+    found = re.search(r"(?<![0-9])[0-9]{1,18}$", name)
+    return int(found[0]) if found else None
+
+
+def _read_latest(data: bytes, _base: str) -> int | None:
+    """NeMo AutoModel's ``LATEST.txt``, which it writes where it cannot make a link: a directory's name."""
+    return _number_at_the_end(data[:255].decode(errors="replace").strip())
+
+
+def _read_xtuner(data: bytes, base: str) -> int | None:
+    """The later one of a run's last regular save and its last snapshot."""
+    import json
+
+    run = base.rpartition("/")[0].rpartition("/")[2]
+    try:
+        runs = [one for one in json.loads(data)["exps"] if not base or one["exp_dir"].endswith(f"/{run}")]
+        last = [path for one in runs for key in _XTUNER for path in one[key][-1:]]
+        return max((n for path in last if (n := _number_at_the_end(path)) is not None), default=None)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -161,6 +186,7 @@ LAYOUT = Layout(
     tracker=f"{_TRACKED}.json",
     read_tracker=_read_tracker,
     write_tracker=_write_tracker,
+    noted=(("LATEST.txt", _read_latest), ("../../.xtuner", _read_xtuner)),
     always_tracked=False,
     reshardable=True,
     compare_steps=False,
@@ -172,7 +198,7 @@ LAYOUT = Layout(
         " ROLL roll/distributed/strategy/fsdp2_strategy.py save_checkpoint, roll/utils/upload_utils.py"
     ),
     limits=(
-        "what NeMo AutoModel's links (LATEST) and XTuner's note (.xtuner) name is not read",
+        "a run that another of XTuner's runs goes on from is not known as such",
         (
             "in a directory whose name tells no step (model and optimizer in the run's own), the optimizer is"
             " what shows that all is one save"

@@ -428,7 +428,7 @@ cosmos cosmos note:latest_checkpoint.txt
     metadata_trainer:.metadata rank_metadata_trainer:__{rank}.metadata
     data_trainer:__{rank}_{shard}.distcp prefixed_trainer:{name}__{rank}_{shard}.distcp
 
-dcp_set dcp-set note:latest_checkpointed_iteration.json
+dcp_set dcp-set note:latest_checkpointed_iteration.json note:LATEST.txt note:.xtuner
   <step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-|ckpt_step_|snapshot-step-|iter_|iteration_>{step}/model/
     metadata_model:.metadata rank_metadata_model:__{rank}.metadata data_model:__{rank}_{shard}.distcp
     prefixed_model:{name}__{rank}_{shard}.distcp
@@ -2731,10 +2731,14 @@ def names_of(layout: Layout) -> LayoutNames:
     return LayoutNames(
         layout.name,
         tuple(PieceName(layout.name, p.name, p.template, p.weak, p.described) for p in layout.pieces),
-        tuple(name for name in (layout.tracker, *layout.records) if name),
+        tuple(name for name in (layout.tracker, *_noted(layout), *layout.records) if name),
         layout.stateless,
         layout.unneeded,
     )
+
+
+def _noted(layout: Layout) -> Iterator[str]:
+    return (path.rpartition("/")[2] for path, _ in layout.noted)
 
 
 def read_index(index: str = INDEX) -> dict[str, LayoutNames]:

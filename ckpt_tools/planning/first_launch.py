@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from shlex import quote
 from typing import NamedTuple
 
@@ -335,12 +336,22 @@ def _each(code: str, text: str, paths: Sequence[str]) -> Iterator[Finding]:
 def _tracker_findings(session: Session, inside: Scope) -> Iterator[Finding]:
     """What the trackers say although there is no checkpoint: each was written because there was one."""
     readers: dict[str, list[TrackerReader]] = {}
+    noted = set[str]()
     for layout in session.layouts:
         if layout.tracker and layout.read_tracker:
             readers.setdefault(layout.tracker, []).append(layout.read_tracker)
+        for at, read in layout.noted:
+            noted.add(name := os.path.basename(at))
+            readers.setdefault(name, []).append(partial(_of_any, read))
     for (name, directory), path in session.found.trackers.items():
         if name in readers and inside(os.path.join(directory, name)) and not _is_directory(path):
-            yield _tracker_finding(path, readers[name])
+            said = _tracker_finding(path, readers[name])
+            if name not in noted or said.code != "bad-tracker":  # it may name none yet
+                yield said
+
+
+def _of_any(read: Callable[[bytes, str], int | None], data: bytes) -> int | None:
+    return read(data, "")
 
 
 def _is_directory(path: str) -> bool:

@@ -335,6 +335,11 @@ class Session:
                 yield by_state
         if (by_text := self.text_tracker(layout, base)) is not None:
             yield by_text
+        for path, read in self.layouts[layout].noted:
+            above, name = os.path.split(os.path.normpath(os.path.join(base, path)))
+            said = self._text_of(name, above, lambda data, read=read: read(data, base))  # type: ignore[misc]
+            if said is not None and said[1] is not None:
+                yield said
 
     @cached_property
     def bare_paths(self) -> frozenset[str]:
@@ -343,11 +348,12 @@ class Session:
 
     def text_tracker(self, layout: str, base: str) -> Told | None:
         """The one that is a text, which alone is ever written anew; a Finding when it cannot be read."""
-        path, read = (
-            self.found.trackers.get((self.layouts[layout].tracker or "", base)),
-            self.layouts[layout].read_tracker,
-        )
-        if path is None or read is None:
+        one = self.layouts[layout]
+        return self._text_of(one.tracker or "", base, one.read_tracker) if one.read_tracker else None
+
+    def _text_of(self, name: str, directory: str, read: Callable[[bytes], int | str | None]) -> Told | None:
+        path = self.found.trackers.get((name, directory))
+        if path is None:
             return None
         data = read_tracker(path, TRACKER_LIMIT)
         if not isinstance(data, Finding):

@@ -16,6 +16,7 @@ from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable
+from ckpt_tools.model.selection import Selection
 
 TRACKER = "latest_checkpointed_iteration.json"
 
@@ -132,3 +133,49 @@ def test_a_save_of_which_there_is_nothing_but_a_note_has_been_begun(tmp_path: Pa
     chosen = plan(str(root))
     assert chosen.checkpoint is not None
     assert (chosen.checkpoint.step, [f.code for f in chosen.warnings]) == (20, ["unfinished-save"])
+
+
+def of_automodel(tmp_path: Path) -> Path:
+    """Saves of which a text names the latest."""
+    root = tree("automodel", tmp_path)
+    (root / "LATEST.txt").write_text("epoch_1_step_20")
+    return root
+
+
+def of_xtuner(tmp_path: Path) -> Path:
+    """Saves of the second of two runs, of which a note beside the runs tells."""
+    root = tree("automodel", tmp_path)
+    saves = tmp_path / "work/20260102/checkpoints"
+    saves.parent.mkdir(parents=True)
+    root.rename(saves)
+    for step, epoch in ((10, 0), (20, 1)):
+        (saves / f"epoch_{epoch}_step_{step}").rename(saves / f"ckpt-step-{step}")
+    exps = [
+        {"exp_dir": f"/data/work/{run}", "checkpoint_list": [f"/data/work/{run}/checkpoints/ckpt-step-{n}"]}
+        | {"snap_checkpoint_list": []}
+        for run, n in (("20260101", 400), ("20260102", 20))
+    ]
+    (tmp_path / "work/.xtuner").write_text(json.dumps({"exps": exps}))
+    return tmp_path / "work"
+
+
+@pytest.mark.parametrize("made", [of_automodel, of_xtuner])
+def test_a_save_that_its_framework_names_is_missed(made: Callable[[Path], Path], tmp_path: Path) -> None:
+    root = made(tmp_path)
+    chosen = plan(str(root))
+    assert chosen.checkpoint is not None
+    assert (chosen.checkpoint.step, chosen.warnings) == (20, ())
+    shutil.rmtree(chosen.checkpoint.path)
+    chosen = plan(str(root))
+    assert chosen.checkpoint is not None
+    assert (chosen.checkpoint.step, [r.checkpoint.step for r in chosen.rejected]) == (10, [20])
+    shutil.rmtree(chosen.checkpoint.path)
+    with pytest.raises(NoneUsable):
+        plan(str(root), Selection(allow_none=True))
+
+
+def test_a_note_that_names_no_save_yet_is_no_trace_of_one(tmp_path: Path) -> None:
+    (tmp_path / "20260101/checkpoints").mkdir(parents=True)
+    run = {"exp_dir": "/data/work/20260101", "checkpoint_list": [], "snap_checkpoint_list": []}
+    (tmp_path / ".xtuner").write_text(json.dumps({"exps": [run]}))
+    assert plan(str(tmp_path), Selection(allow_none=True)).checkpoint is None
