@@ -112,15 +112,23 @@ def _best_of_another(run: tuple[str, str], runs: Runs) -> bool:
 
 def _export_of_another(run: tuple[str, str], runs: Runs, layouts: Layouts) -> bool:
     """Whether its directories are called like those of the states of another run among which they lie, or lie
-    within such.
+    within such; or each lies beside the directory of states, and is called after a step of theirs.
     """
     if not layouts[run[0]].models_alone:
         return False
-    states = (members for (layout, _), members in runs.items() if not layouts[layout].models_alone)
+    states = [members for (layout, _), members in runs.items() if not layouts[layout].models_alone]
     return any(
         all(not called.isdisjoint(map(_called, _and_above(c.parts[0].home))) for c in runs[run])
         for called in ({_called(c.parts[0].home) for c in members} - {""} for members in states)
-    )
+    ) or any(all(_is_of_a_step(c.parts[0].home, members) for c in runs[run]) for members in states)
+
+
+def _is_of_a_step(home: str, states: Sequence[Checkpoint]) -> bool:
+    """Whether a directory (XTuner's ``hf-30``) ends with the step of one of the states."""
+    steps, beside = {c.step for c in states}, f"{os.path.dirname(states[0].parts[0].base)}/"
+    below = home.removeprefix(beside) if home.startswith(beside) else ""
+    ends = (re.search(r"(?<![0-9])[0-9]{1,18}$", name) for name in below.split("/"))
+    return any(int(end[0]) in steps for end in ends if end)
 
 
 def _and_above(directory: str) -> Iterator[str]:

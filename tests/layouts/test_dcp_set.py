@@ -15,7 +15,7 @@ from fixture_trees import materialise
 from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan
-from ckpt_tools.errors import NoneUsable
+from ckpt_tools.errors import NoneUsable, UsageError
 from ckpt_tools.model.selection import Selection
 
 TRACKER = "latest_checkpointed_iteration.json"
@@ -179,3 +179,16 @@ def test_a_note_that_names_no_save_yet_is_no_trace_of_one(tmp_path: Path) -> Non
     run = {"exp_dir": "/data/work/20260101", "checkpoint_list": [], "snap_checkpoint_list": []}
     (tmp_path / ".xtuner").write_text(json.dumps({"exps": [run]}))
     assert plan(str(tmp_path), Selection(allow_none=True)).checkpoint is None
+
+
+def test_models_exported_beside_the_saves_are_no_runs_where_their_steps_are_saved(tmp_path: Path) -> None:
+    root = of_xtuner(tmp_path)
+    model = next((LAYOUT_TREES / "sharded-safetensors/steps/tree").glob("*/*.index.json")).parent
+    for step in (10, 20):
+        shutil.copytree(model, root / f"20260102/hf-{step}")
+    chosen = plan(str(root))
+    assert chosen.checkpoint is not None
+    assert (chosen.checkpoint.step, chosen.warnings) == (20, ())
+    shutil.copytree(model, root / "20260102/hf-30")
+    with pytest.raises(UsageError, match="hf-30"):
+        plan(str(root))
