@@ -6,6 +6,7 @@ training.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -60,6 +61,9 @@ class Rest(NamedTuple):
     optimizer: bool
 
 
+_COUNTED = re.compile(r"/(?:iter|iteration|step|global_step|checkpoint)[_-]?([0-9]{1,18})(?=/)")
+
+
 def order(p: Part) -> At:
     """When in training.
 
@@ -71,9 +75,13 @@ def order(p: Part) -> At:
 
 
 def place(p: Part) -> object:
-    """What is the same for a file at all steps. The best so far is beside the order of training."""
+    """What is the same for a file at all steps. The best so far is beside the order of training. A directory
+    within a save may count the step once more (``checkpoint-20/iter_0000020/``).
+    """
     aside = p.kind if p.kind in (Kind.BEST, Kind.RELEASE) else None
     name = p.path.removeprefix(p.home) if p.home else ""
+    if name.count("/") > 1 and (m := _COUNTED.match(name)) and int(m[1]) == p.step:
+        name = name[m.end() :]
     return p.role, aside, p.rank, p.coords, p.base, name
 
 

@@ -25,6 +25,7 @@ ORDER = (
     "nemo_rl",  # before the layouts of what lies inside it
     "nemo",
     "openrlhf",
+    "ms_swift",  # before Megatron-core, whose directories it has
     "megatron",
     "megatron_core",
     "skyrl",  # before verl, whose names it shares

@@ -170,6 +170,22 @@ openrlhf openrlhf
     expert_critic_best:[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt
     expert_optim_critic_best:expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt
 
+ms_swift ms-swift
+  checkpoint-{step}/iter_{step:07d}/
+    metadata_json:metadata.json index:.metadata common:common.pt data:__{rank}_{shard}.distcp
+    prefixed:{name}__{rank}_{shard}.distcp integrity:integrity.json train_state:train_state.pt
+    run_config:run_config.yaml dataloader:train_dataloader_dprank{dp:03d}.pt
+  checkpoint-{step}/iter_{step:07d}/{name}/
+    array:.zarray
+  checkpoint-{step}/
+    tracker:latest_checkpointed_iteration.txt model:<model|adapter_model>.safetensors
+    shard:model-{shard:05d}-of-{of:05d}.safetensors model_index:model.safetensors.index.json
+  checkpoint-{step}-merged/iter_{step:07d}/
+    merged:common.pt
+  checkpoint-{step}-merged/
+    tracker_merged:latest_checkpointed_iteration.txt model_merged:<model|adapter_model>.safetensors
+    shard_merged:model-{shard:05d}-of-{of:05d}.safetensors model_index_merged:model.safetensors.index.json
+
 megatron megatron note:latest_checkpointed_iteration.txt
   iter_{step:07d}/mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]/
     model:model_optim_rng.pt distrib_optim:distrib_optim.pt model_rng:model_rng.pt

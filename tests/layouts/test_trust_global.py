@@ -155,6 +155,7 @@ def test_the_layouts_whose_frameworks_do_not_ask() -> None:
         "verl",
         "skyrl",
         "dcp-set",
+        "ms-swift",
         "paddle-dist",
         "stable-baselines3",
         "colossalai",

@@ -50,7 +50,8 @@ FIELD = re.compile(r"\{(\w+)(?::0(\d+)d)?\}")
 def compile_template(template: str) -> str:
     """A template as a regular expression. Raises ValueError for a field that is not known.
 
-    ``{step:07d}`` is at least seven digits, ``[…]`` is optional, ``<a|b>`` one of several words, ``{prefix}``
+    ``{step:07d}`` is at least seven digits, a number that stands there twice is the same, with as many zeros
+    before it as there are, ``[…]`` is optional, ``<a|b>`` one of several words, ``{prefix}``
     any text, ``{tmp}`` the literal ``_tmp``.
     """
     out, seen = [], set[str]()
@@ -71,7 +72,7 @@ def compile_template(template: str) -> str:
             if name in _UNTOLD:
                 out.append(_UNTOLD[name])
             elif name in seen:
-                out.append(f"(?P={name})")
+                out.append(f"{'0*' if name in NUMBERS else ''}(?P={name})")
             else:
                 seen.add(name)
                 digits = rf"\d{{{width},18}}" if width else r"\d{1,18}"

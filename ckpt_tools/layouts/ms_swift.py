@@ -1,0 +1,80 @@
+"""ms-swift with Megatron: ``checkpoint-N/iter_000000N/`` as Megatron-core saves it, the tracker in
+``checkpoint-N/``, and beside it the model as it is exported; ``checkpoint-N-merged/`` with LoRA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts import megatron_core
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import Resume
+
+_HOME = "checkpoint-{step}"
+_TRACKER = "latest_checkpointed_iteration.txt"
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """The indexes, unless only the model was saved: what all ranks share is there then, and an export."""
+    roles = {p.role for p in c.parts}
+    alone = "export" in roles and roles <= {"export", "common", "tracker"}
+    if c.kind is not Kind.PERIODIC or alone:
+        return
+    for role, name in (("index", ".metadata"), ("metadata", "metadata.json")):
+        if role not in roles and (role == "index" or "common" in roles):  # Megatron-FSDP saves neither
+            yield finding(
+                "missing-part", f"there is no {name}: it was never finished, or lost it", path=c.path
+            )
+    yield from megatron_core.LAYOUT.lost(c, beside)
+
+
+def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    """What ``--model`` or, with LoRA, ``--adapters`` names."""
+    return Resume(checkpoint.path)
+
+
+def _beside(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
+    """The tracker, which all that is loaded goes by, and the model."""
+    tracker = Piece(f"tracker{mark}", "tracker", f"{home}/{_TRACKER}", kind=kind, shared=True, mark=True)
+    yield replace(tracker, companion=True, inside=True, loaded=False)
+    exported = Piece("", "export", "", kind=kind, shared=True, companion=True, inside=True, required=False)
+    for name, file, formats in (
+        ("model", "<model|adapter_model>.safetensors", ("safetensors",)),
+        ("shard", "model-{shard:05d}-of-{of:05d}.safetensors", ("safetensors",)),
+        ("model_index", "model.safetensors.index.json", ("safetensors_index",)),
+    ):
+        whole = replace(exported, name=f"{name}{mark}", template=f"{home}/{file}", formats=formats)
+        yield replace(whole, loaded=False)
+
+
+def _pieces() -> Iterator[Piece]:
+    for piece in megatron_core.pieces(f"{_HOME}/iter_{{step:07d}}", Kind.PERIODIC, ""):
+        yield replace(piece, required=piece.required and piece.role in ("index", "model"))
+    yield from _beside(_HOME, Kind.PERIODIC, "")
+    merged = f"{_HOME}-merged"
+    common = Piece("merged", "common", f"{merged}/iter_{{step:07d}}/common.pt", kind=Kind.RELEASE)
+    yield replace(common, formats=("torch_zip", "torch_legacy"), shared=True, unasked=True)
+    yield from _beside(merged, Kind.RELEASE, "_merged")
+
+
+LAYOUT = Layout(
+    name="ms-swift",
+    title="ms-swift with Megatron",
+    pieces=tuple(_pieces()),
+    resume=_resume,
+    check=megatron_core.LAYOUT.check,
+    lost=_lost,
+    commit="tracker",
+    reshardable=True,
+    compare_steps=False,
+    reference=(
+        "ms-swift 4.6 swift/megatron/trainers/base.py save_checkpoint, "
+        "swift/megatron/utils/megatron_lm_utils.py save_mcore_checkpoint"
+    ),
+    limits=("the link to the last checkpoint is not asked: it is written after the exports",),
+)
