@@ -1,4 +1,4 @@
-"""ms-swift with Megatron: ``checkpoint-N/iter_000000N/`` as Megatron-core saves it, the tracker in
+"""What ms-swift saves with Megatron: ``checkpoint-N/iter_000000N/`` as Megatron-core saves it, the tracker in
 ``checkpoint-N/``, and beside it the model as it is exported; ``checkpoint-N-merged/`` with LoRA.
 """
 

@@ -151,7 +151,7 @@ def of_xtuner(tmp_path: Path) -> Path:
     for step, epoch in ((10, 0), (20, 1)):
         (saves / f"epoch_{epoch}_step_{step}").rename(saves / f"ckpt-step-{step}")
     exps = [
-        {"exp_dir": f"/data/work/{run}", "checkpoint_list": [f"/data/work/{run}/checkpoints/ckpt-step-{n}"]}
+        {"exp_dir": f"/data/jobs/{run}", "checkpoint_list": [f"/data/jobs/{run}/checkpoints/ckpt-step-{n}"]}
         | {"snap_checkpoint_list": []}
         for run, n in (("20260101", 400), ("20260102", 20))
     ]
@@ -176,7 +176,7 @@ def test_a_save_that_its_framework_names_is_missed(made: Callable[[Path], Path],
 
 def test_a_note_that_names_no_save_yet_is_no_trace_of_one(tmp_path: Path) -> None:
     (tmp_path / "20260101/checkpoints").mkdir(parents=True)
-    run = {"exp_dir": "/data/work/20260101", "checkpoint_list": [], "snap_checkpoint_list": []}
+    run = {"exp_dir": "/data/jobs/20260101", "checkpoint_list": [], "snap_checkpoint_list": []}
     (tmp_path / ".xtuner").write_text(json.dumps({"exps": [run]}))
     assert plan(str(tmp_path), Selection(allow_none=True)).checkpoint is None
 

@@ -43,6 +43,8 @@ TOKENS = re.compile(r"(\{[^}]*\}|\[|\]|<[^>]*>)")
 """What a template is split at: a field, a bracket, a choice of words."""
 _UNTOLD = {"name": "[^/]+?", METRIC: r"\d{1,9}\.\d{1,9}"}
 """Fields that may stand there several times, and say nothing."""
+_ZEROS = dict.fromkeys(NUMBERS, "0*")
+"""What may stand before a number that stands there a second time."""
 FIELD = re.compile(r"\{(\w+)(?::0(\d+)d)?\}")
 """A field: its name, and how many digits it has at least."""
 
@@ -50,9 +52,8 @@ FIELD = re.compile(r"\{(\w+)(?::0(\d+)d)?\}")
 def compile_template(template: str) -> str:
     """A template as a regular expression. Raises ValueError for a field that is not known.
 
-    ``{step:07d}`` is at least seven digits, a number that stands there twice is the same, with as many zeros
-    before it as there are, ``[…]`` is optional, ``<a|b>`` one of several words, ``{prefix}``
-    any text, ``{tmp}`` the literal ``_tmp``.
+    ``{step:07d}`` is at least seven digits (and twice the same number), ``[…]`` is optional, ``<a|b>`` one of
+    several words, ``{prefix}`` any text, ``{tmp}`` the literal ``_tmp``.
     """
     out, seen = [], set[str]()
     for i, piece in enumerate(TOKENS.split(template)):
@@ -72,7 +73,7 @@ def compile_template(template: str) -> str:
             if name in _UNTOLD:
                 out.append(_UNTOLD[name])
             elif name in seen:
-                out.append(f"{'0*' if name in NUMBERS else ''}(?P={name})")
+                out.append(_ZEROS.get(name, "") + f"(?P={name})")
             else:
                 seen.add(name)
                 digits = rf"\d{{{width},18}}" if width else r"\d{1,18}"
