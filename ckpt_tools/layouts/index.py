@@ -2281,11 +2281,7 @@ rank_files rank-files
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/<scaler|grad_scaler>/
     below_scaler:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
-    shared_scaler:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors>
-  <step|global_step|iter|iteration>[<_|-|=>]{step}/
-    numbered:checkpoint_{rank}.pt
-  [<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]]{step}/
-    other:{name}.<pt|pth|bin>
+    shared_scaler:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors> other:{name}.<pt|pth|bin>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/
     model_epoch:[<model|weights|state_dict|model_state|model_states|pytorch_model>[<_|-|.>]]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}][<_|-|.><model|weights|state_dict|model_state|model_states|pytorch_model>].<pt|pth|bin|ckpt|safetensors>
   <epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}[<_|-><step|iter>[<_|-|=>]{step}]/rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]/

@@ -118,9 +118,6 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         )
         once = Piece(f"shared_{role}{mark}", role, f"{home}/{word}{_END}", FORMATS, shared=True)
         yield replace(once, companion=True, inside=True)
-    if home == HOMES[0][0]:  # torch.distributed.checkpoint._experimental, which calls each rank's file so
-        numbered = f"<step|global_step|iter|iteration>{_BETWEEN}{{step}}/checkpoint_{{rank}}.pt"
-        yield Piece("numbered", "state", numbered, FORMATS, generic=True)
     other = replace(once, name=f"other{mark}", role="other", template=f"{home}/{{name}}.<pt|pth|bin>")
     yield replace(other, companion=True, inside=True)
 
