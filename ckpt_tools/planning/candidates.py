@@ -252,7 +252,7 @@ class Candidates:
         if self.times is Times.IN_STEP or self.times.mute:
             complete = [c for c in self.ranked if not completeness.missing(c, self.expected)]
             if complete and (other := next(iter(self.untold(complete[0], complete)), None)):
-                raise newest_untold(self.root, complete[0], other)
+                raise newest_untold(self.root, complete[0], other, mute=self.times.mute)
             return
         by_mtime, by_step = choice_warnings.heads(
             in_order(self.ranked, self.layouts, self.selection.prefer), self.expected, self.selection.prefer

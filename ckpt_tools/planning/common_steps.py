@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby, pairwise
 from shlex import quote
 from typing import NamedTuple
 
@@ -69,27 +70,50 @@ def _at(c: Checkpoint, rate: _Rate | None, count: int | None) -> Checkpoint:
 
 
 def _count(s: Session, role: str, counter: str, level: Level, c: Checkpoint) -> int | None:
-    part = next((p for p in c.parts if p.role == role), None)
+    """What the file of that role counts, or the only one there is, which holds all of a state."""
+    part = next((p for p in c.parts if p.role == role), c.parts[0] if len(c.parts) == 1 else None)
     return None if part is None else whole(s.report(part, level).metadata.get(counter))
 
 
 def untold(chosen: Checkpoint, candidates: Sequence[Checkpoint], *, mute: bool) -> Iterator[Checkpoint]:
-    """Candidates that may be later than the one chosen, because neither times (``mute``) nor what they count
-    in places them.
+    """Candidates that may be later than the one chosen: neither times (``mute``, or a copy's) nor what they
+    count in places them.
     """
+    copied = not mute and _copied_by_name(candidates)
     for c in candidates:
-        told = comparable(c.order, chosen.order) or not (mute or c.mtime_ns == chosen.mtime_ns)
+        silent = mute or c.mtime_ns == chosen.mtime_ns or (copied and c.unit != "")
+        told = comparable(c.order, chosen.order) or not silent
         if c.key != chosen.key and c.kind in (Kind.PERIODIC, Kind.DYING_GASP) and not told:
             yield c
 
 
-def newest_untold(root: str, chosen: Checkpoint, other: Checkpoint) -> UsageError:
-    """That only the caller can say which of two is the newest."""
+def _copied_by_name(saves: Sequence[Checkpoint]) -> bool:
+    """Whether times that a copy leaves are all that tells one unit from another: they follow the names, unit
+    by unit, and none came later after the one before than copying took.
+
+    Training that saves by steps and by epochs does so in turn, and trains in between.
+    """
+    by_time = sorted((c for c in saves if c.unit), key=lambda c: (c.mtime_ns, c.order))
+    units = [unit for unit, _ in groupby(by_time, key=lambda c: c.unit)]
+    names = [(c.parts[0].path if c.parts else c.path) for c in by_time]
+    by_name = len(units) > 1 and len(units) == len(set(units)) and names == sorted(names)
+    return by_name and all(b.mtime_ns - a.mtime_ns <= _copying(b) for a, b in pairwise(by_time))
+
+
+def _copying(c: Checkpoint) -> int:
+    """The nanoseconds that copying takes at most, at 10 MB/s, and in a pause between two files."""
+    return 10_000_000_000 + 100 * sum(max(p.size, 0) for p in c.parts)
+
+
+def newest_untold(root: str, chosen: Checkpoint, other: Checkpoint, *, mute: bool) -> UsageError:
+    """That only the caller can say which of two is the newest: times are lost (``mute``), or a copy's."""
     from glob import escape
 
+    lost = mute or chosen.mtime_ns == other.mtime_ns
+    why = "the modification times were lost" if lost else "modification times follow the names, as copies' do"
     text = (
         f"which checkpoint is the newest is in doubt: {chosen.path} ({chosen.label}) and {other.path}"
-        f" ({other.label}): the modification times were lost, and their names do not count in one unit"
+        f" ({other.label}): {why}, and their names do not count in one unit"
     )
     aside = quote(escape(os.path.relpath(other.path, root)))
     hint = f"say --exclude {aside} to resume from {chosen.label}, or give {quote(other.path)} as ROOT"

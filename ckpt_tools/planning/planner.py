@@ -267,7 +267,7 @@ class Planner(Candidates):
         others = list(self.untold(chosen, ranked))
         other = next((c for c in others if judge(c).usable), None)
         if other is not None:
-            raise newest_untold(self.root, chosen, other)
+            raise newest_untold(self.root, chosen, other, mute=self.times.mute)
         known = {r.checkpoint.key for r in choice.rejected}
         lost = [Rejected(c, judge(c).findings) for c in others if c.key not in known]
         choice = replace(choice, rejected=(*choice.rejected, *lost))

@@ -1,0 +1,107 @@
+"""Training loops of many fields, by the names and keys of their sources: the save that each one resumes from
+is chosen without a question, and never an older one in silence, however the directory was copied.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_files import saved, tensor
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.selection import Selection
+
+START = 1_700_000_000
+Tree = Sequence[tuple[str, bytes]]
+"""Files in the order in which they were saved."""
+
+
+def state(step: int, **more: Any) -> bytes:
+    """A whole state whose optimizer tells no count, and what its loop says of itself."""
+    optimizer = {"state": {0: {"exp_avg": tensor(step, 1)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    return saved({"model": {"w": tensor(step)}, "optimizer": optimizer, **more})
+
+
+@cache
+def icefall() -> Tree:
+    def told(batch: int, epoch: int) -> bytes:
+        return state(batch, batch_idx_train=batch, start_epoch=1, cur_epoch=epoch)
+
+    return [
+        ("checkpoint-2000.pt", told(2000, 1)),
+        ("epoch-1.pt", told(3000, 1)),
+        ("checkpoint-4000.pt", told(4000, 2)),
+        ("checkpoint-6000.pt", told(6000, 2)),
+    ]
+
+
+@cache
+def wenet() -> Tree:
+    """Weights alone, and all that counts lies in texts beside them."""
+    return [
+        (name, saved({"w": tensor(i)}))
+        for i, name in enumerate(("epoch_0.pt", "step_500.pt", "epoch_1.pt", "step_1000.pt", "epoch_2.pt"))
+    ]
+
+
+LOOPS: Mapping[str, tuple[Any, str]] = {
+    "icefall": (icefall, "checkpoint-6000.pt"),
+    "wenet": (wenet, "epoch_2.pt"),
+}
+
+
+def lay(root: Path, tree: Tree, every: int = 600) -> None:
+    for i, (name, data) in enumerate(tree):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        os.utime(path, (START + i * every,) * 2)
+
+
+def answer(root: Path) -> LoadPlan:
+    return plan(str(root), Selection(settle=0))
+
+
+def picked(root: Path) -> str:
+    answered = answer(root)
+    assert answered.checkpoint is not None
+    return os.path.relpath(answered.resume.path or answered.checkpoint.path, root)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_goes_on_from_its_newest_save(tmp_path: Path, loop: str) -> None:
+    made, newest = LOOPS[loop]
+    lay(tmp_path, made())
+    assert picked(tmp_path) == newest
+    assert [f.code for f in answer(tmp_path).warnings] == []
+
+
+@pytest.mark.parametrize("every", [0, 1])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_copy_is_no_reason_to_go_back_in_silence(tmp_path: Path, loop: str, every: int) -> None:
+    """Neither where ``cp -r`` wrote the files in the order of their names, nor where all have one time."""
+    made, newest = LOOPS[loop]
+    lay(tmp_path, sorted(dict(made()).items()), every)
+    try:
+        chosen = picked(tmp_path)
+    except UsageError:
+        return
+    assert chosen == newest
+
+
+def test_saves_of_two_units_are_a_copy_only_where_their_times_are_those_of_one(tmp_path: Path) -> None:
+    both = [(name, saved({"w": tensor(i)})) for i, name in enumerate(("epoch_1.pt", "step_500.pt"))]
+    lay(tmp_path, both, every=1)
+    with pytest.raises(UsageError, match="follow the names"):
+        answer(tmp_path)
+    lay(tmp_path, both)
+    assert picked(tmp_path) == "step_500.pt"
+    lay(tmp_path, [("step_500.pt", saved({"w": tensor(7)})), ("epoch_1.pt", saved({"w": tensor(8)}))])
+    assert picked(tmp_path) == "epoch_1.pt"
