@@ -7,6 +7,7 @@ The table of cases stands in docs/design.md, section 5. Times are nanoseconds si
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
@@ -21,6 +22,7 @@ _FIRST_NS = 3_655 * _DAY_NS
 """
 _SKEW_NS = 600 * 1_000_000_000
 """How far a clock may be ahead before its times count for nothing."""
+_NUMBER = re.compile(r"\d+")
 UNKNOWN: Order = (-1, -1, -1)
 
 
@@ -157,9 +159,10 @@ def _at_the_pace_of_training(by_time: Sequence[Saved], copied: bool) -> bool:
     """Whether every save took at least half the time that its steps take in this run; downtime may come on
     top.
 
-    Where the times could be those of a ``copied`` tree, two pairs of saves in step must show the pace.
+    Where the times could be those of a ``copied`` tree, two pairs of saves in step must show the pace, and no
+    other word in a name may be why an older step comes later: a copy keeps a pace, too.
     """
-    paces = None if _interleaved(by_time) else _paces(by_time)
+    paces = None if _interleaved(by_time) or (copied and _back_by_a_word(by_time)) else _paces(by_time)
     if paces is None:
         return False
     regular = [pace for pace in paces if pace.on and pace.steps > 0 and not pace.dying]
@@ -170,6 +173,12 @@ def _at_the_pace_of_training(by_time: Sequence[Saved], copied: bool) -> bool:
     # the regular save before may have been written while training went on
     late = {False: 0.0, True: apart / 2}
     return all(2 * pace.took >= usual * (pace.steps - late[pace.dying]) for pace in paces)
+
+
+def _back_by_a_word(by_time: Sequence[Saved]) -> bool:
+    """Whether an older step comes after one that is called otherwise, in more than the number."""
+    back = [(a.name, b.name) for a, b in pairwise(by_time) if b.order < a.order]
+    return any(_NUMBER.sub("", a) != _NUMBER.sub("", b) for a, b in back)
 
 
 def _paces(by_time: Sequence[Saved]) -> list[_Pace] | None:

@@ -5,6 +5,7 @@ is chosen without a question, and never an older one in silence, however the dir
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -43,6 +44,54 @@ def icefall() -> Tree:
 
 
 @cache
+def monai() -> Tree:
+    def told(n: int) -> bytes:
+        return state(n, trainer={"epoch_length": 10, "max_epochs": 5, "iteration": n})
+
+    return [
+        ("checkpoint_epoch=1.pt", told(10)),
+        ("checkpoint_epoch=2.pt", told(20)),
+        ("checkpoint_key_metric=0.8832.pt", told(20)),
+        ("checkpoint_epoch=3.pt", told(30)),
+        ("checkpoint_final_iteration=34.pt", told(34)),  # when it ended, or died
+    ]
+
+
+@cache
+def diffusion_policy() -> Tree:
+    def told(epoch: int, step: int) -> bytes:
+        counted = {"epoch": pickle.dumps(epoch, 4), "global_step": pickle.dumps(step, 4)}
+        optimizer = {"state": {}, "param_groups": [{"lr": 0.1}]}
+        return saved(
+            {
+                "cfg": {},
+                "state_dicts": {"model": {"w": tensor(epoch)}, "optimizer": optimizer},
+                "pickles": counted,
+            }
+        )
+
+    return [
+        ("epoch=0000-test_mean_score=0.100.ckpt", told(0, 90)),
+        ("epoch=0050-test_mean_score=0.917.ckpt", told(50, 70000)),
+        ("latest.ckpt", told(60, 84000)),
+    ]
+
+
+@cache
+def robomimic() -> Tree:
+    """The last epoch, under a name that is written over, and the epochs that were kept."""
+
+    def told(epoch: int) -> bytes:
+        return state(epoch, variable_state={"epoch": epoch, "best_return": None})
+
+    return [
+        ("model_epoch_20.pth", told(20)),
+        ("model_epoch_40.pth", told(40)),
+        ("last.pth", told(43)),
+    ]
+
+
+@cache
 def wenet() -> Tree:
     """Weights alone, and all that counts lies in texts beside them."""
     return [
@@ -53,6 +102,9 @@ def wenet() -> Tree:
 
 LOOPS: Mapping[str, tuple[Any, str]] = {
     "icefall": (icefall, "checkpoint-6000.pt"),
+    "monai": (monai, "checkpoint_final_iteration=34.pt"),
+    "diffusion-policy": (diffusion_policy, "latest.ckpt"),
+    "robomimic": (robomimic, "last.pth"),
     "wenet": (wenet, "epoch_2.pt"),
 }
 

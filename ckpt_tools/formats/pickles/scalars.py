@@ -4,6 +4,7 @@ and the counters that frameworks keep deeper.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +31,9 @@ _NUMPY = {
     "b1": "?",
 }
 
+_PICKLED = "pickles"
+"""Where Diffusion Policy keeps what its workspace counts, each a pickle of its own."""
+_PICKLED_INT = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?(?:K(.)|M(..)|J(....))\.", re.DOTALL)
 _COUNTING = (
     "meta",  # MMEngine, MMCV
     "train_state",
@@ -39,6 +43,9 @@ _COUNTING = (
     "state.timestamp",  # Composer
     "state.timestamp.Timestamp",
     "counters",  # DreamerV3's agent
+    "trainer",  # Ignite, MONAI: the engine
+    "variable_state",  # robomimic
+    _PICKLED,
 )
 """Where frameworks keep whole numbers that say how far training was, below the top level."""
 
@@ -83,6 +90,13 @@ def _numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
     return (out,)
 
 
+def _pickled_int(value: Any) -> tuple[Scalar] | None:
+    """The whole number that bytes are the pickle of; None for any others."""
+    found = _PICKLED_INT.fullmatch(value) if type(value) is bytes else None
+    number = next((n for n in found.groups() if n is not None), b"") if found else b""
+    return (int.from_bytes(number, "little", signed=len(number) > 2),) if number else None
+
+
 def scalars(value: Any, anatomy: Anatomy) -> None:
     """Fill ``metadata`` and ``keys`` from the top level of ``value``; the attributes of ``args`` become
     ``args.<name>``, whole numbers of ``_COUNTING`` likewise, the numbers of a stage's layers
@@ -101,7 +115,7 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
             anatomy.metadata[f"args.{text(k)}"] = got[0]
     for home in _COUNTING:
         for k, v in list(members(_below(top, home.split("."))).items())[:_MANY]:
-            got = scalar(v)
+            got = _pickled_int(v) if home == _PICKLED else scalar(v)
             if got and type(got[0]) is int:
                 anatomy.metadata[f"{home}.{text(k)}"] = got[0]
     if layers := sorted(_stage_layers(top)):

@@ -29,17 +29,23 @@ STEPS = (
     "num_timesteps",  # of Stable-Baselines3's archives
     "trained_steps",  # picotron
     "optimizer/vars/0",  # Keras: the optimizer's iterations
+    "batch_idx_train",  # icefall
     "meta.iter",
+    "pickles.global_step",  # Diffusion Policy
     "train_state.global_step",
     "train_state.step",
     "optimizer_history.num_updates",
     "state.timestamp.Timestamp.batch",
     "state.timestamp.batch",
+    "trainer.iteration",  # Ignite, MONAI
 )
 EPOCHS = (
     *("epoch", "epoch_num", "current_epoch", "last_finished_epoch", "meta.epoch", "train_state.epoch"),
     "reporter.epoch",  # ESPnet
+    "cur_epoch",  # icefall, whose start_epoch is the first of the run
     "start_epoch",  # YOLOX: how many are done
+    "pickles.epoch",
+    "variable_state.epoch",  # robomimic
 )
 
 
