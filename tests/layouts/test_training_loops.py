@@ -100,9 +100,20 @@ def wenet() -> Tree:
     ]
 
 
+@cache
+def sovits() -> Tree:
+    """Its ``iteration`` is the epoch, and training begins with a model of step 0."""
+    return [
+        (f"{net}_{800 * n}.pth", state(n + 9 * i, iteration=2 * n, learning_rate=0.1))
+        for n in range(3)
+        for i, net in enumerate("GD")
+    ]
+
+
 LOOPS: Mapping[str, tuple[Any, str]] = {
     "icefall": (icefall, "checkpoint-6000.pt"),
     "monai": (monai, "checkpoint_final_iteration=34.pt"),
+    "so-vits": (sovits, "G_1600.pth"),
     "diffusion-policy": (diffusion_policy, "latest.ckpt"),
     "robomimic": (robomimic, "last.pth"),
     "wenet": (wenet, "epoch_2.pt"),

@@ -80,8 +80,8 @@ def told_otherwise(
 
 
 def _counts_something_else(rows: Sequence[tuple[int, tuple[int, ...]]]) -> bool:
-    """Whether what the files of several saves tell grows with their names, and far more slowly: VITS calls
-    the epoch ``iteration``, and its files after the steps.
+    """Whether what the files of several saves tell grows with their names, and far more slowly, where not
+    both begin at 0: VITS calls the epoch ``iteration``, and its files after the steps.
     """
     by_name: dict[int, set[int]] = {}
     for named, told in rows:
@@ -91,4 +91,5 @@ def _counts_something_else(rows: Sequence[tuple[int, tuple[int, ...]]]) -> bool:
         return False
     numbers_ = [min(told) for told in counted]
     grows = all(a < b for a, b in pairwise(numbers_))
-    return grows and all(2 * told < named for told, named in zip(numbers_, sorted(by_name), strict=True))
+    both = zip(numbers_, sorted(by_name), strict=True)
+    return grows and all(2 * told < named or told == named == 0 for told, named in both)
