@@ -312,16 +312,18 @@ class Candidates:
         runs = self.session.runs(finished)
         if len(runs) < 2:
             return finished
-        from ckpt_tools.planning.own_runs import finals, of_own, own_runs, passed_over, several, shares
+        from ckpt_tools.planning import own_runs  # most roots hold one run
 
-        last = finals(runs)
-        aside = {*shares(runs, self.layouts), *last}
+        last = own_runs.finals(runs)
+        aside = {*own_runs.shares(runs, self.layouts), *own_runs.no_saves(runs), *last}
         self.warnings += last.values()
         finished = [c for c in finished if (c.layout, c.run) not in aside]
         runs = {run: members for run, members in runs.items() if run not in aside}
-        if several(own := own_runs(runs, self.layouts)):
+        own = own_runs.own_runs(runs, self.layouts)
+        if own_runs.several(own):
             raise UsageError(f"{self.root} holds {completeness.listed(own)}", self._which_run(own))
-        self.warnings += passed_over(finished, kept := of_own(own, finished))
+        kept = own_runs.of_own(own, finished)
+        self.warnings += own_runs.passed_over(finished, kept)
         return kept
 
     def _told_apart(self, everything: Sequence[Checkpoint]) -> Iterator[Finding]:

@@ -9,8 +9,9 @@ from functools import partial
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.layouts.common.bare_names import read_bare_name
+from ckpt_tools.layouts.common.bare_names import METRICS, read_bare_name
 from ckpt_tools.layouts.common.directories import is_of_the_best
+from ckpt_tools.layouts.common.held import holds_of
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
@@ -28,6 +29,29 @@ def shares(runs: Runs, layouts: Layouts) -> set[tuple[str, str]]:
         if (named := layouts[run[0]].shares) and all(named.fullmatch(os.path.basename(home)) for home in mine)
         if any(run[0] == o[0] and {*map(os.path.dirname, mine)} <= homes[o] for o in runs if o != run)
     }
+
+
+def no_saves(runs: Runs) -> set[tuple[str, str]]:
+    """Those below the directory of another run's training states, in one that is called an export or after an
+    evaluation, and with nothing of a state but weights.
+    """
+    return {run for run, members in runs.items() if _are_no_states(members) and _is_below_states(run, runs)}
+
+
+def _are_no_states(members: Sequence[Checkpoint]) -> bool:
+    bare = all((held := holds_of(c)) and not (held.optimizer or held.counters) for c in members)
+    return bare and all(_is_of_no_saves(os.path.basename(_directory(c))) for c in members)
+
+
+def _is_of_no_saves(directory: str) -> bool:
+    evaluated = not METRICS.isdisjoint(re.findall("[a-z]+", directory.lower()))
+    return evaluated or read_bare_name(directory).kind is Kind.RELEASE
+
+
+def _is_below_states(run: tuple[str, str], runs: Runs) -> bool:
+    others = (c for other, members in runs.items() if other[0] == run[0] and other != run for c in members)
+    states = tuple({f"{_directory(c)}/" for c in others if (held := holds_of(c)) and held.optimizer})
+    return all(_directory(c).startswith(states) for c in runs[run])
 
 
 def finals(runs: Runs) -> dict[tuple[str, str], Finding]:

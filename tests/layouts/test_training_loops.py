@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small_files import saved, tensor
 
@@ -101,6 +102,30 @@ def wenet() -> Tree:
 
 
 @cache
+def detr() -> Tree:
+    """COCO's results lie in files that are called as checkpoints are."""
+    results = saved({"params": "bbox", "counts": [10, 1], "precision": np.ones((2, 3))})
+    states = [state(n, epoch=n, lr_scheduler={"last_epoch": n}) for n in (0, 1)]
+    return [
+        ("checkpoint.pth", states[0]),
+        ("eval/000.pth", results),
+        ("checkpoint0001.pth", states[1]),
+        ("checkpoint.pth", states[1]),
+        ("eval/latest.pth", results),
+    ]
+
+
+@cache
+def rsl_rl() -> Tree:
+    """Its play script exports the policy alone."""
+    return [
+        ("model_50.pt", state(50, iter=50, infos=None)),
+        ("model_99.pt", state(99, iter=99, infos=None)),
+        ("exported/policy.pt", saved({"w": tensor(99)})),
+    ]
+
+
+@cache
 def sovits() -> Tree:
     """Its ``iteration`` is the epoch, and training begins with a model of step 0."""
     return [
@@ -113,6 +138,8 @@ def sovits() -> Tree:
 LOOPS: Mapping[str, tuple[Any, str]] = {
     "icefall": (icefall, "checkpoint-6000.pt"),
     "monai": (monai, "checkpoint_final_iteration=34.pt"),
+    "detr": (detr, "checkpoint0001.pth"),
+    "rsl_rl": (rsl_rl, "model_99.pt"),
     "so-vits": (sovits, "G_1600.pth"),
     "diffusion-policy": (diffusion_policy, "latest.ckpt"),
     "robomimic": (robomimic, "last.pth"),
@@ -157,6 +184,17 @@ def test_a_copy_is_no_reason_to_go_back_in_silence(tmp_path: Path, loop: str, ev
     except UsageError:
         return
     assert chosen == newest
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [("second/policy.pt", saved({"w": tensor(99)})), ("eval/policy.pt", state(99, iter=99))]
+)
+def test_what_lies_below_a_run_is_one_unless_its_directory_and_contents_say_otherwise(
+    tmp_path: Path, name: str, data: bytes
+) -> None:
+    lay(tmp_path, [("model_50.pt", state(50, iter=50)), (name, data)])
+    with pytest.raises(UsageError, match="several runs"):
+        answer(tmp_path)
 
 
 def test_saves_of_two_units_are_a_copy_only_where_their_times_are_those_of_one(tmp_path: Path) -> None:

@@ -295,7 +295,9 @@ EXACT: frozenset[str] = (
     | _PADDLE
     | _BASELINES
     | _OPTAX
-    | words("", "tokenizers.AddedToken tokenizers.Tokenizer fastcore.foundation.L")
+    | words(
+        "", "tokenizers.AddedToken tokenizers.Tokenizer fastcore.foundation.L pycocotools.cocoeval.Params"
+    )
     | words("nanotron.random.", "RandomState RandomStates")
     | words("olmo_core.distributed.checkpoint.filesystem.", "_StorageInfo")
 )
