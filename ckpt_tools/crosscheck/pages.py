@@ -8,7 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ckpt_tools.model.part import Part
-from ckpt_tools.storage import Identity, ShortRead, opened
+from ckpt_tools.model.report import Level
+from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.storage import Identity, ShortRead, Source, opened
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:
@@ -76,19 +78,59 @@ def equal(a: Part, b: Part, s: Session) -> bool:
                 other.stat.st_ino,
             ):
                 return False
-            for at in range(0, one.size, _BLOCK):
-                n = min(_BLOCK, one.size - at)
-                if one.read(at, n) != other.read(at, n):
-                    return False
-                if s.reader.spent:
-                    s.reader.unread.update({a.path: a.size, b.path: b.size})
-                    return False
-            return True
+            return _same_bytes((one, a, 0), (other, b, 0), one.size, s)
     except (OSError, ShortRead) as e:
-        s.unread.update(
-            dict.fromkeys((a.path, b.path), f"cannot be compared: {getattr(e, 'strerror', None) or e}")
-        )
+        return _not_compared(a, b, e, s)
+
+
+def same_tensors(a: Part, b: Part, s: Session) -> bool:
+    """Whether two files hold the same tensors, of which one at least is no scalar: ``torch.save`` writes the
+    name of the file into it, so that no two are alike otherwise.
+    """
+    of_a, of_b = ({t.name: t for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors} for p in (a, b))
+    pairs = [(t, of_b[name]) for name, t in of_a.items() if name in of_b]
+    if not len(pairs) == len(of_a) == len(of_b) or not any(t.shape for t in of_a.values()):
         return False
+    if not all(_comparable(t, u) for t, u in pairs):
+        return False
+    try:
+        with opened(a.path) as one, opened(b.path) as other:
+            return all(
+                _same_bytes((one, a, t.offset or 0), (other, b, u.offset or 0), t.nbytes, s) for t, u in pairs
+            )
+    except ShortRead:  # one was cut, as its report says
+        return False
+    except OSError as e:
+        return _not_compared(a, b, e, s)
+
+
+def _comparable(t: Tensor, u: Tensor) -> bool:
+    placed = None not in (t.offset, u.offset) and not (t.pieces or u.pieces)
+    return placed and (t.dtype, t.shape, t.nbytes) == (u.dtype, u.shape, u.nbytes)
+
+
+_Bytes = tuple[Source, Part, int]
+"""An open file, what it is, and where in it bytes begin."""
+
+
+def _same_bytes(a: _Bytes, b: _Bytes, length: int, s: Session) -> bool:
+    """Raises ShortRead where one of the files ends before them."""
+    (one, part, begin), (other, other_part, other_begin) = a, b
+    for at in range(0, length, _BLOCK):
+        n = min(_BLOCK, length - at)
+        if one.read(begin + at, n) != other.read(other_begin + at, n):
+            return False
+        if s.reader.spent:
+            s.reader.unread.update({part.path: part.size, other_part.path: other_part.size})
+            return False
+    return True
+
+
+def _not_compared(a: Part, b: Part, e: OSError | ShortRead, s: Session) -> bool:
+    s.unread.update(
+        dict.fromkeys((a.path, b.path), f"cannot be compared: {getattr(e, 'strerror', None) or e}")
+    )
+    return False
 
 
 class _Unknown(Exception):

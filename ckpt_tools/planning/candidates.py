@@ -13,7 +13,7 @@ from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.crosscheck import trackers
 from ckpt_tools.crosscheck import unfinished as under_way
 from ckpt_tools.crosscheck.lost import emptied
-from ckpt_tools.crosscheck.pages import equal
+from ckpt_tools.crosscheck.pages import equal, same_tensors
 from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.crosscheck.unfinished import Sizes, marked
 from ckpt_tools.discovery import completeness
@@ -208,15 +208,16 @@ class Candidates:
             ranked = rank(candidates, self.order, selection.prefer)
             return from_tracker(self.session, ranked, self.checkpoints, selection.prefer)
         requested = selection.resume_from or selection.order
-        saves = in_order(candidates, self.layouts, selection.prefer)
+        saves, known = in_order(candidates, self.layouts, selection.prefer), set[CheckpointKey]()
         if requested is None:
-            ask_where_unclear(candidates, saves, self.layouts, self._same)
+            known = ask_where_unclear(candidates, saves, self.layouts, self._same)
             self.times = choice_warnings.times_of(saves, self.session.now_ns, self.layouts)
         else:
             self.times = Times.IN_STEP
         self.order = requested or ("step" if self.times.mute else "mtime")
         self.warnings += choice_warnings.unlike_times(self.times, candidates, self.layouts)
-        self.warnings += passed_over(candidates, saves, self.layouts)
+        unlike = [c for c in candidates if c.key not in known]
+        self.warnings += passed_over(unlike, saves, self.layouts)
         if self.order == "mtime":
             self.warnings += choice_warnings.clocks(self.session, candidates)
             by_mtime, by_step = choice_warnings.heads(saves, self.expected, selection.prefer)
@@ -225,9 +226,9 @@ class Candidates:
         return ordered(candidates, self.layouts, self.order, selection.prefer)
 
     def _same(self, c: Checkpoint, other: Checkpoint) -> bool:
-        """Whether both are one file each, of the same bytes."""
+        """Whether both are one file each, of the same bytes or at least the same tensors."""
         files = (*c.parts, *other.parts)
-        return len(files) == 2 and equal(*files, self.session)
+        return len(files) == 2 and (equal(*files, self.session) or same_tensors(*files, self.session))
 
     def newest_of(self, by_mtime: Checkpoint, by_step: Checkpoint) -> str:
         """The order that tells which of two is the newest. Raises UsageError when only the caller can say."""

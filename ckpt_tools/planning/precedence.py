@@ -13,7 +13,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import METRICS, stem_of
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.choose import rank
@@ -70,17 +70,21 @@ def ask_where_unclear(
     first: Sequence[Checkpoint],
     layouts: Layouts,
     same: Callable[[Checkpoint, Checkpoint], bool],
-) -> None:
-    """Raises UsageError where a checkpoint may be the newest, and nothing tells: not even that it is the
-    ``same`` as the newest of the others.
+) -> set[CheckpointKey]:
+    """Those of no place in the order of training that are the ``same`` as the newest of the others.
+
+    Raises UsageError where a checkpoint may be the newest, and nothing tells.
     """
+    known = set[CheckpointKey]()
     for c in candidates:
         if layouts.of(c).unclear(c, candidates):
             placed = rank([o for o in first if o.key != c.key] or first, "mtime")[0]
             if not same(c, placed):
                 raise _in_doubt(c, placed)
+            known.add(c.key)
     if (late := _out_of_turn(first, layouts)) is not None and not same(late.newest, late.highest):
         raise _named_out_of_turn(late)
+    return known
 
 
 class _OutOfTurn(NamedTuple):

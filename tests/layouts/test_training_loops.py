@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from small_files import saved, tensor
 
 from ckpt_tools.api import plan
@@ -135,12 +137,27 @@ def sovits() -> Tree:
     ]
 
 
+@cache
+def catalyst() -> Tree:
+    """The last model once more under its own name, and nothing in either that counts."""
+    names = ("model.0001.pth", "model.last.pth", "model.0002.pth", "model.last.pth")
+    return [(name, weights(f"{name}-{n}", n)) for name, n in zip(names, (1, 1, 2, 2), strict=True)]
+
+
+def weights(name: str, step: int) -> bytes:
+    """As ``torch.save`` to a path writes them: with the file's name inside."""
+    with tempfile.TemporaryDirectory() as place:
+        torch.save({"w": tensor(step)}, f"{place}/{name}")
+        return Path(place, name).read_bytes()
+
+
 LOOPS: Mapping[str, tuple[Any, str]] = {
     "icefall": (icefall, "checkpoint-6000.pt"),
     "monai": (monai, "checkpoint_final_iteration=34.pt"),
     "detr": (detr, "checkpoint0001.pth"),
     "rsl_rl": (rsl_rl, "model_99.pt"),
     "so-vits": (sovits, "G_1600.pth"),
+    "catalyst": (catalyst, "model.0002.pth"),
     "diffusion-policy": (diffusion_policy, "latest.ckpt"),
     "robomimic": (robomimic, "last.pth"),
     "wenet": (wenet, "epoch_2.pt"),
@@ -206,3 +223,13 @@ def test_saves_of_two_units_are_a_copy_only_where_their_times_are_those_of_one(t
     assert picked(tmp_path) == "step_500.pt"
     lay(tmp_path, [("step_500.pt", saved({"w": tensor(7)})), ("epoch_1.pt", saved({"w": tensor(8)}))])
     assert picked(tmp_path) == "epoch_1.pt"
+
+
+@pytest.mark.parametrize("size", [0, 600])
+def test_a_last_model_is_that_of_another_save_only_if_all_its_tensors_are(tmp_path: Path, size: int) -> None:
+    lay(tmp_path, [*catalyst()[:-1], ("model.last.pth", weights("model.last.pth", 3))])
+    if size:
+        os.truncate(tmp_path / "model.0002.pth", size)
+        os.utime(tmp_path / "model.0002.pth", (START + 1200,) * 2)
+    with pytest.raises(UsageError, match="in doubt"):
+        answer(tmp_path)
