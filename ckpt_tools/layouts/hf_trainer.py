@@ -146,7 +146,8 @@ def _own_pieces() -> Iterator[Piece]:
 
 def _paddle_pieces() -> Iterator[Piece]:
     """What PaddleNLP's Trainer names otherwise: the files of ``paddle.save``, one for each piece of a model
-    that is cut into such, and the safetensors of unified checkpoints.
+    that is cut into such, and the safetensors of unified checkpoints. PaddleFormers' have a directory of
+    Paddle's distributed checkpoints for each part.
     """
     cut = "[.tp{tp:02d}][<.|_>pp{pp:02d}]"
     for name, role, file in (
@@ -161,6 +162,20 @@ def _paddle_pieces() -> Iterator[Piece]:
         yield Piece(f"unified_{name}", name, shards, ST, shared=True)
         index = f"{HOME}/{name}.safetensors.index.json"
         yield Piece(f"unified_{name}_index", f"{name}_index", index, ("safetensors_index",), shared=True)
+
+
+def _flex_pieces() -> Iterator[Piece]:
+    """What PaddleFormers' Trainer saves with ``flex_checkpoint``, and its state."""
+    yield Piece("flex_state", "state", f"{HOME}/trainer_state.bin", PADDLE, shared=True, unasked=True)
+    parts = {"model_state": "model", "optimizer_state": "optimizer", "master_weight": "master_weights"}
+    for name, role in {**parts, "ema_state": "ema"}.items():
+        index = f"{HOME}/{name}/{{name}}.metadata"
+        files = f"{HOME}/{name}/{{shard}}_{{name}}.distcp"
+        for kind, of, path, form in (
+            ("_index", f"{role}_index", index, "paddle_dist"),
+            ("", role, files, "pickle_plain"),
+        ):
+            yield Piece(f"flex_{name}{kind}", of, path, (form,), shared=True, unasked=True)
 
 
 def fsdp_pieces(home: str, mark: str = "") -> Iterator[Piece]:
@@ -189,7 +204,7 @@ def _engine_pieces() -> Iterator[Piece]:
 LAYOUT = Layout(
     name="hf-trainer",
     title="Hugging Face Trainer, PaddleNLP Trainer",
-    pieces=(*_own_pieces(), *_paddle_pieces(), *_engine_pieces()),
+    pieces=(*_own_pieces(), *_paddle_pieces(), *_flex_pieces(), *_engine_pieces()),
     resume=_resume,
     steps=_steps,
     check=_check,
@@ -208,7 +223,8 @@ LAYOUT = Layout(
     reshardable=True,
     reference=(
         "transformers/trainer.py _save_checkpoint: model, optimizer, scheduler, RNG, then "
-        "trainer_state.json; no temporary directory; paddlenlp/trainer/trainer.py of PaddleNLP 3.0"
+        "trainer_state.json; no temporary directory; paddlenlp/trainer/trainer.py of PaddleNLP 3.0; "
+        "paddleformers/trainer/trainer.py of PaddleFormers 1.2"
     ),
     limits=(
         ("what DeepSpeed's latest names is not read, and in a lone checkpoint it is not missed"),

@@ -801,7 +801,16 @@ hf_trainer hf-trainer note:dlrover_latest.txt
     unified_optimizer:optimizer[-{shard:05d}-of-{of:05d}].safetensors
     unified_optimizer_index:optimizer.safetensors.index.json
     unified_master_weights:master_weights[-{shard:05d}-of-{of:05d}].safetensors
-    unified_master_weights_index:master_weights.safetensors.index.json
+    unified_master_weights_index:master_weights.safetensors.index.json flex_state:trainer_state.bin
+  checkpoint-{step}/model_state/
+    flex_model_state_index:{name}.metadata flex_model_state:{shard}_{name}.distcp
+  checkpoint-{step}/optimizer_state/
+    flex_optimizer_state_index:{name}.metadata flex_optimizer_state:{shard}_{name}.distcp
+  checkpoint-{step}/master_weight/
+    flex_master_weight_index:{name}.metadata flex_master_weight:{shard}_{name}.distcp
+  checkpoint-{step}/ema_state/
+    flex_ema_state_index:{name}.metadata flex_ema_state:{shard}_{name}.distcp
+  checkpoint-{step}/
     fsdp:pytorch_model_fsdp[_{shard}].bin
     pytorch_model_fsdp_rank:pytorch_model_fsdp[_{shard}]_rank{rank}.bin
   checkpoint-{step}/pytorch_model_fsdp_{node}/

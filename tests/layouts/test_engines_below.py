@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from places import LAYOUT_TREES
 from small_files import deepspeed_model, deepspeed_zero, saved, tensor, trainer
 
 from ckpt_tools.api import plan
@@ -80,3 +83,29 @@ def test_a_lone_one_is_not_loaded_without_the_model_of_its_engine(tmp_path: Path
     for world in (None, 1, RANKS):
         with pytest.raises(CkptError, match="missing-part"):
             plan(str(tmp_path / "run"), Selection(world_size=world))
+
+
+STATE = (
+    b"\x80\x02cpaddleformers.trainer.trainer_callback\nTrainerState\n)\x81}X\x0b\x00\x00\x00global_stepK%csb."
+)
+
+
+@pytest.mark.parametrize(
+    "gone", ["", "model_state/0.metadata", "optimizer_state/1_0.distcp", "master_weight"]
+)
+def test_a_trainer_of_paddle_has_a_distributed_checkpoint_of_each_part(gone: str, tmp_path: Path) -> None:
+    """PaddleFormers with flex_checkpoint: each part was a run, of which ``--run`` planned one alone."""
+    for step in (10, 20):
+        save = tmp_path / f"checkpoint-{step}"
+        for part in ("model_state", "optimizer_state", "master_weight"):
+            shutil.copytree(LAYOUT_TREES / f"paddle-dist/steps/tree/step_{step}", save / part)
+        (save / "trainer_state.bin").write_bytes(STATE % bytes([step]))
+        for path in save.rglob("*"):
+            os.utime(path, (1_760_000_000 + step,) * 2)
+    if gone:
+        lost = tmp_path / "checkpoint-20" / gone
+        shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+    made = plan(str(tmp_path))
+    assert made.resume_step == (10 if gone else 20)
+    assert made.resume.path == str(tmp_path / f"checkpoint-{made.resume_step}")
+    assert bool(made.rejected) == bool(gone)

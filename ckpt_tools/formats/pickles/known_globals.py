@@ -258,7 +258,7 @@ _PADDLE = frozenset(
     f"paddle.distributed.{package}.metadata.{name}"
     for package in ("flex_checkpoint.dcp", "checkpoint")
     for name in ("Metadata", "LocalTensorMetadata", "LocalTensorIndex")
-) | words("paddle.base.libpaddle.", "GeneratorState")
+) | {"paddle.base.libpaddle.GeneratorState", "paddleformers.trainer.trainer_callback.TrainerState"}
 _BASELINES = words(
     "stable_baselines3.common.",
     "buffers.ReplayBuffer buffers.DictReplayBuffer vec_env.vec_normalize.VecNormalize"
