@@ -4,6 +4,7 @@ what somebody's own training loop saves, told apart by names and by what is in t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -210,6 +211,24 @@ def read_tracker(data: bytes) -> str | None:
     return name if is_name and (SUFFIXES.search(name) or read_bare_name(name).numbered) else None
 
 
+def _paddlespeech(data: bytes, _base: str) -> str | None:
+    """The latest of the saves that PaddleSpeech's speech recognition lists, by its tag."""
+    tag = re.search(rb"(?:^|\n)model_checkpoint_path:(\w+)\s*\Z", data)
+    return f"{tag[1].decode()}.pdparams" if tag else None
+
+
+def _snapshots(data: bytes, _base: str) -> str | None:
+    """The latest that PaddleSpeech's speech synthesis records."""
+    import json  # few directories have such records
+
+    try:
+        last = json.loads(data.strip().rpartition(b"\n")[2])
+    except (ValueError, RecursionError):
+        return None
+    path = last.get("path") if isinstance(last, dict) and "iteration" in last else None
+    return read_tracker(path.encode("utf-8", "replace")) if isinstance(path, str) else None
+
+
 def named(checkpoint: Checkpoint) -> str:
     """What such a text holds: of several files the model's, which comes first."""
     return (checkpoint.parts[0].home or checkpoint.parts[0].path).rpartition("/")[2]
@@ -228,6 +247,7 @@ LAYOUT = Layout(
     unclear=_unclear,
     tracker="latest_checkpoint.txt",
     read_tracker=read_tracker,
+    other_trackers=(("checkpoint_latest", _paddlespeech), ("records.jsonl", _snapshots)),
     tracked=named,
     always_tracked=False,
     reshardable=True,

@@ -2706,7 +2706,7 @@ mindspore mindspore note:meta.json stateless:-graph.meta
   .
     ~callable:{name}.ckpt
 
-files files note:latest_checkpoint.txt
+files files note:latest_checkpoint.txt note:checkpoint_latest note:records.jsonl
   .
     ~torch:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
     ~vocoder:<g|do>_{step:08d} ~plain:checkpoint_{step} ~ckpt:{name}.<ckpt|CKPT>
@@ -2752,14 +2752,14 @@ def names_of(layout: Layout) -> LayoutNames:
     return LayoutNames(
         layout.name,
         tuple(PieceName(layout.name, p.name, p.template, p.weak, p.described) for p in layout.pieces),
-        tuple(name for name in (layout.tracker, *_noted(layout), *layout.records) if name),
+        tuple(name for name in (layout.tracker, *_other_trackers(layout), *layout.records) if name),
         layout.stateless,
         layout.unneeded,
     )
 
 
-def _noted(layout: Layout) -> Iterator[str]:
-    return (path.rpartition("/")[2] for path, _ in layout.noted)
+def _other_trackers(layout: Layout) -> Iterator[str]:
+    return (path.rpartition("/")[2] for path, _ in layout.other_trackers)
 
 
 def read_index(index: str = INDEX) -> dict[str, LayoutNames]:

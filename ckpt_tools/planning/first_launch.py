@@ -336,21 +336,21 @@ def _each(code: str, text: str, paths: Sequence[str]) -> Iterator[Finding]:
 def _tracker_findings(session: Session, inside: Scope) -> Iterator[Finding]:
     """What the trackers say although there is no checkpoint: each was written because there was one."""
     readers: dict[str, list[TrackerReader]] = {}
-    noted = set[str]()
+    others = set[str]()
     for layout in session.layouts:
         if layout.tracker and layout.read_tracker:
             readers.setdefault(layout.tracker, []).append(layout.read_tracker)
-        for at, read in layout.noted:
-            noted.add(name := os.path.basename(at))
+        for at, read in layout.other_trackers:
+            others.add(name := os.path.basename(at))
             readers.setdefault(name, []).append(partial(_of_any, read))
     for (name, directory), path in session.found.trackers.items():
         if name in readers and inside(os.path.join(directory, name)) and not _is_directory(path):
             said = _tracker_finding(path, readers[name])
-            if name not in noted or said.code != "bad-tracker":  # it may name none yet
+            if name not in others or said.code != "bad-tracker":
                 yield said
 
 
-def _of_any(read: Callable[[bytes, str], int | None], data: bytes) -> int | None:
+def _of_any(read: Callable[[bytes, str], int | str | None], data: bytes) -> int | str | None:
     return read(data, "")
 
 

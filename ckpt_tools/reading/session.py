@@ -335,7 +335,7 @@ class Session:
                 yield by_state
         if (by_text := self.text_tracker(layout, base)) is not None:
             yield by_text
-        for path, read in self.layouts[layout].noted:
+        for path, read in self.layouts[layout].other_trackers:
             above, name = os.path.split(os.path.normpath(os.path.join(base, path)))
             said = self._text_of(name, above, lambda data, read=read: read(data, base))  # type: ignore[misc]
             if said is not None and said[1] is not None:

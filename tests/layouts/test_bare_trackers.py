@@ -5,8 +5,10 @@ no older checkpoint is taken without a reason, and a text that means something e
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fixture_trees import tree
 from small_files import adam, saved, tensor
@@ -74,3 +76,37 @@ def test_max_step_says_what_it_leaves_out_as_nothing_tells_its_step(damage: byte
     assert len(said) == 1 and "--max-step" in said[0].message
     os.utime(newest, (1_500_000_000,) * 2)
     assert not [f for f in plan(str(root), Selection(max_step=26)).warnings if "--max-step" in f.message]
+
+
+PADDLE_SPEECH = {
+    "checkpoint_latest": ("{}.pdparams", b"model_checkpoint_path:2\nmodel_checkpoint_path:3\n"),
+    "records.jsonl": (
+        "snapshot_iter_{}.pdz",
+        (
+            b'{"path": "/out/checkpoints/snapshot_iter_2.pdz", "iteration": 2}\n'
+            b'{"path": "/out/checkpoints/snapshot_iter_3.pdz", "iteration": 3}\n'
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("tracker", PADDLE_SPEECH)
+def test_paddlespeech_names_its_latest_save_in_a_list(tracker: str, tmp_path: Path) -> None:
+    name, said = PADDLE_SPEECH[tracker]
+    files = [tmp_path / name.format(n) for n in (1, 2)]
+    for n, path in enumerate(files, 1):
+        path.write_bytes(pickle.dumps({"w": np.full((3, 4), n, np.float32)}, 2))
+        os.utime(path, (1_700_000_000 + n,) * 2)
+    (tmp_path / tracker).write_bytes(said.rpartition(b"\n")[0].rpartition(b"\n")[0])
+    assert not plan(str(tmp_path)).rejected
+    (tmp_path / tracker).write_bytes(said)
+    made = plan(str(tmp_path))
+    assert made.resume.path == str(files[1])
+    assert [f.code for r in made.rejected for f in r.findings] == ["missing-part"]
+    for path in files:
+        path.unlink()
+    with pytest.raises(NoneUsable):
+        plan(str(tmp_path), Selection(allow_none=True))
+    for other in (b"", b"{}", b'{"path": 7, "iteration": 1}', b"\xff" * 9, b"[" * 100_000):
+        (tmp_path / tracker).write_bytes(other)
+        assert plan(str(tmp_path), Selection(allow_none=True)).checkpoint is None

@@ -153,9 +153,9 @@ class Layout:
     checkpoint, and ``write_tracker`` turns that into bytes as its framework writes them. It is
     ``always_tracked`` when its framework never saves without writing it, ``tracked_early`` when one rank
     writes it before the others have finished.
-    ``noted`` are the trackers of other frameworks that save so, which are asked after that one: the path of
-    each from the directory of the saves, and what reads the step from its bytes for that directory ("" for
-    any), None where it says nothing of it.
+    ``other_trackers`` are those of other frameworks that save so, which are asked after that one: the path of
+    each from the directory of the saves, and what reads the step or a name from its bytes for that directory
+    ("" for any), None where it says nothing of it: a file that is called so is not always one.
     ``state_tracker`` is a copy of a file of the latest checkpoint that lies beside the checkpoints and tells
     its step, which the framework asks before the tracker.
     ``sized_by`` is the piece whose content tells how many ranks saved, where the model files do not.
@@ -214,7 +214,7 @@ class Layout:
     tracked: Callable[[Checkpoint], int | str | None] = named_step
     always_tracked: bool = True
     tracked_early: bool = False
-    noted: tuple[tuple[str, Callable[[bytes, str], int | None]], ...] = ()
+    other_trackers: tuple[tuple[str, Callable[[bytes, str], int | str | None]], ...] = ()
     state_tracker: str = ""
     sized_by: str = ""
     commit: str = ""
