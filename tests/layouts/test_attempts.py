@@ -19,9 +19,11 @@ from places import FIXTURES
 from small_files import mindspore, saved, tensor
 
 from ckpt_tools.api import plan, scan
+from ckpt_tools.crosscheck.attempts import apart
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 
@@ -135,6 +137,20 @@ def test_a_lone_checkpoint(tmp_path: Path) -> None:
                 run.ask()
         else:
             assert run.ask().resume_step == 110
+
+
+@pytest.mark.parametrize(
+    ("minutes", "gigabytes", "asked"),
+    [(9, 0, False), (10, 0, True), (20, 12, False), (50, 12, True), (50, 100, False), (60, 100, True)],
+)
+def test_two_files_alone_are_of_one_save_as_long_as_writing_may_have_taken(
+    minutes: int, gigabytes: int, asked: bool
+) -> None:
+    first, second = (
+        Part(f"/run/{name}.pth", "files", "torch", name, ".", "/run", size=gigabytes << 30, mtime_ns=at)
+        for name, at in (("model", START * 10**9), ("optimizer", (START + minutes * MINUTE) * 10**9))
+    )
+    assert (apart((first, second), ()) is not None) == asked
 
 
 def test_counters_that_disagree_reject_the_checkpoint(tmp_path: Path) -> None:
