@@ -36,7 +36,7 @@ from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.common_steps import newest_untold, untold, with_common_steps
 from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.newest import Times
-from ckpt_tools.planning.precedence import ask_where_unclear, in_order, ordered, passed_over
+from ckpt_tools.planning.precedence import Signature, ask_where_unclear, in_order, ordered, passed_over
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.run import Run
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes
@@ -210,7 +210,7 @@ class Candidates:
         requested = selection.resume_from or selection.order
         saves, known = in_order(candidates, self.layouts, selection.prefer), set[CheckpointKey]()
         if requested is None:
-            known = ask_where_unclear(candidates, saves, self.layouts, self._same)
+            known = ask_where_unclear(candidates, saves, self.layouts, self._same, self._signature)
             self.times = choice_warnings.times_of(saves, self.session.now_ns, self.layouts)
         else:
             self.times = Times.IN_STEP
@@ -229,6 +229,11 @@ class Candidates:
         """Whether both are one file each, of the same bytes or at least the same tensors."""
         files = (*c.parts, *other.parts)
         return len(files) == 2 and (equal(*files, self.session) or same_tensors(*files, self.session))
+
+    def _signature(self, c: Checkpoint) -> Signature:
+        """The names and shapes of its tensors."""
+        read = (self.session.inspect(p.path, Level.STRUCTURE)[1] for p in c.parts)
+        return frozenset((t.name, t.shape) for anatomy in read for t in anatomy.tensors)
 
     def newest_of(self, by_mtime: Checkpoint, by_step: Checkpoint) -> str:
         """The order that tells which of two is the newest. Raises UsageError when only the caller can say."""

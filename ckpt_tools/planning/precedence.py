@@ -13,10 +13,14 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import METRICS, stem_of
+from ckpt_tools.layouts.common.held import Holds, holds_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.choose import rank
+
+Signature = frozenset[tuple[str, tuple[int, ...]]]
+"""The names and shapes of tensors."""
 
 
 def in_order(
@@ -70,6 +74,7 @@ def ask_where_unclear(
     first: Sequence[Checkpoint],
     layouts: Layouts,
     same: Callable[[Checkpoint, Checkpoint], bool],
+    signature: Callable[[Checkpoint], Signature],
 ) -> set[CheckpointKey]:
     """Those of no place in the order of training that are the ``same`` as the newest of the others.
 
@@ -82,9 +87,35 @@ def ask_where_unclear(
             if not same(c, placed):
                 raise _in_doubt(c, placed)
             known.add(c.key)
+    if models := _several_models(first, signature):
+        raise _are_one_save(*models)
     if (late := _out_of_turn(first, layouts)) is not None and not same(late.newest, late.highest):
         raise _named_out_of_turn(late)
     return known
+
+
+def _several_models(
+    first: Sequence[Checkpoint], signature: Callable[[Checkpoint], Signature]
+) -> tuple[Checkpoint, Checkpoint] | None:
+    """The newest and another one, where all that both tell is that they hold other models, by their
+    ``signature``, and nothing else of a state.
+    """
+    alone = [c for c in first if max(c.order) < 0 and holds_of(c) == Holds(weights=True)]
+    newest = rank(first, "mtime")[0]
+    if newest not in alone or len(alone) < 2:
+        return None
+    mine = signature(newest)
+    return next(((newest, c) for c in alone if mine and signature(c) not in (mine, frozenset())), None)
+
+
+def _are_one_save(newest: Checkpoint, other: Checkpoint) -> UsageError:
+    path, beside = (c.parts[0].path for c in (newest, other))
+    return UsageError(
+        f"{path} and {beside} hold different models, and nothing tells whether they are of one save or"
+        " of two runs",
+        f"say --prefix {newest.parts[0].prefix} to resume from {path.rpartition('/')[2]} alone, or"
+        " describe them as one save with [[layout]] in ckpt.toml: docs/adding-a-layout.md",
+    )
 
 
 class _OutOfTurn(NamedTuple):

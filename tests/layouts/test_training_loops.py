@@ -233,3 +233,24 @@ def test_a_last_model_is_that_of_another_save_only_if_all_its_tensors_are(tmp_pa
         os.utime(tmp_path / "model.0002.pth", (START + 1200,) * 2)
     with pytest.raises(UsageError, match="in doubt"):
         answer(tmp_path)
+
+
+def network(*shape: int) -> bytes:
+    return saved({"w": torch.full(shape, float(len(shape)))})
+
+
+@pytest.mark.parametrize("gone", ["", "actor.pt", "critic.pt", "vnorm.pt"])
+def test_networks_of_one_save_are_never_loaded_in_part(tmp_path: Path, gone: str) -> None:
+    """MAPPO saves three, with nothing that counts; of the names of two it is known what they have in common."""
+    saves = [("actor.pt", network(2)), ("critic.pt", network(1)), ("vnorm.pt", network(2, 2))]
+    lay(tmp_path, [f for f in saves if f[0] != gone], every=1)
+    if gone == "vnorm.pt":
+        assert {f.path.rpartition("/")[2] for f in answer(tmp_path).shared} == {"actor.pt", "critic.pt"}
+        return
+    with pytest.raises(UsageError, match="hold different models"):
+        answer(tmp_path)
+
+
+def test_the_same_network_under_another_name_is_an_older_or_newer_one(tmp_path: Path) -> None:
+    lay(tmp_path, [("unet_prior.pt", weights("unet_prior.pt", 1)), ("unet.pt", weights("unet.pt", 2))])
+    assert picked(tmp_path) == "unet.pt"
