@@ -226,9 +226,12 @@ class Candidates:
         return ordered(candidates, self.layouts, self.order, selection.prefer)
 
     def _same(self, c: Checkpoint, other: Checkpoint) -> bool:
-        """Whether both are one file each, of the same bytes or at least the same tensors."""
-        files = (*c.parts, *other.parts)
-        return len(files) == 2 and (equal(*files, self.session) or same_tensors(*files, self.session))
+        """Whether both have one file for each role, of the same bytes or at least the same tensors."""
+        theirs = {p.role: p for p in other.parts}
+        pairs = [(p, theirs[p.role]) for p in c.parts if p.role in theirs]
+        if not 0 < len({p.role for p in c.parts}) == len(pairs) == len(other.parts) == len(theirs):
+            return False
+        return all(equal(*pair, self.session) or same_tensors(*pair, self.session) for pair in pairs)
 
     def _signature(self, c: Checkpoint) -> Signature:
         """The names and shapes of its tensors."""

@@ -144,11 +144,23 @@ def catalyst() -> Tree:
     return [(name, weights(f"{name}-{n}", n)) for name, n in zip(names, (1, 1, 2, 2), strict=True)]
 
 
-def weights(name: str, step: int) -> bytes:
+def weights(name: str, *seed: int) -> bytes:
     """As ``torch.save`` to a path writes them: with the file's name inside."""
     with tempfile.TemporaryDirectory() as place:
-        torch.save({"w": tensor(step)}, f"{place}/{name}")
+        torch.save({"w": tensor(*seed)}, f"{place}/{name}")
         return Path(place, name).read_bytes()
+
+
+@cache
+def cyclegan() -> Tree:
+    """The networks of the last epoch once more, each in a file that says nothing of it."""
+    networks = list(enumerate(("G_A", "G_B", "D_A", "D_B")))
+    return [
+        (name, weights(name, n, i))
+        for epoch, n in (("5", 5), ("10", 10), ("latest", 10))
+        for i, network in networks
+        for name in [f"{epoch}_net_{network}.pth"]
+    ]
 
 
 LOOPS: Mapping[str, tuple[Any, str]] = {
@@ -157,6 +169,7 @@ LOOPS: Mapping[str, tuple[Any, str]] = {
     "detr": (detr, "checkpoint0001.pth"),
     "rsl_rl": (rsl_rl, "model_99.pt"),
     "so-vits": (sovits, "G_1600.pth"),
+    "cyclegan": (cyclegan, "10_net_G_A.pth"),
     "catalyst": (catalyst, "model.0002.pth"),
     "diffusion-policy": (diffusion_policy, "latest.ckpt"),
     "robomimic": (robomimic, "last.pth"),
@@ -179,7 +192,7 @@ def answer(root: Path) -> LoadPlan:
 def picked(root: Path) -> str:
     answered = answer(root)
     assert answered.checkpoint is not None
-    return os.path.relpath(answered.resume.path or answered.checkpoint.path, root)
+    return os.path.relpath(answered.resume.path or answered.shared[0].path, root)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -223,6 +236,12 @@ def test_saves_of_two_units_are_a_copy_only_where_their_times_are_those_of_one(t
     assert picked(tmp_path) == "step_500.pt"
     lay(tmp_path, [("step_500.pt", saved({"w": tensor(7)})), ("epoch_1.pt", saved({"w": tensor(8)}))])
     assert picked(tmp_path) == "epoch_1.pt"
+
+
+def test_latest_networks_are_a_save_of_their_own_if_one_of_them_went_on(tmp_path: Path) -> None:
+    lay(tmp_path, [*cyclegan()[:-1], ("latest_net_D_B.pth", weights("latest_net_D_B.pth", 12, 3))])
+    with pytest.raises(UsageError, match="in doubt"):
+        answer(tmp_path)
 
 
 @pytest.mark.parametrize("size", [0, 600])
