@@ -9,7 +9,13 @@ from functools import partial
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.layouts.common.bare_names import METRICS, read_bare_name
+from ckpt_tools.layouts.common.bare_names import (
+    LAST_WORDS,
+    METRICS,
+    calls_a_save,
+    is_called_after_a_role,
+    read_bare_name,
+)
 from ckpt_tools.layouts.common.directories import is_of_the_best
 from ckpt_tools.layouts.common.held import holds_of
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -79,14 +85,17 @@ def _is_final(run: tuple[str, str], runs: Runs) -> bool:
 
 
 def own_runs(runs: Runs, layouts: Layouts) -> Runs:
-    """Without those in a directory that is called the best, beside or below that of a run, and without the
-    model alone that the saves of a run have exported.
+    """Without those in a directory that is called the best, beside or below that of a run, without the model
+    alone that the saves of a run have exported, and without the saves below the one that is called the last.
     """
     return {
         run: members
         for run, members in runs.items()
         if not (
-            _best_of_another(run, runs) or _export_of_another(run, runs, layouts) or _beside_states(run, runs)
+            _best_of_another(run, runs)
+            or _export_of_another(run, runs, layouts)
+            or _beside_states(run, runs)
+            or _below_the_last(run, runs)
         )
     }
 
@@ -170,6 +179,28 @@ def _beside_states(run: tuple[str, str], runs: Runs) -> bool:
     mine = runs[run][0].parts[0]
     states = (c.parts[0] for o in runs if o[0] == run[0] for c in runs[o][:1] if c.kind is Kind.PERIODIC)
     return any(mine.base.startswith(f"{p.base}_") and mine.prefix == p.prefix for p in states)
+
+
+def _below_the_last(run: tuple[str, str], runs: Runs) -> bool:
+    """Whether its directory has only a name for saves or models, and all that lies above it is called the
+    last and counts in the same unit: ``last.pth`` beside ``models/model_epoch_40.pth``.
+    """
+    homes, units = {_directory(c) for c in runs[run]}, {c.unit for c in runs[run]}
+    name = os.path.basename(min(homes))
+    if len(homes) > 1 or len(units) > 1 or units == {""}:
+        return False
+    above = [members for o, members in runs.items() if o[0] == run[0] and _lie_in(members, min(homes))]
+    called = is_called_after_a_role(name) or calls_a_save(name)
+    return called and len(above) == 1 and all(c.unit in units and _is_last(c) for c in above[0])
+
+
+def _lie_in(members: Sequence[Checkpoint], below: str) -> bool:
+    return {_directory(c) for c in members} == {os.path.dirname(below)}
+
+
+def _is_last(c: Checkpoint) -> bool:
+    said = [read_bare_name(p.name) for p in c.parts]
+    return not c.parts[0].home and all(name.alias in LAST_WORDS and not name.numbered for name in said)
 
 
 def _called(directory: str) -> str:

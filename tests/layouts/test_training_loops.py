@@ -88,8 +88,8 @@ def robomimic() -> Tree:
         return state(epoch, variable_state={"epoch": epoch, "best_return": None})
 
     return [
-        ("model_epoch_20.pth", told(20)),
-        ("model_epoch_40.pth", told(40)),
+        ("models/model_epoch_20.pth", told(20)),
+        ("models/model_epoch_40.pth", told(40)),
         ("last.pth", told(43)),
     ]
 
@@ -273,3 +273,18 @@ def test_networks_of_one_save_are_never_loaded_in_part(tmp_path: Path, gone: str
 def test_the_same_network_under_another_name_is_an_older_or_newer_one(tmp_path: Path) -> None:
     lay(tmp_path, [("unet_prior.pt", weights("unet_prior.pt", 1)), ("unet.pt", weights("unet.pt", 2))])
     assert picked(tmp_path) == "unet.pt"
+
+
+@pytest.mark.parametrize("home", ["models", "second", "second/models"])
+def test_saves_below_the_last_one_are_its_run_only_in_a_directory_for_saves(
+    tmp_path: Path, home: str
+) -> None:
+    saves = [(f"{home}/epoch_20.pt", state(20, epoch=20)), ("last.pt", state(18, epoch=18))]
+    lay(tmp_path, saves[::-1])
+    if home != "models":
+        with pytest.raises(UsageError, match="several runs"):
+            answer(tmp_path)
+        return
+    assert picked(tmp_path) == "models/epoch_20.pt"
+    os.truncate(tmp_path / "models/epoch_20.pt", 300)
+    assert picked(tmp_path) == "last.pt"
