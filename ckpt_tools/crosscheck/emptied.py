@@ -54,7 +54,7 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
     if _are_usual(saves, map(_number, empty)):
         return
     for top in empty:
-        if _number(top) > saves[-1] and not _is_tracked(s, c, top):
+        if _number(top) > saves[-1] and not is_tracked(s, c, top):
             text = f"it is empty, and called as a later save than {os.path.basename(home)} is"
             yield finding("unfinished-save", text, path=top, hint=_HINT)
 
@@ -69,7 +69,7 @@ def _begun(s: Session, c: Checkpoint, home: str) -> Iterator[Finding]:
     for top in dict.fromkeys(_below(strange, base)):
         if top in taken or _pattern(top) != _pattern(home) or _number(top) <= highest:
             continue
-        if own.issuperset(names := _names(s, top)) and not _is_tracked(s, c, top):
+        if own.issuperset(names := _names(s, top)) and not is_tracked(s, c, top):
             later = f"is called as a later save than {os.path.basename(home)} is"
             text = f"it holds nothing but {min(names)}, and {later}"
             yield finding("unfinished-save", text, path=top, hint=_HINT)
@@ -101,10 +101,13 @@ def _homes(s: Session, base: str) -> set[str]:
     return {p.home for p in s.parts if p.home and os.path.dirname(p.home) == base}
 
 
-def _is_tracked(s: Session, c: Checkpoint, top: str) -> bool:
-    """Whether a tracker beside ``c`` names the directory: that it is gone is told anyway."""
-    names = (_number(top), os.path.basename(top))
-    return any(says in names for _, says in s.trackers(c.layout, os.path.dirname(top)))
+def is_tracked(s: Session, c: Checkpoint, top: str) -> bool:
+    """Whether a tracker beside ``c`` names the directory, or the end of its name behind a dash: that it is
+    gone is told anyway.
+    """
+    number, name = _number(top), os.path.basename(top)
+    said = {says for _, says in s.trackers(c.layout, os.path.dirname(top))}
+    return not said.isdisjoint((number, name)) or any(name.endswith(f"-{says}") for says in said)
 
 
 def _empty(s: Session, tops: Collection[str]) -> list[str]:

@@ -226,7 +226,11 @@ class Candidates:
         return ordered(candidates, self.layouts, self.order, selection.prefer)
 
     def _same(self, c: Checkpoint, other: Checkpoint) -> bool:
-        """Whether both have one file for each role, of the same bytes or at least the same tensors."""
+        """Whether both are files of the same bytes or at least the same tensors: one each, or side by side
+        one for each role.
+        """
+        if len(c.parts) > 1 and (c.parts[0].home or other.parts[0].home):
+            return False
         theirs = {p.role: p for p in other.parts}
         pairs = [(p, theirs[p.role]) for p in c.parts if p.role in theirs]
         if not 0 < len({p.role for p in c.parts}) == len(pairs) == len(other.parts) == len(theirs):

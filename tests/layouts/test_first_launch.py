@@ -176,6 +176,7 @@ def test_files_lost_one_by_one_never_make_a_first_launch(case: Path, backwards: 
 def test_a_tracker_without_its_checkpoint(tracker: str, tmp_path: Path) -> None:
     said = {
         "checkpoint": b'model_checkpoint_path: "ckpt-500"\n',
+        "checkpoint.bv-LAST": b"000000500",
         "checkpoint_manager_snapshot.json": b'{"latest_checkpoint_result": {"checkpoint_dir_name": "at_500"}}',
         "last_checkpoint": b"out/iter_500.pth",
         "latest_checkpoint.txt": b"iter_500.pth",

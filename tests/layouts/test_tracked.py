@@ -29,6 +29,7 @@ TRACKED = [
     "megatron/tp", "megatron/pp", "megatron/distopt", "megatron/ascend", "megatron-core/mcore", "deepspeed/zero1", "deepspeed/zero3", "deepspeed-universal/converted",
     "tensorflow/manager", "tensorflow/sharded", "dlrover/flash", "verl/grpo", "skyrl/ppo", "nanotron/zero", "mmengine/epochs", "detectron2/running",
     "cosmos/steps", "files/cosmos", "ray/train-v2", "elements/kept", "dcp-set/lm-engine", "mindformers/ranks",
+    "big-vision/kept",
 ]  # fmt: skip
 """A tree of every layout with a tracker; those that DLRover tracks as well get its tracker."""
 OTHERS = ["dcp/two", "hf-trainer/trainer"]
@@ -51,8 +52,11 @@ class Run:
             for p in c.parts:
                 os.unlink(p.path)
         for c, at in ((self.older, START), (self.newest, START + 600)):
-            for p in c.parts:
-                os.utime(p.path, (at, at))
+            home = c.parts[0].home
+            for path in [p.path for p in c.parts] + [
+                p for p in Path(home or c.path).rglob("*") if p.is_file()
+            ]:
+                os.utime(path, (at, at))
         layout = BY_NAME[self.newest.layout]
         assert layout.tracker and layout.tracked(self.newest) is not None
         said = layout.tracked(self.newest)
