@@ -100,6 +100,8 @@ class _Duplicates:
             severity = self._of_two_places(older, p)
         elif _both_placed(older, p) and order(older) != order(p) and p.path in self.files.judged:
             severity = self._of_two_steps(older, p)
+        elif self._of_two_dates(older, p):
+            severity = Severity.WARNING  # who starts again may come to the same state again
         if severity is Severity.ERROR and {older.role, p.role} <= {"rng", "data"}:
             return Severity.WARNING  # random numbers and what only an index names may repeat
         return severity
@@ -108,7 +110,7 @@ class _Duplicates:
         """What is said of the copy, and of the other where that may as well be it."""
         copy, original, known = found
         same_step = order(copy) == order(original)
-        ranks = same_step and copy.role == original.role
+        ranks = same_step and copy.role == original.role and place(copy) != place(original)
         doubtful = severity is Severity.ERROR and not known and not same_step
         if copy.path in self.files.judged:
             of = f"the {original.role} file of {_whose(original, copy)}"
@@ -122,6 +124,14 @@ class _Duplicates:
             yield Copied(original.path, f, copy if doubtful else None)
 
     # --- of another step
+
+    def _of_two_dates(self, older: Part, p: Part) -> bool:
+        """Whether two saves of one step, or of which nothing tells the step, are called after two dates."""
+        dated = self.files.session.layouts.of(p).dated
+        if dated is None or order(older) != order(p) or p.path not in self.files.judged:
+            return False
+        dates = [dated.fullmatch(o.home.rpartition("/")[2]) for o in (older, p)]
+        return all(dates) and older.home != p.home and self.files.session.reports[p.path].tensors > 0
 
     def _of_two_steps(self, older: Part, p: Part) -> Severity | None:
         """What one place holds at two steps.
@@ -258,6 +268,9 @@ class _Duplicates:
 
         Where neither tells, the later one is taken for the copy.
         """
+        if _elsewhere(older, p) and order(older) == order(p):
+            first, last = sorted((older, p), key=lambda o: o.home)  # by their dates
+            return _Copy(last, first, known=False)
         if place(older) != place(p) and (odd := self.files.odd(older)) != self.files.odd(p):
             return _Copy(older, p, known=True) if odd else _Copy(p, older, known=True)
         one, other = self.files.stray(older), self.files.stray(p)
@@ -290,8 +303,20 @@ def _before(a: Part, b: Part) -> bool:
 def _whose(original: Part, copy: Part) -> str:
     """Whose file the original is, as seen from the copy."""
     a, b = order(original), order(copy)
-    which = "an older" if a < b else "a newer" if a > b else "the same"
+    which = (
+        "an older"
+        if a < b
+        else "a newer"
+        if a > b
+        else "another"
+        if _elsewhere(original, copy)
+        else "the same"
+    )
     return f"{which} checkpoint, {_where(original, copy)}"
+
+
+def _elsewhere(a: Part, b: Part) -> bool:
+    return place(a) == place(b) and a.home != b.home
 
 
 def _where(older: Part, p: Part) -> str:

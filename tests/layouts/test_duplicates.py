@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -454,3 +455,17 @@ def test_one_state_under_the_names_of_its_step_and_its_epoch(tmp_path: Path) -> 
     assert {name for name, _ in found(root)} >= {"epoch_1/optimizer.bin", "step_32/optimizer.bin"}
     with pytest.raises(UsageError, match="byte for byte the same"):
         plan(str(root))
+
+
+@pytest.mark.parametrize("older", [0, 2])
+def test_a_file_over_that_of_a_save_that_only_its_date_places(older: int, tmp_path: Path) -> None:
+    """What it holds tells the step of the save that it was copied from; nothing else tells that of its own."""
+    root = materialise(LAYOUT_TREES / "ray/train-v2/expected.json", tmp_path)
+    saves = sorted(root.glob("checkpoint_2*"))
+    shutil.copyfile(saves[older] / "checkpoint.pt", saves[-1] / "checkpoint.pt")
+    copied = str(saves[-1] / "checkpoint.pt")
+    made = plan(str(root))
+    assert made.checkpoint is not None and made.checkpoint.path == str(saves[-1])
+    assert [f.path for f in made.warnings if f.code == "same-content" and f.severity] == [copied]
+    found = [(row.report.path, f) for row in verify(str(root)).files for f in row.report.findings]
+    assert [path for path, f in found if f.code == "same-content" and f.severity] == [copied]
