@@ -13,7 +13,7 @@ from ckpt_tools.discovery.completeness import label
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.counters import schedules
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Report
@@ -160,12 +160,12 @@ def trackers(
     checkpoints: Sequence[Checkpoint],
     target: int | str | None,
     path: str,
-    incomplete: set[str],
+    incomplete: set[CheckpointKey],
     layout: Layout,
 ) -> Iterator[Finding]:
     """What the tracker at ``path`` gets wrong about the checkpoints of its directory.
 
-    ``incomplete`` are paths of checkpoints that lack parts.
+    ``incomplete`` are checkpoints that lack parts.
     """
     if target is None:
         yield finding("bad-tracker", "the tracker is empty, or not what its framework writes", path=path)
@@ -175,10 +175,10 @@ def trackers(
         text = f"the tracker names {target}, which is not there{_overwritten(checkpoints, target, layout)}"
         yield finding("dangling-tracker", text, path=path)
         return
-    if all(c.path in incomplete for c in named):
+    if all(c.key in incomplete for c in named):
         text = f"the tracker names {target}, which is damaged or not complete"
         yield finding("dangling-tracker", text, path=path)
-    newest = _newer([c for c in checkpoints if c.path not in incomplete], named)
+    newest = _newer([c for c in checkpoints if c.key not in incomplete], named)
     if newest is not None:
         text = f"the tracker names {target}, but {label(newest)} is there and complete"
         yield finding("stale-tracker", text, path=path)

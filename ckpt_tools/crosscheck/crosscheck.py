@@ -30,7 +30,7 @@ from ckpt_tools.formats import names as format_names
 from ckpt_tools.formats.common.zeros import ZEROS
 from ckpt_tools.layouts.common.layout import Layout
 from ckpt_tools.layouts.common.saved_by import saved_sizes
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
@@ -54,8 +54,8 @@ class _Run:
     zeros: bool = False
     contradicted: set[str] = field(default_factory=set)
     """Files that contradict their names: errors."""
-    incomplete: set[str] = field(default_factory=set)
-    """Paths of checkpoints that lack parts."""
+    incomplete: set[CheckpointKey] = field(default_factory=set)
+    """Checkpoints that lack parts."""
 
     @cached_property
     def finished(self) -> list[Checkpoint]:
@@ -180,7 +180,7 @@ def _completeness(run: _Run) -> Iterator[Finding]:
             continue
         gaps = _gaps(run, c, expected)
         if _serious(gaps):
-            run.incomplete.add(c.path)
+            run.incomplete.add(c.key)
         yield from gaps
         if run.tree:
             yield from losses(c, expected)
@@ -268,7 +268,7 @@ def _lost(run: _Run) -> Iterator[Finding]:
     for c in run.finished if run.tree else ():
         gone = list(lost(run.session, c, neighbours.beside(c)))
         if any(f.severity is Severity.ERROR for f in gone):
-            run.incomplete.add(c.path)
+            run.incomplete.add(c.key)
         yield from gone
         if run.level > Level.PRESENCE:
             yield from trained_without_model(run.session, c, neighbours.beside(c))

@@ -14,7 +14,7 @@ from ckpt_tools.crosscheck import consistency
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model.answers import Tracker
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Rejected
@@ -24,21 +24,22 @@ _REMOVED = "it was removed or moved, or the disk that it is on is not mounted he
 
 
 def tracker_findings(
-    s: Session, checkpoints: Sequence[Checkpoint], incomplete: Callable[[], set[str]]
+    s: Session, checkpoints: Sequence[Checkpoint], incomplete: Callable[[], set[CheckpointKey]]
 ) -> Iterator[Finding]:
     """What the tracker beside a run gets wrong, if its layout has one.
 
-    ``incomplete`` gives the paths of checkpoints that lack parts; it is called only where there is a tracker.
+    ``incomplete`` gives the checkpoints that lack parts; it is called only where there is a tracker.
     """
     layout, base = s.layouts.of(checkpoints[0]), checkpoints[0].parts[0].base
-    if layout.tracker is None:
+    if layout.tracker is None and not layout.other_trackers:
         return
     trackers = list(s.trackers(layout.name, base))
     if not trackers:
         here = f"{base}/".startswith(f"{s.root}/")  # above ROOT nobody looked
         c = checkpoints[0]
         told = len(checkpoints) > 1 or {c.step, c.epoch, c.generation} != {None}  # else it is the one
-        if layout.always_tracked and here and told and not any(declared(s, c) for c in checkpoints):
+        expected = layout.tracker and layout.always_tracked and here and told
+        if expected and not any(declared(s, c) for c in checkpoints):
             yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
     for path, target in trackers:
         if isinstance(target, Finding):
@@ -69,7 +70,7 @@ def declared(session: Session, c: Checkpoint) -> str | None:
         return None
     base = c.parts[0].base
     for layout in session.layouts:
-        if not layout.tracker:
+        if not (layout.tracker or layout.other_trackers):
             continue
         for path, says in session.trackers(layout.name, base):
             if _names(says, layout, c):

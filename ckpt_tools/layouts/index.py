@@ -140,7 +140,7 @@ nemo nemo
   .
     unfinished:[{name}-][epoch={epoch}-]step={step}[-{name}]-unfinished
 
-openrlhf openrlhf
+openrlhf openrlhf note:latest note:latest
   _actor/global_step{step}/
     model_actor:mp_rank_{tp:02d}_model_states.pt
     zero3_actor:[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt

@@ -7,12 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Resume
 
@@ -23,18 +21,13 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.parts[0].base)
 
 
-def _crosscheck(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Finding]:
-    """What ``latest`` of each worker names, of which OpenRLHF loads each by itself."""
-    newest = max(checkpoints, key=lambda c: c.order)
-    for worker in WORKERS:
-        tags = {p.path.split("/")[-2] for p in newest.parts if f"/_{worker}/" in p.path}
-        path = f"{newest.parts[0].base}/_{worker}/latest"
-        said = notes.read(path, 255) if tags else None
-        if isinstance(said, Finding):
-            yield said
-        elif said is not None and (named := deepspeed.read_tracker(said)) not in tags:
-            text = f"it names {named or 'nothing'}, and the newest checkpoint is {', '.join(sorted(tags))}"
-            yield finding("stale-tracker", text, path=path)
+def _read_latest(data: bytes, _base: str) -> str | None:
+    return deepspeed.read_tracker(data)
+
+
+def _tracked(checkpoint: Checkpoint) -> str:
+    """The tag, which is that of the actor's directory and of the critic's."""
+    return checkpoint.parts[0].path.split("/")[-2]
 
 
 def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -57,7 +50,8 @@ LAYOUT = Layout(
     resume=_resume,
     steps=deepspeed.LAYOUT.steps,
     check=deepspeed.LAYOUT.check,
-    crosscheck=_crosscheck,
+    other_trackers=tuple((f"_{worker}/latest", _read_latest) for worker in WORKERS),
+    tracked=_tracked,
     lost=_lost,
     needs=("model",),
     reference=(
@@ -67,7 +61,7 @@ LAYOUT = Layout(
     limits=(
         (
             "the trainer loads what latest in _actor and in _critic names, and not the plan: write both where"
-            " they differ"
+            " they name another save"
         ),
         "a lone checkpoint without a critic may be of an algorithm that has none",
     ),

@@ -47,6 +47,23 @@ def require_trust(c: Checkpoint, parts: Sequence[Part], session: Session) -> Non
             raise UsageError(*unlisted.question(part.path, report.unlisted, aside))
 
 
+def require_one_name(c: Checkpoint, session: Session) -> None:
+    """Which of two checkpoints is meant, where trackers of equal rank name different ones: what follows each
+    of them would load both.
+    """
+    layout, base = session.layouts.of(c), c.parts[0].base
+    if layout.tracker is not None or len(layout.other_trackers) < 2:
+        return
+    told = {path: said for path, said in session.trackers(layout.name, base) if isinstance(said, int | str)}
+    if len({*told.values()}) > 1:
+        each = " and ".join(f"{path} names {said}" for path, said in told.items())
+        name = layout.tracked(c)
+        raise UsageError(
+            f"{each}: whoever follows them loads files of both",
+            f"write {name} into each of them to resume from {completeness.label(c)}",
+        )
+
+
 def two_attempts(
     c: Checkpoint, planned: Sequence[Part], run: Run, layout: Layout, *, same_save: Sequence[str], root: str
 ) -> Finding | None:

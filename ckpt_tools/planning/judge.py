@@ -20,7 +20,12 @@ from ckpt_tools.model.plan import Assignment, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Bad, assign
-from ckpt_tools.planning.candidate_questions import require_groups, require_trust, two_attempts
+from ckpt_tools.planning.candidate_questions import (
+    require_groups,
+    require_one_name,
+    require_trust,
+    two_attempts,
+)
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.contradictions import Contradictions
 from ckpt_tools.planning.evidence import FileEvidence
@@ -115,6 +120,7 @@ class Review:
             return Judgement(False, (mixed,), self.read)
         self._require_no_twin(parts)
         require_trust(named, parts, self.session)
+        require_one_name(named, self.session)
         verified = self.session.reader.bytes_verified > self._verified_before
         read = self.read or (verified and selection.level > Level.STRUCTURE)
         return Judgement(True, assigned.findings, read, assigned)

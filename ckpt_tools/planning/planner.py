@@ -436,11 +436,10 @@ class Planner(Candidates):
         yield from self.other_writers(c)
         yield from self._warnings_of_depth(parts)
 
-    def _known_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[str]:
-        """Paths of checkpoints that cannot be resumed from, as far as that is known."""
-        rejected = (r.checkpoint for r in choice.rejected)
-        lost = {o.path for o in rejected if o.parts and o.parts[0].home}
-        return lost | {o.path for o in run if completeness.missing(o, self.expected)}
+    def _known_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
+        """The checkpoints that cannot be resumed from, as far as that is known."""
+        lost = {r.checkpoint.key for r in choice.rejected if r.checkpoint.parts}
+        return lost | {o.key for o in run if completeness.missing(o, self.expected)}
 
     def _warnings_of_files(self, parts: Sequence[Part]) -> Iterator[Finding]:
         for p in parts:

@@ -12,7 +12,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats import hides_cuts
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.layout import Layout, Piece
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -212,7 +212,7 @@ def test_files_that_are_not_there_or_share_a_directory_tell_no_times() -> None:
 
 
 def tracked(
-    said: int | str | None, *checkpoints: Checkpoint, incomplete: frozenset[str] = frozenset()
+    said: int | str | None, *checkpoints: Checkpoint, incomplete: frozenset[CheckpointKey] = frozenset()
 ) -> list[tuple[str, str]]:
     found = list(trackers(checkpoints, said, "/run/latest", set(incomplete), TOY))
     assert all(f.path == "/run/latest" for f in found)
@@ -236,8 +236,8 @@ def test_a_tracker_that_names_what_is_not_there() -> None:
 def test_a_tracker_that_names_something_incomplete() -> None:
     ten, twin = saved(part(10)), saved(part(10, path="/run/b/0.pt"), path="/run/b")
     text = "the tracker names 10, which is damaged or not complete"
-    assert tracked(10, ten, incomplete=frozenset({ten.path})) == [("dangling-tracker", text)]
-    assert not tracked(10, ten, twin, incomplete=frozenset({ten.path}))  # one of them is whole
+    assert tracked(10, ten, incomplete=frozenset({ten.key})) == [("dangling-tracker", text)]
+    assert not tracked(10, ten, twin, incomplete=frozenset({ten.key}))  # one of them is whole
     assert not tracked(10, ten)
 
 
@@ -246,7 +246,7 @@ def test_a_tracker_that_names_an_older_one() -> None:
     text = "the tracker names 10, but the periodic checkpoint of step 30 is there and complete"
     assert tracked(10, ten, thirty, twenty) == [("stale-tracker", text)]
     assert not tracked(30, ten, twenty, thirty)
-    assert not tracked(20, ten, twenty, thirty, incomplete=frozenset({thirty.path}))
+    assert not tracked(20, ten, twenty, thirty, incomplete=frozenset({thirty.key}))
     gasp = saved(part(40, kind=Kind.DYING_GASP))
     assert not tracked(30, thirty, gasp)
 
