@@ -26,7 +26,8 @@ _LEAST_NS = 2_000_000_000
 """No job is started, has trained and saves again in less."""
 _ALONE_NS = 600 * 1_000_000_000
 """How long a pause must be where no other checkpoint shows what is usual. Of only two files it must be longer
-than writing the second took at 5 MB/s as well, but no longer than six times this.
+than writing the second took at 5 MB/s as well, but no longer than six times this; and so long where both are
+of one step.
 """
 _NAMED = 3
 """Files that a message names on each side."""
@@ -92,7 +93,7 @@ def apart(
     elif _commits(older, newer, commit):
         return None
     elif not spans:
-        why = "no save takes so long" if _long_alone(pause, times, newer) else ""
+        why = "no save takes so long" if _long_alone(pause, mine, newer) else ""
     elif _skips_a_save(pause, [*spans, times[:at]]):
         why = "the run saves whole checkpoints more often than that"
     return Apart(older, newer, why) if why else None
@@ -113,11 +114,14 @@ def _unusual(pause: int, spans: Sequence[Sequence[int]], saves: _Saves) -> bool:
     return not longest or pause > _UNUSUAL * sorted(longest)[(len(longest) - 1) // 2]
 
 
-def _long_alone(pause: int, times: Sequence[int], newer: Sequence[Part]) -> bool:
+def _long_alone(pause: int, parts: Sequence[Part], newer: Sequence[Part]) -> bool:
     """Whether a pause is too long for any save, where there is no other to compare with."""
-    writing = 200 * sum(p.size for p in newer) if len(times) == 2 else 0
-    least = max(_ALONE_NS, min(writing, 6 * _ALONE_NS))
-    return pause >= least and pause > 5 * _UNUSUAL * _second(times)
+    longest, least = 6 * _ALONE_NS, _ALONE_NS
+    if len(parts) == 2:
+        writing = 200 * sum(p.size for p in newer)
+        at = {(p.step, p.epoch) for p in parts}
+        least = longest if len(at) == 1 and at != {(None, None)} else max(least, min(writing, longest))
+    return pause >= least and pause > 5 * _UNUSUAL * _second([p.mtime_ns for p in parts])
 
 
 def _skips_a_save(pause: int, spans: Sequence[Sequence[int]]) -> bool:

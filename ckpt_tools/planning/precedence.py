@@ -13,7 +13,6 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import METRICS, stem_of
-from ckpt_tools.layouts.common.held import Holds, holds_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
@@ -100,7 +99,12 @@ def _several_models(
     """The newest and another one, where all that both tell is that they hold other models, by their
     ``signature``, and nothing else of a state.
     """
-    alone = [c for c in first if max(c.order) < 0 and holds_of(c) == Holds(weights=True)]
+    alone = [c for c in first if max(c.order) < 0]
+    if len(alone) < 2:
+        return None
+    from ckpt_tools.layouts.common.held import Holds, holds_of  # few trees have such
+
+    alone = [c for c in alone if holds_of(c) == Holds(weights=True)]
     newest = rank(first, "mtime")[0]
     if newest not in alone or len(alone) < 2:
         return None
