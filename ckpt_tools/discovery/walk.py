@@ -68,7 +68,9 @@ def discover(
     del files
     for file in others:
         directory, name = os.path.split(file.path)
-        if found.alone or formats.names.known(name):
+        if name in layouts.note_names:
+            found.trackers[name, directory] = file.path
+        elif found.alone or formats.names.known(name):
             found.bare.append(BareFile(file.path, file.size, file.mtime_ns, file.findings))
         else:
             found.add_unrecognised(directory, name)

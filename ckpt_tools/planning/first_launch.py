@@ -336,17 +336,16 @@ def _each(code: str, text: str, paths: Sequence[str]) -> Iterator[Finding]:
 def _tracker_findings(session: Session, inside: Scope) -> Iterator[Finding]:
     """What the trackers say although there is no checkpoint: each was written because there was one."""
     readers: dict[str, list[TrackerReader]] = {}
-    others = set[str]()
+    surely = {layout.tracker for layout in session.layouts}
     for layout in session.layouts:
         if layout.tracker and layout.read_tracker:
             readers.setdefault(layout.tracker, []).append(layout.read_tracker)
         for at, read in layout.other_trackers:
-            others.add(name := os.path.basename(at))
-            readers.setdefault(name, []).append(partial(_of_any, read))
+            readers.setdefault(os.path.basename(at), []).append(partial(_of_any, read))
     for (name, directory), path in session.found.trackers.items():
         if name in readers and inside(os.path.join(directory, name)) and not _is_directory(path):
             said = _tracker_finding(path, readers[name])
-            if name not in others or said.code != "bad-tracker":
+            if name in surely or said.code != "bad-tracker":
                 yield said
 
 

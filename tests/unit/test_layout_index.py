@@ -41,7 +41,7 @@ def spelled(template: str, digit: str, *, optional: bool) -> str:
     """A path that a template describes: every number of one digit, and of several words the first one, or
     the last one where nothing optional is said.
     """
-    out, left_out = "", 0
+    out, left_out, said = "", 0, dict[str, str]()
     for word in filter(None, TOKENS.split(template)):
         if word in "[]":
             left_out += 0 if optional else (word == "[") - (word == "]")
@@ -50,7 +50,11 @@ def spelled(template: str, digit: str, *, optional: bool) -> str:
         elif not left_out:
             field = FIELD.fullmatch(word)
             text = word if field is None else KNOWN.get(field[1])
-            out += digit * int((field and field[2]) or 1) if text is None else text
+            if text is None and field:  # the second time with zeros before it
+                width = int(field[2] or 1)
+                text = said[field[1]].rjust(width, "0") if field[1] in said else digit * width
+                said[field[1]] = text
+            out += text or ""
     return out
 
 
