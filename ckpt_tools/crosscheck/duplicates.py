@@ -303,19 +303,13 @@ def _before(a: Part, b: Part) -> bool:
 def _whose(original: Part, copy: Part) -> str:
     """Whose file the original is, as seen from the copy."""
     a, b = order(original), order(copy)
-    which = (
-        "an older"
-        if a < b
-        else "a newer"
-        if a > b
-        else "another"
-        if _elsewhere(original, copy)
-        else "the same"
-    )
+    same = "another" if _elsewhere(original, copy) else "the same"
+    which = "an older" if a < b else "a newer" if a > b else same
     return f"{which} checkpoint, {_where(original, copy)}"
 
 
 def _elsewhere(a: Part, b: Part) -> bool:
+    """Whether two files have one place in two saves."""
     return place(a) == place(b) and a.home != b.home
 
 

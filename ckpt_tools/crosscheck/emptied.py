@@ -107,7 +107,9 @@ def is_tracked(s: Session, c: Checkpoint, top: str) -> bool:
     """
     number, name = _number(top), os.path.basename(top)
     said = {says for _, says in s.trackers(c.layout, os.path.dirname(top))}
-    return not said.isdisjoint((number, name)) or any(name.endswith(f"-{says}") for says in said)
+    return not said.isdisjoint((number, name)) or any(
+        isinstance(says, str) and name.endswith(f"-{says}") for says in said
+    )
 
 
 def _empty(s: Session, tops: Collection[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
@@ -78,7 +78,7 @@ def equal(a: Part, b: Part, s: Session) -> bool:
                 other.stat.st_ino,
             ):
                 return False
-            return _same_bytes((one, a, 0), (other, b, 0), one.size, s)
+            return _same_bytes(_From(one, a, 0), _From(other, b, 0), one.size, s)
     except (OSError, ShortRead) as e:
         return _not_compared(a, b, e, s)
 
@@ -96,7 +96,8 @@ def same_tensors(a: Part, b: Part, s: Session) -> bool:
     try:
         with opened(a.path) as one, opened(b.path) as other:
             return all(
-                _same_bytes((one, a, t.offset or 0), (other, b, u.offset or 0), t.nbytes, s) for t, u in pairs
+                _same_bytes(_From(one, a, t.offset or 0), _From(other, b, u.offset or 0), t.nbytes, s)
+                for t, u in pairs
             )
     except ShortRead:  # one was cut, as its report says
         return False
@@ -109,19 +110,25 @@ def _comparable(t: Tensor, u: Tensor) -> bool:
     return placed and (t.dtype, t.shape, t.nbytes) == (u.dtype, u.shape, u.nbytes)
 
 
-_Bytes = tuple[Source, Part, int]
-"""An open file, what it is, and where in it bytes begin."""
+class _From(NamedTuple):
+    """Bytes of an open file, from one of them on."""
+
+    source: Source
+    part: Part
+    begin: int
+
+    def read(self, at: int, length: int) -> bytes:
+        return self.source.read(self.begin + at, length)
 
 
-def _same_bytes(a: _Bytes, b: _Bytes, length: int, s: Session) -> bool:
+def _same_bytes(a: _From, b: _From, length: int, s: Session) -> bool:
     """Raises ShortRead where one of the files ends before them."""
-    (one, part, begin), (other, other_part, other_begin) = a, b
     for at in range(0, length, _BLOCK):
         n = min(_BLOCK, length - at)
-        if one.read(begin + at, n) != other.read(other_begin + at, n):
+        if a.read(at, n) != b.read(at, n):
             return False
         if s.reader.spent:
-            s.reader.unread.update({part.path: part.size, other_part.path: other_part.size})
+            s.reader.unread.update({x.part.path: x.part.size for x in (a, b)})
             return False
     return True
 

@@ -60,7 +60,8 @@ def require_one_name(c: Checkpoint, session: Session) -> None:
         name = layout.tracked(c)
         raise UsageError(
             f"{each}: whoever follows them loads files of both",
-            f"write {name} into each of them to resume from {completeness.label(c)}",
+            f"write {name} into each of them to resume from {completeness.label(c)}:"
+            f" printf %s {quote(str(name))} | tee {' '.join(map(quote, told))}",
         )
 
 

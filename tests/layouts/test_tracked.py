@@ -209,3 +209,20 @@ def test_trackers_of_two_parts_of_a_save_that_differ_are_a_question(other: str, 
         (root / f"_{worker}/latest").write_text("global_step10")
     made = plan(str(root))
     assert made.resume_step == 10 and not [f for f in made.warnings if f.code.endswith("-tracker")]
+
+
+@pytest.mark.share(6)
+@pytest.mark.parametrize("name", [*TRACKED, *OTHERS])
+def test_a_tracker_that_names_a_damaged_save_is_told(name: str, tmp_path: Path) -> None:
+    """Whoever follows it alone loads that one, be it a directory or a file."""
+    run = Run(name, tmp_path / "run")
+    for p in run.newest.parts:
+        if p.size:
+            os.truncate(p.path, p.size // 2)
+            os.utime(p.path, (START + 600,) * 2)
+    try:
+        made = run.ask()
+    except (NoneUsable, UsageError):
+        return
+    assert made.checkpoint is not None and made.checkpoint.order < run.newest.order
+    assert "dangling-tracker" in {f.code for f in made.warnings}
