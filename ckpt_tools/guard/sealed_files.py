@@ -85,9 +85,9 @@ def identities(paths: Sequence[str], *, again: bool = False) -> Identities:
     """
     failed: Mapping[str, OSError] = {}
     if again and any(map(is_url, paths)):
-        from ckpt_tools.storage.stores.again import look_again
+        from ckpt_tools.storage.stores.refresh import refresh_objects
 
-        failed = look_again(paths)
+        failed = refresh_objects(paths)
     return {path: None if path in failed else _identity(path) for path in paths}
 
 

@@ -67,8 +67,8 @@ def put(path: str, data: bytes, *, away: bool) -> None:
 
 
 def _put_object(url: str, data: bytes) -> None:
-    from ckpt_tools.storage.stores.again import object_of
     from ckpt_tools.storage.stores.mounts import store_of
+    from ckpt_tools.storage.stores.refresh import object_of
 
     try:
         try:

@@ -85,7 +85,7 @@ class Decision:
             return
         files = {f["path"]: f for r in ((None,) if ranks is None else ranks) for f in self.files(r)}
         in_stores = [path for path in files if is_url(path)]
-        failed = _asked_again(in_stores) if in_stores else {}
+        failed = _refresh_objects(in_stores) if in_stores else {}
         for path, f in files.items():
             _check_unchanged(path, f, failed.get(path))
         if view := self.body.get("view"):
@@ -150,10 +150,10 @@ def _check_unchanged(path: str, planned: Mapping[str, Any], failed: OSError | No
         raise CannotLook(f"{path} has changed since it was chosen and verified", again)
 
 
-def _asked_again(urls: list[str]) -> Mapping[str, OSError]:
-    from ckpt_tools.storage.stores.again import look_again
+def _refresh_objects(urls: list[str]) -> Mapping[str, OSError]:
+    from ckpt_tools.storage.stores.refresh import refresh_objects
 
-    return look_again(urls)
+    return refresh_objects(urls)
 
 
 def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision:

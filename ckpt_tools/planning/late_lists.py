@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.planning.other_writers import SKEW_NS
-from ckpt_tools.storage.stores.again import late
+from ckpt_tools.storage.stores.refresh import late
 
 _MISSING = ("missing-rank", "missing-part")
 _MOST = 8

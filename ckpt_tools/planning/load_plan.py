@@ -36,7 +36,7 @@ def _in_store(path: str) -> tuple[str, str]:
     """The ETag and the version that a file had when it was judged; nothing of one of this machine."""
     if not is_url(path):
         return "", ""
-    from ckpt_tools.storage.stores.again import object_of
+    from ckpt_tools.storage.stores.refresh import object_of
 
     try:
         of = object_of(path)

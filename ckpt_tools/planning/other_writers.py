@@ -45,7 +45,7 @@ def require_unchanged(planned: Iterable[FileLoad]) -> None:
     Raises CannotLook when it is not.
     """
     files = {f.path: f for f in planned}
-    failed = _asked_again([path for path in files if is_url(path)])
+    failed = _refresh_objects([path for path in files if is_url(path)])
     for path, seen in stats(list(files)):
         now = failed.get(path, seen)
         if isinstance(now, OSError):
@@ -62,7 +62,7 @@ def etag_of(path: str) -> str:
     """The ETag of an object as it was asked for last; "" of a file, and where there is none."""
     if not is_url(path):
         return ""
-    from ckpt_tools.storage.stores.again import object_of
+    from ckpt_tools.storage.stores.refresh import object_of
 
     try:
         return object_of(path).etag
@@ -108,7 +108,7 @@ def _written(
 ) -> tuple[dict[str, str], dict[str, OSError]]:
     """(what was written: path -> how that shows; what could not be asked about: path -> why)."""
     directories = _directories(checkpoints, chosen, look.root)
-    unlisted = _listed_again([*directories, *_homes(checkpoints)]) if is_url(look.root) else {}
+    unlisted = _refresh_directories([*directories, *_homes(checkpoints)]) if is_url(look.root) else {}
     young = (p for c in checkpoints for p in c.parts if look.young(p.mtime_ns))
     written = dict(_young(((p.path, p.mtime_ns) for p in young), look))
     temporary = list(stats(look.temporary[-STATS:]))
@@ -182,20 +182,20 @@ def _homes(checkpoints: Sequence[Checkpoint]) -> list[str]:
     return list({os.path.dirname(p.path): None for p in _newest(checkpoints)})[:DIRECTORIES]
 
 
-def _asked_again(urls: Sequence[str]) -> dict[str, OSError]:
+def _refresh_objects(urls: Sequence[str]) -> dict[str, OSError]:
     """Ask about objects of a store anew; what could not be asked about, and why."""
     if not urls:
         return {}
-    from ckpt_tools.storage.stores.again import look_again
+    from ckpt_tools.storage.stores.refresh import refresh_objects
 
-    return look_again(urls)
+    return refresh_objects(urls)
 
 
-def _listed_again(urls: Sequence[str]) -> dict[str, OSError]:
+def _refresh_directories(urls: Sequence[str]) -> dict[str, OSError]:
     """List directories of a store anew; those that could not be listed, and why."""
-    from ckpt_tools.storage.stores.again import list_again
+    from ckpt_tools.storage.stores.refresh import refresh_directories
 
-    return list_again(urls)
+    return refresh_directories(urls)
 
 
 def _young(files: Iterable[tuple[str, int]], look: Inspection) -> Iterator[tuple[str, str]]:

@@ -335,7 +335,7 @@ class Planner(Candidates):
         assignment = choice.assignment
         assert assignment is not None  # noqa: S101 - there is a choice; for the type checker
         if is_url(self.root):
-            from ckpt_tools.storage.stores.again import learn_versions
+            from ckpt_tools.storage.stores.refresh import learn_versions
 
             learn_versions([part.path for part in assignment.parts])
         ranks = tuple(RankLoad(r, self._files(loads)) for r, loads in sorted(assignment.loads.items()))

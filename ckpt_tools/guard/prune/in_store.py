@@ -21,8 +21,8 @@ from ckpt_tools.planning.decision_log import place
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.stores.again import look_again, object_of
 from ckpt_tools.storage.stores.mounts import refresh, store_of, tree_of
+from ckpt_tools.storage.stores.refresh import object_of, refresh_objects
 from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import split
@@ -135,7 +135,7 @@ def _now(deletion: Deletion) -> dict[str, Object]:
         for path in deletion.paths:
             if split(path)[1] not in known:
                 refresh(path)
-            elif failed := look_again([path]):
+            elif failed := refresh_objects([path]):
                 raise failed[path]
             with suppress(FileNotFoundError):
                 found |= {split(url)[1]: of for url, of in _objects([path]).items()}

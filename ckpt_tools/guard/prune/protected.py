@@ -174,7 +174,7 @@ _READ = 64 << 20
 def _same_object(one: str, other: str) -> bool:
     """Whether two objects of a store hold the same bytes: by their ETags, else by reading both."""
     from ckpt_tools.storage import opened
-    from ckpt_tools.storage.stores.again import object_of
+    from ckpt_tools.storage.stores.refresh import object_of
 
     try:
         a, b = object_of(one), object_of(other)

@@ -96,7 +96,7 @@ class WatchedRoot:
         """
         if not self._in_store:
             return None
-        from ckpt_tools.storage.stores.again import listing_of
+        from ckpt_tools.storage.stores.refresh import listing_of
 
         try:
             before, self._listing = self._listing, listing_of(self.root)
@@ -346,9 +346,9 @@ def _now(c: Checkpoint) -> str:
     from ckpt_tools.discovery.file_stat import stat_of
 
     if urls := [part.path for part in c.parts if is_url(part.path)]:
-        from ckpt_tools.storage.stores.again import look_again
+        from ckpt_tools.storage.stores.refresh import refresh_objects
 
-        if look_again(urls):
+        if refresh_objects(urls):
             return ""
     rows = [(part, *stat_of(part.path)[:2]) for part in c.parts]
     parts = tuple(part._replace(size=size, mtime_ns=mtime_ns) for part, size, mtime_ns in rows)

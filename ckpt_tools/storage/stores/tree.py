@@ -114,7 +114,7 @@ class Tree:
         kept = {k for k in covered if not _within(k, key)}  # also where more was listed than this
         self._directories = {k: here for k, here in self._directories.items() if k in kept}
 
-    def list_again(self, key: str) -> None:
+    def refresh_and_compare(self, key: str) -> None:
         """List all that lies below a key once more, and note in ``late`` what the list before had not."""
         with self._lock:
             before = {k: here for k, here in self._directories.items() if k == key or _below(k, key)}
@@ -218,7 +218,7 @@ class Tree:
                 home = above
         here.objects[name] = _facts(of)
 
-    def look_again(self, key: str) -> None:
+    def refresh_directory(self, key: str) -> None:
         """List one directory anew, and nothing below it; ``late`` gets what the list before had not. What is
         not there is none any more, and no error.
         """
@@ -236,7 +236,7 @@ class Tree:
                 self._directories.pop(key, None)
                 self._whole.discard(key)
 
-    def ask_again(self, key: str) -> None:
+    def refresh_object(self, key: str) -> None:
         """Ask for one object anew. What is not there is none any more, and no error."""
         home, _, name = key.rpartition("/")
         try:

@@ -21,7 +21,7 @@ FEW = 8
 _THREADS = 16
 
 
-def look_again(urls: Iterable[str]) -> dict[str, OSError]:
+def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
     """Ask the stores what they have under these names now: one list request for the objects of a directory,
     or of all directories below one, or one for each object, whatever is least. What could not be asked about,
     and why; who asks for the others then is told what they are now.
@@ -39,20 +39,20 @@ def look_again(urls: Iterable[str]) -> dict[str, OSError]:
     for (tree, home), here in homes.items():
         known = tree.size_of(home)
         if len(here) <= (FEW if known is None else known // PAGE) or not tree.lists:
-            one_by_one = [_Asked([url], partial(tree.ask_again, tree_of(url)[1])) for url in here]
+            one_by_one = [_Asked([url], partial(tree.refresh_object, tree_of(url)[1])) for url in here]
             asked[tree][home] = one_by_one
         else:
-            asked[tree][home] = [_Asked(here, partial(tree.look_again, home))]
+            asked[tree][home] = [_Asked(here, partial(tree.refresh_directory, home))]
     return failed | _answers(asked)
 
 
-def list_again(directories: Iterable[str]) -> dict[str, OSError]:
+def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
     """List directories of stores anew, without what lies below them; what could not be listed, and why."""
     asked: dict[Tree, dict[str, list[_Asked]]] = defaultdict(dict)
     for url in dict.fromkeys(directories):
         tree, key = tree_of(url)
         if tree.lists:
-            asked[tree][key] = [_Asked([url], partial(tree.look_again, key))]
+            asked[tree][key] = [_Asked([url], partial(tree.refresh_directory, key))]
     return _answers(asked)
 
 
@@ -81,9 +81,9 @@ def _list_about(tree: Tree, keys: Iterable[str]) -> None:
         else:
             directories.append(key)
     for home in files:
-        tree.look_again(home)
+        tree.refresh_directory(home)
     for key in directories:
-        tree.list_again(key)
+        tree.refresh_and_compare(key)
 
 
 def listing_of(url: str) -> str:
@@ -159,7 +159,7 @@ def _fewest(tree: Tree, homes: Mapping[str, Sequence[_Asked]]) -> Sequence[_Aske
         _, key = heappop(deepest)
         here = waiting.pop(key)
         if tree.lists and tree.has_fewer_below(key, (len(here) - 1) * PAGE):
-            here = [_Asked([url for one in here for url in one.urls], partial(tree.list_again, key))]
+            here = [_Asked([url for one in here for url in one.urls], partial(tree.refresh_and_compare, key))]
         if not key:
             return here
         above = key.rpartition("/")[0]
