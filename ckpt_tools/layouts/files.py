@@ -43,7 +43,7 @@ def _ending(*endings: str) -> str:
 
 
 _NAMES = {
-    "torch": (_ending("pt", "pth", "pth.tar", "pyth", "th", "torch", "bin"), TORCH),
+    "torch": (_ending("pt", "pth", "pth.tar", "tar", "pyth", "th", "torch", "bin"), TORCH),
     "vocoder": ("<g|do>_{step:08d}", TORCH),  # HiFi-GAN, BigVGAN: the generator, and all else
     "plain": ("checkpoint_{step}", TORCH),  # Tacotron 2
     "ckpt": (_ending("ckpt"), (*TORCH, "mindspore_ckpt")),

@@ -33,7 +33,7 @@ _WORDS = (
     (r"shard|part|chunk", "shard"),
     (r"layer", "layer"),
     (r"expert", "expert"),
-    (r"epochs?|ep", "epoch"),
+    (r"epochs?|ep|e", "epoch"),
     (r"(global_?)?steps?|iters?|iterations?|it|itr|updates?", "step"),
 )
 _BEFORE = tuple((re.compile(rf"(?:.*_)?(?:{words})"), field) for words, field in _WORDS)

@@ -2708,30 +2708,30 @@ mindspore mindspore note:meta.json stateless:-graph.meta
 
 files files note:latest_checkpoint.txt note:checkpoint_latest note:records.jsonl
   .
-    ~torch:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~torch:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
     ~vocoder:<g|do>_{step:08d} ~plain:checkpoint_{step} ~ckpt:{name}.<ckpt|CKPT>
     ~safetensors:{name}.<safetensors|SAFETENSORS> ~numpy:{name}.<npz|NPZ|npy|NPY>
     ~equinox:{name}.<eqx|EQX>
     ~paddle:{name}.<pdparams|PDPARAMS|pdz|PDZ|pdopt|PDOPT|pdema|PDEMA|pdstates|PDSTATES|states|STATES>
     ~joblib:{name}.<joblib|JOBLIB> ~pickle:{name}.<pkl|PKL> ~keras:{name}.<keras|KERAS>
     ~keras_weights:{name}.<weights.h5|WEIGHTS.H5>
-    ~begun_state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~uncounted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_uncounted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~weights:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_weights:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~optimizer:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_optimizer:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~optimizer_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_optimizer_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~progress:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_progress:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~other:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_other:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~begun_state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~rolling_state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~uncounted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~rolling_uncounted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~rolling_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~weights:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~rolling_weights:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~optimizer:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~rolling_optimizer:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~optimizer_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~rolling_optimizer_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~progress:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~rolling_progress:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~other:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~rolling_other:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
 """
 """Module, name and notes of each layout; below it its directories, and in each its pieces, in their order."""
 WEAK, DESCRIBED = "~", "?"

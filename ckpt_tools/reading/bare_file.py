@@ -27,7 +27,9 @@ _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
 _CLASSES = frozenset({"needs-trust", "suspect-call", "unsafe-pickle"})
 """What is said of a pickle that names classes."""
 _ARRAYS = (*files.ARRAYS, *files.OBJECTS, "eqx")
-_MAY_BE_DATA = (*(f".{name}" for name in files.MAY_BE_DATA), ".pkl")
+_TAR = re.compile(r"(?<!\.pth)\.tar$", re.IGNORECASE)
+"""An archive, or what torch.save has written, as PyTorch's tutorials call it: its content tells."""
+_MAY_BE_DATA = re.compile(rf"\.(?:{'|'.join(files.MAY_BE_DATA)}|pkl)$|{_TAR.pattern}", re.IGNORECASE)
 
 
 @frozen
@@ -69,7 +71,9 @@ class Bare:
 def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
     """The file by its name and content; None where neither is that of a checkpoint."""
     name = bare_name_of(p)
-    if p.path.lower().endswith(_MAY_BE_DATA) and not name.calls_it_a_state:
+    if _MAY_BE_DATA.search(p.path) and not name.calls_it_a_state:
+        return None
+    if _TAR.search(p.path) and not _is_saved_by_torch(p, s):
         return None
     by_name = Bare(p, name, role=name.role or "model")
     if not inside or p.size <= 0:
@@ -85,6 +89,11 @@ def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
     if report.format is None and name.says_something:
         return by_name
     return None
+
+
+def _is_saved_by_torch(p: Part, s: Session) -> bool:
+    report, _ = s.inspect(p.path, Level.STRUCTURE, p.findings)
+    return report.format in files.TORCH
 
 
 def numbers_in(p: Part, s: Session) -> frozenset[int]:

@@ -29,7 +29,7 @@ else:
     import tomli as toml_parser
 
 STEPS = ("step_", "step=", "global_step", "global-step-", "iter", "iter_", "iteration-", "model_step_")
-EPOCHS = ("epoch_", "epoch-", "ep")
+EPOCHS = ("epoch_", "epoch-", "ep", "e")
 RANKS = ("rank", "rank_", "r_rank", "gpu", "worker-", "state_rank", "mp_rank_", "tp")
 SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".weights", ".bin")
 

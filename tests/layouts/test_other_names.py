@@ -4,8 +4,10 @@ names in capitals, packed and renamed files, what a Mac leaves. Never older with
 
 from __future__ import annotations
 
+import io
 import os
 import struct
+import tarfile
 import zipfile
 from collections.abc import Callable
 from functools import cache
@@ -50,6 +52,24 @@ def run(tmp_path: Path) -> Path:
     for step in (100, 200):
         put(tmp_path / f"step_{step}.pt", full(step), step)
     return tmp_path
+
+
+@pytest.fixture
+def tars(tmp_path: Path) -> Path:
+    """Two saves under the ending that PyTorch's tutorials use, beside shards of data."""
+    for step in (100, 200):
+        put(tmp_path / f"ckpt_{step}.tar", full(step), step)
+        put(tmp_path / f"train-{step:06d}.tar", packed("a.jpg", b"data"), step + 1)
+    return tmp_path
+
+
+def packed(name: str, data: bytes) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+    return out.getvalue()
 
 
 def answer(root: Path, **more: object) -> LoadPlan | int:
@@ -389,3 +409,21 @@ def test_an_optimizer_of_ones_own_is_known_by_what_it_is_called(key: str, run: P
     put(run / "step_300.pt", saved({"model": {"w": tensor(300)}, key: own, "step": 300}), 300)
     made = answer(run)
     assert step_of(made) == 300 and not said(made)
+
+
+def test_a_tar_that_torch_has_saved_is_a_checkpoint(tars: Path) -> None:
+    assert answer(tars).checkpoint.step == 200  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", bytes(20_000), packed("step_300.pt", b"a")], ids=["empty", "zeros", "tar"]
+)
+def test_a_later_tar_that_holds_no_state_is_a_question(tars: Path, data: bytes) -> None:
+    put(tars / "ckpt_300.tar", data, 300)
+    assert answer(tars) == 2
+
+
+def test_shards_of_data_alone_are_no_checkpoints(tars: Path) -> None:
+    for step in (100, 200):
+        (tars / f"ckpt_{step}.tar").unlink()
+    assert answer(tars).checkpoint is None  # type: ignore[union-attr]
