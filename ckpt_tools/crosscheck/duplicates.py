@@ -5,6 +5,7 @@ Nothing inside a file shows that it was copied over that of another step, rank o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -142,6 +143,8 @@ class _Duplicates:
         own = steps[order(p)].pages
         if self._one_state(older, p) or (p.role == "model" and self.files.stands(order(older), order(p))):
             return None
+        if self._first_saved(older, p) is not None:
+            return Severity.ERROR
         if not self._moves_on(older, p):
             return Severity.WARNING if self._came_with_its_time(older, p) else None
         if p.role in ("optimizer", _MANIFEST) or self._piece(p).moves or self.files.counts(p):
@@ -264,10 +267,11 @@ class _Duplicates:
     # --- which of two is the copy
 
     def _which(self, older: Part, p: Part) -> _Copy:
-        """The one that is unlike its own place at other steps, else whose time is not its checkpoint's.
-
-        Where neither tells, the later one is taken for the copy.
+        """The one that was first saved under another name, or is unlike its own place at other steps, else
+        whose time is not its checkpoint's. Where nothing tells, the later one is taken for the copy.
         """
+        if (original := self._first_saved(older, p)) is not None:
+            return _Copy(p if original is older else older, original, known=True)
         if _elsewhere(older, p) and order(older) == order(p):
             first, last = sorted((older, p), key=lambda o: o.home)  # by their dates
             return _Copy(last, first, known=False)
@@ -277,6 +281,12 @@ class _Duplicates:
         if max(one, other) < max(_TOGETHER_NS, _STRAYS * min(one, other)):
             return _Copy(p, older, known=False)
         return _Copy(older, p, known=True) if one > other else _Copy(p, older, known=True)
+
+    def _first_saved(self, older: Part, p: Part) -> Part | None:
+        """The one of two equal files whose name is the one that the archive was first saved under."""
+        name = self.files.session.reports[p.path].metadata.get("archive_name")
+        named = [o for o in (older, p) if name and os.path.basename(o.path).startswith(f"{name}.")]
+        return named[0] if len(named) == 1 else None
 
 
 def _alike(a: Part, b: Part) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fixture_trees import materialise, overwrite
 from places import LAYOUT_TREES
 from safetensors.torch import save as safetensors_save
@@ -105,6 +106,25 @@ def test_an_optimizer_of_another_step(tmp_path: Path, steps: tuple[int, ...], ti
     assert found(tmp_path / "back") == {(optimizer(before, 1), "error")}
     made = plan(str(tmp_path / "back"))
     assert (made.resume_step, made.rejected, {f.code for f in made.warnings}) == (last, (), set())
+
+
+@pytest.mark.parametrize("name", ["model", "scheduler", "rng"])
+@pytest.mark.parametrize("steps", [(20, 30), (30, 20)], ids=["older", "newer"])
+def test_the_name_that_torch_saved_it_under_tells_which_is_the_copy(
+    tmp_path: Path, name: str, steps: tuple[int, int]
+) -> None:
+    original, copied = (tmp_path / f"{name}_{step}.pth" for step in steps)
+    for step in THREE:
+        state = {"model": {"w": numbers(step)}, "optimizer": adam(step), "scheduler": {"last_epoch": step}}
+        for key, value in (state | {"rng": {"torch": torch.get_rng_state()}}).items():
+            at = tmp_path / f"{key}_{step}.pth"
+            torch.save(value, at)
+            put(at, at.read_bytes(), step)
+    assert bad(tmp_path) == set()
+    overwrite(copied, original.read_bytes(), 0)
+    severity = "warning" if name == "rng" else "error"
+    assert found(tmp_path) == {(copied.name, severity)}
+    assert plan(str(tmp_path)).resume_step == (20 if steps == (20, 30) and name != "rng" else 30)
 
 
 def test_a_copy_that_the_times_do_not_give_away_is_asked_about(tmp_path: Path) -> None:
