@@ -118,10 +118,11 @@ def _of_others(
     if len(steps) < len(here):
         return
     known = {p.step for p in session.parts if p.base == base}
-    for layout in {o.tracker: o for o in session.layouts if o.tracker and o.tracker != own.tracker}.values():
-        for path, said in session.trackers(layout.name, base):
-            if isinstance(said, int) and said > max(steps) and said not in known:
-                yield path, said
+    others = (o for o in session.layouts if o.name != own.name and (o.tracker or o.other_trackers))
+    for path, says in dict.fromkeys(row for o in others for row in session.trackers(o.name, base)):
+        step = _number(str(says), own) if isinstance(says, int | str) else None
+        if step is not None and step > max(steps) and step not in known:
+            yield path, says
 
 
 def _is_gone(
@@ -173,15 +174,19 @@ def missing(layout: Layout) -> str:
     return f"but its {commit} file is gone" if commit else "but pieces of it are gone"
 
 
+def _number(name: str, layout: Layout) -> int | None:
+    """The last number in a name, unless it belongs to a date."""
+    digits = re.search(r"(\d{1,18})\D*$", name)
+    date = layout.dated.fullmatch(name) if layout.dated else re.search(r"(\d{4}-\d\d-\d\d.*)", name)
+    return int(digits[1]) if digits and not (date and digits.start() < date.end(1)) else None
+
+
 def _gone(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkpoint:
     """A checkpoint of which nothing but its name is left.
 
     The name's last number is its step, or which save it is, unless it belongs to a date.
     """
-    name = str(target)
-    digits = re.search(r"(\d{1,18})\D*$", name)
-    date = layout.dated.fullmatch(name) if layout.dated else re.search(r"(\d{4}-\d\d-\d\d.*)", name)
-    number = int(digits[1]) if digits and not (date and digits.start() < date.end(1)) else None
+    number = _number(str(target), layout)
     base = sibling.parts[0].base
     return Checkpoint(
         layout=sibling.layout,

@@ -9,11 +9,13 @@ from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import megatron_core
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.part import Kind
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
 
 _HOME = "checkpoint-{step}"
 _TRACKER = "latest_checkpointed_iteration.txt"
@@ -33,6 +35,17 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     yield from megatron_core.LAYOUT.lost(c, beside)
 
 
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Also that the tracker names the directory beside it, which is the only one that is asked for."""
+    yield from megatron_core.LAYOUT.check(parts)
+    trackers = [row for row in parts if row[0].role == "tracker"]
+    yield from named_steps(trackers, _told, "the iteration in it")
+
+
+def _told(metadata: Metadata) -> int | None:
+    return whole(metadata.get("value"))
+
+
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     """What ``--model`` or, with LoRA, ``--adapters`` names."""
     return Resume(checkpoint.path)
@@ -40,8 +53,8 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 def _beside(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
     """The tracker, which all that is loaded goes by, and the model."""
-    tracker = Piece(f"tracker{mark}", "tracker", f"{home}/{_TRACKER}", kind=kind, shared=True, mark=True)
-    yield replace(tracker, companion=True, inside=True, loaded=False)
+    tracker = Piece(f"tracker{mark}", "tracker", f"{home}/{_TRACKER}", ("text_member",), kind=kind)
+    yield replace(tracker, shared=True, companion=True, inside=True)
     exported = Piece("", "export", "", kind=kind, shared=True, companion=True, inside=True, required=False)
     for name, file, formats in (
         ("model", "<model|adapter_model>.safetensors", ("safetensors",)),
@@ -67,7 +80,7 @@ LAYOUT = Layout(
     title="ms-swift with Megatron",
     pieces=tuple(_pieces()),
     resume=_resume,
-    check=megatron_core.LAYOUT.check,
+    check=_check,
     lost=_lost,
     commit="tracker",
     reshardable=True,

@@ -150,6 +150,7 @@ class Planner(Candidates):
         if choice.checkpoint is None:
             raise self.failure(choice, self.ranked)
         c = choice.checkpoint
+        self._require_no_lost_link(c)
         if choice.rejected or self.session.found.bare or any(max(o.order) < 0 for o in self.ranked):
             from ckpt_tools.planning.not_fetched import require_fetched  # rare, as the next one
 
@@ -417,8 +418,7 @@ class Planner(Candidates):
         if self.session.found.strange:
             yield from headless(self.session, self.session.members(c))
         yield from tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
-        tracker = self.layouts.of(c).tracker
-        yield from choice_warnings.lost_links(self.session.found.gone, c, self.step(c), tracker)
+        yield from self._lost_links(c)
         yield from choice_warnings.unfinished(
             self.unfinished,
             c,
@@ -435,6 +435,16 @@ class Planner(Candidates):
             yield from later_and_gone(self.session, c, self.step(c), self.checkpoints)
         yield from self.other_writers(c)
         yield from self._warnings_of_depth(parts)
+
+    def _lost_links(self, c: Checkpoint) -> Iterator[Finding]:
+        tracker = self.layouts.of(c).tracker
+        return choice_warnings.lost_links(self.session.found.gone, c, self.step(c), tracker)
+
+    def _require_no_lost_link(self, c: Checkpoint) -> None:
+        """Raises NotNewest where the caller wants the newest or nothing, and a link led to what may be it."""
+        if self.selection.no_fallback and self.selection.max_step is None:
+            for link in self._lost_links(c):
+                raise NotNewest(f"{link.path}: {link.message}", plan=self.empty(Choice(None)))
 
     def _known_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
         """The checkpoints that cannot be resumed from, as far as that is known."""

@@ -15,7 +15,7 @@ from fixture_trees import materialise
 from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan
-from ckpt_tools.errors import NoneUsable, UsageError
+from ckpt_tools.errors import NoneUsable, NotNewest, UsageError
 from ckpt_tools.model.selection import Selection
 
 TRACKER = "latest_checkpointed_iteration.json"
@@ -192,3 +192,14 @@ def test_models_exported_beside_the_saves_are_no_runs_where_their_steps_are_save
     shutil.copytree(model, root / "20260102/hf-30")
     with pytest.raises(UsageError, match="hf-30"):
         plan(str(root))
+
+
+@pytest.mark.parametrize("name", ["LATEST", "epoch_2_step_30"])
+def test_what_a_link_led_to_may_be_the_newest(name: str, tmp_path: Path) -> None:
+    root = tree("automodel", tmp_path)
+    (root / name).symlink_to("gone/epoch_2_step_30")
+    made = plan(str(root))
+    assert made.checkpoint is not None
+    assert (made.checkpoint.step, [f.code for f in made.warnings]) == (20, ["dangling-link"])
+    with pytest.raises(NotNewest, match=name):
+        plan(str(root), Selection(no_fallback=True))

@@ -34,6 +34,18 @@ def test_a_save_that_cannot_be_loaded_loses_with_a_reason(name: str, tmp_path: P
     assert chosen.rejected or {f.code for f in chosen.warnings} == {"unfinished-save"}
 
 
+@pytest.mark.parametrize(("said", "code"), [("10", "step-mismatch"), ("", "empty-file")])
+def test_a_save_whose_tracker_names_no_directory_beside_it_cannot_be_loaded(
+    said: str, code: str, tmp_path: Path
+) -> None:
+    root = tree(tmp_path)
+    (root / "checkpoint-20/latest_checkpointed_iteration.txt").write_text(said)
+    chosen = plan(str(root))
+    assert chosen.checkpoint is not None
+    assert chosen.checkpoint.step == 10
+    assert [f.code for r in chosen.rejected for f in r.findings] == [code]
+
+
 def test_files_are_compared_with_those_of_the_save_before(tmp_path: Path) -> None:
     """Although the directory that they lie in is called after the step, too."""
     session = Session(str(tree(tmp_path)), ReadOptions())
