@@ -12,7 +12,7 @@ from functools import partial
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.counters import named_steps
+from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
 from ckpt_tools.layouts.dcp import STATE_FORMATS, STATES
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -47,6 +47,11 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     counts = [row for row in parts if row[0].piece.startswith(("told", "single_counts"))]
     for key in ("global_step", "cur_step"):
         yield from named_steps(counts, partial(_told, key), key)
+    named = [
+        row for row in parts if row[0].name == "step_scheduler.pt"
+    ]  # NeMo AutoModel names saves after it
+    yield from named_steps(named, partial(_told, "step"), "step")
+    yield from borrowed(parts, {p.piece: ("optimizer_step",) for p, _ in parts if p.role != "state"})
 
 
 def _told(key: str, metadata: Metadata) -> int | None:

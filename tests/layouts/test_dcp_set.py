@@ -203,3 +203,23 @@ def test_what_a_link_led_to_may_be_the_newest(name: str, tmp_path: Path) -> None
     assert (made.checkpoint.step, [f.code for f in made.warnings]) == (20, ["dangling-link"])
     with pytest.raises(NotNewest, match=name):
         plan(str(root), Selection(no_fallback=True))
+
+
+@pytest.mark.parametrize(
+    ("case", "older", "name"),
+    [
+        ("automodel", "epoch_0_step_10", "epoch_1_step_20/step_scheduler.pt"),
+        ("lm-engine", "global_step10", "global_step20/optimizer/__0_0.distcp"),
+    ],
+)
+def test_a_file_of_an_older_save_that_counts_is_told_by_it(
+    case: str, older: str, name: str, tmp_path: Path
+) -> None:
+    root = tree(case, tmp_path)
+    was = (root / name).stat()
+    (root / name).write_bytes((root / older / name.partition("/")[2]).read_bytes())
+    os.utime(root / name, ns=(was.st_atime_ns, was.st_mtime_ns))
+    made = plan(str(root))
+    assert made.checkpoint is not None
+    assert made.checkpoint.step == 10
+    assert {f.code for r in made.rejected for f in r.findings} == {"step-mismatch"}
