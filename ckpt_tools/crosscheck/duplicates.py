@@ -139,14 +139,18 @@ class _Duplicates:
 
         A copy where it must have moved on, and suspect where the rest of its checkpoint did.
         """
-        steps = self.files.of_place(p)
-        own = steps[order(p)].pages
         if self._one_state(older, p) or (p.role == "model" and self.files.stands(order(older), order(p))):
             return None
         if self._first_saved(older, p) is not None:
             return Severity.ERROR
         if not self._moves_on(older, p):
             return Severity.WARNING if self._came_with_its_time(older, p) else None
+        return self._of_what_moves(older, p)
+
+    def _of_what_moves(self, older: Part, p: Part) -> Severity | None:
+        """What one place holds at two steps, where training changes it, judged by the other steps."""
+        steps = self.files.of_place(p)
+        own = steps[order(p)].pages
         if p.role in ("optimizer", _MANIFEST) or self._piece(p).moves or self.files.counts(p):
             return Severity.ERROR
         if others := [f for f in steps.values() if f.pages != own]:

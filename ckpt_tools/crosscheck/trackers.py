@@ -20,6 +20,10 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session
 
+_WRITE_IT = (
+    "a framework that follows this file alone loses steps: write the name of the newest into it, or start it"
+    " with the arguments that 'ckpt plan' gives"
+)
 _REMOVED = "it was removed or moved, or the disk that it is on is not mounted here"
 
 
@@ -45,7 +49,17 @@ def tracker_findings(
         if isinstance(target, Finding):
             yield target
         else:
-            yield from consistency.trackers(checkpoints, target, path, incomplete(), layout)
+            found = consistency.trackers(checkpoints, target, path, incomplete(), layout)
+            yield from found if _is_repaired(path, layout) else map(_by_hand, found)
+
+
+def _is_repaired(path: str, layout: Layout) -> bool:
+    """Whether ``ckpt repair --tracker`` writes this one, as it does of several the first that is asked."""
+    return path.rpartition("/")[2] == layout.tracker
+
+
+def _by_hand(f: Finding) -> Finding:
+    return f if f.code == "dangling-tracker" else replace(f, hint=_WRITE_IT)
 
 
 def told(session: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tracker]:
@@ -117,12 +131,15 @@ def _of_others(
     base, steps = here[0].parts[0].base, [c.step for c in here if c.step is not None]
     if len(steps) < len(here):
         return
-    known = {p.step for p in session.parts if p.base == base}
+    known, newest = {p.step for p in session.parts if p.base == base}, max(steps)
     others = (o for o in session.layouts if o.name != own.name and (o.tracker or o.other_trackers))
     for path, says in dict.fromkeys(row for o in others for row in session.trackers(o.name, base)):
-        step = _number(str(says), own) if isinstance(says, int | str) else None
-        if step is not None and step > max(steps) and step not in known:
+        if (step := _step(says, own)) is not None and step > newest and step not in known:
             yield path, says
+
+
+def _step(says: int | str | Finding | None, layout: Layout) -> int | None:
+    return _number(str(says), layout) if isinstance(says, int | str) else None
 
 
 def _is_gone(

@@ -211,6 +211,14 @@ def read_tracker(data: bytes) -> str | None:
     return name if is_name and (SUFFIXES.search(name) or read_bare_name(name).numbered) else None
 
 
+_TEXTS = ("latest", "latest.txt", "last.txt", "last_checkpoint.txt", "latest_ckpt.txt")
+"""What training loops call such a text, beside ``latest_checkpoint.txt``."""
+
+
+def _text(data: bytes, _base: str) -> str | None:
+    return read_tracker(data)
+
+
 def _paddlespeech(data: bytes, _base: str) -> str | None:
     """The latest of the saves that PaddleSpeech's speech recognition lists, by its tag."""
     tag = re.search(rb"(?:^|\n)model_checkpoint_path:(\w+)\s*\Z", data)
@@ -247,7 +255,11 @@ LAYOUT = Layout(
     unclear=_unclear,
     tracker="latest_checkpoint.txt",
     read_tracker=read_tracker,
-    other_trackers=(("checkpoint_latest", _paddlespeech), ("records.jsonl", _snapshots)),
+    other_trackers=(
+        *((name, _text) for name in _TEXTS),
+        ("checkpoint_latest", _paddlespeech),
+        ("records.jsonl", _snapshots),
+    ),
     tracked=named,
     always_tracked=False,
     reshardable=True,

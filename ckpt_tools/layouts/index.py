@@ -2706,7 +2706,7 @@ mindspore mindspore note:meta.json stateless:-graph.meta
   .
     ~callable:{name}.ckpt
 
-files files note:latest_checkpoint.txt note:checkpoint_latest note:records.jsonl
+files files note:latest_checkpoint.txt note:latest note:latest.txt note:last.txt note:last_checkpoint.txt note:latest_ckpt.txt note:checkpoint_latest note:records.jsonl
   .
     ~torch:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
     ~vocoder:<g|do>_{step:08d} ~plain:checkpoint_{step} ~ckpt:{name}.<ckpt|CKPT>

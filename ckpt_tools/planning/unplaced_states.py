@@ -30,6 +30,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part, Unseen
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.counts_beside import counts_of_another
 from ckpt_tools.reading.bare_file import has_optimizer
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, opened
@@ -74,6 +75,7 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     if _told_where(asked) or asked.level is Level.PRESENCE:
         return
     yield from _left_out(s, c, step)
+    yield from counts_of_another(s, c)
     above = c.parts[0].base if asked.run is not None else s.root
     yield from _begun(s, c, above)
     yield from empty_saves(s, c)

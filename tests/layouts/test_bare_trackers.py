@@ -51,6 +51,23 @@ def test_a_checkpoint_that_it_names_and_that_is_gone_is_said(run: tuple[Path, st
         plan(str(root), Selection(allow_none=True))
 
 
+@pytest.mark.parametrize(
+    "tracker", ["latest", "latest.txt", "last.txt", "last_checkpoint.txt", "latest_ckpt.txt"]
+)
+def test_other_names_of_such_a_text(run: tuple[Path, str], tracker: str) -> None:
+    root, name = run
+    (root / tracker).write_text(name.format(100))
+    (stale,) = plan(str(root)).warnings
+    assert stale.code == "stale-tracker" and "ckpt repair" not in stale.hint  # which writes another one
+    (root / tracker).write_text(name.format(300))
+    made = plan(str(root), Selection(allow_none=True))
+    assert made.resume_step == 200 and [f.code for r in made.rejected for f in r.findings] == ["missing-part"]
+    assert "dangling-tracker" in {f.code for f in made.warnings}
+    (root / tracker).write_text("loss 0.25, nothing else\n")
+    made = plan(str(root))
+    assert made.resume_step == 200 and not made.rejected
+
+
 @pytest.mark.parametrize("said", ["", "200", "the best so far", "\x00\xff", "x" * 5000, "a\nb\n"])
 def test_another_text_is_said_and_changes_nothing(run: tuple[Path, str], said: str) -> None:
     root, _ = run

@@ -427,3 +427,15 @@ def test_shards_of_data_alone_are_no_checkpoints(tars: Path) -> None:
     for step in (100, 200):
         (tars / f"ckpt_{step}.tar").unlink()
     assert answer(tars).checkpoint is None  # type: ignore[union-attr]
+
+
+def test_a_state_beside_the_files_that_is_another_step_s(tmp_path: Path) -> None:
+    for step in (100, 200):
+        put(tmp_path / f"step_{step}/model.pt", full(step), step)
+        put(tmp_path / f"step_{step}/state.json", b'{"step": %d}' % step, step)
+    made = answer(tmp_path)
+    assert isinstance(made, LoadPlan) and (made.resume_step, made.warnings) == (200, ())
+    put(tmp_path / "step_200/state.json", b'{"step": 100}', 200)
+    made = answer(tmp_path)
+    assert isinstance(made, LoadPlan) and made.resume_step == 200
+    assert [(f.code, f.severity) for f in made.warnings] == [("step-mismatch", Severity.WARNING)]
