@@ -121,7 +121,9 @@ class _Duplicates:
             yield Copied(copy.path, f, original if doubtful else None)
         if not (known or ranks) and original.path in self.files.judged:
             text = f"byte for byte the {copy.role} file of {_whose(copy, original)}: either is the copy"
-            f = finding("same-content", text, severity=Severity.NOTE)
+            unplaced = not same_step and not _apart(copy, original)  # either may be the later one
+            less = severity if unplaced and severity is Severity.WARNING else Severity.NOTE
+            f = finding("same-content", text, severity=less)
             yield Copied(original.path, f, copy if doubtful else None)
 
     # --- of another step

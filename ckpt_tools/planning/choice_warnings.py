@@ -13,7 +13,7 @@ from ckpt_tools.discovery.group import essential
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.layouts.common.bare_names import may_be_later
+from ckpt_tools.layouts.common.bare_names import may_be_later, read_bare_name
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint, comparable
 from ckpt_tools.model.finding import Finding, Severity
@@ -188,9 +188,9 @@ def left_out(choice: Choice, save_interval: int | None) -> Iterator[Finding]:
 def unplaced(
     chosen: Checkpoint, ranked: Sequence[Checkpoint], s: Session, *, ordered: bool
 ) -> Iterator[Finding]:
-    """Those that rank behind the choice and tell no step: damage hides it, or they were written no earlier
-    and the caller has ``ordered`` all, so that nobody is asked. Of damaged ones an earlier time shows
-    nothing: the choice may have been touched.
+    """Those that rank behind the choice and tell no step: damage hides it, or they are called later, or they
+    were written no earlier and the caller has ``ordered`` all, so that nobody is asked. Of damaged ones an
+    earlier time shows nothing: the choice may have been touched.
     """
     behind = dropwhile(lambda c: c.key != chosen.key, ranked)
     for c in islice(behind, 1, None):
@@ -201,9 +201,20 @@ def unplaced(
             text = f"it is damaged ({damage}), and nothing tells its step: it may be later than"
         elif ordered and c.mtime_ns >= chosen.mtime_ns:
             text = "it was written no earlier, and no known step orders it: it may be later than"
+        elif _is_called_later(c, chosen):
+            text = "it was written earlier, and is called as if it were later than"
         else:
             continue
         yield finding("passed-over", f"{text} {chosen.label}", path=c.path, severity=Severity.WARNING)
+
+
+def _is_called_later(c: Checkpoint, chosen: Checkpoint) -> bool:
+    """Whether the number in a name that tells no step is higher than the step of the choice: times may be
+    those of a copy.
+    """
+    said = read_bare_name(c.path.rpartition("/")[2])
+    number = said.number if said.step is None else said.step
+    return number is not None and chosen.step is not None and number > chosen.step
 
 
 def _damage(c: Checkpoint, s: Session) -> str | None:

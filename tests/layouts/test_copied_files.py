@@ -104,17 +104,19 @@ def copies(tree: Tree, everything: bool) -> Iterator[Copy]:
 
 def sources(p: Part, other: Checkpoint) -> Iterator[tuple[str, Part]]:
     inside = p.path.removeprefix(p.home) if p.home else ""
-    alike = [q for q in other.parts if q.piece == p.piece and q.size > 0]
+    sound = [q for q in other.parts if q.size > 0]
+    # a piece of saves that count epochs is called otherwise than the same one of those that count steps
     same = [
         q
-        for q in alike
-        if (q.rank, q.coords) == (p.rank, p.coords)
-        and (q.path.removeprefix(q.home) if q.home else "") == inside
+        for q in sound
+        if (q.role, q.rank, q.coords) == (p.role, p.rank, p.coords)
+        and (q.path.removeprefix(q.home) if q.home else q.piece) == (inside or p.piece)
     ]
+    alike = [*same, *(q for q in sound if q.piece == p.piece and q not in same)]
     yield from (("step", q) for q in same)
     yield from (("rank", q) for q in [q for q in alike if q not in same][:1])
     yield from (
-        ("role", q) for q in {q.piece: q for q in other.parts if q.piece != p.piece and q.size > 0}.values()
+        ("role", q) for q in {q.piece: q for q in sound if q.piece != p.piece and q not in same}.values()
     )
 
 

@@ -489,3 +489,14 @@ def test_a_file_over_that_of_a_save_that_only_its_date_places(older: int, tmp_pa
     assert [f.path for f in made.warnings if f.code == "same-content" and f.severity] == [copied]
     found = [(row.report.path, f) for row in verify(str(root)).files for f in row.report.findings]
     assert [path for path, f in found if f.code == "same-content" and f.severity] == [copied]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "scheduler.bin"])
+def test_a_copy_from_a_save_that_counts_steps_over_one_of_an_epoch_is_told(name: str, tmp_path: Path) -> None:
+    root = materialise(LAYOUT_TREES / "accelerate/epoch_last/expected.json", tmp_path)
+    assert not plan(str(root)).warnings
+    over = root / "epoch_0" / name
+    overwrite(over, (root / "step_30" / name).read_bytes(), over.stat().st_mtime_ns)
+    made = plan(str(root))
+    told = (*made.warnings, *(f for r in made.rejected for f in r.findings))
+    assert {f.severity for f in told if f.path == str(over)} & {Severity.WARNING, Severity.ERROR}

@@ -4,11 +4,12 @@ it.
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
-from fixture_trees import pairs
+from fixture_trees import materialise, pairs
 from places import FIXTURES
 
 from ckpt_tools import plan, scan
@@ -106,3 +107,15 @@ def test_a_process_without_its_place_in_the_data_is_missed(other: int, told: boo
     assert "missing-part" in {
         f.code for f in (*made.warnings, *(f for r in made.rejected for f in r.findings))
     }
+
+
+def test_a_later_number_in_a_name_that_tells_no_step_is_said(tmp_path: Path) -> None:
+    """A copy has changed the times, and somebody the name."""
+    root = materialise(ORBAX / "pytree/expected.json", tmp_path)
+    (root / "15").rename(root / "15_broken")
+    for at, name in enumerate(("15_broken", "5")):
+        for path in (root / name).rglob("*"):
+            os.utime(path, (1_700_000_000 + at,) * 2)
+    made = plan(str(root))
+    assert made.resume.path == str(root / "5")
+    assert [(f.code, f.path) for f in made.warnings] == [("passed-over", str(root / "15_broken"))]

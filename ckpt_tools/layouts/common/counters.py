@@ -99,15 +99,16 @@ def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Finding
     """Schedulers' states of another checkpoint of the run, in any layout; of those ``told`` more is known."""
     by_name: dict[str, list[tuple[Part, Report]]] = {}
     for p, r in parts:
-        if p.home and "last_epoch" in r.metadata and p.path not in told:
-            by_name.setdefault(f"{p.piece} {p.path.removeprefix(p.home)}", []).append((p, r))
+        if p.home and whole(r.metadata.get("last_epoch")) is not None and p.path not in told:
+            by_name.setdefault(p.path.removeprefix(p.home), []).append((p, r))
     taken = steps_taken(parts)
     for rows in by_name.values():
-        keys = {rows[0][0].piece: ("last_epoch",)}
-        if all(p.home in taken for p, _ in rows):
-            yield from borrowed(rows, keys, lambda p: taken[p.home], beside="the optimizer beside it")
+        if all(p.home in taken for p, _ in rows):  # in one unit, whether their names tell steps or epochs
+            counts = [_Counted(taken[p.home], r.metadata["last_epoch"], p) for p, r in rows]  # type: ignore[arg-type]
+            ordered = sorted(counts, key=lambda row: row[:2])
+            yield from _borrowed(ordered, growing=True, beside="the optimizer beside it")
         else:
-            yield from borrowed(rows, keys, place_in_run)
+            yield from borrowed(rows, {p.piece: ("last_epoch",) for p, _ in rows}, place_in_run)
 
 
 def steps_taken(parts: Rows) -> dict[str, int]:
