@@ -128,18 +128,22 @@ def _of_others(
     """What the trackers of other layouts beside a run's checkpoints say, where that is a step later than
     theirs and that nothing there has: who writes one may save in the form of several frameworks.
     """
-    base, steps = here[0].parts[0].base, [c.step for c in here if c.step is not None]
-    if len(steps) < len(here):
+    base, steps = here[0].parts[0].base, {c.step for c in here}
+    newest = max((step for step in steps if step is not None), default=None)
+    if None in steps or newest is None:
         return
-    known, newest = {p.step for p in session.parts if p.base == base}, max(steps)
-    others = (o for o in session.layouts if o.name != own.name and (o.tracker or o.other_trackers))
-    for path, says in dict.fromkeys(row for o in others for row in session.trackers(o.name, base)):
-        if (step := _step(says, own)) is not None and step > newest and step not in known:
+    known = {p.step for p in session.parts if p.base == base}
+    for (path, says), step in _steps_of_others(session, own, base).items():
+        if step > newest and step not in known:
             yield path, says
 
 
-def _step(says: int | str | Finding | None, layout: Layout) -> int | None:
-    return _number(str(says), layout) if isinstance(says, int | str) else None
+def _steps_of_others(session: Session, own: Layout, base: str) -> dict[tuple[str, int | str], int]:
+    """What each of those trackers says, and the step in that."""
+    others = (o.name for o in session.layouts if o is not own and (o.tracker or o.other_trackers))
+    rows = (row for name in others for row in session.trackers(name, base))
+    told = {(path, says): _number(str(says), own) for path, says in rows if isinstance(says, int | str)}
+    return {row: step for row, step in told.items() if step is not None}
 
 
 def _is_gone(

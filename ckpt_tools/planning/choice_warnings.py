@@ -188,24 +188,31 @@ def left_out(choice: Choice, save_interval: int | None) -> Iterator[Finding]:
 def unplaced(
     chosen: Checkpoint, ranked: Sequence[Checkpoint], s: Session, *, ordered: bool
 ) -> Iterator[Finding]:
-    """Those that rank behind the choice and tell no step: damage hides it, or they are called later, or they
-    were written no earlier and the caller has ``ordered`` all, so that nobody is asked. Of damaged ones an
-    earlier time shows nothing: the choice may have been touched.
-    """
+    """Those that rank behind the choice and may be later, although nobody was asked."""
     behind = dropwhile(lambda c: c.key != chosen.key, ranked)
     for c in islice(behind, 1, None):
-        gone = c.mtime_ns < chosen.mtime_ns and all(p.size < 0 for p in c.parts)  # links of no later time
-        if gone or comparable(c.order, chosen.order) or c.kind in (Kind.BEST, Kind.RELEASE):
-            continue
-        if damage := _damage(c, s):
-            text = f"it is damaged ({damage}), and nothing tells its step: it may be later than"
-        elif ordered and c.mtime_ns >= chosen.mtime_ns:
-            text = "it was written no earlier, and no known step orders it: it may be later than"
-        elif _is_called_later(c, chosen):
-            text = "it was written earlier, and is called as if it were later than"
-        else:
-            continue
-        yield finding("passed-over", f"{text} {chosen.label}", path=c.path, severity=Severity.WARNING)
+        if c.kind not in (Kind.BEST, Kind.RELEASE) and (text := _maybe_later(c, chosen, s, ordered)):
+            yield finding("passed-over", f"{text} {chosen.label}", path=c.path, severity=Severity.WARNING)
+
+
+def _maybe_later(c: Checkpoint, chosen: Checkpoint, s: Session, ordered: bool) -> str:
+    """Why: no step is told, and damage hides it, the name has a higher number, or it was written no earlier
+    and the caller has ``ordered`` all. Of damaged ones an earlier time shows nothing: the choice may have
+    been touched.
+    """
+    if comparable(c.order, chosen.order):
+        return ""
+    if c.mtime_ns < chosen.mtime_ns and all(p.size < 0 for p in c.parts):  # links of no later time
+        return ""
+    if damage := _damage(c, s):
+        return f"it is damaged ({damage}), and nothing tells its step: it may be later than"
+    if ordered and c.mtime_ns >= chosen.mtime_ns:
+        return "it was written no earlier, and no known step orders it: it may be later than"
+    return (
+        "it was written earlier, and is called as if it were later than"
+        if _is_called_later(c, chosen)
+        else ""
+    )
 
 
 def _is_called_later(c: Checkpoint, chosen: Checkpoint) -> bool:

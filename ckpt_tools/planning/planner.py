@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from shlex import quote
 from typing import NamedTuple
 
@@ -150,7 +150,7 @@ class Planner(Candidates):
         if choice.checkpoint is None:
             raise self.failure(choice, self.ranked)
         c = choice.checkpoint
-        self._require_no_lost_link(c)
+        self._require_newest(c)
         if choice.rejected or self.session.found.bare or any(max(o.order) < 0 for o in self.ranked):
             from ckpt_tools.planning.not_fetched import require_fetched  # rare, as the next one
 
@@ -440,11 +440,14 @@ class Planner(Candidates):
         tracker = self.layouts.of(c).tracker
         return choice_warnings.lost_links(self.session.found.gone, c, self.step(c), tracker)
 
-    def _require_no_lost_link(self, c: Checkpoint) -> None:
-        """Raises NotNewest where the caller wants the newest or nothing, and a link led to what may be it."""
+    def _require_newest(self, c: Checkpoint) -> None:
+        """Raises NotNewest where the caller wants the newest or nothing, and what a link led to, or one that
+        is damaged or tells no step, may be it.
+        """
         if self.selection.no_fallback and self.selection.max_step is None:
-            for link in self._lost_links(c):
-                raise NotNewest(f"{link.path}: {link.message}", plan=self.empty(Choice(None)))
+            others = choice_warnings.unplaced(c, self.ranked, self.session, ordered=False)
+            for f in chain(self._lost_links(c), others):
+                raise NotNewest(f"{f.path}: {f.message}", plan=self.empty(Choice(None)))
 
     def _known_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
         """The checkpoints that cannot be resumed from, as far as that is known."""

@@ -13,9 +13,10 @@ from fixture_trees import materialise, pairs
 from places import FIXTURES
 
 from ckpt_tools import plan, scan
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import NotNewest, UsageError
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.directories import step_in_path
+from ckpt_tools.model.selection import Selection
 
 ORBAX = FIXTURES / "layouts/orbax"
 BARE = ORBAX / "standard/tree/step_200"
@@ -119,3 +120,5 @@ def test_a_later_number_in_a_name_that_tells_no_step_is_said(tmp_path: Path) -> 
     made = plan(str(root))
     assert made.resume.path == str(root / "5")
     assert [(f.code, f.path) for f in made.warnings] == [("passed-over", str(root / "15_broken"))]
+    with pytest.raises(NotNewest, match="15_broken"):
+        plan(str(root), Selection(no_fallback=True))
