@@ -140,7 +140,8 @@ def _of_others(
 
 def _steps_of_others(session: Session, own: Layout, base: str) -> dict[tuple[str, int | str], int]:
     """What each of those trackers says, and the step in that."""
-    others = (o.name for o in session.layouts if o is not own and (o.tracker or o.other_trackers))
+    unlike = (o for o in session.layouts if o is not own and not (o.tracker and o.tracker == own.tracker))
+    others = (o.name for o in unlike if o.tracker or o.other_trackers)
     rows = (row for name in others for row in session.trackers(name, base))
     told = {(path, says): _number(str(says), own) for path, says in rows if isinstance(says, int | str)}
     return {row: step for row, step in told.items() if step is not None}
