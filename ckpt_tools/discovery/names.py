@@ -377,8 +377,8 @@ def _directory(file: NamedFile) -> str:
 
 
 def _marked(file: NamedFile) -> str:
-    """The directory that a file beside it says is not finished."""
-    return file.path.removesuffix(file.place.piece.marks)
+    """The directory that a file in it, or beside it, says is not finished."""
+    return file.place.home or file.path.removesuffix(file.place.piece.marks)
 
 
 def _contradictions(file: NamedFile, rank: int | None) -> tuple[Finding, ...]:

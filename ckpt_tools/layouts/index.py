@@ -1683,6 +1683,10 @@ orbax orbax
     process_prefix_tmp:manifest.ocdbt
   {prefix}_{step}.orbax-checkpoint-tmp[-{name}]/{name}[.orbax-checkpoint-tmp]/ocdbt.process_{node}/
     item_process_prefix_tmp:manifest.ocdbt
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}.orbax-checkpoint-tmp[-{name}]/
+    item_any_tmp_word:_CHECKPOINT_METADATA
+  epoch<-|_|=|>{epoch}/{name}.orbax-checkpoint-tmp[-{name}]/
+    item_any_tmp_epoch:_CHECKPOINT_METADATA
   {name}.orbax-checkpoint-tmp[-{name}]/
     metadata_any_tmp:_CHECKPOINT_METADATA commit_any_tmp:commit_success.txt
   {name}.orbax-checkpoint-tmp[-{name}]/ocdbt.process_{node}/
@@ -1713,6 +1717,10 @@ orbax orbax
     process_prefix:manifest.ocdbt
   {prefix}_{step}/{name}/ocdbt.process_{node}/
     item_process_prefix:manifest.ocdbt
+  <checkpoint|step|ckpt|global_step|iteration|iter><-|_|=|>{step}/{name}/
+    item_any_word:_CHECKPOINT_METADATA
+  epoch<-|_|=|>{epoch}/{name}/
+    item_any_epoch:_CHECKPOINT_METADATA
   {name}/
     metadata_any:_CHECKPOINT_METADATA commit_any:commit_success.txt
   {name}/ocdbt.process_{node}/

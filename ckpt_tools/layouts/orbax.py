@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -139,6 +140,8 @@ _KEYS = "<jax|np>_random_key"
 """Where the handlers of random keys keep their own item, below the one that the user has named."""
 _ITERATOR = re.compile(r"process_(\d{1,6})-of-(\d{1,6})\.json")
 """Where Grain keeps the place of a process in its data."""
+_MARK = "/_CHECKPOINT_METADATA"
+"""What Orbax writes about a checkpoint when it begins it, and again when it is done."""
 _ITEMS = "tree", "manifest", "json"
 """Roles without which an item cannot be restored."""
 
@@ -171,6 +174,16 @@ def _marks(home: _Home) -> Iterator[Piece]:
     for name, item in (("process", ""), ("item_process", _item(home))):
         process = f"{item}ocdbt.process_{{node}}/manifest.ocdbt"
         yield home.piece(name, "data", process, ("ocdbt",), loaded=False, companion=True)
+
+
+def _marked_items(home: _Home) -> Iterator[Piece]:
+    """What a Checkpointer writes about each item, where a script saves them one by one below a directory that
+    is called after a step (``step_30/model``). What lies in one that is called by a number alone may be runs.
+    """
+    for above in (one for one in _NAMED if one.mark in ("_word", "_epoch")):
+        path = f"{home.template}{_MARK}"
+        mark = above.piece(f"item{home.mark}", "metadata", path, JSON, loaded=False)
+        yield replace(mark, unfinished=home.unfinished, marks=_MARK if home.unfinished else "")
 
 
 def _tree(home: _Home, kind: str, item: str = "", *, sure: bool = False) -> Iterator[Piece]:
@@ -222,6 +235,8 @@ def _pieces() -> Iterator[Piece]:
     ``7/final/_METADATA`` may be that of an item, too.
     """
     for home in _HOMES:
+        if home.template.startswith(_NAMELESS.template):
+            yield from _marked_items(home)
         yield from _marks(home)
     for home in _HOMES:
         yield from _tree(home, "own_")

@@ -13,7 +13,7 @@ from fixture_trees import materialise, pairs
 from places import FIXTURES
 
 from ckpt_tools import plan, scan
-from ckpt_tools.errors import NotNewest, UsageError
+from ckpt_tools.errors import NoCheckpoint, NotNewest, UsageError
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.directories import step_in_path
 from ckpt_tools.model.selection import Selection
@@ -122,3 +122,33 @@ def test_a_later_number_in_a_name_that_tells_no_step_is_said(tmp_path: Path) -> 
     assert [(f.code, f.path) for f in made.warnings] == [("passed-over", str(root / "15_broken"))]
     with pytest.raises(NotNewest, match="15_broken"):
         plan(str(root), Selection(no_fallback=True))
+
+
+def items_one_by_one(root: Path, *steps: int) -> Path:
+    """Each has marks of its own, as a checkpoint of any name has: step_200/model, step_200/opt."""
+    for step in steps:
+        for item in ("model", "opt"):
+            shutil.copytree(BARE.parent / f"step_{step}", root / f"step_{step}" / item)
+    return root / "step_200/opt"
+
+
+@pytest.mark.parametrize("cut", [None, "gone", "under way"])
+def test_items_that_a_script_saves_one_by_one_are_one_checkpoint(cut: str | None, tmp_path: Path) -> None:
+    last = items_one_by_one(tmp_path, 100, 200)
+    if cut == "gone":
+        shutil.rmtree(last)
+    elif cut == "under way":
+        last.rename(f"{last}.orbax-checkpoint-tmp")
+    made = plan(tmp_path)
+    assert made.checkpoint is not None
+    assert made.checkpoint.step == (100 if cut else 200)
+    assert {Path(f.path).relative_to(tmp_path).parts[1] for f in made.shared} == {"model", "opt"}
+    assert [r.checkpoint.step for r in made.rejected] == ([200] if cut == "gone" else [])
+    assert ("unfinished-save" in {w.code for w in made.warnings}) == (cut == "under way")
+
+
+def test_an_item_under_way_keeps_a_lone_save_from_being_loaded(tmp_path: Path) -> None:
+    last = items_one_by_one(tmp_path, 200)
+    last.rename(f"{last}.orbax-checkpoint-tmp")
+    with pytest.raises(NoCheckpoint):
+        plan(tmp_path)

@@ -43,8 +43,8 @@ class Piece(Template):
     one that ``moves`` no two saves have the same.
     ``here``: the directory in which its template begins is one checkpoint, whatever it is called.
     ``apart``: a checkpoint has several such directories, of which none is its own.
-    ``marks`` is the end of the name of a file that lies beside a checkpoint's directory, is called like it
-    otherwise, and says that it is not finished.
+    ``marks`` is the end of the path of a file that lies in a checkpoint's directory, or beside it and is
+    called like it otherwise, and says that it is not finished.
     ``everyone_saves`` says that each rank writes its own file although replicas hold the same: then a set
     with ranks missing, or off the save interval, was written by a dying job.
     ``survivable``: the framework goes on without the file (with other random numbers), so a rank without one
