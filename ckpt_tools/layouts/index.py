@@ -2669,6 +2669,12 @@ ray ray note:checkpoint_manager_snapshot.json
     numpy_4_dated:{name}.npz
   checkpoint_20{name}_{name}-{metric}/{name}/{name}/{name}/{name}/{name}/
     numpy_5_dated:{name}.npz
+  checkpoint_{generation:06d}/policies/{name}/
+    rllib_policy:rllib_checkpoint.json
+  checkpoint_20{name}_{name}-{metric}/policies/{name}/
+    rllib_policy_dated:rllib_checkpoint.json
+  {name}/policies/{name}/
+    rllib_policy_any:rllib_checkpoint.json
   checkpoint_{generation:06d}/
     rllib_in:rllib_checkpoint.json
   checkpoint_20{name}_{name}-{metric}/
@@ -2682,17 +2688,17 @@ ray ray note:checkpoint_manager_snapshot.json
   {name}/learner_group/learner/rl_module/{name}/
     rllib_component_2:<state|module_state>.pkl
   {name}/
-    rllib_0:<state|module_state>.pkl rllib_0_maker:class_and_ctor_args.pkl
+    rllib_0:<state|module_state|policy_state>.pkl rllib_0_maker:class_and_ctor_args.pkl
   {name}/{name}/
-    rllib_1:<state|module_state>.pkl rllib_1_maker:class_and_ctor_args.pkl
+    rllib_1:<state|module_state|policy_state>.pkl rllib_1_maker:class_and_ctor_args.pkl
   {name}/{name}/{name}/
-    rllib_2:<state|module_state>.pkl rllib_2_maker:class_and_ctor_args.pkl
+    rllib_2:<state|module_state|policy_state>.pkl rllib_2_maker:class_and_ctor_args.pkl
   {name}/{name}/{name}/{name}/
-    rllib_3:<state|module_state>.pkl rllib_3_maker:class_and_ctor_args.pkl
+    rllib_3:<state|module_state|policy_state>.pkl rllib_3_maker:class_and_ctor_args.pkl
   {name}/{name}/{name}/{name}/{name}/
-    rllib_4:<state|module_state>.pkl rllib_4_maker:class_and_ctor_args.pkl
+    rllib_4:<state|module_state|policy_state>.pkl rllib_4_maker:class_and_ctor_args.pkl
   {name}/{name}/{name}/{name}/{name}/{name}/
-    rllib_5:<state|module_state>.pkl rllib_5_maker:class_and_ctor_args.pkl
+    rllib_5:<state|module_state|policy_state>.pkl rllib_5_maker:class_and_ctor_args.pkl
 
 mindspore mindspore note:meta.json stateless:-graph.meta
   rank_{rank}/

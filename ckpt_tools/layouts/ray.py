@@ -108,6 +108,10 @@ def _algorithm() -> Iterator[Piece]:
     below directories that are called after it.
     """
     top = Piece("rllib", "metadata", "{name}/rllib_checkpoint.json", ("json_member",), shared=True)
+    of_policy = "policies/{name}/rllib_checkpoint.json"
+    for home, mark in (*_HOMES, ("{name}", "_any")):
+        template = f"{home}/{of_policy}"
+        yield replace(top, name=f"rllib_policy{mark}", template=template, companion=True, inside=True)
     for home, mark in _HOMES:
         template = f"{home}/rllib_checkpoint.json"
         yield replace(top, name=f"rllib_in{mark}", template=template, companion=True, inside=True)
@@ -120,7 +124,7 @@ def _algorithm() -> Iterator[Piece]:
     inside = Piece("", "model", "", (*OBJECTS, *TORCH), shared=True, companion=True, inside=True)
     for depth in range(_DEEP + 1):
         home = "/".join(["{name}"] * (depth + 1))
-        states = "<state|module_state>.pkl"
+        states = "<state|module_state|policy_state>.pkl"
         yield replace(inside, name=f"rllib_{depth}", template=f"{home}/{states}")
         maker = replace(inside, name=f"rllib_{depth}_maker", template=f"{home}/class_and_ctor_args.pkl")
         yield replace(maker, role="maker", constant=True)

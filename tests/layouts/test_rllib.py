@@ -55,3 +55,20 @@ def test_components_that_are_gone_are_missed(gone: tuple[str, ...], tmp_path: Pa
     assert [(r.checkpoint.path, r.findings[0].code) for r in made.rejected] == [
         (str(root / "iter_2"), "missing-part")
     ]
+
+
+@pytest.mark.parametrize("called", ["iter_{}", "PPO_0_0/checkpoint_00000{}"])
+def test_a_policy_is_no_run_of_its_own(called: str, tmp_path: Path) -> None:
+    """Before ray 2.40 an algorithm has a directory for each policy, with the mark of a checkpoint in it."""
+    names = {"algorithm_state.pkl", "policies/main/policy_state.pkl"}
+    marks = {"rllib_checkpoint.json", "policies/main/rllib_checkpoint.json"}
+    for number in (1, 2):
+        home = tmp_path / called.format(number)
+        for name in names | marks:
+            path = home / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"{}" if name in marks else pickle.dumps({"state": [number, name]}))
+            os.utime(path, (1_735_700_000 + 60 * number,) * 2)
+    made = plan(tmp_path)
+    assert made.resume.path == str(home)
+    assert {os.path.relpath(f.path, home) for f in made.shared} == names | marks
