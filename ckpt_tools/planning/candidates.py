@@ -238,9 +238,10 @@ class Candidates:
         return all(equal(*pair, self.session) or same_tensors(*pair, self.session) for pair in pairs)
 
     def _signature(self, c: Checkpoint) -> Signature:
-        """The names and shapes of its tensors."""
-        read = (self.session.inspect(p.path, Level.STRUCTURE)[1] for p in c.parts)
-        return frozenset((t.name, t.shape) for anatomy in read for t in anatomy.tensors)
+        """The names and shapes of its tensors; of those that lie elsewhere, the names in the list of them."""
+        read = [self.session.inspect(p.path, Level.STRUCTURE)[1] for p in c.parts]
+        tensors = frozenset((t.name, t.shape) for anatomy in read for t in anatomy.tensors)
+        return tensors or frozenset((key, ()) for anatomy in read for key in anatomy.keys)
 
     def newest_of(self, by_mtime: Checkpoint, by_step: Checkpoint) -> str:
         """The order that tells which of two is the newest. Raises UsageError when only the caller can say."""

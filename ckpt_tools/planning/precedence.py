@@ -87,7 +87,7 @@ def ask_where_unclear(
                 raise _in_doubt(c, placed)
             known.add(c.key)
     if models := _several_models(first, signature):
-        raise _are_one_save(*models)
+        raise _in_doubt(*models) if models[0].parts[0].home else _are_one_save(*models)
     if (late := _out_of_turn(first, layouts)) is not None and not same(late.newest, late.highest):
         raise _named_out_of_turn(late)
     return known
@@ -96,7 +96,7 @@ def ask_where_unclear(
 def _several_models(
     first: Sequence[Checkpoint], signature: Callable[[Checkpoint], Signature]
 ) -> tuple[Checkpoint, Checkpoint] | None:
-    """The newest and another one, where all that both tell is that they hold other models, by their
+    """The newest and another one, where all that both tell is that they hold other models or trees, by their
     ``signature``, and nothing else of a state.
     """
     alone = [c for c in first if max(c.order) < 0]
@@ -104,12 +104,17 @@ def _several_models(
         return None
     from ckpt_tools.layouts.common.held import Holds, holds_of  # few trees have such
 
-    alone = [c for c in alone if holds_of(c) == Holds(weights=True)]
+    alone = [c for c in alone if c.parts[0].home or holds_of(c) == Holds(weights=True)]
     newest = rank(first, "mtime")[0]
     if newest not in alone or len(alone) < 2:
         return None
-    mine = signature(newest)
-    return next(((newest, c) for c in alone if mine and signature(c) not in (mine, frozenset())), None)
+    mine, whole = signature(newest), bool(newest.parts[0].home)
+    return next(((newest, c) for c in alone if _are_other_trees(mine, signature(c), whole=whole)), None)
+
+
+def _are_other_trees(mine: Signature, theirs: Signature, *, whole: bool) -> bool:
+    """Of ``whole`` directories, what one lacks may be lost."""
+    return not (mine <= theirs or theirs <= mine) if whole else bool(mine and theirs) and mine != theirs
 
 
 def _are_one_save(newest: Checkpoint, other: Checkpoint) -> UsageError:

@@ -152,3 +152,15 @@ def test_an_item_under_way_keeps_a_lone_save_from_being_loaded(tmp_path: Path) -
     last.rename(f"{last}.orbax-checkpoint-tmp")
     with pytest.raises(NoCheckpoint):
         plan(tmp_path)
+
+
+def test_trees_of_other_leaves_are_not_saves_of_one_another(tmp_path: Path) -> None:
+    """model/ and opt/ are written over at every save; best/ and last/ are two saves of one tree."""
+    for number, name in enumerate(("model", "opt")):
+        for path in shutil.copytree(BARE, tmp_path / name).rglob("*"):
+            os.utime(path, (1_735_700_000 + 60 * number,) * 2)
+    assert plan(tmp_path).resume.path == str(tmp_path / "opt")  # nothing tells that it is one of two
+    tree = tmp_path / "opt/_METADATA"
+    tree.write_text(tree.read_text().replace("kernel", "kernel_mu"))
+    with pytest.raises(UsageError, match="nothing tells whether they are one checkpoint or several"):
+        plan(tmp_path)
