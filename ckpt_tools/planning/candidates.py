@@ -324,6 +324,7 @@ class Candidates:
         if (prefix := self.selection.prefix) is not None:
             finished = [c for c in finished if filters.is_whole_prefix(c, prefix)] or finished
         runs = self.session.runs(finished)
+        self._require_more_than_shares(runs)
         if len(runs) < 2:
             return finished
         from ckpt_tools.planning import own_runs  # most roots hold one run
@@ -339,6 +340,14 @@ class Candidates:
         kept = own_runs.of_own(own, finished)
         self.warnings += own_runs.passed_over(finished, kept)
         return kept
+
+    def _require_more_than_shares(self, runs: Iterable[tuple[str, str]]) -> None:
+        """Raises NoneUsable where nothing is left but what replicas keep for themselves beside the saves."""
+        named = ((self.layouts[layout].shares, os.path.basename(run)) for layout, run in runs)
+        if self.selection.run is None and all(own and own.fullmatch(name) for own, name in named):
+            text = f"{self.root} holds {completeness.listed(runs)}: only what replicas keep for themselves"
+            hint = "bring back the saves of all of them, which lay beside it"
+            raise NoneUsable(text, hint, plan=self.nothing())
 
     def _told_apart(self, everything: Sequence[Checkpoint]) -> Iterator[Finding]:
         """What was asked for, where it reads like one part of a state. Raises UsageError."""

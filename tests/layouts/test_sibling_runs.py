@@ -15,7 +15,7 @@ from safetensors.torch import save as safetensors_save
 from small_files import dcp, lightning, saved, tensor
 
 from ckpt_tools.api import plan, scan
-from ckpt_tools.errors import CkptError
+from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.layouts import BY_NAME
 from ckpt_tools.model.checkpoint import Checkpoint
 
@@ -242,6 +242,10 @@ def test_the_places_of_replicas_in_their_data_are_no_runs(replicas: int, tmp_pat
     made = plan(str(tmp_path)).checkpoint
     assert made is not None
     assert made.path == str(tmp_path / "step-20")
+    for name in ("step-10", "step-20"):
+        shutil.rmtree(tmp_path / name)
+    with pytest.raises(NoneUsable, match="only what replicas keep for themselves"):
+        plan(str(tmp_path))
 
 
 @pytest.mark.parametrize(
