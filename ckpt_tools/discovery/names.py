@@ -38,7 +38,14 @@ def settled(files: list[NamedFile]) -> tuple[list[NamedFile], list[NamedFile]]:
 def _explained(file: NamedFile) -> tuple[str, ...]:
     """The directories in which a file leaves nothing to be explained by a weak name."""
     place = file.place
-    return () if place.piece.described else (place.base, place.home, file.places.path)
+    if place.piece.described or _is_export(place):
+        return ()
+    return place.base, place.home, file.places.path
+
+
+def _is_export(place: Place) -> bool:
+    """Whether it is a model alone, beside which the states of training lie as often as not."""
+    return place.layout.of_exports
 
 
 def next_reading(file: NamedFile) -> NamedFile | None:
@@ -60,7 +67,7 @@ class _Settling:
 
     def __init__(self, files: list[NamedFile]) -> None:
         sure = [file.place for file in files if file.place.sure]
-        self._taken = {at for place in sure for at in (place.home, place.base)}
+        self._taken = {at for place in sure if not _is_export(place) for at in (place.home, place.base)}
         generic = [file.place for file in files if file.place.piece.generic]
         self._generic = _free_places(generic, {place.home for place in sure}, self._taken)
         sure += [place for place in generic if (place.home or place.base) in self._generic]

@@ -97,17 +97,19 @@ def _several_models(
     first: Sequence[Checkpoint], signature: Callable[[Checkpoint], Signature]
 ) -> tuple[Checkpoint, Checkpoint] | None:
     """The newest and another one, where all that both tell is that they hold other models or trees, by their
-    ``signature``, and nothing else of a state.
+    ``signature``, and nothing of when they were saved.
     """
     alone = [c for c in first if max(c.order) < 0]
     if len(alone) < 2:
         return None
-    from ckpt_tools.layouts.common.held import Holds, holds_of  # few trees have such
+    from ckpt_tools.layouts.common.held import holds_of  # few trees have such
 
-    alone = [c for c in alone if c.parts[0].home or holds_of(c) == Holds(weights=True)]
     newest = rank(first, "mtime")[0]
-    if newest not in alone or len(alone) < 2:
+    held = holds_of(newest)
+    told_by_name = newest.parts[0].home or (held is not None and held.weights and not held.counters)
+    if newest not in alone or not told_by_name:
         return None
+    alone = [c for c in alone if c.parts[0].home or holds_of(c) == held]
     mine, whole = signature(newest), bool(newest.parts[0].home)
     return next(((newest, c) for c in alone if _are_other_trees(mine, signature(c), whole=whole)), None)
 

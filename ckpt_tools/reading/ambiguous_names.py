@@ -25,16 +25,18 @@ def settle_ambiguous_names(s: Session) -> None:
     homes = {(p.layout, p.base) for p in placed}
     placed += _place_by_siblings(s, damaged, homes)
     placed += (_damaged(s, part) for part in _place_by_siblings(s, strange, homes, alone=False))
+    loose = [p for p in placed if s.layouts.of(p).last_resort]
     known = [p for p in placed if not s.layouts.of(p).last_resort]
-    s.found.parts = known or placed
-    if known:
-        for part in placed:
-            if s.layouts.of(part).last_resort:
-                s.make_bare(part)
-    elif placed:
+    if any(not s.layouts.of(p).of_exports for p in known):
+        for part in loose:
+            s.make_bare(part)
+        loose = []
+    s.found.parts = loose
+    if loose:  # a model that was exported beside them explains no states
         from ckpt_tools.reading.bare_files import settle_bare_files  # only where no layout knows a file
 
         settle_bare_files(s)
+    s.found.parts = [*known, *s.found.parts]
 
 
 def _some_ambiguous(s: Session) -> bool:

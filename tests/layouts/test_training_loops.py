@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from places import LAYOUT_TREES
 from small_files import saved, tensor
 
 from ckpt_tools.api import plan
@@ -268,6 +269,28 @@ def test_networks_of_one_save_are_never_loaded_in_part(tmp_path: Path, gone: str
         return
     with pytest.raises(UsageError, match="hold different models"):
         answer(tmp_path)
+
+
+def test_networks_with_their_optimizers_are_never_loaded_in_part(tmp_path: Path) -> None:
+    """ElegantRL saves each network and its optimizer under one word, with nothing that counts."""
+    moments = saved({"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]})
+    saves = [("act.pth", network(2)), ("cri.pth", network(2, 2))]
+    lay(
+        tmp_path,
+        [f for name, net in saves for f in ((name, net), (f"{name[:3]}_optimizer.pth", moments))],
+        every=1,
+    )
+    with pytest.raises(UsageError, match="hold different models"):
+        answer(tmp_path)
+
+
+@pytest.mark.parametrize("export", ["onnx/inside/tree/model.onnx", "gguf/whole/tree/llama-q8_0.gguf"])
+@pytest.mark.parametrize("name", ["model", "step_3"])
+def test_an_export_beside_states_never_hides_them(tmp_path: Path, export: str, name: str) -> None:
+    saves = [(f"step_{step}.pt", state(step)) for step in (1, 2, 3)]
+    of = LAYOUT_TREES / export
+    lay(tmp_path, [*saves, (f"{name}{of.suffix}", of.read_bytes())])
+    assert picked(tmp_path) == "step_3.pt"
 
 
 def test_the_same_network_under_another_name_is_an_older_or_newer_one(tmp_path: Path) -> None:
