@@ -43,6 +43,11 @@ def _explained(file: NamedFile) -> tuple[str, ...]:
     return place.base, place.home, file.places.path
 
 
+def _taken_by(sure: Sequence[Place]) -> set[str]:
+    """Where names that tell little are not read, since others tell what lies there."""
+    return {at for place in sure if not _is_export(place) for at in (place.home, place.base)}
+
+
 def _is_export(place: Place) -> bool:
     """Whether it is a model alone, beside which the states of training lie as often as not."""
     return place.layout.of_exports
@@ -67,7 +72,7 @@ class _Settling:
 
     def __init__(self, files: list[NamedFile]) -> None:
         sure = [file.place for file in files if file.place.sure]
-        self._taken = {at for place in sure if not _is_export(place) for at in (place.home, place.base)}
+        self._taken = _taken_by(sure)
         generic = [file.place for file in files if file.place.piece.generic]
         self._generic = _free_places(generic, {place.home for place in sure}, self._taken)
         sure += [place for place in generic if (place.home or place.base) in self._generic]
