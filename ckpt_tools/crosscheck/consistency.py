@@ -22,10 +22,11 @@ Reports = Mapping[str, Report]
 
 
 def consistency(parts: Sequence[Part], reports: Reports, layouts: Layouts) -> Iterator[tuple[str, Finding]]:
-    """(path, finding) where names contradict contents, over the parts of one run that were read."""
+    """(path, finding) where names contradict contents, over a run's parts that were read, and its marks."""
     if not parts:
         return
-    rows = [(p, r) for p in parts if (r := reports.get(p.path)) and r.format]
+    read = ((p, reports.get(p.path)) for p in parts)
+    rows = [(p, r) for p, r in read if r and (r.format or layouts.piece_of(p).mark)]
     told = list(layouts.of(parts[0]).check(rows))
     told += schedules(rows, {path for path, _ in told})
     # a start is faster without what most runs do not need

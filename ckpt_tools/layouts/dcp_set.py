@@ -34,8 +34,8 @@ UNDER_WAY = "/.incomplete"
 """What NeMo AutoModel removes when all else is written."""
 _DONE = "CHECKPOINT_COMPLETE"
 """What LLaMA-Factory writes when all else is there, and asks for before it resumes from a save."""
-_BEFORE = ("metadata.json", "dataloader/rank_0.pt")
-"""What it writes before that."""
+_BEGUN = "num_training_steps"
+"""What its ``metadata.json`` tells, which it writes before all else."""
 _XTUNER = ("checkpoint_list", "snap_checkpoint_list")
 HERE = "_here"
 """The end of the names of pieces in a directory that may be called anything."""
@@ -47,11 +47,14 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     counts = [row for row in parts if row[0].piece.startswith(("told", "single_counts"))]
     for key in ("global_step", "cur_step"):
         yield from named_steps(counts, partial(_told, key), key)
-    named = [
-        row for row in parts if row[0].name == "step_scheduler.pt"
-    ]  # NeMo AutoModel names saves after it
+    # NeMo AutoModel names saves after it
+    named = [row for row in parts if row[0].name == "step_scheduler.pt"]
     yield from named_steps(named, partial(_told, "step"), "step")
     yield from borrowed(parts, {p.piece: ("optimizer_step",) for p, _ in parts if p.role != "state"})
+    done = {part.home for part, _ in parts if part.role == "complete"}
+    for part, report in counts:
+        if _BEGUN in report.metadata and part.home not in done:
+            yield part.path, finding("missing-part", f"there is no {_DONE}, which is written last")
 
 
 def _told(key: str, metadata: Metadata) -> int | None:
@@ -81,9 +84,6 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     if holding.isdisjoint(p.role for p in c.parts):
         text = f"none of its directories holds a model ({', '.join(MODELS)})"
         yield finding("missing-part", text, path=c.path)
-    names = {p.path.removeprefix(f"{c.path}/") for p in c.parts}
-    if names.issuperset(_BEFORE) and _DONE not in names:
-        yield finding("missing-part", f"there is no {_DONE}, which is written last", path=c.path)
     yield from dcp.lost_beside(c, beside)
 
 
@@ -135,7 +135,7 @@ def _rest(home: str, mark: str) -> Iterator[Piece]:
         plain = f"{home}/<{STATES}>"  # XTuner's have no ending
         yield beside(f"plain{mark}", "state", plain, STATE_FORMATS, unasked=True)
         done = Piece(f"complete{mark}", "complete", f"{home}/{_DONE}", shared=True, required=False)
-        yield replace(done, mark=True, loaded=False)
+        yield replace(done, mark=True)
         plain = f"{home}/<optimizer|optim>/state_dict.pt"  # LLaMA-Factory's, of a model that is not cut
         yield Piece(f"single_optimizer{mark}", "optimizer", plain, STATE_FORMATS, shared=True, required=False)
     single = f"{home}/<step_scheduler|progress|scheduler>.pt"

@@ -28,14 +28,15 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
 
 
 def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """The index of Megatron-core's files, which an asynchronous save writes after ``trainer_state.pt``."""
+    """What Megatron-core reads its files by, which an asynchronous save writes after ``trainer_state.pt``."""
     files = {p.path.removeprefix(f"{c.path}/") for p in c.parts}
     for place in sorted(
         {name.rpartition("/")[0] for name in files if name.endswith(("distcp", "/common.pt"))}
     ):
-        if f"{place}/.metadata" not in files:
-            text = f"there is no {place}/.metadata: it was never finished, or lost it"
-            yield finding("missing-part", text, path=c.path)
+        for name in (".metadata", "metadata.json"):
+            if f"{place}/{name}" not in files:
+                text = f"there is no {place}/{name}: it was never finished, or lost it"
+                yield finding("missing-part", text, path=c.path)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -55,12 +56,10 @@ def _pieces() -> Iterator[Piece]:
         yield replace(described, companion=True, inside=True)
         for piece in dcp.pieces(f"{_HOME}/{place}", f"_{worker}core"):
             role = f"{worker}{'index' if piece.role == 'metadata' else 'model'}"
-            yield replace(piece, role=role, companion=True, inside=True)
+            yield replace(piece, role=role, companion=True, inside=bool(worker))
         for piece in dcp.of_megatron(f"{_HOME}/{place}", f"_{worker}core"):
-            own = piece.role == "core_metadata" and not worker  # a policy of DCP's alone may be anybody's
-            yield replace(
-                piece, role=f"{worker}{piece.role}", required=True, companion=not own, inside=not own
-            )
+            beside = bool(worker)  # a policy of DCP's alone may be anybody's
+            yield replace(piece, role=f"{worker}{piece.role}", required=True, companion=beside, inside=beside)
     for name, file in (("data", "data"), ("trainer", "trainer_state"), ("async", "fully_async_state")):
         shared = Piece(name, name, f"{_HOME}/{file}.pt", FORMATS, shared=True, unasked=True)
         yield replace(shared, companion=True, inside=True)

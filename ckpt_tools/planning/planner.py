@@ -461,8 +461,9 @@ class Planner(Candidates):
                     yield replace(f, path=f.path or p.path)
 
     def _below_level(self, parts: Sequence[Part]) -> list[Part]:
-        """The files that were not looked at as deeply as asked."""
-        return [p for p in parts if self.session.reports[p.path].level < self.selection.level]
+        """The files that were not looked at as deeply as asked. An empty mark has nothing in it."""
+        level = self.selection.level
+        return [p for p in parts if p.size and self.session.reports[p.path].level < level]
 
     def _warnings_of_depth(self, parts: Sequence[Part]) -> Iterator[Finding]:
         """What the level or the budget left out."""

@@ -16,6 +16,7 @@ from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable, NotNewest, UsageError
+from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.selection import Selection
 
 TRACKER = "latest_checkpointed_iteration.json"
@@ -71,6 +72,39 @@ def of_llama_factory(tmp_path: Path) -> Path:
     return root
 
 
+def of_skyrl(tmp_path: Path) -> Path:
+    """The same models as SkyRL's workers save them with Megatron."""
+    root = tree("lm-engine", tmp_path)
+    (root / TRACKER).unlink()
+    for step in (10, 20):
+        saved, home = root / f"global_step{step}", root / f"global_step_{step}"
+        home.mkdir()
+        policy = (saved / "model").rename(home / "policy")
+        (policy / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+        for name, rank in ((policy / "common.pt", 0), (home / "trainer_state.pt", 1)):
+            (saved / f"rng_state/rng_state-{rank}.pt").rename(name)
+        for name in (policy / "metadata.json", policy / "common.pt", home / "trainer_state.pt"):
+            at_the_time_of(name, policy / ".metadata")
+        shutil.rmtree(saved)
+    return root
+
+
+@pytest.mark.parametrize("left", [("metadata.json",), ("metadata.json", "common.pt", "../trainer_state.pt")])
+def test_a_save_that_megatron_could_not_load_is_skyrls_as_well(left: tuple[str, ...], tmp_path: Path) -> None:
+    """Its directory alone may be anybody's: the run's other saves, or what else is in it, tell whose it is."""
+    root = of_skyrl(tmp_path)
+    for name in left:
+        (root / "global_step_20/policy" / name).unlink()
+    assert plan(str(root)).resume == Resume(
+        str(root / "global_step_10"),
+        ("trainer.resume_mode=from_path", f"trainer.resume_path={root / 'global_step_10'}"),
+    )
+    shutil.rmtree(root / "global_step_10")
+    if len(left) == 1:
+        with pytest.raises(NoneUsable):
+            plan(str(root))
+
+
 def of_roll(tmp_path: Path) -> Path:
     """The same directories as ROLL's workers call them, beside the models that they export."""
     root = tree("lm-engine", tmp_path)
@@ -117,11 +151,17 @@ def test_what_such_a_save_has_lost_is_missed(made: Callable[[Path], Path], name:
     assert [r.checkpoint.step for r in chosen.rejected] == [20]
 
 
-def test_a_lone_save_that_is_not_marked_as_complete_is_not_resumed_from(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [6, 4, 3])
+def test_a_lone_save_that_is_not_marked_as_complete_is_not_resumed_from(left: int, tmp_path: Path) -> None:
+    """However far it came: the note of what it is was written first."""
     root = of_llama_factory(tmp_path)
     shutil.rmtree(root / "checkpoint-20")
     assert plan(str(root)).checkpoint is not None
     (root / "checkpoint-10/CHECKPOINT_COMPLETE").unlink()
+    order = ("metadata.json", "model", "optimizer", "scheduler.pt", "dataloader", "rng_state")
+    for name in order[left:]:
+        later = root / "checkpoint-10" / name
+        shutil.rmtree(later) if later.is_dir() else later.unlink()
     with pytest.raises(NoneUsable):
         plan(str(root))
 

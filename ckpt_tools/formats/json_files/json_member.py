@@ -34,6 +34,7 @@ _SCALARS = (
     "cur_step",  # XTuner's
     "current_step",  # kohya's train_state.json
     "current_epoch",
+    "num_training_steps",  # LLaMA-Factory's metadata.json
     "init_timestamp_nsecs",
     "commit_timestamp_nsecs",
 )
