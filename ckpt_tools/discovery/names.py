@@ -67,13 +67,29 @@ def _free_places(generic: Sequence[Place], homes: Collection[str], taken: Collec
     return own | {place.base for place in generic if not place.home}.difference(taken)
 
 
+def _counting(files: Sequence[NamedFile]) -> set[str]:
+    """Where names that tell a rank by a number alone count as ranks do, and not as epochs: from 0 without a
+    gap, in directories of later steps than they have ranks.
+    """
+    ranks: dict[str, set[int | None]] = defaultdict(set)
+    steps: dict[str, set[int]] = defaultdict(set)
+    for file in files:
+        if file.place.piece.counted:
+            ranks[file.place.base].add(file.name.rank)
+            steps[file.place.base].add(file.place.step or len(files))
+    return {
+        at for at, found in ranks.items() if found == set(range(len(found))) and len(found) <= min(steps[at])
+    }
+
+
 class _Settling:
     """Which files are parts, as far as it was decided: they are ``kept``."""
 
     def __init__(self, files: list[NamedFile]) -> None:
         sure = [file.place for file in files if file.place.sure]
         self._taken = _taken_by(sure)
-        generic = [file.place for file in files if file.place.piece.generic]
+        self._counting = _counting(files)
+        generic = list(filter(self._is_generic, (file.place for file in files)))
         self._generic = _free_places(generic, {place.home for place in sure}, self._taken)
         sure += [place for place in generic if (place.home or place.base) in self._generic]
         self._bases = {(place.layout.name, place.base) for place in sure}
@@ -122,13 +138,16 @@ class _Settling:
         own = {layout for layout, base in self._bases if base == place.base} == {place.layout.name}
         return bool(place.piece.proof) and own and (said.step, said.epoch) != (None, None)
 
+    def _is_generic(self, place: Place) -> bool:
+        return place.piece.generic and (not place.piece.counted or place.base in self._counting)
+
     def _stays(self, place: Place, name: str) -> bool:
         if place.piece.weak:
             return place.base not in self.explained or self._proves_itself(place, name)
         if place.piece.described:
             return (place.layout.name, place.home) in self._homes
         if place.piece.generic:
-            return (place.home or place.base) in self._generic
+            return (place.home or place.base) in self._generic and self._is_generic(place)
         if not place.piece.companion:
             return True
         # what lies in the directory itself tells more than its siblings: two frameworks write checkpoint-N

@@ -2470,6 +2470,8 @@ rank_files rank-files
     below_scaler_named:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
   {prefix}<-|_><step|global_step|iter>[<_|-|=>]{step}/
     shared_scaler_named:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors> other_named:{name}.<pt|pth|bin>
+  <global_step|step|iter|iteration>[<_|-|=>]{step}/
+    counted:checkpoint_{rank}.pt
   .
     flat_model:[<model|weights|state_dict|model_state|model_states|pytorch_model><_|-|.>]<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}<_|-|.>rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
     turned_model:[<model|weights|state_dict|model_state|model_states|pytorch_model><_|-|.>]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]<_|-|.><global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}.<pt|pth|bin|ckpt|safetensors>

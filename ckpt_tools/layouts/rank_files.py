@@ -1,6 +1,7 @@
 """A training loop of one's own, where each rank saves its file: ``step_N/rank_R.pt``, or one for each kind of
-state (``optim_rank_R.pt``, ``optim/rank_R.pt``), also in ``RUN-stepN/``; ``step_N_rank_R.pt`` where all saves
-lie in one directory; ``state_rankR.pt`` where each is written over the last. Where no framework has a file.
+state (``optim_rank_R.pt``, ``optim/rank_R.pt``), or ``step_N/checkpoint_R.pt``, also in ``RUN-stepN/``;
+``step_N_rank_R.pt`` where all saves lie in one directory; ``state_rankR.pt`` where each is written over the
+last. Where no framework has a file.
 """
 
 from __future__ import annotations
@@ -122,6 +123,12 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
     yield replace(other, companion=True, inside=True)
 
 
+def _counted() -> Iterator[Piece]:
+    """What torch.distributed.checkpoint's experimental checkpointers write: ``step_N/checkpoint_R.pt``."""
+    numbered = f"<global_step|step|iter|iteration>{_BETWEEN}{{step}}/checkpoint_{{rank}}.pt"
+    yield Piece("counted", "state", numbered, FORMATS, generic=True, counted=True)
+
+
 def _flat(at: str, mark: str) -> Iterator[Piece]:
     """The same where all saves lie in one directory: ``step_10_rank_0.pt``, ``optim_10.rank1.pt``."""
     for role, words in _WORDS:
@@ -160,6 +167,7 @@ LAYOUT = Layout(
     title="A file for each rank",
     pieces=(
         *(piece for home, mark in HOMES for piece in _pieces(home, mark)),
+        *_counted(),
         *_flat(_AT, ""),
         *_flat(_AT_EPOCH, "_epoch"),
         *_written_over(),

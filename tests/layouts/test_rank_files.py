@@ -221,7 +221,7 @@ def test_files_that_are_written_over_are_of_one_step_or_none(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("names", ["iter_1/checkpoint_{}.pt", "step_{0}/checkpoint_{0}.pt"])
 def test_numbers_of_whole_files_are_no_ranks(names: str, tmp_path: Path) -> None:
-    """``torch.distributed.checkpoint._experimental`` calls those of ranks so, which nothing tells apart."""
+    """``torch.distributed.checkpoint._experimental`` calls those of ranks so."""
     for n in (10, 20):
         path = tmp_path / names.format(n)
         path.parent.mkdir(exist_ok=True)
@@ -230,3 +230,25 @@ def test_numbers_of_whole_files_are_no_ranks(names: str, tmp_path: Path) -> None
     made = plan(str(tmp_path))
     assert made.checkpoint is not None
     assert made.checkpoint.step == 20
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_numbers_that_count_as_ranks_do_are_ranks(ranks: int, tmp_path: Path) -> None:
+    """From 0 without a gap, in directories of later steps than there are ranks."""
+    for n, r in itertools.product((10, 20), range(ranks)):
+        put(tmp_path, f"step_{n}/checkpoint_{r}.pt", state(n, r), n)
+    assert loads(tmp_path) == {r: [f"checkpoint_{r}.pt"] for r in range(ranks)}
+    if ranks > 1:
+        (tmp_path / "step_20/checkpoint_1.pt").unlink()
+        made = plan(str(tmp_path))
+        assert made.checkpoint is not None and made.checkpoint.step == 10
+        assert {f.code for r in made.rejected for f in r.findings} == {"missing-rank"}
+
+
+def test_numbers_that_count_as_epochs_may_are_no_ranks(tmp_path: Path) -> None:
+    """Those of a stage: which of two stages is later is asked."""
+    for stage, epoch in itertools.product((1, 2), range(3)):
+        at = 10 * stage + epoch
+        put(tmp_path, f"step_{stage}/checkpoint_{epoch}.pt", saved({"model": {"w": tensor(at)}}), at)
+    with pytest.raises(UsageError, match="several runs"):
+        plan(str(tmp_path))
