@@ -76,6 +76,16 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     for name in lost(c, beside, _named_by_parts):
         text = f"there is no {name}, which the run's other checkpoints have"
         yield finding("missing-part", text, path=c.path)
+    for name in lost(c, beside, _descriptions):
+        text = (
+            f"there is no {name}, which the run's other checkpoints have: a copy of it may have stopped early"
+        )
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+
+
+def _descriptions(c: Checkpoint) -> frozenset[str]:
+    """What the trainer does without: an evaluation asks for it."""
+    return frozenset(p.name for p in c.parts if p.role == "tokenizer")
 
 
 def _named_by_parts(c: Checkpoint) -> frozenset[str]:

@@ -161,6 +161,7 @@ SPARED = {
     ),
     "the same, further down": (LEVANTER, "step-20/opt_state/0/mu/decoder/kernel/0.0"),
     "shardings": (ITEMS, "30/state/_sharding"),
+    "how a model answers": ("hf-trainer/trainer", "checkpoint-20/generation_config.json"),
     "the shapes of what was written": (ITEMS, "30/state/array_metadatas/process_0"),
 }
 
