@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 from places import LAYOUT_TREES
-from small_files import saved, tensor
+from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import NoneUsable, UsageError
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
@@ -291,6 +291,25 @@ def test_an_export_beside_states_never_hides_them(tmp_path: Path, export: str, n
     of = LAYOUT_TREES / export
     lay(tmp_path, [*saves, (f"{name}{of.suffix}", of.read_bytes())])
     assert picked(tmp_path) == "step_3.pt"
+
+
+@pytest.mark.parametrize("home", ["", "step_100/"])
+@pytest.mark.parametrize("gone", ["actor", "critic"])
+def test_one_of_two_networks_is_missed_whose_optimizer_is_there(tmp_path: Path, gone: str, home: str) -> None:
+    """Of a lone save, too. That each has its optimizer says nothing where one file holds both (SAC's)."""
+    names = [f"{network}{kind}.pt" for network in ("actor", "critic") for kind in ("", "_optim")]
+    files = {name: weights(name, 1) for name in names if "optim" not in name}
+    files |= {name: saved(adam(n)) for n, name in enumerate(names, 1) if "optim" in name}
+    lay(tmp_path, [(home + name, data) for name, data in files.items() if name != f"{gone}.pt"])
+    with pytest.raises(NoneUsable) as caught:
+        answer(tmp_path)
+    assert caught.value.exit_code == 4
+    if not home:
+        return
+    for name in ("actor.pt", "critic.pt"):
+        (tmp_path / home / name).unlink(missing_ok=True)
+    lay(tmp_path, [(f"{home}policy.pt", weights("policy.pt", 1))])
+    assert "policy.pt" in {f.path.rpartition("/")[2] for f in answer(tmp_path).shared}
 
 
 def test_the_same_network_under_another_name_is_an_older_or_newer_one(tmp_path: Path) -> None:

@@ -298,6 +298,18 @@ def bare_name_of(p: Part) -> BareName:
 _HOLDS = re.compile("models?|net|network|weights", re.IGNORECASE)
 
 
+def lost_of_two(weights: Collection[str], optimizers: Collection[str]) -> str:
+    """Of two networks that are trained together the one of which there is an optimizer but no weights,
+    where there are weights of the other: words of the files that hold each. "" for none.
+    """
+    for pair in _PAIRS:
+        for mine, other in (pair[:2], pair[1::-1]):
+            gone = [word for word in other if word in optimizers]
+            if gone and not set(mine).isdisjoint(weights) and set(other).isdisjoint(weights):
+                return gone[0]
+    return ""
+
+
 def is_called_after_a_role(directory: str) -> bool:
     """Whether a directory's name only says what of a save it holds: ``model``, ``optimizer``."""
     said = read_bare_name(directory)

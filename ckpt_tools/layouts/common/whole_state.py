@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import SECOND_NETWORKS, bare_name_of
+from ckpt_tools.layouts.common.bare_names import SECOND_NETWORKS, bare_name_of, lost_of_two
 from ckpt_tools.layouts.common.held import BEGUN, Holds, held_by, holds_of
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -32,6 +32,9 @@ def lacks_of_state(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Find
     if not mine.weights:
         yield _lacking(c, "weights of a model", next((o for o, held in siblings if held.weights), None))
         return
+    if gone := _half_of_two(c):
+        yield _lacking(c, f"weights of the {gone}, whose optimizer it holds", None)
+        return
     yield from _lacks_optimizer(c, mine, others, siblings)
     if not mine.counters and (o := next(_counting_peers(c, mine, siblings), None)):
         yield _lacking(c, "count of steps or epochs", o)
@@ -40,6 +43,16 @@ def lacks_of_state(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Find
         yield from _unwritten_beside_one(c, alike)
     else:
         yield from _unwritten(c, alike, () if mine.optimizer else ("optimizer",))
+
+
+def _half_of_two(c: Checkpoint) -> str:
+    """The network that is gone of a save that holds its optimizer, and the other one of the two."""
+    words: dict[bool, set[str]] = {True: set(), False: set()}
+    for p in c.parts if len(c.parts) > 1 else ():
+        held = held_by(p)
+        if held and (held.weights or held.optimizer):
+            words[held.weights].update(bare_name_of(p).words)
+    return lost_of_two(words[True], words[False])
 
 
 def _lacks_what_is_unread(c: Checkpoint, siblings: Sequence[tuple[Checkpoint, Holds]]) -> Iterator[Finding]:
