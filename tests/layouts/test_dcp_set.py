@@ -263,3 +263,17 @@ def test_a_file_of_an_older_save_that_counts_is_told_by_it(
     assert made.checkpoint is not None
     assert made.checkpoint.step == 10
     assert {f.code for r in made.rejected for f in r.findings} == {"step-mismatch"}
+
+
+def test_half_of_a_state_is_no_checkpoint(tmp_path: Path) -> None:
+    """What a first save of Accelerate's with FSDP has left, which was killed before it wrote the rest."""
+    saved, home = tree("lm-engine", tmp_path) / "global_step10", tmp_path / "checkpoints/checkpoint_0"
+    home.mkdir(parents=True)
+    for name, called in (("model", "pytorch_model_fsdp_0"), ("optimizer", "optimizer_0")):
+        (saved / name).rename(home / called)
+    for root in (home, home.parent):
+        with pytest.raises(NoneUsable):
+            plan(str(root))
+    alone = plan(str(home / "pytorch_model_fsdp_0"))
+    assert alone.resume == Resume(str(home / "pytorch_model_fsdp_0"))
+    assert plan(str(home / "optimizer_0")).checkpoint is not None
