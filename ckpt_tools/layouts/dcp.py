@@ -9,7 +9,6 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, odd_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.lost_files import lost
@@ -114,21 +113,6 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
         other = max(full, key=lambda o: o.order).path.rpartition("/")[2]
         text = f"{c.path.rpartition('/')[2]} holds no optimizer's state, which {other} beside it holds"
         yield finding("missing-part", text, path=c.path, hint="--kind release resumes from the model alone")
-    yield from _half_of_a_state(c, others)
-
-
-def _half_of_a_state(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """An optimizer's directory and a model's beside each other (``optimizer_0``, ``pytorch_model_fsdp_0``),
-    as Accelerate and the Trainer save them, with nothing yet of what they write after them.
-    """
-    mine = (c.layout, c.run, None, None)
-    unplaced = [o for o in (c, *others) if (o.layout, o.run, o.step, o.epoch) == mine]
-    optimizers = {o.path for o in unplaced if read_bare_name(o.path.rpartition("/")[2]).role == "optimizer"}
-    models = {o.path for o in unplaced} - optimizers
-    if len(optimizers) == 1 and models and c in unplaced:
-        what = "an optimizer" if c.path in optimizers else "a model"
-        text = f"it holds {what} alone, beside the rest of a save that was never finished"
-        yield finding("missing-part", text, path=c.path)
 
 
 def _later(c: Checkpoint, _others: Sequence[Checkpoint]) -> bool:

@@ -272,7 +272,7 @@ def test_half_of_a_state_is_no_checkpoint(tmp_path: Path) -> None:
     for name, called in (("model", "pytorch_model_fsdp_0"), ("optimizer", "optimizer_0")):
         (saved / name).rename(home / called)
     for root in (home, home.parent):
-        with pytest.raises(NoneUsable):
+        with pytest.raises(UsageError, match="one checkpoint or several"):
             plan(str(root))
     alone = plan(str(home / "pytorch_model_fsdp_0"))
     assert alone.resume == Resume(str(home / "pytorch_model_fsdp_0"))
