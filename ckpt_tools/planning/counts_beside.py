@@ -4,6 +4,7 @@ own ``state.json`` in each of its directories.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -40,14 +41,16 @@ def counts_of_another(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 
 def _by_name(s: Session, c: Checkpoint) -> Mapping[str, list[_Counted]]:
-    """The files beside those of the saves of a run, by what they are called in each."""
+    """Files beside those of the choice, and those of their names beside the other saves."""
+    homes = {p.home for p in c.parts}
     ours = [p for p in s.parts if (p.layout, p.run) == (c.layout, c.run)]
     steps = {p.home: p.step for p in ours if p.home and p.step is not None}
     rows: dict[str, list[_Counted]] = defaultdict(list)
-    for file in s.found.bare[:_MOST]:
-        home, _, name = file.path.rpartition("/")
-        if home in steps and (said := _told(s, file.path)) is not None:
-            rows[name].append(_Counted(home, steps[home], file.path, said))
+    files = [(*os.path.split(file.path), file.path) for file in s.found.bare]
+    chosen = {name for home, name, _ in files if home in homes}
+    for home, name, path in [row for row in files if row[0] in steps and row[1] in chosen][:_MOST]:
+        if (said := _told(s, path)) is not None:
+            rows[name].append(_Counted(home, steps[home], path, said))
     return rows
 
 
