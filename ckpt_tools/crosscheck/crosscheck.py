@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ckpt_tools.crosscheck import consistency
-from ckpt_tools.crosscheck.beside import Neighbours
 from ckpt_tools.crosscheck.duplicates import same_content
 from ckpt_tools.crosscheck.lost import emptied, headless, lost, zeroed
+from ckpt_tools.crosscheck.siblings import Siblings
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
 from ckpt_tools.crosscheck.unfinished import TORN
 from ckpt_tools.crosscheck.unlike import differs, unlike_run
@@ -255,23 +255,23 @@ def _soften(s: Session, torn: Iterable[Part]) -> None:
 
 
 def _zeroed(run: _Run) -> Iterator[FileFinding]:
-    """Raw tensors that are nothing but zeros, unlike those of their neighbours."""
-    neighbours = Neighbours(run.finished)
+    """Raw tensors that are nothing but zeros, unlike those of their siblings."""
+    siblings = Siblings(run.finished)
     for c in run.finished if run.zeros else ():
         whole = run.session.members(c)
-        yield from ((f.path or c.path, f) for f in zeroed(run.session, whole, neighbours.beside(c)))
+        yield from ((f.path or c.path, f) for f in zeroed(run.session, whole, siblings.beside(c)))
 
 
 def _lost(run: _Run) -> Iterator[Finding]:
-    """Files of checkpoints that their neighbours have."""
-    neighbours = Neighbours(run.finished)
+    """Files of checkpoints that their siblings have."""
+    siblings = Siblings(run.finished)
     for c in run.finished if run.tree else ():
-        gone = list(lost(run.session, c, neighbours.beside(c)))
+        gone = list(lost(run.session, c, siblings.beside(c)))
         if any(f.severity is Severity.ERROR for f in gone):
             run.incomplete.add(c.key)
         yield from gone
         if run.level > Level.PRESENCE:
-            yield from trained_without_model(run.session, c, neighbours.beside(c))
+            yield from trained_without_model(run.session, c, siblings.beside(c))
 
 
 def _headless(run: _Run) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from ckpt_tools.crosscheck.beside import Neighbours
+from ckpt_tools.crosscheck.siblings import Siblings
 from ckpt_tools.discovery.completeness import Expected
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -28,9 +28,9 @@ class Run:
     saved: int | None
 
     @cached_property
-    def beside(self) -> Neighbours:
+    def beside(self) -> Siblings:
         """The candidates in their order, to find those before and after each."""
-        return Neighbours(self.candidates)
+        return Siblings(self.candidates)
 
 
 @frozen

@@ -11,7 +11,7 @@ _EACH_WAY = 2
 """How many saves before it, and after it, a checkpoint is compared with."""
 
 
-class Neighbours:
+class Siblings:
     """The finished checkpoints of one run in their order."""
 
     def __init__(self, checkpoints: Sequence[Checkpoint]) -> None:
