@@ -38,14 +38,14 @@ def settled(files: list[NamedFile]) -> tuple[list[NamedFile], list[NamedFile]]:
 def _explained(file: NamedFile) -> tuple[str, ...]:
     """The directories in which a file leaves nothing to be explained by a weak name."""
     place = file.place
-    if place.piece.described or _is_export(place):
+    if place.piece.described:
         return ()
-    return place.base, place.home, file.places.path
+    return (place.home,) if _is_export(place) else (place.base, place.home, file.places.path)
 
 
 def _taken_by(sure: Sequence[Place]) -> set[str]:
     """Where names that tell little are not read, since others tell what lies there."""
-    return {at for place in sure if not _is_export(place) for at in (place.home, place.base)}
+    return {place.home for place in sure} | {place.base for place in sure if not _is_export(place)}
 
 
 def _is_export(place: Place) -> bool:
