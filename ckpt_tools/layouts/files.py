@@ -279,8 +279,8 @@ LAYOUT = Layout(
             " a number that its files tell too (100), and its files count nothing else"
         ),
         (
-            "a .npz, .npy or .pkl is a checkpoint where its name says so: of others nobody knows whether they"
-            " are data"
+            "a .npz, .npy or .pkl is a checkpoint where its name says so, and a .tar where torch.save has"
+            " written it as well: of others nobody knows whether they are data"
         ),
         "what joblib keeps, or a pickle of no arrays, is taken for a model, whatever its classes are",
         "of two optimizers' states in one save, or of two other files, each has its name as its role",
