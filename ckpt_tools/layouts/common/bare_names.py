@@ -87,7 +87,7 @@ _ROLES = {
     **dict.fromkeys(("scaler", "gradscaler"), "scaler"),
     **{role: role for role in ("ema", "trainer", "criterion")},
 }
-_PAIRS = (
+PAIRS = (
     (("g", "netg", "gen", "generator"), ("d", "netd", "disc", "discriminator", "do"), "discriminator"),
     (("actor",), ("critic",), "critic"),
     (("policy", "pi"), ("value", "vf"), "value"),
@@ -96,7 +96,7 @@ _PAIRS = (
 """Words for two networks that are trained together, and the role of the second where both are there."""
 _BACK = "back"
 """The role of the networks of the way back, of two pairs that are trained together (CycleGAN's A and B)."""
-SECOND_NETWORKS = frozenset((*(role for _, _, role in _PAIRS), _BACK, f"discriminator_{_BACK}"))
+SECOND_NETWORKS = frozenset((*(role for _, _, role in PAIRS), _BACK, f"discriminator_{_BACK}"))
 _KINDS = {
     "best": Kind.BEST,
     **dict.fromkeys(
@@ -298,18 +298,6 @@ def bare_name_of(p: Part) -> BareName:
 _HOLDS = re.compile("models?|net|network|weights", re.IGNORECASE)
 
 
-def lost_of_two(weights: Collection[str], optimizers: Collection[str]) -> str:
-    """Of two networks that are trained together the one of which there is an optimizer but no weights,
-    where there are weights of the other: words of the files that hold each. "" for none.
-    """
-    for pair in _PAIRS:
-        for mine, other in (pair[:2], pair[1::-1]):
-            gone = [word for word in other if word in optimizers]
-            if gone and not set(mine).isdisjoint(weights) and set(other).isdisjoint(weights):
-                return gone[0]
-    return ""
-
-
 def is_called_after_a_role(directory: str) -> bool:
     """Whether a directory's name only says what of a save it holds: ``model``, ``optimizer``."""
     said = read_bare_name(directory)
@@ -329,7 +317,7 @@ def together(names: Iterable[BareName]) -> dict[tuple[str, ...], tuple[tuple[str
     """
     there = {name.words for name in names}
     out: dict[tuple[str, ...], tuple[tuple[str, ...], str]] = {}
-    for first, second, role in _PAIRS:
+    for first, second, role in PAIRS:
         left = {_without(words, second) for words in there} & {_without(words, first) for words in there}
         for words in there:
             for of, told in ((first, ""), (second, role)):

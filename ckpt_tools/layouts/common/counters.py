@@ -104,9 +104,10 @@ def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Finding
     taken = steps_taken(parts)
     for rows in by_name.values():
         if all(p.home in taken for p, _ in rows):  # in one unit, whether their names tell steps or epochs
-            counts = [_Counted(taken[p.home], r.metadata["last_epoch"], p) for p, r in rows]  # type: ignore[arg-type]
-            ordered = sorted(counts, key=lambda row: row[:2])
-            yield from _borrowed(ordered, growing=True, beside="the optimizer beside it")
+            said = ((p, first(r.metadata, ("last_epoch",))) for p, r in rows)
+            counts = [_Counted(taken[p.home], n, p) for p, n in said if n is not None]
+            counts.sort(key=lambda row: row[:2])
+            yield from _borrowed(counts, growing=True, beside="the optimizer beside it")
         else:
             yield from borrowed(rows, {p.piece: ("last_epoch",) for p, _ in rows}, place_in_run)
 

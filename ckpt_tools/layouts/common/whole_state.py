@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import SECOND_NETWORKS, bare_name_of, lost_of_two
+from ckpt_tools.layouts.common.bare_names import PAIRS, SECOND_NETWORKS, bare_name_of
 from ckpt_tools.layouts.common.held import BEGUN, Holds, held_by, holds_of
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -46,13 +46,21 @@ def lacks_of_state(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Find
 
 
 def _half_of_two(c: Checkpoint) -> str:
-    """The network that is gone of a save that holds its optimizer, and the other one of the two."""
+    """Of two networks that are trained together the one that is gone, where the other and the optimizer of
+    both are there; "" for none.
+    """
     words: dict[bool, set[str]] = {True: set(), False: set()}
     for p in c.parts if len(c.parts) > 1 else ():
         held = held_by(p)
         if held and (held.weights or held.optimizer):
             words[held.weights].update(bare_name_of(p).words)
-    return lost_of_two(words[True], words[False])
+    weights, optimizers = words[True], words[False]
+    for one, two, _ in PAIRS:
+        for mine, other in ((one, two), (two, one)):
+            gone = [word for word in other if word in optimizers]
+            if gone and weights.intersection(mine) and weights.isdisjoint(other):
+                return gone[0]
+    return ""
 
 
 def _lacks_what_is_unread(c: Checkpoint, siblings: Sequence[tuple[Checkpoint, Holds]]) -> Iterator[Finding]:
