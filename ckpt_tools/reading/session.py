@@ -99,6 +99,7 @@ class Session:
         self.unproven: dict[str, Finding] = {}
         self.reports: dict[str, Report] = {}
         self.unread: dict[str, str] = {}  # trackers, and files to compare with others, that could not be read
+        self._texts: dict[str, bytes | Finding] = {}  # what trackers hold
         self.unplaced: list[Unseen] = []  # files whose content would say what they are
         self.places: dict[str, dict[str, Mapping[str, Box]]] = defaultdict(dict)
         self.bytes_done = self.bytes_total = 0
@@ -355,7 +356,9 @@ class Session:
         path = self.found.trackers.get((name, directory))
         if path is None:
             return None
-        data = read_tracker(path, TRACKER_LIMIT)
+        data = self._texts.get(path)
+        if data is None:  # once: several layouts have one of this name, and all go by the same text
+            data = self._texts[path] = read_tracker(path, TRACKER_LIMIT)
         if not isinstance(data, Finding):
             return path, read(data)
         if data.code == "unreadable":

@@ -138,11 +138,11 @@ def test_a_tracker_whose_etag_is_its_digest(
     s3.upload(FIXTURES / "layouts/megatron/tp/tree", "run")
     with behind_proxy(s3, proxy_of, tmp_path) as user:
         reads = []
-        for at in (0, 1, 2):  # 0: none
+        for at in (0, 1):  # 0: none
             user.proxy.clear()
             if at:
                 user.proxy.add(Rule(Corrupt(0), "GET", "latest_checkpointed_iteration", first=at, times=1))
             said = ask("plan", f"{user.bucket.url}/run", "--resume-from", "tracker", "--json")
             assert (said.code, said.json.get("resume_step")) == (0, 30), said.text
             reads.append(user.proxy.count("GET", "latest_checkpointed_iteration"))
-        assert reads == [reads[0], *[reads[0] + 1] * 2]
+        assert reads == [1, 2]  # once, however many ask what it says
