@@ -36,7 +36,6 @@ def _steps(_part: Part, metadata: Metadata) -> Steps:
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     yield from named_steps(parts, lambda m: whole(m.get("global_step")), "global_step")
-    yield from _half_sharded(parts)
     for part, report in parts:
         said = whole(report.metadata.get("epoch"))
         if said is not None and part.epoch is not None and said != part.epoch:
@@ -106,17 +105,18 @@ def _of_model_ranks() -> Iterator[Piece]:
         yield replace(piece, name=home[:7].rstrip("_"), template=template, proof="pytorch-lightning_version")
 
 
-def _half_sharded(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """Directories that lack one of the two files without which Lightning takes none of it."""
-    homes: dict[str, list[Part]] = {}
-    for part, _ in parts:
-        if part.home and part.role != "tag" and deepspeed.MARK not in part.piece:
-            homes.setdefault(part.home, []).append(part)
-    for home, files in homes.items():
-        for role, name in (("metadata", ".metadata"), ("state", "meta.pt")):
-            if all(part.role != role for part in files):
-                text = f"{home.rpartition('/')[2]} has no {name}: Lightning does not load it"
-                yield files[0].path, finding("missing-part", text)
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    yield from deepspeed.without_model(c, beside)
+    yield from _half_sharded(c)
+
+
+def _half_sharded(c: Checkpoint) -> Iterator[Finding]:
+    """A directory that lacks one of the two files without which Lightning takes none of it."""
+    files = [p for p in c.parts if p.home and p.role != "tag" and deepspeed.MARK not in p.piece]
+    for role, name in (("metadata", ".metadata"), ("state", "meta.pt")) if files else ():
+        if all(part.role != role for part in files):
+            text = f"{files[0].home.rpartition('/')[2]} has no {name}: Lightning does not load it"
+            yield finding("missing-part", text, path=files[0].path)
 
 
 LAYOUT = Layout(
@@ -143,7 +143,7 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
-    lost=deepspeed.without_model,
+    lost=_lost,
     traces=(re.compile(r"\.ckpt/latest$"),),
     epoch_base=0,
     reshardable=True,

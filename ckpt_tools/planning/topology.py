@@ -132,7 +132,7 @@ def find_topology(
     known = _sizes(first, ranked, files.reports, selection)
     sizes = {axis: size.value for axis, size in known.items()}
     _require_order(selection, sizes)
-    worlds = _worlds(first, expected, files, sizes, given=bool(selection.sizes))
+    worlds = _worlds(_newest(first, ranked), expected, files, sizes, given=bool(selection.sizes))
     known["world_size"] = world = _world_size(selection, worlds)
     topology = Topology(world.value, sizes, selection.rank_order, known)
     warnings = [*_warn_of_inferred(world, first, session)]
@@ -141,7 +141,9 @@ def find_topology(
         if order != topology.order:
             topology = replace(topology, order=order)
             text = f"the files were written in rank order {order}, which the plan follows"
-            warnings.append(finding("rank-mismatch", text, path=first.path, severity=Severity.NOTE))
+            hint = f"nothing is wrong with them; --rank-order {order} says it without a note"
+            note = finding("rank-mismatch", text, path=first.path, severity=Severity.NOTE, hint=hint)
+            warnings.append(note)
     if selection.strategy_dir is not None:
         from ckpt_tools.planning.strategy import require_trusted, strategy_groups
 
@@ -232,11 +234,15 @@ def _size(axis: str, newest: Sequence[Checkpoint], reports: Sequence[Report], fl
         return Known(flag, f"--{axis}")
     told, shards = in_files.told_size(axis, reports), in_files.told_shards(axis, reports)
     asked = newest[:1] if told or shards else newest
-    highest = max((at for c in asked for p in c.parts for a, at in p.coords if a == axis), default=-1)
-    on_disk = Known(highest + 1, "directory names")
+    on_disk = Known(_named_size(axis, asked), "directory names")
     if shards and shards.value > on_disk.value:
         on_disk = shards
     return told if told and told.value >= on_disk.value else on_disk
+
+
+def _named_size(axis: str, saves: Sequence[Checkpoint]) -> int:
+    """How many places of an axis the names of files show, 0 where they show none."""
+    return 1 + max((at for c in saves for p in c.parts for a, at in p.coords if a == axis), default=-1)
 
 
 def _require_order(selection: Selection, sizes: Mapping[str, int]) -> None:
@@ -277,18 +283,23 @@ class _Worlds(NamedTuple):
 
 
 def _worlds(
-    first: Checkpoint,
+    newest: Sequence[Checkpoint],
     expected: completeness.Expected,
     files: _Files,
     sizes: Mapping[str, int],
     *,
     given: bool,
 ) -> _Worlds:
-    """What the files, their names and the parallel sizes tell. ``given``: the caller has named some sizes."""
+    """What the files, their names and the parallel sizes tell of the first of the ``newest`` saves.
+    ``given``: the caller has named some sizes.
+    """
+    first = newest[0]
     grid = prod(sizes.get(axis, 1) for axis in _GRID) if sizes else None
     told = Known(files.world, "world_size in the files") if files.world else None
     if told and grid and not given and told.value % grid:
         told = Known(grid, "parallel sizes")  # places that are there were saved by ranks
+    if grid and "dp" not in sizes:
+        grid *= _named_size("dp", newest) or 1
     layout = expected.layouts.of(first)
     shared = all(layout.piece(p.piece).shared for p in first.parts)
     # what all of them share was written by as many as its own names tell
