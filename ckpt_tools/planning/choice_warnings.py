@@ -196,12 +196,13 @@ def unplaced(
 
 
 def _maybe_later(c: Checkpoint, chosen: Checkpoint, s: Session, ordered: bool) -> str:
-    """Why: no step is told, and damage hides it, the name has a higher number, or it was written no earlier
-    and the caller has ``ordered`` all. Of damaged ones an earlier time shows nothing: the choice may have
-    been touched.
+    """Why: of the same step, its name counts a later save; or no step is told, and damage hides it, the name
+    has a higher number, or it was written no earlier and the caller has ``ordered`` all. Of damaged ones an
+    earlier time shows nothing: the choice may have been touched.
     """
     if comparable(c.order, chosen.order):
-        return ""
+        counted = c.order == chosen.order and (c.generation or 0) > (chosen.generation or 0)
+        return "it was written no later, but its name counts a save more than" if counted else ""
     if c.mtime_ns < chosen.mtime_ns and all(p.size < 0 for p in c.parts):  # links of no later time
         return ""
     if damage := _damage(c, s):
