@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from os.path import basename, relpath
 from typing import NamedTuple
@@ -69,17 +69,24 @@ def _free_places(generic: Sequence[Place], homes: Collection[str], taken: Collec
 
 def _counting(files: Sequence[NamedFile]) -> set[str]:
     """Where names that tell a rank by a number alone count as ranks do, and not as epochs: from 0 without a
-    gap, in directories of later steps than they have ranks.
+    gap, in directories of later steps than they have ranks. A lone such directory may have lost the first;
+    of directories of ranks there are several.
     """
-    ranks: dict[str, set[int | None]] = defaultdict(set)
+    ranks: dict[str, dict[str, set[int | None]]] = defaultdict(lambda: defaultdict(set))
     steps: dict[str, set[int]] = defaultdict(set)
     for file in files:
         if file.place.piece.counted:
-            ranks[file.place.base].add(file.name.rank)
+            rank = file.name.rank if file.place.rank is None else file.place.rank
+            ranks[file.place.base][file.place.home].add(rank)
             steps[file.place.base].add(file.place.step or len(files))
-    return {
-        at for at, found in ranks.items() if found == set(range(len(found))) and len(found) <= min(steps[at])
-    }
+    return {at for at, homes in ranks.items() if _are_ranks(homes, min(steps[at]))}
+
+
+def _are_ranks(homes: Mapping[str, set[int | None]], step: int) -> bool:
+    found = {-1 if rank is None else rank for ranks in homes.values() for rank in ranks}
+    from_zero = found == set(range(len(found)))
+    right = from_zero and len(found) > 1 if "" in homes else from_zero or len(homes) == 1
+    return right and max(found) < step
 
 
 class _Settling:

@@ -2472,6 +2472,8 @@ rank_files rank-files
     shared_scaler_named:<scaler|grad_scaler>.<pt|pth|bin|ckpt|safetensors> other_named:{name}.<pt|pth|bin>
   <global_step|step|iter|iteration>[<_|-|=>]{step}/
     counted:checkpoint_{rank}.pt
+  {step}/
+    place:weights_tp_rank_world_size={tp}_{name}_pp_rank_world_size={pp}_{name}.pth
   .
     flat_model:[<model|weights|state_dict|model_state|model_states|pytorch_model><_|-|.>]<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}<_|-|.>rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
     turned_model:[<model|weights|state_dict|model_state|model_states|pytorch_model><_|-|.>]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]<_|-|.><global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}.<pt|pth|bin|ckpt|safetensors>
@@ -2553,6 +2555,24 @@ rank_files rank-files
     turned_scaler_epoch:<scaler|grad_scaler><_|-|.>rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]<_|-|.><epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}.<pt|pth|bin|ckpt|safetensors>
     between_scaler_epoch:<epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}<_|-|.><scaler|grad_scaler><_|-|.>rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
     once_scaler_epoch:<scaler|grad_scaler><_|-|.><epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}.<pt|pth|bin|ckpt|safetensors>
+  rank[<_|->]{rank}/
+    own_model:[<model|weights|state_dict|model_state|model_states|pytorch_model><_|-|.>]<global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}.<pt|pth|bin|ckpt|safetensors>
+    own_model_epoch:[<model|weights|state_dict|model_state|model_states|pytorch_model><_|-|.>]<epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}.<pt|pth|bin|ckpt|safetensors>
+    own_optimizer:<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states><_|-|.><global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}.<pt|pth|bin|ckpt|safetensors>
+    own_optimizer_epoch:<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states><_|-|.><epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}.<pt|pth|bin|ckpt|safetensors>
+    own_scheduler:<scheduler|lr_scheduler|sched><_|-|.><global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}.<pt|pth|bin|ckpt|safetensors>
+    own_scheduler_epoch:<scheduler|lr_scheduler|sched><_|-|.><epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}.<pt|pth|bin|ckpt|safetensors>
+    own_rng:<rng|rng_state|rng_states|random_state|random_states><_|-|.><global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}.<pt|pth|bin|ckpt|safetensors>
+    own_rng_epoch:<rng|rng_state|rng_states|random_state|random_states><_|-|.><epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}.<pt|pth|bin|ckpt|safetensors>
+    own_state:<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata><_|-|.><global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}.<pt|pth|bin|ckpt|safetensors>
+    own_state_epoch:<state|states|train|trainer|train_state|trainer_state|training_state|extra_state|extra|meta|metadata><_|-|.><epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}.<pt|pth|bin|ckpt|safetensors>
+    own_data:<data|dataloader|loader|sampler|dataset><_|-|.><global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}.<pt|pth|bin|ckpt|safetensors>
+    own_data_epoch:<data|dataloader|loader|sampler|dataset><_|-|.><epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}.<pt|pth|bin|ckpt|safetensors>
+    own_ema:<ema|ema_model|model_ema><_|-|.><global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}.<pt|pth|bin|ckpt|safetensors>
+    own_ema_epoch:<ema|ema_model|model_ema><_|-|.><epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}.<pt|pth|bin|ckpt|safetensors>
+    own_scaler:<scaler|grad_scaler><_|-|.><global_step|global-step|step|iteration|iter|it|checkpoint|ckpt|model_step|checkpoint_step|ckpt_step>[<_|-|=>]{step}.<pt|pth|bin|ckpt|safetensors>
+    own_scaler_epoch:<scaler|grad_scaler><_|-|.><epoch|ep|checkpoint_epoch|ckpt_epoch>[<_|-|=>]{epoch}.<pt|pth|bin|ckpt|safetensors>
+  .
     over_model:[<model|weights|state_dict|model_state|model_states|pytorch_model><_|-|.>]rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>
     over_model_turned:rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]<_|-|.><model|weights|state_dict|model_state|model_states|pytorch_model>.<pt|pth|bin|ckpt|safetensors>
     over_optimizer:<optimizer|optim|opt|optimizer_state|optimizer_states|optim_state|optim_states><_|-|.>rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}].<pt|pth|bin|ckpt|safetensors>

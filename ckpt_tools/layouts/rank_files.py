@@ -1,7 +1,8 @@
 """A training loop of one's own, where each rank saves its file: ``step_N/rank_R.pt``, or one for each kind of
 state (``optim_rank_R.pt``, ``optim/rank_R.pt``), or ``step_N/checkpoint_R.pt``, also in ``RUN-stepN/``;
-``step_N_rank_R.pt`` where all saves lie in one directory; ``state_rankR.pt`` where each is written over the
-last. Where no framework has a file.
+``step_N_rank_R.pt`` where all saves lie in one directory, ``rank_R/step_N.pt`` where those of a rank do;
+``state_rankR.pt`` where each is written over the last; ``N/weights_tp_rank_world_size=T_OF_pp_….pth`` of
+picotron. Where no framework has a file.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
@@ -51,6 +53,7 @@ _WORDS = (
     ("scaler", "scaler|grad_scaler"),
 )
 """What files of a role are called."""
+_SIZES = re.compile(r"world_size=[0-9]+_([0-9]{1,6})")
 _RANK = "rank[<_|->]{rank}[<_of_|-of-|_world_|_world_size_|_ws>{world}]"
 _END = ".<pt|pth|bin|ckpt|safetensors>"
 
@@ -73,6 +76,8 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
         text = f"{c.label} has files of ranks without a model's: nothing tells which file beside them is that"
         hint = "call it model_STEP.pt, or describe all in ckpt.toml: ckpt layouts --guess"
         yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
+    if gone := _places_gone(c):
+        yield finding("missing-part", f"{gone} are not there", path=c.path)
     run = [o for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
     for name in lost(c, run, _others_of) if len(run) > 1 else ():
         text = f"{c.label} has no {name}, which the other checkpoints of the run have"
@@ -129,6 +134,19 @@ def _counted() -> Iterator[Piece]:
     yield Piece("counted", "state", numbered, FORMATS, generic=True, counted=True)
 
 
+def _at_places() -> Iterator[Piece]:
+    """What picotron saves, one for each place of its grid: it works out which one a rank loads."""
+    name = "weights_tp_rank_world_size={tp}_{name}_pp_rank_world_size={pp}_{name}.pth"
+    yield Piece("place", "state", f"{{step}}/{name}", FORMATS, shared=True, generic=True)
+
+
+def _places_gone(c: Checkpoint) -> str:
+    """How many files such a save lacks, by the sizes of the grid in their names; "" for none."""
+    names = [_SIZES.findall(p.name) for p in c.parts if p.piece == "place"]
+    wanted = max((prod(int(size) for size in sizes) for sizes in names), default=0)
+    return f"{wanted - len(names)} of the {wanted} files of its grid" if len(names) < wanted else ""
+
+
 def _flat(at: str, mark: str) -> Iterator[Piece]:
     """The same where all saves lie in one directory: ``step_10_rank_0.pt``, ``optim_10.rank1.pt``."""
     for role, words in _WORDS:
@@ -150,6 +168,16 @@ def _flat(at: str, mark: str) -> Iterator[Piece]:
             yield replace(once, name=f"plain_once_{role}", template=f"{word}{_BREAK}{{step}}{_END}")
 
 
+def _in_rank_directories() -> Iterator[Piece]:
+    """The same where each rank has a directory: ``rank0/step10.pt``, ``rank_1/optim_epoch_2.pt``."""
+    for role, words in _WORDS:
+        word = f"<{words}>{_BREAK}"
+        first = f"[{word}]" if role == "model" else word
+        for at, mark in ((_AT, ""), (_AT_EPOCH, "_epoch")):
+            saved = Piece(f"own_{role}{mark}", role, f"rank[<_|->]{{rank}}/{first}{at}{_END}", FORMATS)
+            yield replace(saved, generic=True, counted=True, sharded=role == "rng")
+
+
 def _written_over() -> Iterator[Piece]:
     """Files that each save writes anew, which tell of which step they are: ``state_rank0.pt``."""
     for role, words in _WORDS:
@@ -168,8 +196,10 @@ LAYOUT = Layout(
     pieces=(
         *(piece for home, mark in HOMES for piece in _pieces(home, mark)),
         *_counted(),
+        *_at_places(),
         *_flat(_AT, ""),
         *_flat(_AT_EPOCH, "_epoch"),
+        *_in_rank_directories(),
         *_written_over(),
     ),
     resume=_resume,
@@ -180,7 +210,10 @@ LAYOUT = Layout(
     lacks=_lacks,
     lost=_lost,
     check=_check,
-    reference="the names that training loops give; no framework's files lie in such a directory",
+    reference=(
+        "the names that training loops give; no framework's files lie in such a directory; picotron"
+        " picotron/checkpoint.py CheckpointManager"
+    ),
     limits=(
         "how many ranks saved is the highest rank of any checkpoint, where the names do not tell it",
         "files that are written over (state_rank0.pt) must tell their step: without one nothing joins them",

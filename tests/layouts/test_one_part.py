@@ -16,7 +16,7 @@ from ckpt_tools.model.selection import Selection
 
 WORDS = ("rank", "shard", "part", "gpu", "worker", "tp", "pp", "mp", "dp")
 FILES = ("step_{step}_{word}{n}", "{word}_{n}_step{step}", "ckpt-{step}-{word}{n:02d}")
-FOLDERS = ("{word}{n}/step_{step}", "{word}_{n}/step_{step}/model", "x_{word}-{n}/epoch_{step}")
+FOLDERS = ("x_{word}{n}/step_{step}", "{word}_{n}/step_{step}/model", "x_{word}-{n}/epoch_{step}")
 
 
 def put(root: Path, template: str, word: str, numbers: range, steps: tuple[int, ...] = (10, 20)) -> None:
@@ -66,5 +66,5 @@ def test_nothing_is_said_where_the_others_are_excluded_or_of_other_steps(tmp_pat
     stages = tmp_path / "stages"
     put(stages, FOLDERS[0], "part", range(1), (10, 20))
     put(stages, FOLDERS[0], "part", range(1, 2), (30, 40))
-    made = plan(str(stages), Selection(run="part0"))
+    made = plan(str(stages), Selection(run="x_part0"))
     assert made.checkpoint and made.checkpoint.step == 20 and not made.warnings

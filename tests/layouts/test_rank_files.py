@@ -22,6 +22,7 @@ from small_files import adam, saved, tensor
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError, NoneUsable, UsageError
 from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.selection import Selection
 
 HOMES = (
     "step_{}",
@@ -252,3 +253,40 @@ def test_numbers_that_count_as_epochs_may_are_no_ranks(tmp_path: Path) -> None:
         put(tmp_path, f"step_{stage}/checkpoint_{epoch}.pt", saved({"model": {"w": tensor(at)}}), at)
     with pytest.raises(UsageError, match="several runs"):
         plan(str(tmp_path))
+
+
+def planned(root: Path) -> set[str]:
+    made = plan(str(root))
+    files = (*made.shared, *(f for r in made.ranks for f in r.files))
+    return {os.path.relpath(f.path, root) for f in files}
+
+
+PICOTRON = "{}/weights_tp_rank_world_size={}_2_pp_rank_world_size=0_1.pth"
+
+
+@pytest.mark.parametrize("names", ["rank{1}/step{0}.pt", "rank_{1}/optim_epoch_{0}.pt", PICOTRON])
+def test_directories_of_ranks_and_files_of_a_grid_are_one_save(names: str, tmp_path: Path) -> None:
+    """One that lacks a file loses, also where it is alone."""
+    model = [names.replace("optim", "model")] if "optim" in names else []
+    for n, r, name in itertools.product((10, 20), range(2), (names, *model)):
+        put(tmp_path, name.format(n, r), state(n, r + 2 * (name != names)), n)
+    every = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.p*")]
+    assert planned(tmp_path) == {name for name in every if "20" in name}
+    (tmp_path / names.format(20, 0)).unlink()
+    assert planned(tmp_path) == {name for name in every if "20" not in name}
+
+
+@pytest.mark.parametrize("name", [PICOTRON.format(10, 1), "step_10/checkpoint_1.pt", "model_tp0_of_2.pt"])
+def test_a_lone_file_that_says_there_are_others_is_no_state(name: str, tmp_path: Path) -> None:
+    put(tmp_path, name, state(10, 0), 10)
+    with pytest.raises(CkptError, match="missing-") as caught:
+        plan(str(tmp_path))
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("name", ["rank0/step_10.pt", "rank8/step_10.pt", "lora_rank8.pt", "model_tp1.pt"])
+def test_a_lone_number_says_nothing(name: str, tmp_path: Path) -> None:
+    """LoRA has a rank, too, and rank 0 may save for all."""
+    put(tmp_path, name, state(10, 0), 10)
+    made = plan(str(tmp_path), Selection(world_size=2))
+    assert [f.path for f in made.shared] == [str(tmp_path / name)]
