@@ -12,7 +12,7 @@ from ckpt_tools.layouts import megatron_core
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -40,6 +40,11 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from megatron_core.LAYOUT.check(parts)
     trackers = [row for row in parts if row[0].role == "tracker"]
     yield from named_steps(trackers, _told, "the iteration in it")
+    for p, r in trackers:
+        named = _told(r.metadata) is not None or r.metadata.get("value") == "release"
+        if not named and r.verdict is not Verdict.BROKEN:
+            text = "it holds neither a number nor 'release': nothing is loaded by it"
+            yield p.path, finding("bad-tracker", text, severity=Severity.ERROR)
 
 
 def _told(metadata: Metadata) -> int | None:

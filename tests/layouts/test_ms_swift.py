@@ -34,7 +34,10 @@ def test_a_save_that_cannot_be_loaded_loses_with_a_reason(name: str, tmp_path: P
     assert chosen.rejected or {f.code for f in chosen.warnings} == {"unfinished-save"}
 
 
-@pytest.mark.parametrize(("said", "code"), [("10", "step-mismatch"), ("", "empty-file")])
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [("10", "step-mismatch"), ("", "empty-file"), ("2o", "bad-tracker"), ("done 20", "bad-tracker")],
+)
 def test_a_save_whose_tracker_names_no_directory_beside_it_cannot_be_loaded(
     said: str, code: str, tmp_path: Path
 ) -> None:
@@ -44,6 +47,13 @@ def test_a_save_whose_tracker_names_no_directory_beside_it_cannot_be_loaded(
     assert chosen.checkpoint is not None
     assert chosen.checkpoint.step == 10
     assert [f.code for r in chosen.rejected for f in r.findings] == [code]
+
+
+def test_a_tracker_may_name_a_release(tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    (root / "checkpoint-20/latest_checkpointed_iteration.txt").write_text("release")
+    chosen = plan(str(root))
+    assert chosen.checkpoint is not None and chosen.checkpoint.step == 20
 
 
 def test_files_are_compared_with_those_of_the_save_before(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Plain text that checkpoints consist of: a number, labels, or YAML of one value a line, as SpeechBrain keeps
-its counters and ``CKPT.yaml``.
+"""Plain text that checkpoints consist of: a number, a word, labels, or YAML of one value a line, as
+SpeechBrain keeps its counters and ``CKPT.yaml``.
 
 Facts: speechbrain 1.1.2 (utils/checkpoints.py _save_checkpoint_metafile, core.py Brain._save,
 utils/epoch_loop.py EpochCounter, dataio/dataloader.py, dataio/encoder.py); PyYAML writes a line end after the
@@ -26,6 +26,7 @@ _CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")
 _BINARY = re.compile(_CONTROL.pattern.encode())
 _VALUE = re.compile(r"([A-Za-z_][\w.-]{0,99}): ([^\s#'\"\[{&*!|>][^\n]{0,200})")
 _WHOLE = re.compile(r"-?\d{1,18}")
+_WORD = re.compile(r"[A-Za-z][\w-]{0,99}", re.ASCII)
 _REAL = re.compile(r"-?\d{1,30}(?:\.\d{0,30})?(?:e[+-]?\d{1,3})?")
 _META = "# yamllint disable\n"
 """How each CKPT.yaml begins."""
@@ -51,6 +52,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             top[m[1]] = _scalar(m[2])
     if _WHOLE.fullmatch(text.strip()):
         top["value"] = int(text)
+    elif _WORD.fullmatch(text.strip()):
+        top["value"] = text.strip()
     anatomy.keys |= top.keys()
     for key, value in top.items():
         remember(anatomy.metadata, key, value)
