@@ -13,7 +13,7 @@ from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps,
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -30,6 +30,9 @@ NUMBERED = ((STEP, ""), ("{step}", "_number"), (EPOCH, "_epoch"))
 _STATE = b"optim"
 """In the names of an optimizer's entries: ``optimizer.state.…``, ``optim``."""
 _WORDS = ("global_step", "step", "iteration", "current_step")
+
+
+_OF_FSDP = re.compile(r"pytorch_model_fsdp(?:_[0-9]+)?")
 
 
 def read_number(data: bytes) -> int | None:
@@ -113,6 +116,14 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
         other = max(full, key=lambda o: o.order).path.rpartition("/")[2]
         text = f"{c.path.rpartition('/')[2]} holds no optimizer's state, which {other} beside it holds"
         yield finding("missing-part", text, path=c.path, hint="--kind release resumes from the model alone")
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Also all but the model of a lone save of Accelerate's or the Trainer's with FSDP, which save it first."""
+    yield from lost_beside(c, beside)
+    if not beside and _OF_FSDP.fullmatch(c.path.rpartition("/")[2]):
+        text = "it holds a model alone, and is called as in a save that has an optimizer's state beside it"
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _later(c: Checkpoint, _others: Sequence[Checkpoint]) -> bool:
@@ -228,7 +239,7 @@ LAYOUT = Layout(
         *(p for home, mark in HOMES for p in beside(home, mark)),
     ),
     lacks=_lacks,
-    lost=lost_beside,
+    lost=_lost,
     later=_later,
     resume=_resume,
     steps=_steps,

@@ -23,6 +23,7 @@ _HOME = "global_step_{step}"
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    yield from dcp.without_common(parts)
     told = [row for row in parts if row[0].role == "trainer"]
     yield from named_steps(told, lambda m: whole(m.get("global_step")), "global_step")
 

@@ -105,6 +105,18 @@ def test_a_save_that_megatron_could_not_load_is_skyrls_as_well(left: tuple[str, 
             plan(str(root))
 
 
+def test_what_megatron_says_it_has_in_common_is_missed_alone(tmp_path: Path) -> None:
+    root = of_skyrl(tmp_path)
+    shutil.rmtree(root / "global_step_10")
+    policy = root / "global_step_20/policy"
+    (policy / "metadata.json").write_text('{"sharded_backend": "torch_dist", "common_backend": "torch"}')
+    at_the_time_of(policy / "metadata.json", policy / ".metadata")
+    assert plan(str(root)).checkpoint is not None
+    (policy / "common.pt").unlink()
+    with pytest.raises(NoneUsable, match="missing-part"):
+        plan(str(root))
+
+
 def of_roll(tmp_path: Path) -> Path:
     """The same directories as ROLL's workers call them, beside the models that they export."""
     root = tree("lm-engine", tmp_path)
@@ -277,3 +289,5 @@ def test_half_of_a_state_is_no_checkpoint(tmp_path: Path) -> None:
     alone = plan(str(home / "pytorch_model_fsdp_0"))
     assert alone.resume == Resume(str(home / "pytorch_model_fsdp_0"))
     assert plan(str(home / "optimizer_0")).checkpoint is not None
+    shutil.rmtree(home / "optimizer_0")
+    assert {f.code for f in plan(str(home.parent)).warnings} == {"missing-part"}
