@@ -15,6 +15,8 @@ from ckpt_tools.storage.links import Links
 
 _RENAMED = 10_000
 """Such names that are kept at most: a tree may hold a million files that are none of ours."""
+_TEXTS = (".json", ".yaml", ".yml", ".txt", ".model", ".jinja")
+"""Endings of what describes a model, and of what training loops note beside it."""
 
 
 class NamedFile(NamedTuple):
@@ -50,7 +52,8 @@ class Discovery:
     ``unfinished`` are paths of temporary files of interrupted saves, ``indexes`` those of files that may
     describe others, ``unneeded`` those of files that hold no state, ``copies`` those of unrecognised files
     whose names call them copies, ``gone`` those of links that lead nowhere under a name that only a
-    checkpoint or a pointer to one has, ``renamed`` those of files whose names have a checkpoint's in them.
+    checkpoint or a pointer to one has, ``renamed`` those of files whose names have a checkpoint's in them,
+    ``texts`` those of texts that nothing recognises.
     ``links`` is what leads to directories, ``lone`` says which numbered directories lack their first,
     ``strange`` are the directories of files that nothing recognises, ``empty`` those in which nothing was
     seen, ``unseen`` is what could not be
@@ -69,6 +72,7 @@ class Discovery:
     copies: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     renamed: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     links: list[Links] = field(default_factory=list)
     lone: list[Finding] = field(default_factory=list)
     unrecognised: int = 0
@@ -88,11 +92,20 @@ class Discovery:
             self.copies.append(f"{directory}/{name}")
         if (copied or names.may_be_renamed(name)) and len(self.renamed) < _RENAMED:
             self.renamed.append(f"{directory}/{name}")
+        if name.endswith(_TEXTS) and len(self.texts) < _RENAMED:
+            self.texts.append(f"{directory}/{name}")
 
     @property
     def leftovers(self) -> bool:
         """Whether there is anything that may be left of a checkpoint, or be one of another name."""
         return bool(self.bare or self.renamed or self.unfinished or self.empty)
+
+    @property
+    def unplaced(self) -> list[str]:
+        """The paths of files that no layout loads: states, and texts unless there are too many."""
+        texts = self.texts if len(self.texts) < _RENAMED else ()
+        notes = (path for path in self.trackers.values() if path.endswith(".json"))
+        return [*(file.path for file in self.bare), *notes, *texts]
 
     def leaves_out(self, directory: str) -> bool:
         """Whether the caller has left out anything below it."""

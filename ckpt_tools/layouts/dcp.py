@@ -119,7 +119,7 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Also all but the model of a lone save of Accelerate's or the Trainer's with FSDP, which save it first."""
+    """Also all but the model of a lone save of Accelerate's or the Trainer's with FSDP, which is first."""
     yield from lost_beside(c, beside)
     if not beside and _OF_FSDP.fullmatch(c.path.rpartition("/")[2]):
         text = "it holds a model alone, and is called as in a save that has an optimizer's state beside it"

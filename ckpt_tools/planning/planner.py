@@ -164,10 +164,11 @@ class Planner(Candidates):
             from ckpt_tools.planning.unplaced_states import newer_states  # rare: a start is faster without
 
             self.warnings += newer_states(self.session, c, self.step(c), self.selection)
-        if self.session.found.bare:
-            from ckpt_tools.planning.unlike_siblings import lost_beside
+        if unplaced := self.session.found.unplaced:
+            from ckpt_tools.planning.unlike_siblings import unlike_siblings
 
-            self.warnings += lost_beside(c, self.checkpoints, (f.path for f in self.session.found.bare))
+            level = self.selection.level
+            self.warnings += unlike_siblings(self.session, c, self.checkpoints, unplaced, level=level)
         return self.finish(choice, c)
 
     def _ask_how_many(self, choice: Choice) -> None:

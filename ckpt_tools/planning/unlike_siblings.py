@@ -1,39 +1,87 @@
-"""Files that every other save of a run has beside what its layout loads, and the choice has not: what a
-training loop of one's own saves with a framework's checkpoint. Pure.
+"""Files beside what the layout of the choice loads, where they are unlike those of its run's other saves:
+what a training loop of one's own saves with a framework's checkpoint, and what describes a model.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from os.path import basename, dirname
 
 from ckpt_tools import formats
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.bare_names import METRICS
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.planning.counts_beside import counts_of_another
+from ckpt_tools.reading.session import Session
 
 _LEAST = 2
-"""Other saves that have such a file: one alone may have it by chance."""
+"""Other saves that have such a file: one alone may have it by chance, unless it describes the model."""
 _NAMED = 3
 """Lost files that have a line of their own."""
+_MOST = 64
+"""Texts of the choice that are read."""
 _NUMBER = re.compile(r"\d+")
+_RESULTS = METRICS | {"results", "predictions", "samples", "log", "logs", "history", "losses"}
+"""Words in the names of what is written when a save is there already."""
 
 
-def lost_beside(c: Checkpoint, saves: Sequence[Checkpoint], beside: Iterable[str]) -> Iterator[Finding]:
-    """Warnings about them. ``beside`` are the paths that no layout places."""
+def unlike_siblings(
+    s: Session, c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Collection[str], *, level: Level
+) -> Iterator[Finding]:
+    """Warnings about files of those that no layout places (``unplaced``): those that are gone, are damaged,
+    or tell another step.
+    """
+    yield from lost_beside(c, saves, unplaced)
+    if level > Level.PRESENCE:
+        told = {path: s.inspect(path, Level.STRUCTURE)[0] for path in _texts(s, c, unplaced)}
+        yield from _damaged(told)
+        yield from counts_of_another(s, c, unplaced, told)
+
+
+def lost_beside(c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Iterable[str]) -> Iterator[Finding]:
+    """Warnings about files that every other save of the run has, and the choice has not."""
     siblings = [o for o in saves if o.key != c.key and _alike(o, c)]
-    if len(siblings) < _LEAST or not _alike(c, c):
+    if not siblings or not _alike(c, c):
         return
     names: dict[str, dict[str, str]] = {o.path: {} for o in (c, *siblings)}
-    for path in beside:
+    for path in unplaced:
         home = next((above for above in _above(path) if above in names), None)
-        if home is not None and formats.names.beside(path.rpartition("/")[2]):
+        if home is not None and _is_of_a_save(basename(path), len(siblings)):
             names[home][_NUMBER.sub("", path[len(home) + 1 :])] = path
     in_all = set.intersection(*(set(names[o.path]) for o in siblings)) - set(names[c.path])
     for pattern in sorted(in_all)[:_NAMED]:
         example = names[siblings[0].path][pattern]
-        text = f"it has no file like {example.rpartition('/')[2]}, which each other save of the run has"
+        text = f"it has no file like {basename(example)}, which each other save of the run has"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+
+
+def _is_of_a_save(name: str, siblings: int) -> bool:
+    """Whether a file that so many saves have was written with them."""
+    if formats.names.beside(name):
+        return siblings >= _LEAST
+    return _RESULTS.isdisjoint(re.findall("[a-z]+", name.lower()))
+
+
+def _texts(s: Session, c: Checkpoint, unplaced: Iterable[str]) -> list[str]:
+    """Those that lie beside its files, and that describe it or tell how far it was."""
+    homes = {p.home for p in c.parts if p.home}
+    beside = homes | {dirname(p.path) for p in c.parts}
+    notes = {path for path in s.found.trackers.values() if dirname(path) not in homes}
+    texts = (path for path in unplaced if path.endswith(".json") and dirname(path) in beside)
+    return [path for path in texts if path not in notes][:_MOST]
+
+
+def _damaged(told: Mapping[str, Report]) -> Iterator[Finding]:
+    """Texts that are cut or empty, of those whose names say what they are. States are looked at as such."""
+    for path, report in told.items():
+        name = basename(path)
+        if report.verdict is Verdict.BROKEN and formats.names.known(name) and not formats.names.beside(name):
+            wrong = next(f for f in report.findings if f.severity is Severity.ERROR)
+            yield replace(wrong, path=path, severity=Severity.WARNING)
 
 
 def _alike(o: Checkpoint, c: Checkpoint) -> bool:

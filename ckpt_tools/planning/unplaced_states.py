@@ -30,7 +30,6 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part, Unseen
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.counts_beside import counts_of_another
 from ckpt_tools.reading.bare_file import has_optimizer
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, opened
@@ -75,7 +74,6 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     if _told_where(asked) or asked.level is Level.PRESENCE:
         return
     yield from _left_out(s, c, step)
-    yield from counts_of_another(s, c)
     above = c.parts[0].base if asked.run is not None else s.root
     yield from _begun(s, c, above)
     yield from empty_saves(s, c)
@@ -173,7 +171,13 @@ def _is_no_later(s: Session, c: Checkpoint, path: str, step: int | None) -> bool
 
 def _unexplained(s: Session, homes: tuple[str, ...]) -> list[str]:
     """The files below these directories that no layout places and no index explains."""
-    beside = [f.path for f in s.found.bare if f.size > 0 and f.path.startswith(homes)]
+    # texts that describe a model are read elsewhere
+    states = (
+        f
+        for f in s.found.bare
+        if not f.path.endswith(".json") or formats.names.beside(os.path.basename(f.path))
+    )
+    beside = [f.path for f in states if f.size > 0 and f.path.startswith(homes)]
     explained = set(s.indexes.members({p.path for p in s.parts})) if beside else set[str]()
     return [path for path in beside[:_MOST] if path not in explained]
 

@@ -1,0 +1,84 @@
+"""Texts in the directory of a save that describe its model, or tell how far it was: one that is lost, cut, or
+of another save is said, whatever framework saves so, and what is written after a save is not missed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save as safetensors_save
+from small_files import saved, tensor
+
+from ckpt_tools.api import plan
+
+SHARD = "model-0000{}-of-00002.safetensors"
+TREES = {
+    "{}/state.pt": "meta.json",
+    "step_{}/model.safetensors": "training_state.json",
+    "checkpoint-{}/adapter_model.safetensors": "adapter_config.json",
+    f"step_{{}}/{SHARD.format(1)}": "tokenizer.json",
+    "ckpt-{}/model.pt": "tokenizer.model",
+}
+"""The file of each save -> the text beside it."""
+
+
+def put(path: Path, data: bytes, at: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (1_700_000_000 + 600 * at,) * 2)
+
+
+def make(root: Path, name: str, text: str, steps: tuple[int, ...]) -> None:
+    for n in steps:
+        path = root / name.format(n)
+        tensors = {"a": tensor(n)}
+        data = saved({**tensors, "step": n}) if name.endswith("pt") else safetensors_save(tensors)
+        put(path, data, n)
+        if SHARD.format(1) in name:
+            files = {"a": SHARD.format(1), "b": SHARD.format(2)}
+            put(path.parent / SHARD.format(2), safetensors_save({"b": tensor(n, 1)}), n)
+            index = {"metadata": {"total_size": 96}, "weight_map": files}
+            put(path.parent / "model.safetensors.index.json", json.dumps(index).encode(), n)
+        put(path.parent / text, json.dumps({"step": n, "loss": 1.5}).encode(), n)
+
+
+def said(root: Path) -> list[tuple[str, str]]:
+    made = plan(str(root))
+    assert made.checkpoint is not None and made.checkpoint.step == 30
+    return [(f.code, os.path.relpath(f.path or "", root)) for f in made.warnings]
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_text_that_is_lost_or_cut_or_of_another_save_is_said(name: str, tmp_path: Path) -> None:
+    text = TREES[name]
+    make(tmp_path, name, text, (20, 30))
+    assert said(tmp_path) == []
+    path = (tmp_path / name.format(30)).parent / text
+    data, at = path.read_bytes(), str(path.relative_to(tmp_path))
+    if text in ("meta.json", "training_state.json"):
+        put(path, data.replace(b"30", b"20"), 30)
+        assert said(tmp_path) == [("step-mismatch", at)]
+    if text not in ("training_state.json", "tokenizer.model"):  # who knows what others hold
+        put(path, data[:10], 30)
+        assert said(tmp_path) == [("truncated", at)]
+    path.unlink()
+    assert said(tmp_path) == [("missing-part", os.path.dirname(at))]
+
+
+def test_a_lone_adapter_whose_settings_are_cut_is_said(tmp_path: Path) -> None:
+    put(tmp_path / "adapter_model.safetensors", safetensors_save({"a": tensor(1)}), 1)
+    put(tmp_path / "adapter_config.json", b'{"peft_type": "LO', 1)
+    warnings = plan(str(tmp_path)).warnings
+    assert [(f.code, f.path) for f in warnings] == [("truncated", str(tmp_path / "adapter_config.json"))]
+
+
+@pytest.mark.parametrize("text", ["eval_results.json", "val_loss.txt", "samples_3.json", "log.txt"])
+def test_what_is_written_after_a_save_is_not_missed(text: str, tmp_path: Path) -> None:
+    for n, name in itertools.product((10, 20, 30), ("model.pt", text)):
+        if (n, name) != (30, text):
+            put(tmp_path / f"step_{n}" / name, saved({"a": tensor(n)}) if name != text else b"[1]", n)
+    assert said(tmp_path) == []
