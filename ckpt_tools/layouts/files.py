@@ -85,9 +85,19 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """What it lacks where a training loop saves all of it each time, as far as the saves on both sides tell:
     a file that is written over may hold an optimizer's state although those that are kept never do.
     """
+    yield from _optimizers_alone(c, beside)
     like = [o for o in beside if not _holds_more(o, c)]
     if c.kind is Kind.PERIODIC and len(like) > 1:
         yield from (replace(f, severity=Severity.WARNING) for f in _lacks(c, like))
+
+
+def _optimizers_alone(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """States of optimizers that are written over as the checkpoint is, and whose network is not there."""
+    for o in beside if all(p.piece.startswith(ROLLING) for p in c.parts) else ():
+        held = holds_of(o)
+        if held and held.optimizer and not held.weights and all(p.piece.startswith(ROLLING) for p in o.parts):
+            text = "it holds an optimizer's state alone, and is of no checkpoint: its network may be gone"
+            yield finding("passed-over", text, path=o.parts[0].path, severity=Severity.WARNING)
 
 
 def _holds_more(rolling: Checkpoint, c: Checkpoint) -> bool:

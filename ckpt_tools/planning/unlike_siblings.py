@@ -71,8 +71,9 @@ def _texts(s: Session, c: Checkpoint, unplaced: Iterable[str]) -> list[str]:
     homes = {p.home for p in c.parts if p.home}
     beside = homes | {dirname(p.path) for p in c.parts}
     notes = {path for path in s.found.trackers.values() if dirname(path) not in homes}
-    texts = (path for path in unplaced if path.endswith(".json") and dirname(path) in beside)
-    return [path for path in texts if path not in notes][:_MOST]
+    texts = [path for path in unplaced if path.endswith(".json") and path not in notes]
+    named = {path for path in texts if dirname(path) in beside and formats.names.known(basename(path))}
+    return [path for path in texts if path in named or dirname(path) in homes][:_MOST]
 
 
 def _damaged(told: Mapping[str, Report]) -> Iterator[Finding]:

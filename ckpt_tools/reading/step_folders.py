@@ -1,8 +1,8 @@
 """Directories of which each is one save of a training loop of one's own: ``step_100/model.pt`` and
 ``step_100/optimizer.pt`` are of one run with ``step_200/``, as ``model_100.pt`` is with ``model_200.pt``; so
-are ``step_100/model/w.pt`` and ``step_100/optimizer/state.pt``. A directory called by a number alone is one
-where its files tell that number, too. Files that count steps in a directory that counts epochs
-(``epoch_1/step_300.pt``) are each a save.
+are ``step_100/model/w.pt`` and ``step_100/optimizer/state.pt``, and ``weights/step_100.pt`` with
+``optim/step_100.pt``. A directory called by a number alone is one where its files tell that number, too.
+Files that count steps in a directory that counts epochs (``epoch_1/step_300.pt``) are each a save.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def in_step_folders(parts: Iterable[Part], told: Told) -> list[Part]:
     """The parts, each below such a directory as one of the run above it, with that directory as its home."""
     found: dict[str, list[Part]] = defaultdict(list)
     by_base: dict[str, list[Part]] = defaultdict(list)
-    for p in parts:
+    for p in _of_roles_beside(parts):
         lifted = _lifted(p)
         found[lifted.base].append(p)
         by_base[lifted.base].append(lifted)
@@ -44,6 +44,33 @@ def in_step_folders(parts: Iterable[Part], told: Told) -> list[Part]:
         else:
             out += map(_one_up, found[base]) if base in epochs else found[base]
     return out
+
+
+def _of_roles_beside(parts: Iterable[Part]) -> list[Part]:
+    """The parts, those in directories beside each other that are called after what they hold, and count the
+    same steps (``weights/step_100.pt``, ``optim/step_100.pt``), as of the run above.
+    """
+    kept = list(parts)
+    counted: dict[str, dict[str, set[BareName]]] = defaultdict(lambda: defaultdict(set))
+    for p in kept:
+        above, folder = os.path.split(p.base)
+        if basename(p.run) == folder and is_called_after_a_role(folder):
+            counted[above][p.base].add(_when(p.name))
+    lifted = {base for bases in counted.values() for base in bases if _count_alike(list(bases.values()))}
+    return [
+        p._replace(base=dirname(p.base), run=dirname(p.run) or ".") if p.base in lifted else p for p in kept
+    ]
+
+
+def _count_alike(counts: Sequence[set[BareName]]) -> bool:
+    """Whether all directories have files of a number that each has, and no file without one."""
+    return len(counts) > 1 and BareName() not in set.union(*counts) and bool(set.intersection(*counts))
+
+
+def _when(name: str) -> BareName:
+    """What a file's name counts, and nothing else of it."""
+    said = read_bare_name(name)
+    return BareName(step=said.step, epoch=said.epoch, number=said.number)
 
 
 def _lifted(p: Part) -> Part:

@@ -290,3 +290,29 @@ def test_one_of_them_may_be_the_root(tmp_path: Path) -> None:
         f"{root}/step_100/model.pt",
         f"{root}/step_100/optimizer.pt",
     ]
+
+
+@pytest.mark.parametrize("name", ["step_{}.pt", "{}.pt", "ckpt-{}.pt"])
+@pytest.mark.parametrize("lost", ["", "weights", "optim"])
+def test_directories_of_what_each_holds_are_one_run_where_they_count_alike(
+    name: str, lost: str, tmp_path: Path
+) -> None:
+    kinds = {"weights": weights, "optim": optimizer}
+    files = {f"{at}/{name.format(n)}": make(n) for n in (10, 20) for at, make in kinds.items()}
+    files.pop(f"{lost}/{name.format(20)}", None)
+    root = put(tmp_path / "run", files)
+    for file in files:
+        os.utime(f"{root}/{file}", (1_700_000_000 + 1000 * ("20" in file),) * 2)
+    _, step, made = chosen(root)
+    assert step == (10 if lost else 20)
+    assert {os.path.relpath(f.path, root) for f in made.shared} == {
+        f"{at}/{name.format(step)}" for at in kinds
+    }
+    (tmp_path / "run/optim" / name.format(20)).write_bytes(b"")
+    assert chosen(root)[1] == 10
+
+
+def test_directories_that_count_otherwise_are_asked_about(tmp_path: Path) -> None:
+    root = put(tmp_path / "run", {"weights/step_10.pt": weights(10), "ema/step_15.pt": weights(15)})
+    with pytest.raises(CkptError, match="several runs"):
+        plan(root)

@@ -284,6 +284,19 @@ def test_networks_with_their_optimizers_are_never_loaded_in_part(tmp_path: Path)
         answer(tmp_path)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_optimizer_whose_network_is_gone_is_said(tmp_path: Path, first: int) -> None:
+    files = [
+        ("act_optimizer.pth", saved(adam(1))),
+        ("cri.pth", network(2)),
+        ("cri_optimizer.pth", saved(adam(2))),
+    ]
+    lay(tmp_path, [*files[first:], *files[:first]], every=1)
+    made = answer(tmp_path)
+    told = [*made.warnings, *(f for r in made.rejected for f in r.findings)]
+    assert {f.path for f in told} == {str(tmp_path / "act_optimizer.pth")}
+
+
 @pytest.mark.parametrize("export", ["onnx/inside/tree/model.onnx", "gguf/whole/tree/llama-q8_0.gguf"])
 @pytest.mark.parametrize("name", ["model", "step_3"])
 def test_an_export_beside_states_never_hides_them(tmp_path: Path, export: str, name: str) -> None:

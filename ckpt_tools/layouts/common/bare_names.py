@@ -274,15 +274,15 @@ def may_be_later(name: str, step: int | None, epoch: int | None) -> bool:
 def bare_name_of(p: Part) -> BareName:
     """What the name of a bare file says, and that of the directory that is its save."""
     own = read_bare_name(p.name)
-    if not p.home:
-        return own
-    folder = read_bare_name(p.home.rpartition("/")[2])
-    inside = p.path[len(p.home) + 1 :].rpartition("/")[0]
+    inside = p.path[len(p.home or p.base) + 1 :].rpartition("/")[0]
     if inside:
         held = read_bare_name(inside)
         own = own._replace(
             role=own.role or held.role, pattern=f"{held.pattern}_{own.pattern}", noun=own.noun or held.noun
         )
+    if not p.home:
+        return own
+    folder = read_bare_name(p.home.rpartition("/")[2])
     return own._replace(
         kind=folder.kind if own.kind is Kind.PERIODIC else own.kind,
         step=folder.step,
