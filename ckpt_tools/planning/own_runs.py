@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from ckpt_tools.findings import finding
@@ -119,13 +119,31 @@ def of_own(own: Runs, finished: Sequence[Checkpoint]) -> list[Checkpoint]:
 
 
 def passed_over(finished: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Those that were left out, and are of a later step than all that may be resumed from."""
+    """Those that were left out, and are of a later step than all that may be resumed from, or lie in a
+    directory that is called so: the rest of a save may be lost.
+    """
     furthest, keys = max((c.order for c in kept), default=()), {c.key for c in kept}
+    homes = {c.parts[0].home for c in kept}
     for c in finished:
-        if c.key not in keys and c.order > furthest:
+        if c.key in keys:
+            continue
+        if c.order > furthest:
             what = "only the best so far" if c.kind is Kind.BEST else "it holds a model alone"
             text = f"it is of a later step than the run's regular saves, but {what}"
             yield finding("passed-over", text, path=c.path, severity=Severity.WARNING)
+        elif any(_is_called_later(above, homes) for above in _and_above(c.parts[0].home)):
+            text = "it holds a model alone, in a directory that is called as a later save than all others"
+            yield finding("passed-over", text, path=c.path, severity=Severity.WARNING)
+
+
+def _is_called_later(directory: str, homes: Collection[str]) -> bool:
+    """Whether it lies beside such directories, is called as they are, and counts further than each."""
+    alike = [home for home in homes if _called(home) == _called(directory) != ""]
+    return bool(alike) and all(_counted(home) < _counted(directory) for home in alike)
+
+
+def _counted(directory: str) -> list[int]:
+    return [int(number) for number in re.findall("[0-9]{1,18}", os.path.basename(directory))]
 
 
 def _best_of_another(run: tuple[str, str], runs: Runs) -> bool:

@@ -277,6 +277,17 @@ def test_a_file_of_an_older_save_that_counts_is_told_by_it(
     assert {f.code for r in made.rejected for f in r.findings} == {"step-mismatch"}
 
 
+def test_the_first_half_of_a_later_save_is_said(tmp_path: Path) -> None:
+    """A copy of it that stopped early has the model, and not yet the optimizer by which the save is known."""
+    root = tree("automodel", tmp_path)
+    for name in ("optim", "rng"):
+        shutil.rmtree(root / "epoch_1_step_20" / name)
+    (root / "epoch_1_step_20/step_scheduler.pt").unlink()
+    made = plan(str(root))
+    assert made.checkpoint is not None and made.checkpoint.step == 10
+    assert [(f.code, f.path) for f in made.warnings] == [("passed-over", str(root / "epoch_1_step_20/model"))]
+
+
 def test_half_of_a_state_is_no_checkpoint(tmp_path: Path) -> None:
     """What a first save of Accelerate's with FSDP has left, which was killed before it wrote the rest."""
     saved, home = tree("lm-engine", tmp_path) / "global_step10", tmp_path / "checkpoints/checkpoint_0"
