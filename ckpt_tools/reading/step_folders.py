@@ -128,11 +128,13 @@ def _told_in(parts: Iterable[Part], told: Told) -> frozenset[int]:
 
 def _tell_their_numbers(rows: Sequence[tuple[int, frozenset[int]]]) -> bool:
     """Whether each of several directories tells its own number, or all the one before or after it (one counts
-    from 0). Those of ranks tell all the same.
+    from 0); one into which a file of another was copied tells that one's. Those of ranks tell all the same.
     """
-    if len(rows) < 2 or len({said for _, said in rows}) < len(rows):
-        return False
-    return any(all(n + off in said for n, said in rows) for off in (0, -1, 1))
+    for off in (0, -1, 1):
+        own = [said for n, said in rows if n + off in said]
+        if len(set(own)) == len(own) > 1 and all(said in own for _, said in rows):
+            return True
+    return False
 
 
 def _epochs_of_steps(found: Mapping[str, Sequence[Part]]) -> set[str]:

@@ -277,6 +277,16 @@ def test_a_file_of_another_save_is_told(tmp_path: Path) -> None:
     assert path == "ckpt-200" and [f.code for r in made.rejected for f in r.findings] == ["step-mismatch"]
 
 
+def test_a_file_of_another_save_is_told_where_numbers_are_proven(tmp_path: Path) -> None:
+    root = put(tmp_path / "run", {f"{n}/state.pt": full(min(n, 200)) for n in (100, 200, 300)})
+    path, _, made = chosen(root)
+    assert path == "200"
+    assert {f.code for r in made.rejected for f in r.findings} & {"step-mismatch", "same-content"}
+    ranks = put(tmp_path / "ranks", {f"{n}/state.pt": full(2) for n in range(3)})
+    with pytest.raises(CkptError, match="several runs"):
+        plan(ranks)
+
+
 def test_a_link_is_no_other_checkpoint(tmp_path: Path) -> None:
     root = put(tmp_path / "run", ALONE)
     os.symlink("ckpt-200", f"{root}/latest")

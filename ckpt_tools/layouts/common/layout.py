@@ -35,7 +35,7 @@ class Piece(Template):
     sibling where no other layout claims its own; one from ``inside`` only in its own directory.
     A ``generic`` name is such a piece only in a directory in which no other layout has a file.
     A ``counted`` name tells its rank by a number alone: it is such a piece only where the numbers count from
-    0 without a gap, below the steps of their directories.
+    0 without a gap, or are those of a lone directory, below the steps of their directories.
     ``unfinished``: the name is that of a save under way; ``finished``: a word such as tmp in it says how long
     a finished one is kept.
     A ``described`` file is data that an index beside it explains: verify and plan follow the index, so only a
