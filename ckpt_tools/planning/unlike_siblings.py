@@ -25,7 +25,10 @@ _NAMED = 3
 _MOST = 64
 """Texts of the choice that are read."""
 _NUMBER = re.compile(r"\d+")
-_RESULTS = METRICS | {"results", "predictions", "samples", "log", "logs", "history", "losses"}
+_RESULTS = METRICS | {
+    *("results", "predictions", "samples", "outputs", "generations", "completions", "log", "logs"),
+    *("history", "losses", "metrics", "scores", "evaluation", "benchmark", "report", "summary", "stats"),
+}
 """Words in the names of what is written when a save is there already."""
 
 

@@ -76,7 +76,7 @@ def test_a_lone_adapter_whose_settings_are_cut_is_said(tmp_path: Path) -> None:
     assert [(f.code, f.path) for f in warnings] == [("truncated", str(tmp_path / "adapter_config.json"))]
 
 
-@pytest.mark.parametrize("text", ["eval_results.json", "val_loss.txt", "samples_3.json", "log.txt"])
+@pytest.mark.parametrize("text", ["eval_results.json", "val_loss.txt", "metrics.json", "log.txt"])
 def test_what_is_written_after_a_save_is_not_missed(text: str, tmp_path: Path) -> None:
     for n, name in itertools.product((10, 20, 30), ("model.pt", text)):
         if (n, name) != (30, text):
