@@ -10,6 +10,7 @@ from dataclasses import replace
 from os.path import basename, dirname
 
 from ckpt_tools import formats
+from ckpt_tools.discovery.file_stat import stat_of
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import METRICS
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -24,6 +25,9 @@ _NAMED = 3
 """Lost files that have a line of their own."""
 _MOST = 64
 """Texts of the choice that are read."""
+_LARGEST = 1 << 20
+"""Bytes of a text that is read: counters and settings are small; a vocabulary would take a start a second.
+"""
 _NUMBER = re.compile(r"\d+")
 _RESULTS = METRICS | {
     *("results", "predictions", "samples", "outputs", "generations", "completions", "log", "logs"),
@@ -76,7 +80,8 @@ def _texts(s: Session, c: Checkpoint, unplaced: Iterable[str]) -> list[str]:
     notes = {path for path in s.found.trackers.values() if dirname(path) not in homes}
     texts = [path for path in unplaced if path.endswith(".json") and path not in notes]
     named = {path for path in texts if dirname(path) in beside and formats.names.known(basename(path))}
-    return [path for path in texts if path in named or dirname(path) in homes][:_MOST]
+    asked = [path for path in texts if path in named or dirname(path) in homes][:_MOST]
+    return [path for path in asked if stat_of(path)[0] <= _LARGEST]
 
 
 def _damaged(told: Mapping[str, Report]) -> Iterator[Finding]:

@@ -82,3 +82,10 @@ def test_what_is_written_after_a_save_is_not_missed(text: str, tmp_path: Path) -
         if (n, name) != (30, text):
             put(tmp_path / f"step_{n}" / name, saved({"a": tensor(n)}) if name != text else b"[1]", n)
     assert said(tmp_path) == []
+
+
+def test_a_vocabulary_is_not_read(tmp_path: Path) -> None:
+    put(tmp_path / "step_30/model.pt", saved({"step": 30, "a": tensor(1)}), 30)
+    plain = plan(str(tmp_path)).bytes_read
+    put(tmp_path / "step_30/tokenizer.json", b'{"vocab": "' + b"x" * (1 << 20), 30)
+    assert said(tmp_path) == [] and plan(str(tmp_path)).bytes_read == plain
