@@ -284,9 +284,11 @@ class _Duplicates:
         if place(older) != place(p) and (odd := self.files.odd(older)) != self.files.odd(p):
             return _Copy(older, p, known=True) if odd else _Copy(p, older, known=True)
         one, other = self.files.stray(older), self.files.stray(p)
-        if max(one, other) < max(_TOGETHER_NS, _STRAYS * min(one, other)):
-            return _Copy(p, older, known=False)
-        return _Copy(older, p, known=True) if one > other else _Copy(p, older, known=True)
+        copy, original = (older, p) if one > other else (p, older)
+        far = max(one, other) >= max(_TOGETHER_NS, _STRAYS * min(one, other))
+        if far and copy.mtime_ns >= original.mtime_ns:  # nobody copies what is not written yet
+            return _Copy(copy, original, known=True)
+        return _Copy(p, older, known=False)
 
     def _first_saved(self, older: Part, p: Part) -> Part | None:
         """The one of two equal files whose name is the one that the archive was first saved under."""

@@ -143,6 +143,14 @@ def test_a_copy_that_the_times_do_not_give_away_is_asked_about(tmp_path: Path) -
         plan(str(tmp_path), Selection(max_step=15))
 
 
+def test_no_file_is_a_copy_of_one_that_was_written_later(tmp_path: Path) -> None:
+    """A run's first save takes long: one of its files lies far from the others, and is still no copy."""
+    shard(tmp_path, TWO)
+    os.utime(tmp_path / optimizer(10, 1), (DAY - 5, DAY - 5))
+    copy(tmp_path, optimizer(10, 1), optimizer(20, 1))
+    assert {m.resume_step for m in asked(tmp_path, optimizer(10, 1), optimizer(20, 1)).values()} == {10, 20}
+
+
 @pytest.mark.parametrize("forward", [True, False])
 @pytest.mark.parametrize("late", [5, 8])
 def test_a_file_that_is_always_written_late_is_no_copy_for_that(
