@@ -26,6 +26,8 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.urls import is_url
 
 _SKEW_NS = 5_000_000_000
+_PAUSE_NS = 1_000_000_000
+"""A job that starts again takes longer than that, a copy from one small file to the next does not."""
 _TIMES_OF_UPLOADS = "a store has the times of the uploads; say --order step if the highest step is meant"
 _CLOCKS = 3
 _SAVES = 5
@@ -69,7 +71,8 @@ def times_of(candidates: Sequence[Checkpoint], now: int, layouts: Layouts) -> Ti
 
 
 def _saved(c: Checkpoint, layout: Layout) -> Saved:
-    written = [p.mtime_ns for p in essential(c.parts, layout) if p.size >= 0] or [c.mtime_ns]
+    parts = [p for p in essential(c.parts, layout) if p.size >= 0]
+    written = [p.mtime_ns for p in parts] or [c.mtime_ns]
     return Saved(
         c.order,
         min(p.path for p in c.parts),
@@ -77,6 +80,7 @@ def _saved(c: Checkpoint, layout: Layout) -> Saved:
         min(written),
         max(written),
         c.kind is Kind.DYING_GASP,
+        _PAUSE_NS + 10 * max((p.size for p in parts), default=0),  # one file is written, at 100 MB/s
     )
 
 

@@ -36,6 +36,7 @@ class Times(Enum):
     PARTLY_LOST = "some modification times are at the epoch"
     FUTURE = "modification times lie in the future"
     NAMES = "modification times follow the names, as a copy leaves them"
+    COPIED = "all were written right after each other, as a copy does"
     REVERSED = "modification times fall while the steps rise"
     UNPROVEN = "nothing shows that older steps were saved again after newer ones"
 
@@ -58,7 +59,7 @@ class Times(Enum):
 @frozen
 class Saved:
     """One checkpoint: its progress, its ``name`` (a path), its time, when the ``first`` and the ``last`` of
-    its files were written, and whether a ``dying`` job wrote it.
+    its files were written, whether a ``dying`` job wrote it, and how long a ``pause`` before it a copy makes.
     """
 
     order: Order
@@ -67,6 +68,7 @@ class Saved:
     first: int
     last: int
     dying: bool = False
+    pause: int = 0
 
 
 @frozen
@@ -136,6 +138,8 @@ def _out_of_step(by_time: Sequence[Saved], steps: int) -> Times:
     # of two, one may just have been saved again, or touched
     if steps > 2 and all(a.order >= b.order for a, b in pairwise(by_time)):
         return Times.REVERSED
+    if all(b.first - a.last < b.pause for a, b in pairwise(by_time)):
+        return Times.COPIED  # no job trains, dies and starts again in so short a time
     copied = all(a.name <= b.name for a, b in pairwise(by_time))
     if _at_the_pace_of_training(by_time, copied):
         return Times.TRAINING

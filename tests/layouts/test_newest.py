@@ -149,6 +149,10 @@ CASES = {
     "a rollback that the tracker contradicts": Case((0, 10, 40, 30), ASK, tracked=3),
     "a rollback that went back twice": Case((0, 70, 50, 30), 1, "mtime-disagrees-with-step"),
     "saved again faster than training": Case((0, 10, 32, 30), ASK),
+    "copied in any order": Case((0, 0.001, 0.003, 0.002), ASK),
+    "copied in any order, and tracked": Case(
+        (0, 0.001, 0.003, 0.002), 3, "mtime-disagrees-with-step", tracked=3
+    ),
     "the oldest was touched": Case((50, 10, 20, 30), ASK),
     "the oldest was touched, another is tracked": Case((50, 10, 20, 30), ASK, tracked=3),
 }
