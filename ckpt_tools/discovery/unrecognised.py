@@ -218,6 +218,22 @@ def states_since(found: Discovery, directories: Collection[str], since_ns: int) 
             yield file
 
 
+def unnamed_since(
+    found: Discovery, root: str, directories: Collection[str], since_ns: int
+) -> Iterator[BareFile]:
+    """Files in the directories, saved no earlier, of which only the content tells that they are a
+    checkpoint's: its name has lost or changed its ending (``net-300``, ``net-300.broken``).
+
+    Raises OSError where one cannot be looked at.
+    """
+    for directory in found.strange.keys() & set(directories):
+        for e in entries_of(directory, partial(found.excluded.keep, root)):
+            named = _is_other(e.name) or copy(e.name) or _OF_THE_SYSTEM.fullmatch(e.name)
+            file = None if named else _written_since(e.path, directories, since_ns)
+            if file and (s := _suspect(file.path, file.size)) and s.format:
+                yield file
+
+
 def _is_state(path: str, name: str, size: int) -> bool:
     """Whether the content is a checkpoint's: by its first bytes, or where those of the format that its name
     had tell nothing, by the name.

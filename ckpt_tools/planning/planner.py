@@ -160,11 +160,12 @@ class Planner(Candidates):
             from ckpt_tools.planning.unplaced_states import require_no_stranger
 
             require_no_stranger(self.session, c, self.selection)
-        if self.session.found.leftovers:
+        found = self.session.found
+        if found.leftovers or found.strange.keys() & c.shared_directories:
             from ckpt_tools.planning.unplaced_states import newer_states  # rare: a start is faster without
 
             self.warnings += newer_states(self.session, c, self.step(c), self.selection)
-        if unplaced := self.session.found.unplaced:
+        if unplaced := found.unplaced:
             from ckpt_tools.planning.unlike_siblings import unlike_siblings
 
             level = self.selection.level

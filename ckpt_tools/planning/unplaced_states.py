@@ -15,7 +15,13 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.crosscheck.emptied import empty_saves
 from ckpt_tools.discovery.found import BareFile
-from ckpt_tools.discovery.unrecognised import begun_since, is_archive, states_since, wrapped_state
+from ckpt_tools.discovery.unrecognised import (
+    begun_since,
+    is_archive,
+    states_since,
+    unnamed_since,
+    wrapped_state,
+)
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy
@@ -252,8 +258,12 @@ def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
 
 def _renamed(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
     """Those beside the choice under names that no format has."""
+    since = max(p.mtime_ns for p in c.parts)
     try:
-        yield from states_since(s.found, _beside(s, c, above), max(p.mtime_ns for p in c.parts))
+        told = list(states_since(s.found, _beside(s, c, above), since))
+        paths = {file.path for file in told}
+        untold = unnamed_since(s.found, s.root, c.shared_directories, since)
+        yield from (*told, *(file for file in untold if file.path not in paths))
     except OSError as why:
         s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))
 

@@ -220,7 +220,7 @@ def test_other_packed_files_are_not_asked_about(name: str, run: Path) -> None:
     assert step_of(answer(run)) == 200
 
 
-@pytest.mark.parametrize("name", ["step_300.pt.1", "#step_300.pt#", ".step_300.pt.Ab12Cd", "step_300", "checkpoint_300.model", "step_300.pt.download", "run-v1_300.ckpt.1", "net_300.ckpt_", "net-300.pth_2"])  # fmt: skip
+@pytest.mark.parametrize("name", ["step_300.pt.1", "#step_300.pt#", ".step_300.pt.Ab12Cd", "step_300", "checkpoint_300.model", "step_300.pt.download", "run-v1_300.ckpt.1", "net_300.ckpt_", "net-300.pth_2", "net-300", "net-300.model", "net-300_broken"])  # fmt: skip
 def test_a_later_state_under_another_name_is_a_question(name: str, run: Path) -> None:
     put(run / name, full(300), 300)
     assert answer(run) == 2
