@@ -5,6 +5,7 @@ beside them.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _ABOVE = 5
 """How many directories above a file an index that names it may lie (OCDBT: two, a snapshot: four)."""
 _LISTED = 16
+_CHUNK = re.compile(r"[0-9]+(\.[0-9]+)*")
+"""What chunks of an array beside its ``.zarray`` are called."""
 _FOLLOWED = 100_000
 """Parts of other files that an index leads to, at most: the nodes of an OCDBT tree."""
 
@@ -251,7 +254,8 @@ class Indexes:
                     missing[name] = None
         if left_out:
             self.left_out[index] = left_out
-            found += _of_none(index, left_out) if not missing and self._names_no_file(index) else []
+            if not missing and self._names_no_file(index):
+                found += (*_of_none(index, left_out), *self._of_another(index))
         self.findings[index] = [*found, *_lost(list(missing)), *_unfetched(elsewhere)]
 
     def _names_no_file(self, index: str) -> bool:
@@ -293,6 +297,18 @@ class Indexes:
                 return None
             return beside[0]
         return path
+
+    def _of_another(self, index: str) -> Iterator[Finding]:
+        """What to say where chunks lie beside what describes an array, and it describes none of them."""
+        home = os.path.dirname(index)
+        try:
+            beside = next((name for name in sorted(names_of(home)) if _CHUNK.fullmatch(name)), None)
+        except OSError as e:
+            self.unseen[home] = e.strerror or str(e)
+            return
+        if beside is not None:
+            why = f"none of its chunks is there, but {beside}, which has no place in it: it is of another"
+            yield finding("missing-part", why)
 
     def _of_stem(self, path: str, found: list[Finding]) -> list[str]:
         """The files beside it that have its name and a suffix, where there is none of the name itself."""
