@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckpt_tools.crosscheck.pages import equal, unlike
+from ckpt_tools.crosscheck.pages import differing, equal, unlike
 from ckpt_tools.crosscheck.run_files import File, Pair, RunFiles, judged, order, place
 from ckpt_tools.findings import finding
 from ckpt_tools.inspection.recognise import by_layout
+from ckpt_tools.layouts.common.loop_counters import steps_told
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
 
@@ -78,9 +79,10 @@ class _Duplicates:
             first_of_place = {place(p): p for p in reversed(group)}
             first_of_step = {order(p): p for p in reversed(group)}
             for p in group[1:]:
-                firsts = (first_of_step[order(p)], *islice(first_of_place.values(), 2))
+                others = (o for at, o in first_of_place.items() if at != place(p))
+                firsts = (first_of_step[order(p)], *islice(others, 2))
                 elsewhere = (o for o in firsts if place(o) != place(p) and _before(o, p))
-                partners = (o for o in (first_of_place[place(p)], next(elsewhere, p)) if o is not p)
+                partners = (o for o in (first_of_place[place(p)], *elsewhere) if o is not p)
                 yield from next(filter(None, (self._confirmed(o, p) for o in partners)), ())
 
     def _confirmed(self, older: Part, p: Part) -> list[Copied]:
@@ -99,11 +101,13 @@ class _Duplicates:
         severity = None
         if place(older) != place(p):
             severity = self._of_two_places(older, p)
+        elif self._of_one_told_step(older, p):
+            severity = Severity.ERROR
         elif _both_placed(older, p) and order(older) != order(p) and p.path in self.files.judged:
             severity = self._of_two_steps(older, p)
         elif self._of_two_dates(older, p):
             severity = Severity.WARNING  # who starts again may come to the same state again
-        if severity is Severity.ERROR and {older.role, p.role} <= {"rng", "data"}:
+        if severity is Severity.ERROR and older.role == p.role and p.role in ("rng", "data"):
             return Severity.WARNING  # random numbers and what only an index names may repeat
         return severity
 
@@ -112,7 +116,7 @@ class _Duplicates:
         copy, original, known = found
         same_step = order(copy) == order(original)
         ranks = same_step and copy.role == original.role and place(copy) != place(original)
-        doubtful = severity is Severity.ERROR and not known and not same_step
+        doubtful = severity is Severity.ERROR and not known and _of_two_saves(copy, original)
         if copy.path in self.files.judged:
             of = f"the {original.role} file of {_whose(original, copy)}"
             if ranks:
@@ -127,6 +131,11 @@ class _Duplicates:
             yield Copied(original.path, f, copy if doubtful else None)
 
     # --- of another step
+
+    def _of_one_told_step(self, older: Part, p: Part) -> bool:
+        """Whether each is the file that tells its save's step, and the two saves hold other tensors."""
+        told = self._piece(p).step_from == "content" and p.path in self.files.judged
+        return told and not _apart(older, p) and _elsewhere(older, p) and self.files.parted(older, p)
 
     def _of_two_dates(self, older: Part, p: Part) -> bool:
         """Whether two saves of one step, or of which nothing tells the step, are called after two dates."""
@@ -156,16 +165,21 @@ class _Duplicates:
         if p.role in ("optimizer", _MANIFEST) or self._piece(p).moves or self.files.counts(p):
             return Severity.ERROR
         if others := [f for f in steps.values() if f.pages != own]:
-            return Severity.ERROR if self._moved(p, others) else Severity.WARNING
+            return Severity.ERROR if self._moved(older, p, others) else Severity.WARNING
+        if len(steps) == 2 and self.files.reads_on(p):
+            return Severity.WARNING  # or at the same place of another epoch
         if len(steps) > 2 or p.role in ("rng", "data"):
             return None  # equal at all steps: nothing in it is trained
         return self._beside_the_rest(older, p)
 
-    def _moved(self, p: Part, others: Sequence[File]) -> bool:
+    def _moved(self, older: Part, p: Part, others: Sequence[File]) -> bool:
         """Whether the files of other steps, which differ from it, show that it must have moved on, too."""
         own = self.files.of_place(p)[order(p)].pages
-        moved = any(unlike(f.pages, own) or self.files.proven(f.part) for f in others)
-        return moved or self.files.holds_optimizer_state(p)
+        if any(unlike(f.pages, own) or self.files.proven(f.part) for f in others):
+            return True
+        several = any(differing(f.pages, own) > 1 for f in others)  # more than a flipped bit
+        alone = several and self._beside_the_rest(older, p) is Severity.ERROR
+        return alone or self.files.holds_optimizer_state(p)
 
     def _one_state(self, older: Part, p: Part) -> bool:
         """Whether their checkpoints are the same state under two names, of which one counts steps and the
@@ -180,7 +194,7 @@ class _Duplicates:
             return False
         if self.files.session.reports[p.path].tensors > 0 or p.role in ("data", _MANIFEST):
             return True
-        if self._piece(p).moves:
+        if self._piece(p).moves or self.files.counts(p) or self.files.reads_on(p):
             return True
         # of the files that an index names, one may hold nothing but settings
         return p.role == "model" and not self._indexed(p)
@@ -224,7 +238,8 @@ class _Duplicates:
         if any(pair.same for pair in pairs):
             return None  # replicas
         same_step = order(p) == order(older)
-        if _alike(older, p) and same_step and not self._either_holds(older, p):
+        stateless = _alike(older, p) and same_step and not self._either_holds(older, p)
+        if stateless and self.files.odd(older) == self.files.odd(p):
             return None
         sound = [x for x in pairs if not (self.files.unsound(x.a.part) or self.files.unsound(x.b.part))]
         if not sound:
@@ -246,7 +261,8 @@ class _Duplicates:
         """What the two places hold at the steps that tell whether they are replicas."""
         mine, theirs, now, then = self.files.of_place(p), self.files.of_place(older), order(p), order(older)
         both = mine.keys() & theirs.keys()
-        telling = both - {now} if now == then else both & {now, then}
+        constant = now in both and then in theirs and theirs[now].pages == theirs[then].pages
+        telling = both - {now} if now == then or constant else both & {now, then}
         return [Pair(mine[at], theirs[at]) for at in telling]
 
     def _either_holds(self, older: Part, p: Part) -> bool:
@@ -291,10 +307,15 @@ class _Duplicates:
         return _Copy(p, older, known=False)
 
     def _first_saved(self, older: Part, p: Part) -> Part | None:
-        """The one of two equal files whose name is the one that the archive was first saved under."""
-        name = self.files.session.reports[p.path].metadata.get("archive_name")
+        """The one of two equal files whose name is the one that the archive was first saved under, or whose
+        step is the one that the file tells.
+        """
+        metadata = self.files.session.reports[p.path].metadata
+        name, steps = metadata.get("archive_name"), set(steps_told(metadata))
         named = [o for o in (older, p) if name and os.path.basename(o.path).startswith(f"{name}.")]
-        return named[0] if len(named) == 1 else None
+        apart = None not in (older.step, p.step) and older.step != p.step
+        told = [o for o in (older, p) if apart and o.step in steps]
+        return next((found[0] for found in (named, told) if len(found) == 1), None)
 
 
 def _alike(a: Part, b: Part) -> bool:
@@ -329,6 +350,10 @@ def _whose(original: Part, copy: Part) -> str:
 def _elsewhere(a: Part, b: Part) -> bool:
     """Whether two files have one place in two saves."""
     return place(a) == place(b) and a.home != b.home
+
+
+def _of_two_saves(a: Part, b: Part) -> bool:
+    return order(a) != order(b) or _elsewhere(a, b)
 
 
 def _where(older: Part, p: Part) -> str:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 Pages = bytes
 _DIGEST = 8
 """Bytes of the digest of a page."""
-_OVERLAP = b"."
-"""What follows them where a file is so small that its pages have bytes in common."""
 _SAMPLE = 4096
 _AT = (2, 4, 6, 8)
 """Where those pages lie, in eighths of the file:
 at its end, where archives keep their checksums, and between.
 """
-_QUESTION = f"pages {_SAMPLE} {_AT}"
+_SMALL = 1 << 16
+"""Of files up to this size all is read, in quarters: all that differs may lie between four pages."""
+_QUESTION = f"pages {_SAMPLE} {_AT}, all of {_SMALL}"
 _BLOCK = 1 << 20
 _LEAST = 512
 """How many of the others are read at least; twice as many as there are parts where that is more."""
@@ -60,10 +60,15 @@ def prints(parts: Sequence[Part], others: Sequence[Part], s: Session) -> dict[st
 
 def unlike(a: Pages, b: Pages) -> bool:
     """Whether most of the pages differ: other numbers, and not a flipped bit or a lost page."""
+    return differing(a, b) > len(_AT) // 2
+
+
+def differing(a: Pages, b: Pages) -> int:
+    """How many pages of two files of one size differ."""
     if not len(a) == len(b) == _DIGEST * len(_AT):
-        return False
+        return 0
     starts = range(0, len(a), _DIGEST)
-    return sum(a[at : at + _DIGEST] != b[at : at + _DIGEST] for at in starts) > len(_AT) // 2
+    return sum(a[at : at + _DIGEST] != b[at : at + _DIGEST] for at in starts)
 
 
 def equal(a: Part, b: Part, s: Session) -> bool:
@@ -173,12 +178,15 @@ def _read(p: Part, s: Session, ahead: Future[tuple[bytes, Identity | None]] | No
     except (OSError, ShortRead) as e:
         s.unread[p.path] = f"cannot be compared with others: {getattr(e, 'strerror', None) or e}"
         return None
-    distinct = len(set(_starts(p.size))) == len(_AT)
-    return pages if distinct else pages + _OVERLAP
+    return pages
 
 
-def _starts(size: int) -> list[int]:
-    return [max(0, min(size * part // 8, size - _SAMPLE)) for part in _AT]
+def _ranges(size: int) -> list[tuple[int, int]]:
+    """Where the pages begin, and how long they are."""
+    if size <= _SMALL:
+        quarter = -(-size // 4)
+        return [(at, min(quarter, size - at)) for at in (min(quarter * i, size) for i in range(4))]
+    return [(min(size * part // 8, size - _SAMPLE), _SAMPLE) for part in _AT]
 
 
 def _digests(path: str) -> tuple[bytes, Identity | None]:
@@ -186,8 +194,5 @@ def _digests(path: str) -> tuple[bytes, Identity | None]:
     import xxhash
 
     with opened(path) as source:
-        pages = [
-            xxhash.xxh3_64_digest(source.read(start, min(_SAMPLE, source.size)))
-            for start in _starts(source.size)
-        ]
+        pages = [xxhash.xxh3_64_digest(source.read(*where)) for where in _ranges(source.size)]
         return b"".join(pages), source.identity()

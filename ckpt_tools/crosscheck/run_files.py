@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckpt_tools.crosscheck.pages import Pages, prints
+from ckpt_tools.crosscheck.pages import Pages, equal, prints
 from ckpt_tools.formats import names
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.model.finding import Verdict
@@ -22,7 +22,12 @@ from ckpt_tools.model.report import Level, Report
 if TYPE_CHECKING:
     from ckpt_tools.reading.session import Session
 
-_COUNTERS = frozenset({"optimizer_step", "global_step", "step_num", "save_id"})
+_COUNTERS = frozenset({"optimizer_step", "global_step", "step_num", "save_id", "consumed_samples"})
+_READERS = frozenset({"_num_yielded", "_snapshot._snapshot_step"})
+"""How far an epoch has been read (torchdata/stateful_dataloader/stateful_dataloader.py)."""
+_FEW_DIGITS = 32
+_NAMED = 64
+"""Files that two indexes name of which the bytes are compared, at most."""
 _INDEXES = 8
 """Files of a checkpoint that are asked for the names of its optimizer's state, at most."""
 
@@ -90,7 +95,9 @@ def judged(p: Part, s: Session) -> bool:
     equal by chance.
     """
     piece, report = s.layouts.piece_of(p), s.reports.get(p.path)
-    if report is None or p.size <= 0 or piece.constant or names.is_text(report.format):
+    if report is None or p.size <= 0 or piece.constant:
+        return False
+    if p.size <= _FEW_DIGITS and names.is_text(report.format):
         return False
     return piece.loaded and report.verdict is not Verdict.BROKEN
 
@@ -150,11 +157,19 @@ class RunFiles:
     def _is_state(self, p: Part) -> bool:
         return self.holds_tensors(p) or p.role == "optimizer"
 
+    def _may_be_model(self, p: Part) -> bool:
+        return p.role not in ("optimizer", "rng") and not self.session.layouts.piece_of(p).constant
+
     def counts(self, p: Part) -> bool:
         """Whether the file holds what is another at every save:
         a count of steps, or the save's own number.
         """
         return not self.session.reports[p.path].metadata.keys().isdisjoint(_COUNTERS)
+
+    def reads_on(self, p: Part) -> bool:
+        """Whether the file says where in an epoch its loader stands, and that it is not at the end."""
+        told = self.session.reports[p.path].metadata
+        return not (told.keys().isdisjoint(_READERS) or told.get("_iterator_finished"))
 
     def damaged(self, p: Part) -> bool:
         """Whether a look at the file has shown damage; nothing is read for this."""
@@ -245,6 +260,28 @@ class RunFiles:
         rates = {self.session.report(p, Level.STRUCTURE).metadata.get(RATE) for p in telling}
         return rates == {0.0}
 
+    def parted(self, older: Part, p: Part) -> bool:
+        """Whether most files of tensors differ between the directories of two files, or of what both name:
+        one alone may be damaged.
+        """
+        pages: dict[str, set[Pages]] = defaultdict(set)
+        homes: dict[str, set[str]] = defaultdict(set)
+        for f in self._known:
+            if f.part.home in (older.home, p.home) and f.part.role in ("model", "optimizer"):
+                name = f.part.path.removeprefix(f.part.home)
+                homes[name].add(f.part.home)
+                pages[name].add(f.pages)
+        differ = [len(pages[name]) > 1 for name, both in homes.items() if len(both) == 2]
+        if not differ:
+            named = sorted(self._named(older) & self._named(p))[:_NAMED]
+            pairs = ([o._replace(path=o.home + name) for o in (older, p)] for name in named)
+            differ = [not equal(a, b, self.session) for a, b in pairs]
+        return 2 * sum(differ) > max(2, len(differ))
+
+    def _named(self, p: Part) -> set[str]:
+        """What an index names, as seen from its checkpoint's directory."""
+        return {path.removeprefix(p.home) for path in self.session.indexes.members({p.path})}
+
     def rest(self, a: At, b: At) -> Rest:
         """What the checkpoints of two steps hold."""
         if (a, b) not in self._rests:
@@ -257,7 +294,7 @@ class RunFiles:
         differ = [pair.b.part for pair in whole if not pair.same]
         return Rest(
             equal=all(pair.same for pair in held),
-            models=sum(pair.b.part.role not in ("optimizer", "rng") for pair in held),
+            models=sum(self._may_be_model(pair.b.part) for pair in held),
             differs=bool(differ),
             moved=any(not self.counts(p) for p in differ),
             optimizer=any(p.role == "optimizer" for p in differ),

@@ -4,17 +4,31 @@ before as ``.bkp``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.report import Report
+
+_BEFORE = "weights_before"
 
 
 def _steps(_part: Part, metadata: Metadata) -> Steps:
     """An optimizer of Keras keeps the number of its steps as its first variable."""
     return whole(metadata.get("optimizer/vars/0")), None, None
+
+
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Every save takes steps after the one that it moves away."""
+    taken = {p.piece: _steps(p, r.metadata)[0] for p, r in parts}
+    for p, _ in parts:
+        if p.piece == "weights" and taken["weights"] is not None and taken["weights"] == taken.get(_BEFORE):
+            text = f"it is of step {taken['weights']}, and so is {p.name}.bkp, which was saved before it"
+            yield p.path, finding("step-mismatch", text, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -23,7 +37,7 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 def _later(c: Checkpoint, _others: Sequence[Checkpoint]) -> bool:
     """What was moved away by the save that wrote the latest is older, whatever its times have become."""
-    return all(p.piece == "weights_before" for p in c.parts)
+    return all(p.piece == _BEFORE for p in c.parts)
 
 
 def _weights(name: str, template: str, *, here: bool = False) -> Piece:
@@ -44,10 +58,11 @@ LAYOUT = Layout(
             required=False,  # only beside latest.weights.h5
             here=True,
         ),
-        _weights("weights_before", "latest.weights.h5.bkp"),
+        _weights(_BEFORE, "latest.weights.h5.bkp"),
     ),
     resume=_resume,
     steps=_steps,
+    check=_check,
     later=_later,
     needs=("model",),
     saved_with=(("weights", "progress"),),  # without it Keras trains from epoch 0 on, with these weights

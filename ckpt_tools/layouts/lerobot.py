@@ -41,10 +41,14 @@ def _untold(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding
     there = {p.path for p, _ in parts}
     for part, report in parts:
         around = part.path.removesuffix(part.name)
-        for name in [v for k, v in report.metadata.items() if k.startswith("state_file.")]:
+        stem = part.name.removesuffix(".json")
+        for name in [str(v) for k, v in report.metadata.items() if k.startswith("state_file.")]:
             if f"{around}{name}" not in there:
                 text = f"there is no {name}, which it says holds the state of one of its steps"
                 yield part.path, finding("missing-part", text)
+            elif not name.startswith(stem):
+                text = f"it says that {name} holds the state of one of its steps, which is not one of {stem}"
+                yield part.path, finding("wrong-role", text)
         # a file that was asked about alone has nothing beside it
         scheduled = part.role == "groups" and "initial_lr" in report.metadata and len(there) > 1
         if scheduled and f"{part.home}/training_state/scheduler_state.json" not in there:

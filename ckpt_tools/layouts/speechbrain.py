@@ -39,7 +39,21 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     counted = [row for row in parts if row[0].home in taken]
     beside = "the optimizer beside it"
     yield from borrowed(counted, {"brain": ("optimizer_step",)}, lambda p: taken[p.home], beside=beside)
-    yield from _copied_times(parts)
+    copied = list(_copied_times(parts))
+    yield from copied
+    told = {path for path, _ in copied}
+    yield from _other_epochs([row for row in parts if row[0].path not in told])
+
+
+def _other_epochs(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Counters of another epoch than the one that a recipe noted of the save, where most saves' agree."""
+    noted = {p.home: whole(r.metadata.get("epoch")) for p, r in parts if p.piece == "meta"}
+    counted = ((p, whole(r.metadata.get("value"))) for p, r in parts if p.role == "counter")
+    rows = [(p, n, of) for p, n in counted if None not in (n, of := noted.get(p.home))]
+    odd = [row for row in rows if row[1] != row[2]]
+    for p, n, of in odd if 2 * len(odd) < len(rows) else ():
+        text = f"it counts epoch {n}, CKPT.yaml beside it notes {of}, and elsewhere in the run both agree"
+        yield p.path, finding("epoch-mismatch", text)
 
 
 def _copied_times(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:

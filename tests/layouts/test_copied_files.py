@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,18 +21,20 @@ from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.inspection.check import inspect
+from ckpt_tools.layouts.common.loop_counters import STEPS
+from ckpt_tools.layouts.common.rates import RATE
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 
-SHARDS = ("deepspeed", "deepspeed-universal", "hf-trainer", "accelerate")
-"""Layouts whose fixtures have two saves of a model in several files, or of a scheduler that is not stepped at
-every save.
-"""
 REPLICATED = ("nvrx-local", "pytorch-sample")
 """Layouts in which another rank's file may be this rank's own, kept twice."""
+SAVED = ("save_id", "consumed_samples", "optimizer_step", "last_epoch")
+"""What else of a file is another at every save."""
 EDITS = frozenset(
     {"remove", "copy", "truncate", "write", "flip", "link", "swap", "mtime", "now", "root", "error"}
 )
@@ -47,13 +50,16 @@ class Tree(NamedTuple):
 
 class Copy(NamedTuple):
     """One file put in the place of another; ``kind`` says whose it is: the same place's at another step,
-    another rank's, or another role's.
+    another rank's, or another role's. ``part`` is what it is put over.
     """
 
     kind: str
     source: str
-    over: str
-    role: str
+    part: Part
+
+    @property
+    def over(self) -> str:
+        return self.part.path
 
 
 def questions(case: Path) -> Iterator[dict[str, Any]]:
@@ -74,9 +80,11 @@ def tree_of(case: Path, target: Path) -> Tree | None:
 
 
 def older(made: LoadPlan) -> list[Checkpoint]:
+    """The candidates of another place in the order of training: one state may have two names."""
     assert made.checkpoint is not None
     mine = {p.path for p in made.checkpoint.parts}
-    return [c for c in made.candidates if mine.isdisjoint(p.path for p in c.parts)]
+    apart = [c for c in made.candidates if c.order != made.checkpoint.order]
+    return [c for c in apart if mine.isdisjoint(p.path for p in c.parts)]
 
 
 def loaded(made: LoadPlan) -> list[str]:
@@ -99,7 +107,7 @@ def copies(tree: Tree, everything: bool) -> Iterator[Copy]:
                 path
             ).read_bytes():
                 seen.add((p.piece, kind))
-                yield Copy(kind, q.path, path, p.role)
+                yield Copy(kind, q.path, p)
 
 
 def sources(p: Part, other: Checkpoint) -> Iterator[tuple[str, Part]]:
@@ -148,27 +156,94 @@ def outcome(tree: Tree, c: Copy, fresh: bool) -> str:
     )
 
 
-def allowed(c: Copy, layout: str) -> set[str]:
-    """What a plan may make of it. Two saves do not tell whether some of a model's weights are trained, nor
-    whether a program draws random numbers.
+def allowed(c: Copy, tree: Tree) -> set[str]:
+    """What a plan may make of it: what can be told of another save's file is never loaded, and where the bytes
+    leave a doubt, a warning says so.
     """
-    if c.role == "rng":
+    assert tree.made.checkpoint is not None
+    if c.part.role.endswith("rng"):  # a program may draw none between two saves
         may = {"rank": {"lost", "warned"}, "step": {"lost", "warned", "silent"}}
         return may.get(c.kind, {"lost"})
-    if c.role == "data":  # a loader may stand at the same place of another epoch
-        return {"lost", "warned"}
-    shards = c.kind == "step" and c.role not in ("optimizer", "parameter") and layout in SHARDS
-    return {"lost", "warned"} if shards or layout in REPLICATED else {"lost"}
+    if untold(c, tree) or digits(c):
+        return {"lost", "warned", "silent"}
+    if c.kind == "role":
+        return {"lost", "warned"} if is_whole(c, tree) or stateless(c) else {"lost"}
+    doubtful = c.part.role == "data" or tree.made.checkpoint.layout in REPLICATED or partly(c, tree)
+    return {"lost", "warned"} if doubtful or is_whole(c, tree) or loader(c) else {"lost"}
+
+
+def is_whole(c: Copy, tree: Tree) -> bool:
+    """Whether the file is all that is loaded of its save, but for what counts: a copy is an older save, and not
+    a mix of two.
+    """
+    return {p.path for p in loaded_parts(tree) if known(p.path).tensors} == {c.over}
+
+
+def partly(c: Copy, tree: Tree) -> bool:
+    """Whether two saves do not tell that the file is trained: some of a model that is in several files may be
+    frozen, and so may an average of it.
+    """
+    several = [
+        p for p in loaded_parts(tree) if p.role not in ("optimizer", "parameter") and known(p.path).tensors
+    ]
+    return c.kind == "step" and c.part in several and len(several) > 1
+
+
+def untold(c: Copy, tree: Tree) -> bool:
+    """Whether nothing in the file is another at every save: it has neither tensors nor a number that grows
+    with the steps, so that of two or three saves it may well be the same in two. Nor has what has a name drawn
+    by lot a place in another save.
+    """
+    report = known(c.over)
+    by_lot = (
+        c.kind == "rank"
+        and c.part.role == "data"
+        and all(p.name != c.part.name for o in older(tree.made) for p in o.parts)
+    )
+    counted = {*STEPS, *SAVED, RATE} & {key.rpartition(".")[2] for key in report.metadata}
+    return by_lot or (c.kind == "step" and not report.tensors and not counted)
+
+
+def digits(c: Copy) -> bool:
+    """Whether it is a text of a few digits, which is equal to others by chance: where a layout takes texts of
+    any kind, nothing tells that it is not this one. Its framework does.
+    """
+    data = Path(c.source).read_bytes()
+    return len(data) <= 32 and data.strip().isdigit()
+
+
+def stateless(c: Copy) -> bool:
+    """Whether neither is a state of training, or only an index names both: its framework cannot load one in
+    place of the other.
+    """
+    return c.part.role == "data" or not (known(c.source).tensors or known(c.over).tensors)
+
+
+def loader(c: Copy) -> bool:
+    """Whether the file says how far an epoch has been read: so far may be that of another."""
+    return any(key.startswith(("_num_yielded", "_snapshot")) for key in known(c.over).metadata)
+
+
+def loaded_parts(tree: Tree) -> list[Part]:
+    assert tree.made.checkpoint is not None
+    paths = set(loaded(tree.made))
+    return [p for p in tree.made.checkpoint.parts if p.path in paths]
+
+
+@cache
+def known(path: str) -> Report:
+    return inspect(path, Level.STRUCTURE)[0]
 
 
 def hold(case: Path, target: Path, everything: bool) -> int:
     tree = tree_of(case, target)
     wrong, tried = [], 0
     for i, c in enumerate(copies(tree, everything) if tree else ()):
-        assert tree is not None and tree.made.checkpoint is not None
+        assert tree is not None
+        may = allowed(c, tree)
         for fresh in (False, True) if everything else (bool(i % 2),):
             got, tried = outcome(tree, c, fresh), tried + 1
-            if got not in allowed(c, tree.made.checkpoint.layout):
+            if got not in may:
                 wrong.append(
                     (
                         got,
@@ -201,6 +276,57 @@ def test_a_copied_file_is_never_loaded_in_silence(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.parent.name}-{c.parent.name}")
 def test_no_copied_file_of_any_layout_is_loaded_in_silence(case: Path, tmp_path: Path) -> None:
     hold(case, tmp_path, everything=True)
+
+
+_SPEECHBRAIN = "save/CKPT+2026-11-24+08-31-47+0"
+TOLD = [
+    # the number that was drawn for the save
+    ("megatron-core/sync", "iter_0000010/.metadata", "iter_0000020/.metadata", "lost"),
+    # a step that is also that of another save, whose tensors differ
+    ("accelerate/kohya-epochs", "cat-000002-state/train_state.json", "cat-state/train_state.json", "lost"),
+    ("torchsnapshot/plain", "run-2/.snapshot_metadata", "run-4/.snapshot_metadata", "lost"),
+    ("keras-backup/double", "latest.weights.h5.bkp", "latest.weights.h5", "warned"),
+    # a learning rate that the schedule has left behind
+    (
+        "colossalai/booster",
+        "epoch-1_step-2/optimizer/pytorch_optim_group.bin",
+        "epoch-1_step-4/optimizer/pytorch_optim_group.bin",
+        "lost",
+    ),
+    # what may be at the same place of another epoch
+    (
+        "dcp/fms-fsdp",
+        "checkpoints/step_10_ckp/loader_state_0.pth",
+        "checkpoints/step_20_ckp/loader_state_0.pth",
+        "warned",
+    ),
+    # an epoch that is not the one that was noted beside it, and notes in place of a state
+    ("speechbrain/epochs", f"{_SPEECHBRAIN}2/counter.ckpt", f"{_SPEECHBRAIN}0/counter.ckpt", "lost"),
+    ("speechbrain/epochs", f"{_SPEECHBRAIN}2/CKPT.yaml", f"{_SPEECHBRAIN}0/brain.ckpt", "lost"),
+    # another array's shape
+    (
+        "axlearn/steps",
+        "step_00000010/gda/model/decoder/kernel/.zarray",
+        "step_00000020/gda/model/decoder/bias/.zarray",
+        "lost",
+    ),
+    # bytes that differ between the pages that are read of large files, and a state beside its best copy
+    ("keras/hdf5", "weights.02-3.70.hdf5", "weights.03-3.70.hdf5", "warned"),
+    ("files/paddle-ocr", "iter_epoch_2.pdparams", "iter_epoch_4.pdopt", "lost"),
+]
+
+
+@pytest.mark.share(3)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "source", "over", "expected"), TOLD, ids=lambda v: str(v)[-40:])
+def test_what_a_file_tells_of_the_save_that_it_is_from_is_heard(
+    name: str, source: str, over: str, expected: str, tmp_path: Path
+) -> None:
+    tree = tree_of(LAYOUT_TREES / name / "expected.json", tmp_path)
+    assert tree is not None and tree.made.checkpoint is not None
+    files = {p.path: p for p in tree.made.checkpoint.parts}
+    copied = Copy("", str(tree.root / source), files[str(tree.root / over)])
+    assert outcome(tree, copied, fresh=False) == expected
 
 
 @pytest.mark.share(2, "slow")

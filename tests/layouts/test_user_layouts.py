@@ -275,10 +275,10 @@ def test_what_is_needed(tmp_path: Path) -> None:
     assert plan(str(tmp_path)).resume_step == 10
 
 
-@pytest.mark.parametrize("keys", [["step"], ["nowhere", "step"]])
+@pytest.mark.parametrize("keys", [["done"], ["nowhere", "done"]])
 def test_step_keys_contradict_the_name(tmp_path: Path, keys: list[str]) -> None:
-    step(tmp_path, 10)
-    home = step(tmp_path, 20)
+    step(tmp_path, 10, step=0, done=10)
+    home = step(tmp_path, 20, step=0, done=20)
     shutil.copy2(tmp_path / "run" / "step=10" / "shard-00001-of-2.pt", home)
     taught()
     assert plan(str(tmp_path)).resume_step == 20  # nothing tells

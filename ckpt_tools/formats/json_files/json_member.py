@@ -34,6 +34,7 @@ _SCALARS = (
     "cur_step",  # XTuner's
     "current_step",  # kohya's train_state.json
     "current_epoch",
+    "consumed_samples",  # lm-engine's metadata.json
     "num_training_steps",  # LLaMA-Factory's metadata.json
     "init_timestamp_nsecs",
     "commit_timestamp_nsecs",
@@ -78,13 +79,16 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _remember_training(value: object, anatomy: Anatomy) -> None:
-    """What LeRobot's files tell of others: the steps of a processor with a state of their own, and the
-    learning rate that an optimizer had before a schedule set it.
+    """What LeRobot's files tell of others: the steps of a processor with a state of their own, the learning
+    rate of an optimizer, the one that it had before a schedule set it, and the one that the schedule has set.
     """
     for i, step in enumerate(sequence(mapping(value).get("steps"))[:_MAX_STEPS]):
         _remember({f"state_file.{i}": mapping(step).get("state_file")}, f"state_file.{i}", anatomy)
     for group in sequence(value)[:1]:
-        _remember(mapping(group), "initial_lr", anatomy)
+        for name in ("lr", "initial_lr"):
+            _remember(mapping(group), name, anatomy)
+    for rate in sequence(mapping(value).get("_last_lr"))[:1]:
+        _remember({"lr": rate}, "lr", anatomy)
 
 
 def _remember_arrays(rows: Sequence[object], anatomy: Anatomy) -> None:

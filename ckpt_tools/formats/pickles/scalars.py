@@ -45,6 +45,7 @@ _COUNTING = (
     "counters",  # DreamerV3's agent
     "trainer",  # Ignite, MONAI: the engine
     "variable_state",  # robomimic
+    "_snapshot",  # torchdata's loaders
     _PICKLED,
 )
 """Where frameworks keep whole numbers that say how far training was, below the top level."""
@@ -120,17 +121,20 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
                 anatomy.metadata[f"{home}.{text(k)}"] = got[0]
     if layers := sorted(_stage_layers(top)):
         anatomy.metadata["param_shapes.layers"] = ",".join(map(str, layers))
-    for name, held in _rates(top).items():
+    for name, held in _rates(value, top).items():
         rate = scalar(held)
         if rate and type(rate[0]) is float:
             anatomy.metadata.setdefault(name, rate[0])
 
 
-def _rates(top: dict[Any, Any]) -> dict[str, Any]:
-    """The learning rates of an optimizer's first group of parameters (torch/optim/optimizer.py), or the one
-    that a schedule has set last (torch/optim/lr_scheduler.py). Where that is 0, the highest of all groups.
+def _rates(value: Any, top: dict[Any, Any]) -> dict[str, Any]:
+    """The learning rates of an optimizer's first group of parameters (torch/optim/optimizer.py), also where
+    the groups are a file of their own (ColossalAI), or the one that a schedule has set last
+    (torch/optim/lr_scheduler.py). Where that is 0, the highest of all groups.
     """
     groups, last = top.get("param_groups"), top.get("_last_lr")
+    if type(value) is list and value and "params" in members(value[0]):
+        groups = value
     if type(groups) is list and groups:
         held = [members(group) for group in groups[:_MANY]]
         return {"lr": _highest([g.get("lr") for g in held]), "initial_lr": held[0].get("initial_lr")}

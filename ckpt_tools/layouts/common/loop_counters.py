@@ -61,6 +61,11 @@ def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
     return next(iter(numbers(metadata, keys)), None)
 
 
+def steps_told(metadata: Metadata) -> tuple[int, ...]:
+    """All numbers of steps, however deep below the top of a file they are."""
+    return numbers(metadata, [key for key in metadata if key.rpartition(".")[2] in STEPS])
+
+
 def told_otherwise(
     parts: Sequence[tuple[Part, Report]], named_by: Callable[[Part], Steps]
 ) -> Iterator[tuple[str, Finding]]:

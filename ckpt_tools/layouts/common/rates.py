@@ -13,6 +13,8 @@ from ckpt_tools.model.report import Report
 
 RATE = "lr"
 """What the learning rate is called in what is known of a file."""
+_OPTIMIZERS = ("optimizer", "groups")
+"""The groups of an optimizer's parameters, which hold its rates, may be in a file of their own."""
 
 
 class _Save(NamedTuple):
@@ -56,7 +58,7 @@ def _saves(parts: Sequence[tuple[Part, Report]]) -> Iterator[_Save]:
     homes: dict[str, tuple[list[tuple[Part, Report]], list[tuple[Part, Report]]]] = {}
     for p, r in parts:
         follows = "last_epoch" in r.metadata
-        if p.home and (follows or p.role == "optimizer"):
+        if p.home and (follows or (p.role in _OPTIMIZERS and RATE in r.metadata)):
             homes.setdefault(p.home, ([], []))[follows].append((p, r))
     for optimizers, schedules in homes.values():
         if len(optimizers) != 1 or len(schedules) != 1:
