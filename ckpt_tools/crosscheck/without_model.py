@@ -66,7 +66,8 @@ def _more_than(held: Shapes, optimizers: Mapping[str, Shapes], c: Checkpoint) ->
         text = "it is the optimizer of a model that is not there: nothing beside it has its shapes"
         yield finding("missing-part", text, path=strange, severity=Severity.WARNING)
         return
-    trained = sum(prod(shape) for own in optimizers.values() for shape in own)
+    # a temperature, or the weight of a loss, need not be saved
+    trained = sum(prod(shape) for own in optimizers.values() for shape in own if prod(shape) > 1)
     if trained > (there := sum(map(prod, held))):
         text = f"its optimizers have states of {trained:,} numbers, and its other files hold {there:,}"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)

@@ -272,6 +272,7 @@ LAYOUT = Layout(
     ),
     tracked=named,
     always_tracked=False,
+    trainers=tuple(f"{mark}{name}" for mark in ("", ROLLING) for name in ("optimizer", "optimizer_counted")),
     reshardable=True,
     compare_steps=False,
     last_resort=True,

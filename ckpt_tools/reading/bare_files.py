@@ -274,17 +274,22 @@ def _saves(bare: Iterable[Bare]) -> dict[_Save, list[Bare]]:
 
 def _beside_a_model(bare: Sequence[Bare]) -> list[Bare]:
     """Files that are written over with a model: words in their names that no model has say what they hold,
-    also where they cannot be read.
+    also where they cannot be read. What no word calls otherwise is of the only model that there is.
     """
     models = {b.name.words for b in bare if b.rolling and b.holds and b.holds.weights}
     roles: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for b in bare:
         if b.rolling:
             roles[b.name.words].add(b.role)
+    only = next(iter(models)) if len(models) == 1 else ()
     alone = [b for b in bare if b.rolling and b.run in models and b.name.words not in models]
     beside = {
-        b.part.path: _beside(b) for b in alone if not _lost_its_model(roles[b.name.words], roles[b.run])
+        b.part.path: _beside(b, b.run)
+        for b in alone
+        if not _lost_its_model(roles[b.name.words], roles[b.run])
     }
+    if roles[()].isdisjoint({"model", *roles[only]}):
+        beside |= {b.part.path: _beside(b, only) for b in bare if b.rolling and b.name.words == b.run == ()}
     return [beside.get(b.part.path, b) for b in bare]
 
 
@@ -293,9 +298,9 @@ def _lost_its_model(roles: set[str], of_the_run: set[str]) -> bool:
     return len(roles) > 1 and roles < of_the_run
 
 
-def _beside(b: Bare) -> Bare:
+def _beside(b: Bare, words: tuple[str, ...]) -> Bare:
     role = _own_name(b) if b.holds is None and b.role == "model" else b.role
-    return replace(b, name=b.name._replace(words=b.run), role=role)
+    return replace(b, name=b.name._replace(words=words), role=role)
 
 
 def _save_of(b: Bare) -> _Save:

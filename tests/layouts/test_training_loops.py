@@ -284,6 +284,29 @@ def test_networks_with_their_optimizers_are_never_loaded_in_part(tmp_path: Path)
         answer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [("optimizer.pt",), ("actor_optim.pt", "critic_optim.pt"), ("training_state.pt", "scheduler.pt")],
+)
+def test_what_no_word_calls_otherwise_is_of_the_only_model(tmp_path: Path, beside: tuple[str, ...]) -> None:
+    """Whatever that is called: it is loaded with all of it, or not at all."""
+    files = {name: saved(adam(n)) for n, name in enumerate(beside, 1) if name != "scheduler.pt"}
+    files |= {"scheduler.pt": saved({"last_epoch": 3, "_step_count": 4})} if "scheduler.pt" in beside else {}
+    lay(tmp_path, [("policy.pt", weights("policy.pt", 1)), *files.items()], every=1)
+    assert {f.path.rpartition("/")[2] for f in answer(tmp_path).shared} == {"policy.pt", *beside}
+    for name in ("policy.pt", *beside):
+        data = (tmp_path / name).read_bytes()
+        os.truncate(tmp_path / name, len(data) // 2)
+        with pytest.raises(NoneUsable):
+            answer(tmp_path)
+        (tmp_path / name).write_bytes(data)
+    lay(tmp_path, [("policy.pt", weights("policy.pt", 1))], every=1)
+    if "scheduler.pt" in beside:
+        (tmp_path / "training_state.pt").unlink()
+        with pytest.raises(NoneUsable, match="missing-part"):
+            answer(tmp_path)
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_an_optimizer_whose_network_is_gone_is_said(tmp_path: Path, first: int) -> None:
     files = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -16,6 +17,8 @@ _MORE = 1.5
 """A state of training has this many times the bytes of its weights, and more: optimizers keep a value or two
 for each, all but SGD without momentum.
 """
+
+_CALLED_A_STATE = re.compile(r"(?:train|optim)[a-z]*[-_]?states?(?![a-z])", re.IGNORECASE)
 
 
 def lacks_of_state(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -76,6 +79,8 @@ def _lacks_optimizer(
 ) -> Iterator[Finding]:
     if not mine.optimizer and (o := next((o for o, held in siblings if held.optimizer), None)):
         yield _lacking(c, "optimizer's state", o)
+    elif not mine.optimizer and "scheduler" in _roles(c):
+        yield _lacking(c, "optimizer's state, with which a schedule is saved", None)
     elif unread := _unread_save(c, mine, others, siblings):
         text = f"{_name(c)} holds no optimizer's state, and what {_name(unread)} held cannot be read"
         hint = f"--kind {c.kind} resumes from the model alone"
@@ -106,6 +111,8 @@ def _held_more(p: Part, size: int) -> str:
     """Why a file that cannot be read may have held more than weights of so many bytes; "" for no reason."""
     if p.piece == BEGUN:
         return "what is left of it names one"
+    if _CALLED_A_STATE.search(p.name):
+        return "it is called one of training"
     return "it is empty" if p.size == 0 else "it is larger" if p.size > _MORE * size else ""
 
 
