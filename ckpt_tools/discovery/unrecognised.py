@@ -4,6 +4,7 @@ others may be checkpoints.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -269,6 +270,10 @@ def _written_since(path: str, directories: Collection[str], since_ns: int) -> Ba
         seen = status(path)
     except ABSENT:  # a dangling link, or gone since: nothing to resume from
         return None
+    except OSError as e:
+        if e.errno == errno.ELOOP:  # a link that leads to itself
+            return None
+        raise
     if not stat.S_ISREG(seen.st_mode) or not seen.st_size or seen.st_mtime_ns < since_ns:
         return None
     return BareFile(path, seen.st_size, seen.st_mtime_ns, ())

@@ -26,7 +26,7 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.urls import is_url
 
 _SKEW_NS = 5_000_000_000
-_PAUSE_NS = 1_000_000_000
+_PAUSE_NS = 500_000_000
 """A job that starts again takes longer than that, a copy from one small file to the next does not."""
 _TIMES_OF_UPLOADS = "a store has the times of the uploads; say --order step if the highest step is meant"
 _CLOCKS = 3
