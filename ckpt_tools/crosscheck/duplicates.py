@@ -14,7 +14,6 @@ from ckpt_tools.crosscheck.pages import differing, equal, unlike
 from ckpt_tools.crosscheck.run_files import File, Pair, RunFiles, judged, order, place
 from ckpt_tools.findings import finding
 from ckpt_tools.inspection.recognise import by_layout
-from ckpt_tools.layouts.common.loop_counters import steps_told
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
 
@@ -164,10 +163,11 @@ class _Duplicates:
         own = steps[order(p)].pages
         if p.role in ("optimizer", _MANIFEST) or self._piece(p).moves or self.files.counts(p):
             return Severity.ERROR
+        if self.files.reads_on(p) and (len(steps) == 2 or p.role != "data"):
+            # or at the same place of another epoch, which more saves tell (standstills.py)
+            return Severity.WARNING if len(steps) == 2 else None
         if others := [f for f in steps.values() if f.pages != own]:
             return Severity.ERROR if self._moved(older, p, others) else Severity.WARNING
-        if len(steps) == 2 and self.files.reads_on(p):
-            return Severity.WARNING  # or at the same place of another epoch
         if len(steps) > 2 or p.role in ("rng", "data"):
             return None  # equal at all steps: nothing in it is trained
         return self._beside_the_rest(older, p)
@@ -310,6 +310,8 @@ class _Duplicates:
         """The one of two equal files whose name is the one that the archive was first saved under, or whose
         step is the one that the file tells.
         """
+        from ckpt_tools.layouts.common.loop_counters import steps_told  # of equal files alone
+
         metadata = self.files.session.reports[p.path].metadata
         name, steps = metadata.get("archive_name"), set(steps_told(metadata))
         named = [o for o in (older, p) if name and os.path.basename(o.path).startswith(f"{name}.")]
