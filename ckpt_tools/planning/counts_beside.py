@@ -4,7 +4,8 @@ own ``state.json`` in each of its directories.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from os.path import basename, dirname
 
 from ckpt_tools.findings import finding
@@ -24,20 +25,28 @@ def counts_of_another(
     """Warnings about ``texts`` beside the files of a choice that tell another step than it, where in every
     other save the one of that name tells the save's own: it was copied from elsewhere.
     """
-    ours = [p for p in s.parts if (p.layout, p.run) == (c.layout, c.run)]
-    steps = {p.home: p.step for p in ours if p.home and p.step is not None}
+    steps = _steps(s, c)
     chosen = {p.home for p in c.parts} & steps.keys()
-    elsewhere = steps.keys() - chosen
-    for path, report in texts.items():
-        said = _told(report)
-        if dirname(path) not in chosen or said is None or said == steps[dirname(path)]:
-            continue
-        like = [o for o in unplaced if basename(o) == basename(path) and dirname(o) in elsewhere]
-        read = {o: _told(s.inspect(o, Level.STRUCTURE)[0]) for o in like[:_MOST]}
-        others = {o: told for o, told in read.items() if told is not None}
-        if others and all(told == steps[dirname(o)] for o, told in others.items()):
+    elsewhere = [path for path in unplaced if dirname(path) in steps.keys() - chosen]
+    for path in (path for path in texts if dirname(path) in chosen):
+        said = _told(texts[path])
+        like = (o for o in elsewhere if basename(o) == basename(path))
+        if said not in (None, steps[dirname(path)]) and _tell_their_own(s, islice(like, _MOST), steps):
             text = f"it tells step {said}, where in each other save it tells the step of its directory"
             yield finding("step-mismatch", text, path=path, severity=Severity.WARNING)
+
+
+def _steps(s: Session, c: Checkpoint) -> Mapping[str, int]:
+    """The step of each directory of the run's saves."""
+    ours = [p for p in s.parts if (p.layout, p.run) == (c.layout, c.run)]
+    return {p.home: p.step for p in ours if p.home and p.step is not None}
+
+
+def _tell_their_own(s: Session, texts: Iterable[str], steps: Mapping[str, int]) -> bool:
+    """Whether those that tell a step, one at least, tell that of their directory."""
+    told = [(_told(s.inspect(path, Level.STRUCTURE)[0]), steps[dirname(path)]) for path in texts]
+    own = {said == step for said, step in told if said is not None}
+    return own == {True}
 
 
 def _told(report: Report) -> int | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from os.path import basename, dirname
 
 from ckpt_tools import formats
@@ -76,12 +77,15 @@ def _is_of_a_save(name: str, siblings: int) -> bool:
 def _texts(s: Session, c: Checkpoint, unplaced: Iterable[str]) -> list[str]:
     """Those that lie beside its files, and that describe it or tell how far it was."""
     homes = {p.home for p in c.parts if p.home}
-    beside = homes | {dirname(p.path) for p in c.parts}
+    shared = {dirname(p.path) for p in c.parts} - homes
     notes = {path for path in s.found.trackers.values() if dirname(path) not in homes}
-    texts = [path for path in unplaced if path.endswith(".json") and path not in notes]
-    named = {path for path in texts if dirname(path) in beside and formats.names.known(basename(path))}
-    asked = [path for path in texts if path in named or dirname(path) in homes][:_MOST]
-    return [path for path in asked if stat_of(path)[0] <= _LARGEST]
+
+    def is_of_it(path: str) -> bool:
+        at = dirname(path)
+        return at in homes or (at in shared and formats.names.known(basename(path)))
+
+    texts = (path for path in unplaced if path.endswith(".json") and path not in notes and is_of_it(path))
+    return [path for path in islice(texts, _MOST) if stat_of(path)[0] <= _LARGEST]
 
 
 def _damaged(told: Mapping[str, Report]) -> Iterator[Finding]:

@@ -276,20 +276,19 @@ def _beside_a_model(bare: Sequence[Bare]) -> list[Bare]:
     """Files that are written over with a model: words in their names that no model has say what they hold,
     also where they cannot be read. What no word calls otherwise is of the only model that there is.
     """
-    models = {b.name.words for b in bare if b.rolling and b.holds and b.holds.weights}
+    rolling = [b for b in bare if b.rolling]
+    models = {b.name.words for b in rolling if b.holds and b.holds.weights}
     roles: dict[tuple[str, ...], set[str]] = defaultdict(set)
-    for b in bare:
-        if b.rolling:
-            roles[b.name.words].add(b.role)
+    for b in rolling:
+        roles[b.name.words].add(b.role)
     only = next(iter(models)) if len(models) == 1 else ()
-    alone = [b for b in bare if b.rolling and b.run in models and b.name.words not in models]
-    beside = {
-        b.part.path: _beside(b, b.run)
-        for b in alone
-        if not _lost_its_model(roles[b.name.words], roles[b.run])
-    }
-    if roles[()].isdisjoint({"model", *roles[only]}):
-        beside |= {b.part.path: _beside(b, only) for b in bare if b.rolling and b.name.words == b.run == ()}
+    nameless = roles[()].isdisjoint({"model", *roles[only]})
+    beside = dict[str, Bare]()
+    for b in rolling:
+        if nameless and b.name.words == b.run == ():
+            beside[b.part.path] = _beside(b, only)
+        elif b.name.words not in models and not _lost_its_model(roles[b.name.words], roles[b.run]):
+            beside[b.part.path] = _beside(b, b.run) if b.run in models else b
     return [beside.get(b.part.path, b) for b in bare]
 
 
