@@ -310,6 +310,13 @@ TOLD = [
         "step_00000020/gda/model/decoder/bias/.zarray",
         "lost",
     ),
+    # a state in place of what is the same in every save
+    (
+        "lerobot/steps",
+        "outputs/checkpoints/000300/pretrained_model/model.safetensors",
+        "outputs/checkpoints/000300/pretrained_model/policy_preprocessor_step_3_normalizer_processor.safetensors",
+        "lost",
+    ),
     # bytes that differ between the pages that are read of large files, and a state beside its best copy
     ("keras/hdf5", "weights.02-3.70.hdf5", "weights.03-3.70.hdf5", "warned"),
     ("files/paddle-ocr", "iter_epoch_2.pdparams", "iter_epoch_4.pdopt", "lost"),
