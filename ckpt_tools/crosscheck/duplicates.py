@@ -116,7 +116,7 @@ class _Duplicates:
         same_step = order(copy) == order(original)
         ranks = same_step and copy.role == original.role and place(copy) != place(original)
         doubtful = severity is Severity.ERROR and not known and _of_two_saves(copy, original)
-        if copy.path in self.files.judged or self._is_of_a_state(copy, original):
+        if self._matters(copy, original):
             of = f"the {original.role} file of {_whose(original, copy)}"
             if ranks:
                 of = f"{_where(original, copy)}, from which this rank's files differ at other steps"
@@ -129,9 +129,10 @@ class _Duplicates:
             f = finding("same-content", text, severity=less)
             yield Copied(original.path, f, copy if doubtful else None)
 
-    def _is_of_a_state(self, copy: Part, original: Part) -> bool:
-        """Whether a state lies in place of what is the same in every save."""
-        return self._piece(copy).constant and original.path in self.files.judged
+    def _matters(self, copy: Part, original: Part) -> bool:
+        """Whether a copy is loaded, also where a state lies in place of what is the same in every save."""
+        constant = self._piece(copy).constant
+        return not self.files.judged.isdisjoint({copy.path, original.path} if constant else {copy.path})
 
     # --- of another step
 
