@@ -220,19 +220,24 @@ def states_since(found: Discovery, directories: Collection[str], since_ns: int) 
 
 
 def unnamed_since(
-    found: Discovery, root: str, directories: Collection[str], since_ns: int
+    found: Discovery, root: str, directories: Collection[str], since_ns: int, least: int
 ) -> Iterator[BareFile]:
-    """Files in the directories, saved no earlier, of which only the content tells that they are a
-    checkpoint's: its name has lost or changed its ending (``net-300``, ``net-300.broken``).
+    """Files in the directories, saved no earlier and of ``least`` bytes or more, of which only the content
+    tells that they are a checkpoint's: its name has lost or changed its ending (``net-300``,
+    ``net-300.broken``). Only the newest are opened: a run may write thousands of files of its own.
 
     Raises OSError where one cannot be looked at.
     """
+    written = list[BareFile]()
     for directory in found.strange.keys() & set(directories):
         for e in entries_of(directory, partial(found.excluded.keep, root)):
             named = _is_other(e.name) or copy(e.name) or _OF_THE_SYSTEM.fullmatch(e.name)
             file = None if named else _written_since(e.path, directories, since_ns)
-            if file and (s := _suspect(file.path, file.size)) and s.format:
-                yield file
+            if file is not None and file.size >= least:
+                written.append(file)
+    for file in sorted(written, key=lambda f: -f.mtime_ns)[:_OPENED]:
+        if (suspect := _suspect(file.path, file.size)) and suspect.format:
+            yield file
 
 
 def _is_state(path: str, name: str, size: int) -> bool:
@@ -279,6 +284,8 @@ def _written_since(path: str, directories: Collection[str], since_ns: int) -> Ba
     return BareFile(path, seen.st_size, seen.st_mtime_ns, ())
 
 
+_OPENED = 64
+"""Files without a known ending that are opened in the directories of a choice, at most."""
 _BEHIND = re.compile(r"[^A-Za-z0-9]|$")
 """Where an ending may end."""
 _OF_THE_SYSTEM = re.compile(r"\.nfs[0-9a-f]+|.+\.swp")

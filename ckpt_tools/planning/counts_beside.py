@@ -27,7 +27,8 @@ def counts_of_another(
     """
     steps = _steps(s, c)
     chosen = {p.home for p in c.parts} & steps.keys()
-    elsewhere = [path for path in unplaced if dirname(path) in steps.keys() - chosen]
+    others = steps.keys() - chosen
+    elsewhere = [path for path in unplaced if dirname(path) in others]
     for path in (path for path in texts if dirname(path) in chosen):
         said = _told(texts[path])
         like = (o for o in elsewhere if basename(o) == basename(path))

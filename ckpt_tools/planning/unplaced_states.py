@@ -41,6 +41,8 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, opened
 
 _BLOCK = 1 << 20
+_SMALLER = 10
+"""How much smaller than the choice's largest file, an optimizer's, another state may be: a model's."""
 _MOST = 512
 """Files that are inspected, the newest ones."""
 _NAMED = 3
@@ -262,7 +264,8 @@ def _renamed(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
     try:
         told = list(states_since(s.found, _beside(s, c, above), since))
         paths = {file.path for file in told}
-        untold = unnamed_since(s.found, s.root, c.shared_directories, since)
+        least = max(p.size for p in c.parts) // _SMALLER
+        untold = unnamed_since(s.found, s.root, c.shared_directories, since, least)
         yield from (*told, *(file for file in untold if file.path not in paths))
     except OSError as why:
         s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))

@@ -439,3 +439,21 @@ def test_a_state_beside_the_files_that_is_another_step_s(tmp_path: Path) -> None
     made = answer(tmp_path)
     assert isinstance(made, LoadPlan) and made.resume_step == 200
     assert [(f.code, f.severity) for f in made.warnings] == [("step-mismatch", Severity.WARNING)]
+
+
+@pytest.mark.parametrize(("size", "most"), [(100, 0), (100_000, 64)])
+def test_of_a_runs_own_files_few_are_opened(
+    size: int, most: int, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run may write thousands of files of its own beside its checkpoints, in a store each is a request."""
+    for i in range(200):
+        put(run / f"sample-{i}.xyz", b"abc" * (size // 3), 250)
+    opened, real = set[str](), os.open
+
+    def counting(path: str, *how: int, **more: int) -> int:
+        opened.add(os.fspath(path))
+        return real(path, *how, **more)
+
+    monkeypatch.setattr(os, "open", counting)
+    assert step_of(answer(run)) == 200
+    assert len([path for path in opened if path.endswith(".xyz")]) <= most < len(opened) + most
