@@ -56,6 +56,7 @@ def test_any_words(args: list[str]) -> None:
     assert words_of("dash", line(tuple(args)), SET) == [a.encode() for a in args]
 
 
+@pytest.mark.slow
 def test_run_hook_plan_and_latest_say_the_same(tmp_path: Path) -> None:
     root = megatron(tmp_path / "it's\n$HOME *")
     state = ["--plan-dir", tmp_path / "plans"]
@@ -72,6 +73,7 @@ def test_run_hook_plan_and_latest_say_the_same(tmp_path: Path) -> None:
         assert done.returncode == 0 and words_of("dash", done.stdout, SET) == expected, command
 
 
+@pytest.mark.slow
 def test_a_first_launch_has_none_and_no_outer_value_shines_through(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     for command in (
@@ -95,12 +97,14 @@ def test_a_first_launch_has_none_and_no_outer_value_shines_through(tmp_path: Pat
     assert told["CKPT_ARGS"] == ""
 
 
+@pytest.mark.slow
 def test_a_view_is_what_the_arguments_name(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     done = ckpt("hook", root, "--plan-dir", tmp_path / "plans", "--job", "j", "--view", tmp_path / "my view")
     assert words_of("dash", done.stdout, SET)[1] == os.fsencode(tmp_path / "my view")
 
 
+@pytest.mark.slow
 def test_warnings_may_fail_in_every_format_and_the_answer_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

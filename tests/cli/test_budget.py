@@ -110,6 +110,7 @@ def test_damage_that_structure_shows_is_damage_whatever_the_budget(tmp_path: Pat
         plan(str(root), replace(ASKED, budget=0.0))
 
 
+@pytest.mark.slow
 def test_damage_that_was_found_before_the_end_counts(
     tmp_path: Path, enough_for: Callable[[int], Any]
 ) -> None:
@@ -177,6 +178,7 @@ def test_another_error_of_a_reader_thread_is_raised_as_it_is() -> None:
     assert threading.active_count() == threads
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_not_compared_to_its_end_counts_as_unread(tmp_path: Path) -> None:
     root = shard(tmp_path / "run", (10, 20, 30))
     copy(root, optimizer(20, 1), optimizer(30, 1), "now")

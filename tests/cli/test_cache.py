@@ -247,6 +247,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, change: Callable[[Pat
     assert asked(root).bytes_read <= 10
 
 
+@pytest.mark.slow
 def test_damage_behind_an_old_modification_time_is_seen(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     settle()
@@ -257,6 +258,7 @@ def test_damage_behind_an_old_modification_time_is_seen(tmp_path: Path) -> None:
     assert "crc-mismatch" in {f.code for r in made.rejected for f in r.findings}
 
 
+@pytest.mark.slow
 def test_what_is_broken_is_always_looked_at_again(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     flip(part(root))
@@ -294,6 +296,7 @@ def test_what_ran_beside_us_may_say_that_a_file_is_broken(tmp_path: Path) -> Non
         cache.close()
 
 
+@pytest.mark.slow
 def test_a_changed_index_makes_its_members_be_looked_at_again(tmp_path: Path) -> None:
     for name, data in small_files.dcp(20).items():
         path = tmp_path / "run" / "step-20" / name
@@ -371,6 +374,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
     assert asked(root).bytes_read <= 10
 
 
+@pytest.mark.slow
 def test_max_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
@@ -780,6 +784,7 @@ def test_the_command_line(tmp_path: Path, home: Path) -> None:
     assert "of it now, the rest by earlier runs" in table.stdout
 
 
+@pytest.mark.slow
 def test_a_note_is_one_line_on_stderr_and_silent_when_quiet(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", ranks=8, steps=(20,))
     (tmp_path / "file").write_text("")

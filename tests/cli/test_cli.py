@@ -380,6 +380,7 @@ def test_a_bug_is_70_and_never_1(answer, capfd, monkeypatch):
     assert "Traceback" in run(capfd, "plan")[2]
 
 
+@pytest.mark.slow
 def test_arguments_need_not_be_text(capfd, tmp_path):
     """Typer alone refuses them: file names are bytes."""
     done = ckpt("show", b"no\xffsuch.pt")
@@ -470,12 +471,14 @@ def _piped(script):
     )
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_quiet():
     done = _piped('"$PY" -m ckpt_tools formats --json | true; echo "${PIPESTATUS[0]}"')
     assert done.stdout.strip() == b"0"
     assert done.stderr == b""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_an_answer_that_cannot_be_written_is_5():
     done = _piped('"$PY" -m ckpt_tools formats > /dev/full')
@@ -484,10 +487,12 @@ def test_an_answer_that_cannot_be_written_is_5():
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_closed_stdout_is_5():
     assert _piped('"$PY" -m ckpt_tools formats >&-').returncode == 5
 
 
+@pytest.mark.slow
 def test_a_poor_locale_changes_no_answer():
     done = ckpt("explain", "truncated", env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
     assert done.returncode == 0

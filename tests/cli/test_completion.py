@@ -189,6 +189,7 @@ def test_no_name_leads_to_a_step_or_a_run_that_is_not_there() -> None:
     assert told > len(TREES) / 3
 
 
+@pytest.mark.slow
 def test_a_file_system_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     stuck = tmp_path / "run" / "zz"
@@ -260,6 +261,7 @@ def test_fish(hostile: Path) -> None:
     assert set(shells.fish(hostile, env, "ckpt ls runs --run ")) == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "place"),
     [
@@ -286,6 +288,7 @@ def test_it_installs_itself(tmp_path: Path, name: str, place: str) -> None:
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == [tmp_path / place]
 
 
+@pytest.mark.slow
 def test_it_says_why_it_cannot_install_itself(tmp_path: Path) -> None:
     assert ckpt("--install-completion", env={"SHELL": "/bin/dash"}).returncode == 2
     (tmp_path / ".zfunc").write_text("a file")

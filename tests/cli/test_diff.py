@@ -705,6 +705,7 @@ _bare = st.builds(
 _side = st.lists(_part | _bare, max_size=12)
 
 
+@pytest.mark.slow
 @given(_side, _side)
 def test_every_file_is_in_exactly_one_pair(a, b):
     pairs = match(a, b)
@@ -713,6 +714,7 @@ def test_every_file_is_in_exactly_one_pair(a, b):
     assert (None, None) not in pairs
 
 
+@pytest.mark.slow
 @given(st.lists(_part | _bare, max_size=12, unique_by=lambda f: f.name))
 def test_a_side_matches_itself(side):
     assert all(a is b for a, b in match(side, side))
@@ -721,6 +723,7 @@ def test_a_side_matches_itself(side):
 # -- what cannot be compared ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_told_and_compared_as_far_as_it_goes(capfd):
     code, out, _ = run(capfd, DEMO / "iter_0000010", DEMO / "iter_0000020", "--json")
     value = json.loads(out)
@@ -855,11 +858,13 @@ def test_nothing_is_unpickled(tmp_path, capfd):
     assert code == 1
 
 
+@pytest.mark.slow
 def test_one_thread_or_two_give_one_answer():
     one, two = (diff(str(DEMO / "iter_0000010"), str(DEMO / "iter_0000020"), jobs=jobs) for jobs in (1, 2))
     assert one.files == two.files
 
 
+@pytest.mark.slow
 def test_progress_reaches_the_end(tmp_path):
     seen: list[tuple[int, int]] = []
     result = diff(str(DEMO), str(DEMO), progress=lambda done, total: seen.append((done, total)))
@@ -869,6 +874,7 @@ def test_progress_reaches_the_end(tmp_path):
     assert all(done <= total for done, total in seen)
 
 
+@pytest.mark.slow
 def test_the_function_is_public():
     assert ckpt_tools.diff is diff
     assert isinstance(diff(str(DEMO), str(DEMO)), ckpt_tools.Difference)

@@ -42,6 +42,7 @@ def sample_json(result):
     return json.loads(emit_json.render(result))
 
 
+@pytest.mark.slow
 def test_every_json_field_is_documented():
     page = (DOCS / "json.md").read_text()
     documented = set(re.findall(r"`([a-z_]+)`", page))

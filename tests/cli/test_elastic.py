@@ -583,6 +583,7 @@ def test_the_ready_made_instance(monkeypatch):
         _ = elastic.other
 
 
+@pytest.mark.slow
 def test_it_needs_neither_torch_nor_the_command_line():
     code = (
         "import sys; from ckpt_tools.elastic import ExceptionCheckpoint; print(*{m.split('.')[0] for m in"

@@ -29,6 +29,7 @@ def log(root: Path, plans: Path) -> Path:
     return Path(decision_log.place(str(plans), str(root))) / starts.NAME
 
 
+@pytest.mark.slow
 def test_each_start_is_a_line(tmp_path: Path) -> None:
     root, plans = megatron(tmp_path / "run", steps=(10,)), tmp_path / "plans"
     history(root, plans, code=3)
@@ -46,6 +47,7 @@ def test_each_start_is_a_line(tmp_path: Path) -> None:
     assert "10 steps" in table and "iter_0000030" in table and "2 starts" in table
 
 
+@pytest.mark.slow
 def test_a_start_from_nothing_is_one_as_well(tmp_path: Path) -> None:
     (root := tmp_path / "run").mkdir()
     assert run(root, tmp_path / "plans", "--allow-none").returncode == 0
@@ -53,6 +55,7 @@ def test_a_start_from_nothing_is_one_as_well(tmp_path: Path) -> None:
     assert only["path"] is None and history(root, tmp_path / "plans")["repeats"] == 0
 
 
+@pytest.mark.slow
 def test_the_third_start_from_the_same_checkpoint_is_said(tmp_path: Path) -> None:
     root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
     warned = ["restart-loop" in run(root, plans).stderr for _ in range(4)]
@@ -72,6 +75,7 @@ def test_members_of_one_job_are_one_line(tmp_path: Path) -> None:
     assert len(history(root, plans)["starts"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.share(3)
 @pytest.mark.parametrize("text", ["garbage", '{"path": 3', "[]", "\0\xff", '{"path": null}', "[" * 100_000])
 def test_a_line_that_says_nothing_is_counted(text: str, tmp_path: Path) -> None:
@@ -84,6 +88,7 @@ def test_a_line_that_says_nothing_is_counted(text: str, tmp_path: Path) -> None:
     assert (len(told["starts"]), told["damaged"]) == (2, 1)
 
 
+@pytest.mark.slow
 def test_where_it_cannot_be_written_the_job_starts_all_the_same(tmp_path: Path) -> None:
     root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
     log(root, plans).mkdir(parents=True)
@@ -91,6 +96,7 @@ def test_where_it_cannot_be_written_the_job_starts_all_the_same(tmp_path: Path) 
     assert ckpt("plan", str(root), "--plan-dir", str(plans), "--history").returncode == 5
 
 
+@pytest.mark.slow
 def test_what_others_could_have_written_is_not_told(tmp_path: Path) -> None:
     root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
     run(root, plans)
@@ -130,6 +136,7 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.path.getsize(f"{made.directory}/{starts.NAME}") <= 2200
 
 
+@pytest.mark.slow
 def test_a_question_does_not_pay_for_it() -> None:
     code = "import sys; from ckpt_tools.cli import execute; execute(['plan', '/nowhere']); print('ckpt_tools.planning.starts' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=CLEAN, capture_output=True, text=True)

@@ -252,6 +252,7 @@ def test_ranks_that_ask_differently_all_raise(tmp_path: Path, monkeypatch: pytes
     }
 
 
+@pytest.mark.slow
 def test_nobody_is_joined_where_torch_is_not_imported() -> None:
     code = "from ckpt_tools.integrations import dcp, transformers; import sys; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -455,6 +455,7 @@ ENVIRONMENTS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @examples(500)
 @given(ENVIRONMENTS)
 def test_a_launcher_answers_only_where_one_of_its_variables_is_set(given_env):
@@ -465,6 +466,7 @@ def test_a_launcher_answers_only_where_one_of_its_variables_is_set(given_env):
     assert list(ORDER) == [launcher.name for launcher in LAUNCHERS]
 
 
+@pytest.mark.slow
 @examples(500)
 @given(ENVIRONMENTS)
 def test_no_environment_is_an_error(given_env):
@@ -629,6 +631,7 @@ def environment(monkeypatch):
     return put
 
 
+@pytest.mark.slow
 def test_latest_says_what_is_unclear(tmp_path, environment):
     root = str(tree("tp", tmp_path))
     with pytest.raises(UsageError, match=r"which rank is asking is unknown$"):
@@ -644,6 +647,7 @@ def test_latest_says_what_is_unclear(tmp_path, environment):
     assert latest(root).ranks[0].rank == 1
 
 
+@pytest.mark.slow
 def test_latest_is_not_asked_by_msruns_scheduler(tmp_path, environment):
     root = str(tree("tp", tmp_path))
     environment(MSRUN | {"MS_ROLE": "MS_SCHED"})
@@ -657,6 +661,7 @@ def test_latest_is_not_asked_by_msruns_scheduler(tmp_path, environment):
     )
 
 
+@pytest.mark.slow
 def test_the_world_size_of_a_plan_names_its_variable(tmp_path, environment):
     root = str(tree("tp", tmp_path))
     world = plan(root).world_size

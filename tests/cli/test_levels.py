@@ -27,6 +27,7 @@ def ckpt(*args: object) -> tuple[int, Any]:
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_map_of_a_file_tiles_it_and_agrees_with_its_coverage() -> None:
     path = FORMAT_FILES / "torch_zip/good/tiny.pt"
     code, answer = ckpt("verify", path, "--explain-bytes")
@@ -50,6 +51,7 @@ def keyed(tmp_path: Path) -> tuple[Path, Path]:
     return KEYED / "good" / own.name.removesuffix(".key"), key
 
 
+@pytest.mark.slow
 def test_a_key_opens_what_is_in_an_encrypted_file(tmp_path: Path) -> None:
     path, key = keyed(tmp_path)
     plain = ckpt("show", path)[1]
@@ -78,6 +80,7 @@ def test_a_key_file_that_holds_no_key_is_said_without_showing_it(
     assert not content or content.decode() not in json.dumps(answer)
 
 
+@pytest.mark.slow
 def test_a_line_end_after_the_key_is_no_part_of_it(tmp_path: Path) -> None:
     path, key = keyed(tmp_path)
     key.write_bytes(key.read_bytes() + b"\n")

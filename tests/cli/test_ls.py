@@ -94,6 +94,7 @@ def table(capfd, root):
     return [re.split(r"  +", line.strip()) for line in lines[:2]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "save", "label"),
     [("tensorflow/manager", "40", "step 40, save 40"), ("accelerate/auto", "2", "save 2")],
@@ -155,6 +156,7 @@ def test_the_size_of_an_orbax_checkpoint_is_that_of_its_directory(capfd, case):
         assert (c["files"], c["size"]) == (len(mine), sum(p.stat().st_size for p in mine))
 
 
+@pytest.mark.slow
 def test_only_a_checkpoint_owns_what_lies_below_its_number(tmp_path, capfd):
     """Data is told by its place alone: a number without a checkpoint, and the files of other layouts and
     trackers inside one, are none of it.

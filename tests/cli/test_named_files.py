@@ -136,6 +136,7 @@ def test_a_named_file_is_looked_at_wherever_it_lies(place: str, tmp_path: Path) 
     assert [Path(file.report.path) for file in ckpt_tools.verify(path).files] == [Path(path)]
 
 
+@pytest.mark.slow
 @pytest.mark.share(4)
 @pytest.mark.parametrize("kind", ["tar", "gztar", "bztar", "xztar", "zip"])
 @pytest.mark.parametrize("name", ["run", "step_300", "core"])

@@ -86,6 +86,7 @@ def asked(night: Night, at: Path, command: str, *more: str) -> tuple[int, str]:
     return done.returncode, " ".join((done.stderr + done.stdout).split())
 
 
+@pytest.mark.slow
 @pytest.mark.share(3)
 @pytest.mark.parametrize("night", NIGHTS, ids=lambda night: night.name)
 def test_it_says_why_and_then_what_to_do(night: Night, tmp_path: Path) -> None:

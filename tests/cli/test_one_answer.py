@@ -33,6 +33,7 @@ def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 # -- what was there at an earlier start ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("started", ["run", "hook"])
 def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(
     asker: Asker, tmp_path: Path, started: str
@@ -97,6 +98,7 @@ def test_a_note_of_an_earlier_start_that_cannot_be_read_is_no_absence(
     assert asker.ask(name, root, "--allow-fresh").code == 0
 
 
+@pytest.mark.slow
 def test_a_fresh_start_although_checkpoints_exist(asker: Asker, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     broken(root, 10)
@@ -291,6 +293,7 @@ def test_neither_format_nor_rank_nor_quiet_decides(
             assert not asker.started or asker.started["CKPT_STEP"] == str(right.step), words
 
 
+@pytest.mark.slow
 def test_the_budget_of_a_start_is_the_only_default_that_differs(asker: Asker, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     budgets = {
@@ -312,6 +315,7 @@ def test_the_budget_of_a_start_is_the_only_default_that_differs(asker: Asker, tm
 # -- narrowed to a rank, and strict --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(
     asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +337,7 @@ def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(
     assert json.loads(asker.execute("plan", root, "--json")[1])["ranks"] == whole["ranks"]
 
 
+@pytest.mark.slow
 def test_strict_knows_everything_or_stops(asker: Asker, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     words, asked = ("--strict", "--no-cache", "--budget"), {"strict": True}

@@ -261,6 +261,7 @@ def test_a_decision_without_end(asker: Asker, plan: Path) -> None:
 # ---- --view
 
 
+@pytest.mark.slow
 def test_a_view_that_others_could_exchange(
     asker: Asker, root: Path, plans: Path, tmp_path: Path, owners: Owners
 ) -> None:
@@ -323,6 +324,7 @@ def test_files_of_orders(asker: Asker, root: Path, tmp_path: Path, owners: Owner
     started(asker, *asked, "--trust-owner", f"7,{SOMEBODY}")
 
 
+@pytest.mark.slow
 def test_strategy_files_beside_the_checkpoints_and_elsewhere(
     asker: Asker, root: Path, tmp_path: Path, owners: Owners
 ) -> None:
@@ -769,6 +771,7 @@ def test_users_of_one_machine(shared: Path, owners: Owners) -> None:
     assert "used by others" in asked_by(ATTACKER, shared / "planted", private=True)
 
 
+@pytest.mark.slow
 def test_a_random_user_of_the_group_0(shared: Path, owners: Owners) -> None:
     (shared / "volume").mkdir()
     (shared / "volume/orders").write_text("go")

@@ -105,6 +105,7 @@ def test_a_disk_that_is_full_leaves_the_old_answer(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["answer", "run"]
 
 
+@pytest.mark.slow
 def test_a_failure_is_in_the_file_where_the_format_can_say_it(asker: Asker, tmp_path: Path) -> None:
     """Else a CI server would read the good answer of yesterday."""
     lost(tmp_path)
@@ -142,6 +143,7 @@ def test_modes_and_links(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "new", "secret"]
 
 
+@pytest.mark.slow
 def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
     for path in ("/dev/null", "/dev/stdout"):
         assert ckpt("explain", "truncated", "-o", path).returncode == 0

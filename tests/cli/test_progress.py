@@ -162,6 +162,7 @@ def lines_of(err: str) -> list[dict]:
     return [json.loads(line) for line in err.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "plan", "latest", "run", "hook", "diff", "seal"])
 def test_a_wrapper_hears_of_the_first_and_the_last(command: str, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run\n\udcff{", world=2)
@@ -191,6 +192,7 @@ def test_a_wrapper_hears_of_the_first_and_the_last(command: str, tmp_path: Path)
         assert last["files_total"] == (last["files"] if command in ("verify", "diff", "seal") else None)
 
 
+@pytest.mark.slow
 def test_a_failure_ends_in_stopped_and_the_rest_of_stderr_stays(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     for step in (10, 20):

@@ -40,6 +40,7 @@ def test_a_seal_sees_what_the_readme_flips(tmp_path: Path) -> None:
     assert done.returncode == 1 and "seal-mismatch" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_demo_has_three_damaged_files() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ckpt_tools", "verify", "fixtures/demo", "-q"],

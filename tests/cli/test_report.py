@@ -73,6 +73,7 @@ class Elements(HTMLParser):
 # -- what it says --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_says_what_verify_and_plan_say(asker: Asker) -> None:
     demo = FIXTURES / "demo"
     verified = json.loads(asker.execute("verify", demo, "--json", "--no-cache")[1])
@@ -89,6 +90,7 @@ def test_it_says_what_verify_and_plan_say(asker: Asker) -> None:
     assert {f["code"] for f in by_step[20]["findings"]} == {"crc-mismatch", "truncated"}
 
 
+@pytest.mark.slow
 def test_a_tracker_and_its_truth(asker: Asker, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     tracker = root / "latest_checkpointed_iteration.txt"
@@ -102,6 +104,7 @@ def test_a_tracker_and_its_truth(asker: Asker, tmp_path: Path) -> None:
     assert told["checkpoint"] is None and [f["code"] for f in told["findings"]] == ["dangling-tracker"]
 
 
+@pytest.mark.slow
 def test_several_runs_have_an_answer_each(asker: Asker, tmp_path: Path) -> None:
     for name in ("a", "b"):
         megatron(tmp_path / "runs" / name)
@@ -119,6 +122,7 @@ def test_several_runs_have_an_answer_each(asker: Asker, tmp_path: Path) -> None:
         assert asker.execute(*command["command"].split()[1:])[0] in (0, 1, 4)
 
 
+@pytest.mark.slow
 def test_runs_that_nobody_asked_about_are_counted(
     asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +134,7 @@ def test_runs_that_nobody_asked_about_are_counted(
     assert ([s["run"] for s in said["starts"]], said["starts_omitted"]) == (["a", "b"], 1)
 
 
+@pytest.mark.slow
 def test_rollbacks_and_gaps(asker: Asker, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30, 40, 50, 60), tracker=False)
     when = {10: 0, 20: 100, 40: 200, 30: 300, 50: 400, 60: 1400}
@@ -149,6 +154,7 @@ def test_rollbacks_and_gaps(asker: Asker, tmp_path: Path) -> None:
 # -- bad input -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_report_of_nothing_is_a_whole_one(asker: Asker, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     assert asker.execute("report", "notes", "-o", "none.html")[0] == 3
@@ -174,6 +180,7 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_is_read(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "run"]
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_it_as_it_is(asker: Asker, tmp_path: Path) -> None:
     megatron(tmp_path / "run")
     code, out, _ = asker.execute("report", "run", "-o", "-")
@@ -284,6 +291,7 @@ def hostile(name: str) -> Gathered:
     return Gathered((path,), 0.0, replace(given, files=files), (), (Start(path, name, None, error),))
 
 
+@pytest.mark.slow
 @given(st.one_of(st.sampled_from(NASTY), st.text(st.characters(exclude_categories=()), max_size=30)))
 def test_no_name_is_markup(name: str) -> None:
     made = page.render(data.document(hostile(name)))

@@ -108,6 +108,7 @@ def test_the_parts_of_every_fixture_find_what_the_whole_shows(root: Path, small:
     assert all(p.summary.below_level == whole.summary.below_level for p in parts)
 
 
+@pytest.mark.slow
 def test_all_of_it_is_the_ordinary_answer(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     settle()
@@ -138,6 +139,7 @@ def test_a_part_of_a_tree_with_many_blocks_is_about_its_share(tmp_path: Path) ->
     assert sum(s.bytes_read for s in samples) == samples[0].bytes and samples[3].never == 0
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_file_stay_when_others_come_and_go(tmp_path: Path) -> None:
     file = one(tmp_path / "run/a.pt")
     flip(file)
@@ -159,6 +161,7 @@ def test_the_parts_of_a_file_stay_when_others_come_and_go(tmp_path: Path) -> Non
     assert hit() == first
 
 
+@pytest.mark.slow
 def test_bytes_without_a_checksum_are_sampled_too(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     save_file({"w": torch.randn(2500, 4099)}, tmp_path / "run/model.safetensors")
@@ -186,6 +189,7 @@ def test_at_least_what_was_asked_and_no_more_than_a_block_over(
     assert least <= s.bytes_read / s.bytes <= most and s.files_read == 0
 
 
+@pytest.mark.slow
 def test_the_least_recently_checked_come_first(tmp_path: Path) -> None:
     for name in "abcd":
         one(tmp_path / f"run/{name}.pt", 3)
@@ -199,6 +203,7 @@ def test_the_least_recently_checked_come_first(tmp_path: Path) -> None:
     assert all(times) and times == sorted(set(times))
 
 
+@pytest.mark.slow
 def test_a_part_and_the_whole_count_as_checks(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", size=2 * MiB)
     settle()
@@ -248,6 +253,7 @@ def test_half_a_look_is_no_verdict_on_the_whole(tmp_path: Path) -> None:
 # -- damage --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_damage_comes_first_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "run"
     for name in "abc":
@@ -264,6 +270,7 @@ def test_damage_comes_first_the_next_time(tmp_path: Path, monkeypatch: pytest.Mo
         ] == [(Verdict.BROKEN, Level.STRUCTURE)]
 
 
+@pytest.mark.slow
 def test_damage_found_in_a_part_ends_an_earlier_verdict_on_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +290,7 @@ def test_damage_found_in_a_part_ends_an_earlier_verdict_on_the_whole(
 # -- time ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_the_next_run_goes_on_where_the_time_was_over(
     tmp_path: Path, jobs: int, enough_for: Callable[[int], Any]
@@ -299,6 +307,7 @@ def test_the_next_run_goes_on_where_the_time_was_over(
     ]  # no block twice before all had a turn
 
 
+@pytest.mark.slow
 def test_a_file_that_was_begun_goes_before_others(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
     for name in "abcd":
         one(tmp_path / f"run/{name}.pt", 6)
@@ -337,6 +346,7 @@ def test_damage_found_before_the_end_counts(tmp_path: Path, enough_for: Callable
     assert result.verdict is Verdict.BROKEN and result.sample is not None and result.sample.blocks_read < 4
 
 
+@pytest.mark.slow
 def test_a_block_that_takes_too_long_is_not_in_the_way_of_others(
     tmp_path: Path, enough_for: Callable[[int], Any]
 ) -> None:
@@ -470,6 +480,7 @@ def test_an_engine_reads_the_same_part(
     assert told(by_engine(root, sample=share)) == here
 
 
+@pytest.mark.slow
 def test_an_engine_is_handed_nothing_more_when_the_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enough_for: Callable[[int], Any]
 ) -> None:

@@ -175,6 +175,7 @@ FAILING = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_all_commands_fail_in_one_shape(asker: Asker, tmp_path: Path) -> None:
     lost(tmp_path)
     for line, code in FAILING:
@@ -200,6 +201,7 @@ def test_every_error_of_the_package_is_of_that_shape() -> None:
             check(json.loads(as_json.render(Failure("plan", "x-y", "m", kind.hint, code, plan))))
 
 
+@pytest.mark.slow
 def test_a_decision_that_failed_is_a_plan_too(tmp_path: Path) -> None:
     root = plain(tmp_path)
     for step in (10, 20):
@@ -211,6 +213,7 @@ def test_a_decision_that_failed_is_a_plan_too(tmp_path: Path) -> None:
             check(body)
 
 
+@pytest.mark.slow
 def test_the_page_says_how_to_have_one(tmp_path: Path) -> None:
     block = (
         (DOCS / "json.md").read_text().partition("## Schemas")[2].partition("```sh\n")[2].partition("```")[0]
@@ -224,6 +227,7 @@ def test_the_page_says_how_to_have_one(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "plan-v1.json").read_text()) == published("plan-v1")
 
 
+@pytest.mark.slow
 def test_every_line_of_watch_is_valid(asker: Asker, tmp_path: Path) -> None:
     root = plain(tmp_path)
     state = (

@@ -47,6 +47,7 @@ def flip(path: Path, at: int = -1) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
+@pytest.mark.slow
 def test_what_is_whole_is_sealed_and_a_flipped_bit_is_seen(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     said = sealed(root)
@@ -136,6 +137,7 @@ def test_what_is_pruned_while_it_is_to_be_sealed_hides_nothing(
     assert exit_code(done, strict=False) == 0
 
 
+@pytest.mark.slow
 def test_a_file_to_load_that_its_seal_does_not_name_is_said(tmp_path: Path) -> None:
     """It may be of another save, and nobody has sworn that it is sound."""
     root = megatron(tmp_path / "run", world=3)
@@ -164,6 +166,7 @@ def test_a_broken_seal_is_a_warning_and_with_require_seal_an_error(tmp_path: Pat
     assert plan(root, Selection(require_seal=True)).checkpoint.step == 10
 
 
+@pytest.mark.slow
 def test_unsealed_files_are_an_error_where_a_seal_is_required(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     assert ckpt("verify", root, "--require-seal").returncode == 1
@@ -309,6 +312,7 @@ def test_damage_between_tensors_hits_none(tmp_path: Path) -> None:
     assert found.endswith("no tensor is hit")
 
 
+@pytest.mark.slow
 def test_a_seal_shows_what_it_holds(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     guard.seal(root, tensors=True)
@@ -347,6 +351,7 @@ def test_crc64nvme_is_that_of_the_catalogue() -> None:
     assert running.digest().hex() == "ae8b14860a799888"  # reveng's check value
 
 
+@pytest.mark.slow
 def test_the_graph_beside_a_bundle_is_sealed_as_well(tmp_path: Path) -> None:
     root = materialise(LAYOUT_TREES / "tensorflow/sharded/expected.json", tmp_path)
     graph = root / "model.ckpt-300.meta"

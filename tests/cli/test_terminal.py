@@ -77,6 +77,7 @@ def harmed(lines: list[str]) -> list[str]:
     return [*too_wide("\n".join(lines), 80), *(line for line in below if re.match(r"\S+/\S*[^;]$", line))]
 
 
+@pytest.mark.slow
 @pytest.mark.share(2)
 @pytest.mark.parametrize("case", CASES[::9], ids=lambda case: f"{case.parent.parent.name}/{case.parent.name}")
 def test_every_page_fits_and_keeps_paths_whole(case: Path, tmp_path: Path) -> None:
@@ -209,6 +210,7 @@ def test_flat_files_have_names(tmp_path: Path) -> None:
     assert len(set(lines)) == 7 and all(f"net-1_{7 - n}.ckpt" in line for n, line in enumerate(lines))
 
 
+@pytest.mark.slow
 def test_many_runs_are_a_page(tmp_path: Path) -> None:
     for n in range(20):
         megatron(tmp_path / f"run-{n:02d}", steps=(10, 20, 30), world=1)
@@ -307,11 +309,13 @@ def test_messages_fit_a_terminal_and_are_one_line_in_a_log(tmp_path: Path) -> No
     assert not too_wide(seen, 60) and seen.split() == " ".join(logged).split()
 
 
+@pytest.mark.slow
 def test_a_directory_is_not_shown_as_a_broken_file(tmp_path: Path) -> None:
     done = subprocess.run([*CKPT, "show", str(tmp_path)], capture_output=True, text=True, env=CLEAN)
     assert done.returncode == 5 and f"'ckpt ls --tree {tmp_path}' lists them" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_misspelt_layout_is_found(tmp_path: Path) -> None:
     done = subprocess.run(
         [*CKPT, "plan", str(megatron(tmp_path / "run")), "--layout", "megtron"],

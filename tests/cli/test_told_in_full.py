@@ -96,6 +96,7 @@ MISSING = st.one_of(
 EXAMPLES = examples(20)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(MISSING)
 def test_ranks_without_a_file_are_all_told(missing: set[int]) -> None:
@@ -138,6 +139,7 @@ NAMES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @examples(200)
 @given(st.sets(NAMES, max_size=60))
 def test_folded_names_are_the_names(names: set[str]) -> None:
@@ -198,6 +200,7 @@ def test_one_line_for_each_damaged_file_and_one_for_what_follows(tmp_path: Path)
     assert not any("missing-rank" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_the_one_line_of_run_has_the_count(tmp_path: Path) -> None:
     done = ckpt(
         "run", damaged(tmp_path / "run"), "--plan-dir", tmp_path / "plans", "--order", "step", "--", *SAY

@@ -447,6 +447,7 @@ def test_what_was_put_there_meanwhile_is_put_back(tmp_path: Path, monkeypatch: p
         view.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", [True, False])
 def test_another_choice_replaces_it_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
@@ -610,6 +611,7 @@ def test_the_command_is_told_the_view(tmp_path: Path) -> None:
     assert inside.returncode == 2 and "lies inside" in inside.stderr and not (root / "v").exists()
 
 
+@pytest.mark.slow
 def test_a_failed_rank_finds_its_replica_under_its_own_name(tmp_path: Path) -> None:
     root, _ = tree("mindio-ttp", "tft", tmp_path)
     view, home = tmp_path / "v", "tft_saved_checkpoints-step_11"

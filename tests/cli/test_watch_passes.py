@@ -100,6 +100,7 @@ def nothing() -> None:
     return
 
 
+@pytest.mark.slow
 def test_a_damaged_index_is_damage_and_hides_nothing_else(
     watch: Callable[..., Watched], tmp_path: Path
 ) -> None:
@@ -111,12 +112,14 @@ def test_a_damaged_index_is_damage_and_hides_nothing_else(
     assert told == {80: "good", 90: "bad", 100: "good", 110: "good"}
 
 
+@pytest.mark.slow
 def test_an_idle_run_says_nothing_more(watch: Callable[..., Watched], tmp_path: Path) -> None:
     seen = watch(megatron(tmp_path / "run"), *[nothing] * 5)
     assert [e.type for e in seen.events] == ["started", "checkpoint", "checkpoint", "pass", "stopped"]
     assert seen.waits == [60.0] * 6, "the next listing, whatever was found"
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_moves_nothing(
     watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +157,7 @@ def test_it_prunes_when_there_is_a_new_good_one(watch: Callable[..., Watched], t
     assert seen.of("pruned", "removed") == [], "what is damaged is no new good one"
 
 
+@pytest.mark.slow
 def test_what_is_kept_must_have_been_verified_within_a_day(
     watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +172,7 @@ def test_what_is_kept_must_have_been_verified_within_a_day(
     assert asked == [86400.0]
 
 
+@pytest.mark.slow
 def test_what_keeps_it_from_pruning_is_said_once_and_tried_again(
     watch: Callable[..., Watched], tmp_path: Path
 ) -> None:
@@ -192,6 +197,7 @@ def test_what_is_young_is_waited_for_by_our_clock(
     assert [round(w) for w in seen.waits] == [30, 10, 1, 60], "it wakes when the next one is due"
 
 
+@pytest.mark.slow
 def test_what_is_written_while_it_is_read_is_told_of_afterwards(
     watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +217,7 @@ def test_what_is_written_while_it_is_read_is_told_of_afterwards(
     assert seen.checkpoints() == [(10, "good", "new"), (20, "good", "new")]
 
 
+@pytest.mark.slow
 def test_a_torn_save_waits_until_it_is_whole_or_left_behind(
     watch: Callable[..., Watched], tmp_path: Path
 ) -> None:
@@ -225,6 +232,7 @@ def test_a_torn_save_waits_until_it_is_whole_or_left_behind(
     assert sorted(seen.checkpoints()) == [(20, "bad", "changed"), (30, "good", "new")]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_neither_good_nor_bad(
     watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +260,7 @@ def test_what_cannot_be_read_is_neither_good_nor_bad(
     assert seen.of("pass", "checkpoints")[0]["unknown"] == 1
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_listed_is_not_gone(
     watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +278,7 @@ def test_a_directory_that_cannot_be_listed_is_not_gone(
     assert [p["exit_code"] for p in seen.of("pass", "plan")] == [0, 5, 0]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_once_and_it_goes_on(
     watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +300,7 @@ def test_a_full_disk_is_said_once_and_it_goes_on(
     assert sorted(p.name for p in home.iterdir()) == [records.NAME, records.LOCK], "nothing else is left"
 
 
+@pytest.mark.slow
 def test_several_runs_are_asked_about_one_by_one(watch: Callable[..., Watched], tmp_path: Path) -> None:
     for name in ("a", "b"):
         megatron(tmp_path / "runs" / name)

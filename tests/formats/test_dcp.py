@@ -341,6 +341,7 @@ def test_what_is_cut_tiles(shape: tuple[int, ...], seed: int, pieces: int) -> No
     assert untiled(shape, cut(shape, random.Random(seed), pieces)) is None
 
 
+@pytest.mark.slow
 @examples(500)
 @given(shape=SHAPES, seed=st.integers(0, 1 << 30), pieces=st.integers(0, 20), edits=st.integers(1, 3))
 def test_tiling_agrees_with_counting_cells(
@@ -456,6 +457,7 @@ def test_one_region_named_by_many_entries_is_looked_at_once() -> None:
         assert not part.sums
 
 
+@pytest.mark.slow
 def test_the_findings_of_a_broken_index_are_few() -> None:
     places = {(f"t{i}", (0, 0)): ("__0_0.distcp", i, 1) for i in range(3000)}
     found = read(make.metadata({}, [], places))[1]
@@ -514,6 +516,7 @@ def test_every_listed_file_is_covered_whole(tmp_path: Path) -> None:
     assert seen.verdict is Verdict.OK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "common.pt", "metadata.json"])
 def test_any_change_of_a_listed_file_is_seen(tmp_path: Path, name: str) -> None:
     path = _set(tmp_path) / name
@@ -590,6 +593,7 @@ class Searched(bytes):
         return at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("escaped", [False, True])
 def test_many_bad_digests_are_looked_up_in_linear_time(escaped: bool) -> None:
     names = [f"__{n}_0.distcp" for n in range(5000)]

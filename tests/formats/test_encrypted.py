@@ -211,6 +211,7 @@ def test_the_counter_wraps_in_its_low_32_bits(monkeypatch: pytest.MonkeyPatch) -
     assert decrypt(BytesSource(cipher), Scheme("AES-GCM", KEY, 16), block, 49, 20) == wanted[49:69]
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=40), max_size=8), st.sampled_from([12, 16]))
 def test_a_tag_is_right_however_the_bytes_come(parts: list[bytes], nonce: int) -> None:
     iv, plain = os.urandom(16), b"".join(parts)
@@ -303,6 +304,7 @@ def test_a_wrong_key_is_one_warning(mode: str, key: bytes) -> None:
     assert {r.what for r in regions_of(anatomy, len(sealed(mode, PLAIN, KEY)))} & {"unexplained"} == set()
 
 
+@pytest.mark.slow
 def test_many_wrong_keys_are_noise() -> None:
     data = sealed("AES-GCM", PLAIN, KEY)
     assert sum(codes(data, i.to_bytes(16, "big")) != {"wrong-key"} for i in range(400)) == 0

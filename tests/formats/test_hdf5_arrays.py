@@ -49,6 +49,7 @@ def test_zeroed_structures_are_seen(name: str) -> None:
             assert is_bad(data[: r.offset] + bytes(32) + data[r.offset + 32 :], HDF5), r
 
 
+@pytest.mark.slow
 @pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("name", [n for n in TRUTH if "-v1" in n or "latest" in n])
 def test_every_changed_structure_is_its_own_finding(name: str) -> None:

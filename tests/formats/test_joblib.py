@@ -98,6 +98,7 @@ def test_the_dumper_writes_what_joblib_does() -> None:
     assert b"numpy_array_alignment_bytes" in mine
 
 
+@pytest.mark.slow
 @examples(200)
 @given(
     them=st.lists(ARRAYS, min_size=1, max_size=4),
@@ -119,6 +120,7 @@ def test_what_joblib_writes_is_good_and_no_cut_of_it_is(
     assert bad(look(data[: at % len(data)], fmt))
 
 
+@pytest.mark.slow
 def test_a_large_array_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "a.joblib"
     path.write_bytes(dumped({"w": np.ones((1 << 22,)), "after": 3}))

@@ -305,6 +305,7 @@ def test_every_bit_under_the_crc_counts(of_a_byte: int) -> None:
                 assert codes(bytes(flipped)), f"bit {bit} of byte {i}"
 
 
+@pytest.mark.slow
 def test_every_cut_is_seen_but_at_a_border() -> None:
     """What a border hides: nothing, if the file loses its trailer too, can tell that records are missing."""
     borders, at = [], 0
@@ -336,6 +337,7 @@ def records(draw: st.DrawFn) -> tuple[list[str], bytes]:
     return names, sealed(data) if draw(st.booleans()) else data
 
 
+@pytest.mark.slow
 @examples(150)
 @given(records())
 def test_valid_files_pass(made: tuple[list[str], bytes]) -> None:

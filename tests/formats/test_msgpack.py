@@ -63,6 +63,7 @@ def test_a_tree_is_good_and_no_part_of_it(tree: dict[str, Any]) -> None:
     assert [f.code for f in bad(look(data + b"\xc0", MSGPACK))] == ["trailing-data"]
 
 
+@pytest.mark.slow
 @examples(100)
 @given(st.dictionaries(st.lists(NAMES, min_size=1, max_size=3).map(tuple), LEAVES, min_size=1, max_size=5))
 def test_a_stream_is_good_and_no_part_of_it_but_whole_leaves(leaf: dict[tuple[str, ...], Any]) -> None:

@@ -48,6 +48,7 @@ def saved(*them: Any) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.slow
 @examples(400)
 @given(one=ARRAYS, at=st.integers(0, 1 << 20))
 def test_what_numpy_writes_is_good_and_no_cut_of_it_is(one: Any, at: int) -> None:
@@ -59,6 +60,7 @@ def test_what_numpy_writes_is_good_and_no_cut_of_it_is(one: Any, at: int) -> Non
     assert bad(look(data[: at % len(data)], BY_NAME["npy"]))
 
 
+@pytest.mark.slow
 @examples(60)
 @given(them=st.dictionaries(st.text(min_size=1, max_size=60), ARRAYS, min_size=1), deflated=st.booleans())
 def test_an_archive_of_what_numpy_writes_is_good(them: dict[str, Any], deflated: bool) -> None:

@@ -314,6 +314,7 @@ def test_a_value_that_many_keys_name_is_read_once() -> None:
     assert sum(p.length for s in anatomy.sums for p in s.pieces if isinstance(p, Extent)) == size
 
 
+@pytest.mark.slow
 def test_values_over_each_other_are_damage_and_read_once() -> None:
     _, anatomy, found = tree({b"%05d" % n: (0, n, 60_000 - n) for n in range(5000)}, 60_000)
     assert {f.code for f in found} >= {"bad-header"}
@@ -363,6 +364,7 @@ def interior(places: list[tuple[int, int]], common: int = 0) -> bytes:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("common", [0, 6])
 def test_a_node_is_read_as_often_as_its_meaning_differs(common: int, monkeypatch: pytest.MonkeyPatch) -> None:
     below = leaf({b"a%05d" % n: b"v" for n in range(100)}, [])

@@ -72,6 +72,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @examples(150)
 @given(VALUES, st.integers(0, 5))
 def test_plain_values_come_back(value: Any, protocol: int) -> None:

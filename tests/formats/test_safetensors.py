@@ -292,11 +292,13 @@ def test_every_bit_of_a_crc_num_file_counts(of_a_byte: int) -> None:
             assert codes(bytes(flipped)), f"bit {b} of byte {i}"
 
 
+@pytest.mark.slow
 def test_every_cut_is_seen() -> None:
     for data in TINY, CRC:
         assert all(codes(data[:n]) for n in range(len(data)))
 
 
+@pytest.mark.slow
 def test_bits_of_the_header_that_change_no_text_count() -> None:
     """Without crc_num only the texts themselves (names and metadata) can change unseen."""
     data = packed({"AA": ("F32", [2, 3], bytes(range(24))), "BB": ("I64", [], bytes(8))})
@@ -356,6 +358,7 @@ def test_tabs_in_the_header_are_not_called_protected() -> None:
     assert [r.guard for r in mapped(data)] == [Guard.STRUCTURE, Guard.UNPROTECTED, Guard.UNPROTECTED]
 
 
+@pytest.mark.slow
 @examples(60)
 @given(st.data())
 def test_what_the_map_calls_protected_is(data: st.DataObject) -> None:
@@ -367,6 +370,7 @@ def test_what_the_map_calls_protected_is(data: st.DataObject) -> None:
     assert codes(bytes(raw)), (at, bit, r)
 
 
+@pytest.mark.slow
 def test_the_case_of_a_digit_in_an_escape_is_not_called_protected() -> None:
     tensors = {"0\u00a1\u00e9": ("I8", [2], b"ab")}
     raw = packed(tensors, {"format": "ms", "crc_num": crc_num(tensors)})
@@ -431,6 +435,7 @@ def files(draw: st.DrawFn) -> tuple[set[str], bytes]:
     return set(names), packed(tensors, meta)
 
 
+@pytest.mark.slow
 @examples(150)
 @given(files())
 def test_valid_files_pass(drawn: tuple[set[str], bytes]) -> None:
@@ -441,6 +446,7 @@ def test_valid_files_pass(drawn: tuple[set[str], bytes]) -> None:
     assert safetensors.FORMAT.magic(data[:HEAD])
 
 
+@pytest.mark.slow
 @examples(300)
 @given(files(), st.data())
 def test_damaged_files_do_not_surprise(drawn: tuple[set[str], bytes], data: st.DataObject) -> None:

@@ -230,6 +230,7 @@ def group_file(groups: dict[str, list[int]], restore: list[int] | None) -> bytes
 NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
 
 
+@pytest.mark.slow
 @examples(150)
 @given(
     st.dictionaries(
@@ -438,6 +439,7 @@ def pangu(tmp_path: Path) -> Path:
     return materialise(next(c for c in CASES if c.parent.name == "pangu"), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_plan_follows_the_strategy_files(tmp_path: Path) -> None:
     root, strategy = (
         pangu(tmp_path),
@@ -457,6 +459,7 @@ def test_a_plan_follows_the_strategy_files(tmp_path: Path) -> None:
         plan(str(root), Selection(world_size=6, strategy_dir=strategy))
 
 
+@pytest.mark.slow
 def test_the_settings_reach_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -468,6 +471,7 @@ def test_the_settings_reach_the_plan(
         assert capsys.readouterr().out.strip().endswith("rank_1/pangu1-2_3_breakpoint.ckpt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["strategy", "tree", "tree/rank_0"])
 def test_strategy_files_beside_checkpoints_are_not_accused(tmp_path: Path, where: str) -> None:
     root = pangu(tmp_path)

@@ -199,6 +199,7 @@ def made(values: dict[str, bytes | list[bytes]], shards: int, per_block: int) ->
     return {"a b.index": bundle(entries, header(used), per_block), **files}
 
 
+@pytest.mark.slow
 @examples(60)
 @given(values=VALUES, shards=st.integers(1, 4), per_block=st.integers(1, 20), data=st.data())
 def test_any_bundle_is_good_until_a_bit_flips(
@@ -368,6 +369,7 @@ def test_many_overlaps_are_counted_once_each_up_to_a_bound() -> None:
     assert sum(f.code == "bad-header" for f in found) == 16
 
 
+@pytest.mark.slow
 def test_bytes_that_many_tensors_claim_are_read_once() -> None:
     n, size = 3000, 4096
     entries = {b"%05d" % k: entry(6, [size - k % 7], k % 7, size - k % 7, 0) for k in range(n)}

@@ -279,6 +279,7 @@ def own_digits(data: bytes) -> tuple[int, bytes]:
     return found.start(), found[0]
 
 
+@pytest.mark.slow
 def test_one_digit_is_damage_and_all_digits_are_another_system() -> None:
     at, digits = own_digits(REAL)
     assert bad(look(REAL, ZIP)) == []
@@ -304,6 +305,7 @@ def test_the_checksums_half_must_agree() -> None:
         assert {f.code for f in bad(look(bytes(new), ZIP))} == {"crc-mismatch"}
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_ids_of_real_archives() -> None:
     """Digits that torch wrote, for sets of all sizes: the names' half is right for all of them."""
@@ -659,6 +661,7 @@ def test_old_files_of_torch_s_own(tmp_path: Path) -> None:
 TINY_TAR = (FORMAT_FILES / "torch_tar" / "good" / "tiny.pth.tar").read_bytes()
 
 
+@pytest.mark.slow
 def test_every_flip_in_a_tar_header_is_seen() -> None:
     data, missed = bytearray(TINY_TAR), []
     for bit in range(8 * 512):

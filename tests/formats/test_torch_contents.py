@@ -40,6 +40,7 @@ def test_a_file_tells_the_same_however_often_it_was_read(path: Path) -> None:
 GOOD = [pytest.param(p, id=p.name) for p in FILES if p.parent.name == "good"]
 
 
+@pytest.mark.slow
 @pytest.mark.share(8)
 @pytest.mark.parametrize("path", GOOD)
 def test_what_another_file_told_changes_nothing(path: Path) -> None:

@@ -54,6 +54,7 @@ def encoded(numbers: Any, dtype: str) -> Any:
     return np.asarray(numbers).astype(WIDTHS[dtype]).view(WIDTHS[dtype].replace("f", "u"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype", ["float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "float16", "bfloat16"]
 )

@@ -318,6 +318,7 @@ def test_many_small_bombs_in_one_file_are_one() -> None:
     assert seen(few, "c/0") == []
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_codecs_is_not_followed() -> None:
     plain, summed = bytes(range(48)), {"name": "crc32c"}
     chunk = plain
@@ -344,6 +345,7 @@ def test_a_huge_window_is_refused(window: bytes) -> None:
     assert seen({".zarray": v2([1000], [1000], codec="zstd"), "0": window}, "0") != []
 
 
+@pytest.mark.slow
 def test_endless_blocks_end() -> None:
     with at_most(1_000_000):
         assert (

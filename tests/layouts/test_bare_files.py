@@ -453,6 +453,7 @@ def programs(draw: st.DrawFn) -> Program:
     )
 
 
+@pytest.mark.slow
 @examples(40)
 @given(programs())
 def test_the_newest_whole_training_state_is_chosen(program: Program) -> None:
@@ -471,6 +472,7 @@ def test_the_newest_whole_training_state_is_chosen(program: Program) -> None:
             assert (code, loaded) == (0, sorted(wanted)), program
 
 
+@pytest.mark.slow
 @examples(25)
 @given(st.lists(st.sampled_from(["model_{}.pt", "net-{}.pth", "{}.bin", "weights_step{}.pt"]), min_size=1, max_size=1), st.sets(st.sampled_from(STEPS), min_size=1),
        st.sets(st.sampled_from(["best.pt", "final.pt", "model.safetensors", "last.pt"]), max_size=2))  # fmt: skip

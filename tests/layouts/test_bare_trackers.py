@@ -130,6 +130,7 @@ def test_paddlespeech_names_its_latest_save_in_a_list(tracker: str, tmp_path: Pa
         assert plan(str(tmp_path), Selection(allow_none=True)).checkpoint is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"),
     [

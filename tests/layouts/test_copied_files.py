@@ -336,6 +336,7 @@ def test_what_a_file_tells_of_the_save_that_it_is_from_is_heard(
     assert outcome(tree, copied, fresh=False) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("case", ["orbax/ocdbt", "orbax/standard", "orbax/items", "orbax/flax"])
 @pytest.mark.parametrize("older", [0, -1], ids=["oldest", "newest"])

@@ -232,6 +232,7 @@ def test_of_two_equal_trees_the_one_whose_name_fits_its_run_is_the_original(
     assert str(keep) not in {f.path for f in scan(str(root)).findings if f.code == "set-aside"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "severity"),
     [("final", "note"), ("export", "note"), ("merged", "note"), ("mine", "warning"), ("keep", "warning")],

@@ -26,6 +26,7 @@ def tree(name: str, tmp_path: Path) -> Path:
     return materialise(LAYOUT_TREES / "dcp-set" / name / "expected.json", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_save_that_is_marked_is_under_way_whatever_is_there_of_it(tmp_path: Path) -> None:
     root = tree("automodel", tmp_path)
     (root / "epoch_1_step_20" / ".incomplete").touch()
@@ -35,6 +36,7 @@ def test_a_save_that_is_marked_is_under_way_whatever_is_there_of_it(tmp_path: Pa
     assert "unfinished-save" in {f.code for f in made.warnings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "code"),
     [('{"latest_checkpointed_iteration": 30}', "dangling-tracker"), ('{"lat', "bad-tracker")],
@@ -105,6 +107,7 @@ def test_a_save_that_megatron_could_not_load_is_skyrls_as_well(left: tuple[str, 
             plan(str(root))
 
 
+@pytest.mark.slow
 def test_what_megatron_says_it_has_in_common_is_missed_alone(tmp_path: Path) -> None:
     root = of_skyrl(tmp_path)
     shutil.rmtree(root / "global_step_10")
@@ -134,6 +137,7 @@ def of_roll(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [of_llama_factory, of_roll])
 def test_saves_of_trainers_are_one_run(made: Callable[[Path], Path], tmp_path: Path) -> None:
     root = made(tmp_path)
@@ -142,6 +146,7 @@ def test_saves_of_trainers_are_one_run(made: Callable[[Path], Path], tmp_path: P
     assert (chosen.checkpoint.path, chosen.warnings) == (str(root / "checkpoint-20"), ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "name"),
     [
@@ -163,6 +168,7 @@ def test_what_such_a_save_has_lost_is_missed(made: Callable[[Path], Path], name:
     assert [r.checkpoint.step for r in chosen.rejected] == [20]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [6, 4, 3])
 def test_a_lone_save_that_is_not_marked_as_complete_is_not_resumed_from(left: int, tmp_path: Path) -> None:
     """However far it came: the note of what it is was written first."""
@@ -178,6 +184,7 @@ def test_a_lone_save_that_is_not_marked_as_complete_is_not_resumed_from(left: in
         plan(str(root))
 
 
+@pytest.mark.slow
 def test_a_save_of_which_there_is_nothing_but_a_note_has_been_begun(tmp_path: Path) -> None:
     root = of_llama_factory(tmp_path)
     (root / "checkpoint-30").mkdir()
@@ -211,6 +218,7 @@ def of_xtuner(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [of_automodel, of_xtuner])
 def test_a_save_that_its_framework_names_is_missed(made: Callable[[Path], Path], tmp_path: Path) -> None:
     root = made(tmp_path)
@@ -233,6 +241,7 @@ def test_a_note_that_names_no_save_yet_is_no_trace_of_one(tmp_path: Path) -> Non
     assert plan(str(tmp_path), Selection(allow_none=True)).checkpoint is None
 
 
+@pytest.mark.slow
 def test_models_exported_beside_the_saves_are_no_runs_where_their_steps_are_saved(tmp_path: Path) -> None:
     root = of_xtuner(tmp_path)
     model = next((LAYOUT_TREES / "sharded-safetensors/steps/tree").glob("*/*.index.json")).parent
@@ -246,6 +255,7 @@ def test_models_exported_beside_the_saves_are_no_runs_where_their_steps_are_save
         plan(str(root))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["LATEST", "epoch_2_step_30"])
 def test_what_a_link_led_to_may_be_the_newest(name: str, tmp_path: Path) -> None:
     root = tree("automodel", tmp_path)
@@ -257,6 +267,7 @@ def test_what_a_link_led_to_may_be_the_newest(name: str, tmp_path: Path) -> None
         plan(str(root), Selection(no_fallback=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "older", "name"),
     [
@@ -277,6 +288,7 @@ def test_a_file_of_an_older_save_that_counts_is_told_by_it(
     assert {f.code for r in made.rejected for f in r.findings} == {"step-mismatch"}
 
 
+@pytest.mark.slow
 def test_the_first_half_of_a_later_save_is_said(tmp_path: Path) -> None:
     """A copy of it that stopped early has the model, and not yet the optimizer by which the save is known."""
     root = tree("automodel", tmp_path)
@@ -288,6 +300,7 @@ def test_the_first_half_of_a_later_save_is_said(tmp_path: Path) -> None:
     assert [(f.code, f.path) for f in made.warnings] == [("passed-over", str(root / "epoch_1_step_20/model"))]
 
 
+@pytest.mark.slow
 def test_half_of_a_state_is_no_checkpoint(tmp_path: Path) -> None:
     """What a first save of Accelerate's with FSDP has left, which was killed before it wrote the rest."""
     saved, home = tree("lm-engine", tmp_path) / "global_step10", tmp_path / "checkpoints/checkpoint_0"

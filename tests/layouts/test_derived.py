@@ -97,6 +97,7 @@ def test_a_layout_or_kind_that_nobody_knows(tmp_path: Path, field: str) -> None:
         derived.check(told, root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["deepspeed", "megatron", "hf-trainer"])
 def test_a_checkpoint_behind_a_link_passes(layout: str, tmp_path: Path) -> None:
     """An archive that ROOT links to: paths of the plan are those behind the link, the framework is told the

@@ -91,6 +91,7 @@ def test_no_planned_path_has_a_link_to_a_directory_below_the_root(
         assert after == before
 
 
+@pytest.mark.slow
 def test_a_link_that_is_re_pointed_after_the_plan_changes_nothing(tmp_path: Path) -> None:
     for step in (10, 20):
         for name, data in small_files.dcp(step).items():

@@ -176,6 +176,7 @@ def written_now(root: Path, ranks: int, step: int = 30) -> None:
         os.utime(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_a_save_of_seconds_ago_is_said_to_look_unfinished(
     ranks: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]

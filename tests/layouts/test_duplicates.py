@@ -87,6 +87,7 @@ TWO, THREE = (10, 20), (10, 20, 30)
 # --- over the file of another step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [TWO, THREE])
 @pytest.mark.parametrize("times", ["original", "now"])
 def test_an_optimizer_of_another_step(tmp_path: Path, steps: tuple[int, ...], times: str) -> None:
@@ -108,6 +109,7 @@ def test_an_optimizer_of_another_step(tmp_path: Path, steps: tuple[int, ...], ti
     assert (made.resume_step, made.rejected, {f.code for f in made.warnings}) == (last, (), set())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model", "scheduler", "rng"])
 @pytest.mark.parametrize("steps", [(20, 30), (30, 20)], ids=["older", "newer"])
 def test_the_name_that_torch_saved_it_under_tells_which_is_the_copy(
@@ -299,6 +301,7 @@ def test_a_single_save_has_nothing_to_compare_with(tmp_path: Path) -> None:
 # --- from anywhere in the run
 
 
+@pytest.mark.slow
 def test_a_file_from_long_ago(tmp_path: Path) -> None:
     """All checkpoints of the run are compared, not the next ones alone."""
     states(tmp_path, range(10, 130, 10))
@@ -313,6 +316,7 @@ def test_a_file_from_long_ago(tmp_path: Path) -> None:
     ) == (110, [True])
 
 
+@pytest.mark.slow
 def test_another_ranks_file_from_long_ago(tmp_path: Path) -> None:
     states(tmp_path, range(10, 130, 10))
     copy(tmp_path, "10/rank_0.pt", "120/rank_1.pt")
@@ -472,6 +476,7 @@ def test_a_file_that_is_out_without_a_finding_is_no_copy_to_ask_about() -> None:
     assert review._require_known(asked) is None
 
 
+@pytest.mark.slow
 def test_one_state_under_the_names_of_its_step_and_its_epoch(tmp_path: Path) -> None:
     """Nothing says that training moved on between ``step_32`` and ``epoch_1``, until their models differ."""
     root = materialise(LAYOUT_TREES / "accelerate/both_names/expected.json", tmp_path)

@@ -36,6 +36,7 @@ def trainer(tmp_path: Path) -> Path:
 # The Trainer marks a directory while it saves on SIGTERM (enable_jit_checkpoint), and resumes from it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("torn", "step"), [(False, 8), (True, 6)], ids=["whole", "torn"])
 def test_what_was_saved_over_is_taken_where_it_is_whole(torn: bool, step: int, tmp_path: Path) -> None:
     root = trainer(tmp_path)

@@ -110,6 +110,7 @@ def test_what_is_hidden_might_as_well_not_be_there(case: Path, tmp_path: Path) -
     assert (before.excluded, after.excluded) == (0, 1)
 
 
+@pytest.mark.slow
 def test_it_is_counted_in_every_answer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = megatron(tmp_path / "run", (10,))
     for name in ("logs", "data"):

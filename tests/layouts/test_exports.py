@@ -18,6 +18,7 @@ from ckpt_tools.model.selection import Selection
 MODEL_ONLY = LAYOUT_TREES / "dcp/model_only/expected.json"
 
 
+@pytest.mark.slow
 @pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("step", [1, 3, 5, 6, 700])
 def test_a_model_alone_is_passed_over_among_whole_states(step: int, tmp_path: Path) -> None:
@@ -51,6 +52,7 @@ def test_splits_of_two_models_are_told_apart(tmp_path: Path) -> None:
         plan(str(root))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["hf-trainer/trainer", "megatron/tp"])
 def test_an_export_beside_training_is_no_run_of_its_own(case: str, tmp_path: Path) -> None:
     root = materialise(LAYOUT_TREES / case / "expected.json", tmp_path)

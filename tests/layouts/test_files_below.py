@@ -30,6 +30,7 @@ def newest(root: Path) -> Path:
     return Path(chosen.path)
 
 
+@pytest.mark.slow
 @pytest.mark.share(4)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("below", "what"), tuple(zip(BELOW, STATES, strict=True)))
@@ -51,6 +52,7 @@ def test_a_state_below_the_directory_is_asked_about(
     assert os.path.relpath(path, root) in str(asked.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["hf-trainer/trainer", "dcp/two", "accelerate/steps", "megatron-core/mcore"])
 def test_a_damaged_file_that_a_framework_would_not_load_is_told(tmp_path: Path, case: str) -> None:
     root = materialise(LAYOUT_TREES / case / "expected.json", tmp_path)
@@ -63,6 +65,7 @@ def test_a_damaged_file_that_a_framework_would_not_load_is_told(tmp_path: Path, 
     assert str(home / "extra/ours.pt") in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["cut", "removed"])
 def test_the_modules_of_sentence_transformers_are_of_the_checkpoint(tmp_path: Path, harm: str) -> None:
     """Below it lies a directory for each module of the model that has weights of its own."""

@@ -237,6 +237,7 @@ def first_launch(root: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_a_real_first_launch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     for root in (tmp_path / "empty", first_launch(tmp_path / "run")):
@@ -379,6 +380,7 @@ def test_the_first_run_of_a_root_is_a_first_launch(tmp_path: Path) -> None:
         plan(str(tmp_path), Selection(run="llm"))
 
 
+@pytest.mark.slow
 def test_the_list_of_runs_is_whole(tmp_path: Path) -> None:
     for i in range(40):
         megatron(tmp_path / f"run-{i:02d}", (10,), world=1)

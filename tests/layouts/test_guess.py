@@ -76,6 +76,7 @@ def trees(draw: st.DrawFn) -> dict[str, Made]:
     return made
 
 
+@pytest.mark.slow
 @given(trees())
 def test_a_guess_describes_every_file_and_keeps_them_together_as_they_were_saved(
     made: dict[str, Made],
@@ -224,6 +225,7 @@ def test_what_files_look_like() -> None:
 # --- the command
 
 
+@pytest.mark.slow
 def test_what_it_prints_makes_the_plan_answer(tmp_path: Path) -> None:
     home = tmp_path / "run"
     for step, rank in itertools.product((100, 200), range(2)):
@@ -277,6 +279,7 @@ TRACKERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_tracker_is_written_down_and_used(tmp_path: Path, name: str) -> None:
     """What it names and is gone is missed from then on."""

@@ -143,6 +143,7 @@ def written(root: Path, name: str) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARRANGED)
 def test_the_newest_save_is_planned_without_a_question(name: str, tmp_path: Path) -> None:
     made = plan(str(written(tmp_path, name)))

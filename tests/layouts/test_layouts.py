@@ -167,6 +167,7 @@ def test_every_layout_has_fixtures_reference_and_limits(layout: Any) -> None:
     assert len({p.name for p in layout.pieces}) == len(layout.pieces)
 
 
+@pytest.mark.slow
 def test_the_plan_does_not_depend_on_directory_order_or_on_older_checkpoints(tmp_path: Path) -> None:
     case = next(c for c in CASES if c.parent.name == "tp")
     root = materialise(case, tmp_path)

@@ -29,6 +29,7 @@ def borrow(run: Path, name: str, frm: str, to: str) -> None:
     os.utime(there, ns=(at, at))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["training_step.json", "scheduler_state.json"])
 def test_a_file_of_another_step_is_not_resumed_from(run: Path, name: str) -> None:
     borrow(run, name, "000100", "000300")
@@ -37,6 +38,7 @@ def test_a_file_of_another_step_is_not_resumed_from(run: Path, name: str) -> Non
     assert "step-mismatch" in {f.code for r in made.rejected for f in r.findings}
 
 
+@pytest.mark.slow
 def test_the_link_to_the_last_is_no_checkpoint_of_its_own(run: Path) -> None:
     assert os.readlink(run / SAVES / "last") == "000300"
     made = plan(str(run))

@@ -35,6 +35,7 @@ def lone(case: Path, at: Path) -> tuple[Path, Checkpoint]:
     return root, newest
 
 
+@pytest.mark.slow
 @pytest.mark.share(6)
 @pytest.mark.parametrize("case", TOLD, ids=lambda case: "/".join(case.parts[-3:-1]))
 def test_what_is_always_saved_together_is_missed_alone(case: Path, tmp_path: Path) -> None:
@@ -69,6 +70,7 @@ def test_a_rank_that_lost_its_file_is_named_where_another_stands_in(tmp_path: Pa
     assert "missing-rank" in {f.code for f in made.warnings}
 
 
+@pytest.mark.slow
 @pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("at", ["", "out", "20"])
 def test_directories_of_one_save_are_one_whatever_it_is_called(at: str, tmp_path: Path) -> None:

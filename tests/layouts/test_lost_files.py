@@ -67,6 +67,7 @@ GONE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.share(3)
 @pytest.mark.parametrize("what", GONE)
 def test_what_the_other_saves_have_is_missed(what: str, tmp_path: Path) -> None:
@@ -80,6 +81,7 @@ def test_what_the_other_saves_have_is_missed(what: str, tmp_path: Path) -> None:
     assert verdict is Verdict.BROKEN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["iter_0000020", "final"])
 def test_what_ranks_have_in_common_is_missed_whatever_the_directory_is_called(
     name: str, tmp_path: Path
@@ -127,6 +129,7 @@ def test_a_run_that_went_on_with_a_newer_framework_lacks_nothing(tmp_path: Path)
     assert not {f.code for f in verify(str(root)).findings} & LOST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [None, 0, 9])
 def test_a_model_that_nothing_describes_is_not_loaded(size: int | None, tmp_path: Path) -> None:
     """``from_pretrained`` reads config.json before the weights. Whether it is gone, empty or cut."""
@@ -166,6 +169,7 @@ SPARED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", SPARED)
 def test_what_training_can_do_without_is_a_warning(what: str, tmp_path: Path) -> None:
     case, name = SPARED[what]
@@ -192,6 +196,7 @@ def test_chunks_that_no_save_has_are_zeros(tmp_path: Path) -> None:
     assert said(root) == (20, set(), Verdict.OK)
 
 
+@pytest.mark.slow
 def test_saves_of_fewer_arrays_before_are_whole(tmp_path: Path) -> None:
     """A chunk is written once it is no longer zeros: that it was not before is no loss."""
     root = tree(LEVANTER, tmp_path)
@@ -207,6 +212,7 @@ def missed(root: Path) -> set[tuple[str, str]]:
     return {(f.path or "", f.message) for f in verify(str(root)).findings if f.code == "missing-part"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "severity"),
     [
@@ -242,6 +248,7 @@ def test_a_universal_checkpoint_has_a_model_file(tmp_path: Path) -> None:
         plan(str(root), Selection(layout="deepspeed-universal"))
 
 
+@pytest.mark.slow
 def test_raw_tensors_that_are_zeros_in_all_saves_are_whole(tmp_path: Path) -> None:
     root = tree(SNAPSHOTS, tmp_path)
     for step in (2, 4):
@@ -334,6 +341,7 @@ def test_easydel_saves_as_levanter_does(gone: str, tmp_path: Path) -> None:
     assert bool(findings) == bool(gone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["an array in none of them", "the step"])
 def test_what_an_index_lists_is_there(change: str, tmp_path: Path) -> None:
     """AXLearn's lists the step and every array, so that a lone save tells what it has lost."""

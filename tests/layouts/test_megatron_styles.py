@@ -34,6 +34,7 @@ def rejected(root: Path) -> set[str]:
     return {f.code for r in made.rejected for f in r.findings}
 
 
+@pytest.mark.slow
 @pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("style", [*DCP, "zarr"])
 @pytest.mark.parametrize("tracked", [True, False])
@@ -48,6 +49,7 @@ def test_what_it_saved_is_whole(tmp_path: Path, style: str, tracked: bool) -> No
     assert {f.code for f in verify(str(root)).findings if f.severity != "note"} <= {"missing-tracker"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", DCP)
 def test_a_save_without_its_index_never_finished(tmp_path: Path, style: str) -> None:
     root = tree(style, tmp_path)
@@ -60,6 +62,7 @@ def test_a_save_without_its_index_never_finished(tmp_path: Path, style: str) -> 
     assert "unfinished-save" in {f.code for f in made.warnings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", DCP)
 def test_data_of_another_step_are_seen(tmp_path: Path, style: str) -> None:
     root = tree(style, tmp_path)
@@ -149,6 +152,7 @@ def test_each_rank_loads_the_experts_of_its_place(tmp_path: Path, grid: Grid, op
     assert grid.loaded(tmp_path) == grid.right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [Grid(2, 2, 2, 4), Grid(2, 2, 1, 4)])
 def test_each_save_says_itself_whether_its_names_count_experts(tmp_path: Path, after: Grid) -> None:
     for n, grid in enumerate((EXPERTS, after, EXPERTS, after), 1):

@@ -83,6 +83,7 @@ def test_a_tracker_against_the_times_is_a_question_in_every_command(
         assert done.returncode == 0 and f"{step}" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_a_tracker_against_the_times_is_a_question_in_the_api(contradiction: Path) -> None:
     for ask in (plan, latest):
         with pytest.raises(UsageError, match="in doubt"):
@@ -276,6 +277,7 @@ def doubtful(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_an_answer_is_remembered(doubtful: Path) -> None:
     """What a start resumed from, and what it passed over, tells later ones which line is alive; without the
     log it stays a question.
@@ -299,6 +301,7 @@ def test_an_answer_is_remembered(doubtful: Path) -> None:
     assert answered(doubtful, plan_dir=state)[0] is None
 
 
+@pytest.mark.slow
 def test_an_earlier_start_from_the_highest_step_does_not_outvote_the_times(doubtful: Path) -> None:
     assert asked(doubtful, "run", "--order", "step").stdout == "110\n"
     made, question = answered(doubtful, plan_dir=str(doubtful.parent / "plans"))
@@ -320,6 +323,7 @@ OF_DATES = {
 """Hours after the start at which the saves of those dates were written, as their times say."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("model.pt",), ("rank_0.pt", "rank_1.pt")])
 @pytest.mark.parametrize("counted", [False, True])
 def test_of_dated_saves_the_newest_is_that_of_the_latest_date(

@@ -21,6 +21,7 @@ def run(tmp_path: Path) -> Path:
     return materialise(CASE, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_rank_of_another_step_is_not_resumed_from(run: Path) -> None:
     there = run / "run/step200/train/rank1.pt"
     at = there.stat().st_mtime_ns
@@ -31,6 +32,7 @@ def test_a_rank_of_another_step_is_not_resumed_from(run: Path) -> None:
     assert "step-mismatch" in {f.code for r in made.rejected for f in r.findings}
 
 
+@pytest.mark.slow
 def test_a_storage_info_of_nobody_is_named(run: Path) -> None:
     """A class of that name from another module may run anything."""
     there = run / "run/step200/model_and_optim/.metadata"
@@ -42,6 +44,7 @@ def test_a_storage_info_of_nobody_is_named(run: Path) -> None:
     assert made.checkpoint is not None and made.checkpoint.step == 100
 
 
+@pytest.mark.slow
 def test_a_directory_that_was_renamed_is_whole(run: Path, tmp_path: Path) -> None:
     (run / "run/step200").rename(tmp_path / "kept")
     made = plan(str(tmp_path / "kept"))
@@ -61,6 +64,7 @@ def test_the_directories_of_olmo_before_it_are_of_no_such_layout(tmp_path: Path)
     assert (made.checkpoint.layout, made.resume_step) == ("rank-files", 2000)
 
 
+@pytest.mark.slow
 def test_a_save_that_never_got_its_name_is_not_resumed_from(run: Path) -> None:
     (run / "run/step200").rename(run / "run/step200-tmp")
     made = plan(str(run))

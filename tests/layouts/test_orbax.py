@@ -110,6 +110,7 @@ def test_a_process_without_its_place_in_the_data_is_missed(other: int, told: boo
     }
 
 
+@pytest.mark.slow
 def test_a_later_number_in_a_name_that_tells_no_step_is_said(tmp_path: Path) -> None:
     """A copy has changed the times, and somebody the name."""
     root = materialise(ORBAX / "pytree/expected.json", tmp_path)

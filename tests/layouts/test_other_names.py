@@ -270,6 +270,7 @@ def test_what_a_mac_keeps_beside_each_file_is_none_of_ours(run: Path) -> None:
 # ---- damage that hides the step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "name"), [("dcp/fabric", "step-00008-ckpt.pth/meta.pt"), ("files/bare", "second.pt")]
 )

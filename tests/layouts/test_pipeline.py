@@ -52,6 +52,7 @@ def codes(result: Verification, severity: Severity = Severity.WARNING) -> set[st
 # ---- falling back
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_the_newest_is_skipped_and_named(tmp_path: Path) -> None:
     root = tree("tp", tmp_path)
     flip(root / "iter_0000030/mp_rank_01/model_optim_rng.pt", 60_000)
@@ -97,6 +98,7 @@ def test_attempts_are_bounded(tmp_path: Path) -> None:
     assert len(caught.value.plan.rejected) == 2
 
 
+@pytest.mark.slow
 def test_damage_that_the_plan_does_not_load_never_changes_it(tmp_path: Path) -> None:
     root = tree("ascend", tmp_path)
     before = plan(str(root))
@@ -104,6 +106,7 @@ def test_damage_that_the_plan_does_not_load_never_changes_it(tmp_path: Path) -> 
     assert plan(str(root)).fingerprint == before.fingerprint
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_replaced_by_a_proven_replica(tmp_path: Path) -> None:
     root = tree("ascend", tmp_path)
     flip(root / "iter_0000020/mp_rank_00/model_optim_rng_2.pt", 60_000)
@@ -150,6 +153,7 @@ def test_several_runs_are_a_question(tmp_path: Path) -> None:
     assert {c.run for c in scan(str(tmp_path / "runs")).checkpoints} == {"a/resnet", "b/resnet"}
 
 
+@pytest.mark.slow
 def test_a_dying_gasp_beside_periodic_checkpoints_is_one_job(tmp_path: Path) -> None:
     root = tree("pangu", tmp_path)
     gasp = tree("tft", tmp_path / "ttp")
@@ -174,6 +178,7 @@ def test_a_dying_gasp_beside_periodic_checkpoints_is_one_job(tmp_path: Path) -> 
 # ---- across files
 
 
+@pytest.mark.slow
 def test_mtime_against_step_warns_and_names_the_tracker(tmp_path: Path) -> None:
     root = tree("tp", tmp_path)
     for path in (root / "iter_0000010").rglob("*.pt"):
@@ -215,6 +220,7 @@ def test_trackers_are_hints(text: bytes | None, code: str | None, tmp_path: Path
     assert code is None or code in {f.code for f in made.warnings}
 
 
+@pytest.mark.slow
 def test_content_of_another_step_or_rank_is_seen(tmp_path: Path) -> None:
     root = tree("ascend", tmp_path)
     rewrite(
@@ -231,6 +237,7 @@ def test_content_of_another_step_or_rank_is_seen(tmp_path: Path) -> None:
     assert loaded.source_rank == 1
 
 
+@pytest.mark.slow
 def test_mindspore_names_against_content(tmp_path: Path) -> None:
     root = tree("pangu", tmp_path)
     rewrite(root / "rank_1/pangu1-2_3.ckpt", (root / "rank_1/pangu1-2_1.ckpt").read_bytes())
@@ -243,6 +250,7 @@ def test_mindspore_names_against_content(tmp_path: Path) -> None:
     assert "epoch-mismatch" in codes(verify([str(other)]), Severity.ERROR)
 
 
+@pytest.mark.slow
 def test_a_mindspore_file_cut_at_any_record_border_shows_against_its_siblings(tmp_path: Path) -> None:
     """No byte of such a file is wrong, with or without a CRC trailer: only the other files of its rank can
     tell.
@@ -298,6 +306,7 @@ def test_missing_ranks_are_errors_for_periodic_and_warnings_for_last_words(tmp_p
     )
 
 
+@pytest.mark.slow
 def test_the_newest_may_still_be_written(tmp_path: Path) -> None:
     root = tree("tp", tmp_path)
     late = root / "iter_0000040/mp_rank_01"
@@ -391,6 +400,7 @@ def test_a_file_that_grows_while_it_is_read_is_in_use(tmp_path: Path) -> None:
     assert "in-use" in seen
 
 
+@pytest.mark.slow
 def test_nothing_below_the_root_changes(tmp_path: Path) -> None:
     root = tree("ascend", tmp_path)
 

@@ -157,6 +157,7 @@ def test_every_layout_is_loaded_or_is_known_not_to_be() -> None:
     assert asked == set(BY_NAME)
 
 
+@pytest.mark.slow
 def test_the_loaders_see_what_is_wrong(tmp_path: Path) -> None:
     """What these tests rest on: a loader here really reads the file, and the step in it is compared."""
     case = next(c for c in CASES if c.parent.name == "tp")

@@ -36,6 +36,7 @@ def saved(root: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_a_directory_of_components_is_one_checkpoint(tmp_path: Path) -> None:
     root = saved(tmp_path / "algo")
     assert verify(root, settle=0).verdict is Verdict.OK

@@ -32,6 +32,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("name", FILES)
 def test_each_configuration_is_needed(name: str, cut: bool, root: Path) -> None:

@@ -230,6 +230,7 @@ def _loaded(root: Path) -> list[list[str]]:
     return [[file.path for file in rank.files] for rank in plan(str(root)).ranks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_places_of_replicas_in_their_data_are_no_runs(replicas: int, tmp_path: Path) -> None:
     """torchtitan with torchft saves them at every step, and the state less often."""

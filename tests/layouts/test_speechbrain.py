@@ -70,6 +70,7 @@ def test_where_times_were_lost_the_steps_of_the_optimizer_tell(run: Path) -> Non
     assert (made.checkpoint.path, made.checkpoint.step) == (str(newest), 16)
 
 
+@pytest.mark.slow
 def test_a_checkpointer_without_a_brain_goes_by_time(run: Path) -> None:
     for file in run.rglob("brain.ckpt"):
         file.unlink()

@@ -22,6 +22,7 @@ def run(tmp_path: Path) -> Path:
     return materialise(LAYOUT_TREES / "megatron-core/bridge/expected.json", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_tree_without_the_text_is_whole(run: Path) -> None:
     (run / TEXT).unlink()
     assert not [f for f in verify(str(run)).findings if f.severity != "note"]

@@ -263,6 +263,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_long_story_is_cut_in_the_middle_of_nothing(tmp_path: Path) -> None:
     """Candidates that nobody looked at are counted from the ninth on; those that lost never are."""
     shards(tmp_path, *range(1, 15))

@@ -173,6 +173,7 @@ def judged(run: Run, below: list[str], options: dict[str, object]) -> None:
             run.ask(no_fallback=True, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dcp/two", "hf-trainer/trainer", "dcp-set/automodel", "lightning/callback"])
 def test_a_tracker_of_another_layout_is_no_less_a_witness(name: str, tmp_path: Path) -> None:
     """verl writes Megatron's beside what its other engines save in the form of DCP."""
@@ -191,6 +192,7 @@ def test_a_tracker_of_another_layout_is_no_less_a_witness(name: str, tmp_path: P
     ] == [most + 10]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["global_step10", "global_step2"])
 def test_trackers_of_two_parts_of_a_save_that_differ_are_a_question(other: str, tmp_path: Path) -> None:
     """OpenRLHF loads of its actor and of its critic what each one's ``latest`` names, whatever it is told."""

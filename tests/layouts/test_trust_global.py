@@ -42,6 +42,7 @@ def run(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_every_command_asks_and_none_goes_back(run: Path, asker: Asker) -> None:
     for name, answer in asker.everywhere(run).items():
         assert (name, answer.code, answer.step) == (name, 2, None)
@@ -54,6 +55,7 @@ def test_every_command_asks_and_none_goes_back(run: Path, asker: Asker) -> None:
         assert word in asker.err
 
 
+@pytest.mark.slow
 def test_the_flag_answers_everywhere(run: Path, asker: Asker) -> None:
     flags = ("--trust-global", "mycompany.*")
     for name, answer in asker.everywhere(run, *flags, trust_global=("mycompany.*",)).items():

@@ -146,6 +146,7 @@ def test_a_reshardable_set_asks_for_no_number_of_ranks(tmp_path: Path) -> None:
         plan(str(tmp_path), odd)
 
 
+@pytest.mark.slow
 def test_directories_above_the_template_name_the_run(tmp_path: Path) -> None:
     taught()
     step(tmp_path, 10, run="a/deep")
@@ -351,6 +352,7 @@ def test_formats(tmp_path: Path) -> None:
     assert plan(str(tmp_path)).resume_step == 10
 
 
+@pytest.mark.slow
 def test_kind_unfinished_loaded_required_and_single(tmp_path: Path) -> None:
     taught(
         {"template": "s{step}/a.pt", "shared": True, "single": True},
@@ -505,6 +507,7 @@ def run(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     return code, *capfd.readouterr()
 
 
+@pytest.mark.slow
 def test_commands_know_the_layouts_of_the_file(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capfd, "plan", "out", "--json")
     made = json.loads(out)
@@ -671,6 +674,7 @@ def test_questions_that_check_cannot_answer(
 PAGE = DOCS / "adding-a-layout.md"
 
 
+@pytest.mark.slow
 def test_the_example_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -754,6 +758,7 @@ def templates(draw: st.DrawFn) -> tuple[str, str]:
     return template, path
 
 
+@pytest.mark.slow
 @given(templates(), st.sampled_from(["", "run/", "a/b/"]))
 def test_a_template_matches_every_path_that_it_describes(made: tuple[str, str], above: str) -> None:
     template, path = made

@@ -411,6 +411,7 @@ def test_the_rank_of_an_adapter_is_no_owner(tmp_path: Path) -> None:
     assert alarms(tmp_path / "own") == {("20/rank_0.pt", "rank-mismatch"), ("20/rank_1.pt", "rank-mismatch")}
 
 
+@pytest.mark.slow
 def test_files_of_jobs_of_two_sizes_are_no_checkpoint(tmp_path: Path) -> None:
     mixed = {**grid(30), **{k: v for k, v in grid(30, dp=2).items() if "01_001" in k}}
     put(tmp_path, {10: grid(10), 20: grid(20), 30: mixed})
@@ -446,6 +447,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("places", "tp", "pp", "world", "expected"), SIZES, ids=str)
 def test_parallel_sizes_that_contradict_themselves_or_the_names_are_said_and_names_win(
     places: tuple[str, ...], tp: int, pp: int, world: int, expected: int, tmp_path: Path

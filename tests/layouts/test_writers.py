@@ -172,6 +172,7 @@ def test_every_planned_file_that_changes_and_every_new_one_is_noticed(case: Path
         os.utime(directory, (1, 1))
 
 
+@pytest.mark.slow
 def test_calls_are_few_while_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = megatron(tmp_path / "run", steps=range(10, 400, 10), world=4)
     planner, _ = decided(root) or pytest.fail("nothing chosen")

@@ -153,6 +153,7 @@ def here(source: Recorded, file: File, picked: Picked | None) -> list[Sum]:
     return [s for s, _ in mismatches(source, file.sums, jobs=1, gaps=True, picked=picked)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [here, by_engine])
 @given(file=FILES, parts=st.integers(1, 9), home=st.integers(0, 2**64), hurt=st.integers(0, 2**30))
 @example(file=LONG, parts=7, home=3, hurt=0)

@@ -108,6 +108,7 @@ def questions(draw: Any) -> tuple[bytes, list[Sum]]:
     return data, sums
 
 
+@pytest.mark.slow
 @examples(300)
 @given(
     asked=questions(),
@@ -194,6 +195,7 @@ def test_a_whole_sum_beside_pieces_out_of_order_is_still_right() -> None:
     assert [s.what for s, _ in mismatches(BytesSource(bytes(other)), [odd, sha256(DATA)])] == ["SHA-256"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crc", [CRC32, CRC32C])
 def test_memory_is_flat_and_large_ranges_are_split_over_threads(crc: Crc) -> None:
     size = 8 * UNIT + 5
@@ -213,6 +215,7 @@ def test_memory_is_flat_and_large_ranges_are_split_over_threads(crc: Crc) -> Non
 WITHOUT = "import sys; sys.modules['fastcrc'] = None\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["crc32c", "ckpt_tools"])
 def test_the_extension_of_crc32c_is_taken_without_its_package(first: str) -> None:
     """The package looks through everything that is installed when it is imported."""
@@ -229,12 +232,14 @@ assert crc32c.crc32c(b"6789", CRC32C.update(b"12345", 0)) == 0xE3069283
     subprocess.run([sys.executable, "-c", code, first], check=True)
 
 
+@pytest.mark.slow
 def test_a_crc32c_without_that_extension_does(tmp_path: Path) -> None:
     (tmp_path / "crc32c.py").write_text("def crc32c(data, value): return value + len(data)")
     code = f"{WITHOUT}from ckpt_tools.checksum import CRC32C; assert CRC32C.update(b'ab', 40) == 42"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("iscsi", "taken"),
     [

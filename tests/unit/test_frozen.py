@@ -114,6 +114,7 @@ def test_threads_may_make_the_first_value_at_once():
     assert late == Fresh(2)
 
 
+@pytest.mark.slow
 def test_frozen_values_of_the_package_are_made_by_it():
     """One from the standard library costs half a millisecond at every start; where values are compared by
     identity it costs less.

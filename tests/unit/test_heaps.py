@@ -35,6 +35,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "most"), [(("ls", "s3://bucket/run"), 2), (("ls", "/run"), 99)])
 def test_threads_share_two_heaps(words: tuple[str, ...], most: int) -> None:
     done = subprocess.run([sys.executable, "-c", PROBE, *words], capture_output=True, text=True, check=True)

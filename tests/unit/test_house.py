@@ -96,6 +96,7 @@ def is_a_sentence(said: str) -> bool:
     return said[:1].isupper() or said.startswith(own_names)
 
 
+@pytest.mark.slow
 def test_a_file_says_what_it_is() -> None:
     said = {name: says(path.read_text()) for name, path in MODULES.items()}
     assert {name: text for name, text in said.items() if not is_a_sentence(text)} == {}
@@ -155,6 +156,7 @@ def asking(path: Path) -> list[str]:
     return [name for name in names if name in ASKS]
 
 
+@pytest.mark.slow
 @pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("room", BLIND)
 def test_no_room_asks_the_file_system_of_this_machine_about_a_tree(room: str) -> None:

@@ -295,6 +295,7 @@ def test_what_its_directory_hides_rejects_it_only_where_leave_was_given_to_pass_
     ]
 
 
+@pytest.mark.slow
 def test_files_without_a_directory_of_their_own_hide_nothing(world: World) -> None:
     world.selection = replace(world.selection, skip_unreadable=True)
     world.session.found.unseen.append(Unseen("/elsewhere", "Permission denied"))
@@ -424,6 +425,7 @@ def test_tensors_whose_pieces_leave_holes_reject_it(world: World) -> None:
     assert world.judgement().usable
 
 
+@pytest.mark.slow
 def test_a_hole_is_not_told_where_a_file_is_wrong_that_would_fill_it(world: World) -> None:
     world.session.places[f"{world.root}/20"] = {world.path("model_0"): {"w": Box((1,), (2,))}}
     world.broken("model_0", "model_1")
@@ -533,6 +535,7 @@ def test_it_is_not_asked_of_a_file_that_nobody_loads_nor_of_what_is_no_note(worl
     assert world.judgement().usable
 
 
+@pytest.mark.slow
 def test_a_candidate_that_loses_for_such_a_file_alone_is_asked_about(world: World) -> None:
     changed(world, names=("optim_0", "optim_1"))
     copied(world, Severity.ERROR, "optim_1")

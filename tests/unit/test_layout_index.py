@@ -94,6 +94,7 @@ def test_few_templates_are_compiled_for_a_tree(monkeypatch: pytest.MonkeyPatch) 
     assert 3 <= len(compiled) <= 25
 
 
+@pytest.mark.slow
 def test_only_the_layouts_are_imported_that_have_files() -> None:
     tree = LAYOUT_TREES / "megatron/distopt/tree"
     code = (

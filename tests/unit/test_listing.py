@@ -61,6 +61,7 @@ def tree(root: Path, seed: int) -> None:
                 (above / f"f{i}-{k}.ckpt").write_bytes(b"x")
 
 
+@pytest.mark.slow
 @pytest.mark.share(4)
 @pytest.mark.parametrize("held", [3, 20_000])
 @pytest.mark.parametrize("seed", range(12))
@@ -144,6 +145,7 @@ def test_loops_end(tmp_path: Path, slow: None, threads: int) -> None:
     assert len(looked) <= 3 + 10  # each link once
 
 
+@pytest.mark.slow
 def test_only_files_that_are_asked_about_are_asked(
     tmp_path: Path, slow: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +166,7 @@ def test_only_files_that_are_asked_about_are_asked(
     assert set(asked) == {str(tmp_path / f"d{i}" / f"{k}.ckpt") for i in range(20) for k in range(70)}
 
 
+@pytest.mark.slow
 def test_what_is_listed_ahead_is_bounded(tmp_path: Path, slow: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """However slowly the results are taken, and although the first directory in order has most below it."""
     for i in range(300):
@@ -200,6 +203,7 @@ def test_a_mistake_of_the_caller_is_raised(tmp_path: Path, slow: None) -> None:
         list(walk(str(tmp_path), wrong, 4))
 
 
+@pytest.mark.slow
 def test_the_threads_end_with_the_walk(tmp_path: Path, slow: None) -> None:
     for i in range(300):
         (tmp_path / f"{i:03}").mkdir()
@@ -231,6 +235,7 @@ def test_a_local_tree_is_listed_without_threads(tmp_path: Path, monkeypatch: pyt
     assert len(names(tmp_path / "t")) > 5
 
 
+@pytest.mark.slow
 def test_discovery_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(40):
         (tmp_path / f"rank_{rank}").mkdir()

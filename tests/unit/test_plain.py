@@ -36,6 +36,7 @@ def plain(value: object) -> bool:
     return all(map(plain, value)) if type(value) is tuple else type(value) in (int, str, bytes, type(None))
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_values_come_back(value: object) -> None:
     sent = encode(value)

@@ -64,6 +64,7 @@ def test_each_sum_is_what_it_would_be_by_itself(file, io, ranges, jobs, castagno
         assert got[s] == xxhash.xxh3_128_digest(part) + crcs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("io", ["pread", "mmap"])
 @pytest.mark.parametrize("record", [4 << 10, 300_000], ids=["more pieces than a helper takes", "few"])
 def test_the_crc_of_a_chunk_is_joined_from_those_of_its_records(monkeypatch, file, io, record) -> None:
@@ -88,6 +89,7 @@ def test_the_crc_of_a_chunk_is_joined_from_those_of_its_records(monkeypatch, fil
     assert counted == (0 if few and io == "mmap" else SIZE), "once here, or all by helpers"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("io", ["pread", "mmap"])
 @pytest.mark.parametrize("at", [0, TILE - 1, TILE, SIZE - 1])
 def test_one_changed_bit_is_in_one_chunk_and_every_crc_over_it(tmp_path, file, io, at) -> None:
@@ -137,6 +139,7 @@ def test_a_helper_that_dies_leaves_its_chunks_to_us(monkeypatch, file) -> None:
     assert len(got) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("io", ["pread", "mmap"])
 def test_crc32c_is_not_imported_to_seal(file, io) -> None:
     """The package looks through everything that is installed when it is imported; its extension does not."""

@@ -71,6 +71,7 @@ def many(n: int) -> Seal:
     return Seal("0.1.0", SealedCheckpoint(), "xxh3", tuple(files))
 
 
+@pytest.mark.slow
 def test_a_seal_of_many_files_is_read_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsed as one value it would take more memory than JSON may."""
     seal = many(6000)

@@ -125,6 +125,7 @@ def _field(line: str) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_the_client_takes_each_of_its_options() -> None:
     store = pytest.importorskip("obstore.store")
     for key in options.CLIENT - {"root_certificate", "proxy_ca_certificate"}:

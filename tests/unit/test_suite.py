@@ -92,6 +92,7 @@ def test_every_test_module_is_in_a_room() -> None:
     assert not list(SUPPORT.rglob("test_*.py"))
 
 
+@pytest.mark.slow
 def test_no_seconds_decide() -> None:
     """How long something took says how busy the machine was: what is to cost little is counted (counted.py)."""
     clock = re.compile(r"\b(process_time|monotonic|perf_counter)\(\)")
@@ -136,6 +137,7 @@ def test_what_asks_for_torch_inside_is_marked() -> None:
     assert unmarked == []
 
 
+@pytest.mark.slow
 def test_a_script_that_joins_ranks_leaves_them_at_its_end() -> None:
     """The threads of a group of processes that is still there when the interpreter ends abort it, now and
     then: on a machine under load a test that had passed for months failed.
