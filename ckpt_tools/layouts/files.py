@@ -282,8 +282,12 @@ LAYOUT = Layout(
     ),
     limits=(
         (
-            "a number in a name is a step unless the content makes it an epoch; other words in it name a run "
-            "of its own"
+            "a number in a name is a step unless the content makes it an epoch, or counts otherwise; other "
+            "words in it name a run of its own, as do those of several states that are written over"
+        ),
+        (
+            "files that are counted from 0 or 1 on (agent_0.pt), were saved at one moment or trained equally "
+            "far, and do not tell their numbers inside, may be parts of one save: say which one with --run"
         ),
         (
             "a directory is one save where its name counts steps, epochs or saves (step_100, ckpt-100), or is"

@@ -63,6 +63,11 @@ class Bare:
         return self.name.pattern.lower()
 
     @property
+    def is_state(self) -> bool:
+        """Whether it holds weights, and an optimizer's state to go on training with."""
+        return self.holds is not None and self.holds.weights and self.holds.optimizer
+
+    @property
     def is_export(self) -> bool:
         """Whether it holds weights and nothing to go on training with."""
         return self.holds is not None and self.holds.weights and not self.holds.optimizer
@@ -71,9 +76,13 @@ class Bare:
 def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
     """The file by its name and content; None where neither is that of a checkpoint."""
     name = bare_name_of(p)
-    if _MAY_BE_DATA.search(p.path) and not name.calls_it_a_state:
+    archive = _TAR.search(p.path) is not None
+    counted = (
+        archive and inside and name.numbered and not name.words
+    )  # 001000.tar: a shard of data, or NeRF's
+    if _MAY_BE_DATA.search(p.path) and not (name.calls_it_a_state or counted):
         return None
-    if _TAR.search(p.path) and not _is_saved_by_torch(p, s):
+    if archive and not _is_saved_by_torch(p, s):
         return None
     by_name = Bare(p, name, role=name.role or "model")
     if not inside or p.size <= 0:

@@ -24,6 +24,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.reading.bare_file import Bare, numbers_in, read_bare_file
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.step_folders import in_step_folders
+from ckpt_tools.reading.told_apart import with_parts_apart, written_over_by_runs
 
 _MOST = 512
 """Files of a directory that are inspected, the newest ones: who keeps thousands beside each other keeps data
@@ -115,7 +116,7 @@ def _with_runs(bare: Sequence[Bare]) -> list[Bare]:
     runs = told_apart | {b.name.words for b in models or bare if b.name.numbered}
     if len(runs) > 1 and _in_folders_of_one_run(bare):
         return [_in_folder(b) for b in bare]
-    trained = _trained(bare, models, runs)
+    trained = _trained(bare, [b for b in bare if b.name.words in told_apart] + models, runs)
     if len(runs) > 1 and len(trained) == 1:
         return [_in_run_of(b, next(iter(trained))) for b in bare]
     lone = next(iter(runs)) if len(runs) == 1 else ()
@@ -167,7 +168,9 @@ def _told_apart(bare: Sequence[Bare]) -> tuple[list[Bare], set[tuple[str, ...]]]
     named = [
         replace(b, name=b.name._replace(words=(b.name.pattern,))) if b.pattern in clash else b for b in bare
     ]
-    return named, {b.name.words for b in named if b.pattern in clash}
+    named, of_parts = with_parts_apart(named)
+    told_apart = {b.name.words for b in named if b.pattern in clash}
+    return named, told_apart | of_parts | written_over_by_runs(named)
 
 
 def _distinguishing(b: Bare) -> tuple[object, ...] | None:
@@ -194,9 +197,11 @@ def _with_units(bare: Sequence[Bare]) -> list[Bare]:
 
 
 def _with_unit(run: Sequence[Bare]) -> list[Bare]:
-    """A number in a name is the step unless the contents of the run's files make it an epoch."""
-    epochs = _counts_epochs(run)
-    named = [replace(b, name=_numbered(b.name, epochs)) for b in run]
+    """A number in a name is the step unless the contents of the run's files make it an epoch, or count
+    otherwise: then it is no measure.
+    """
+    unit = _unit(run)
+    named = [replace(b, name=_numbered(b.name, unit)) for b in run]
     counts = [(b.name.step, b.count) for b in named if b.name.step is not None and b.count is not None]
     one_update_per_step = bool(counts) and all(step == count for step, count in counts)
     if not one_update_per_step:
@@ -211,22 +216,29 @@ def _with_count(b: Bare) -> Bare:
     return replace(b, steps=(b.count,))
 
 
-def _counts_epochs(run: Sequence[Bare]) -> bool:
+def _unit(run: Sequence[Bare]) -> str:
+    """What the numbers in names count, by what the files tell inside: steps, epochs, or neither ("")."""
     rows = [(b, b.name.number) for b in run if b.name.number is not None]
     if any(number in (*b.steps, b.count) for b, number in rows):
-        return False
-    return any(
-        (b.step is not None and b.step >= n) or (b.epoch is not None and abs(b.epoch - n) <= 1)
-        for b, n in rows
-    )
+        return "step"
+    ahead = Counter(n - b.epoch for b, n in rows if b.epoch is not None)
+    steps = [(n, b.step) for b, n in rows if b.step is not None]
+    if ahead:
+        return "epoch" if _is_one_distance(ahead) else "" if steps else "step"
+    return "epoch" if any(step >= n for n, step in steps) else "step"
 
 
-def _numbered(name: BareName, epochs: bool) -> BareName:
+def _is_one_distance(ahead: Counter[int]) -> bool:
+    """Whether most names are as far ahead of their contents as each other, which counts from 0 or from 1."""
+    distance, rows = ahead.most_common(1)[0]
+    return abs(distance) <= 1 and 2 * rows > ahead.total()
+
+
+def _numbered(name: BareName, unit: str) -> BareName:
     if name.number is None:
         return name
-    if epochs:
-        return name._replace(number=None, epoch=name.number)
-    return name._replace(number=None, step=name.number)
+    step, epoch = (name.number if unit == of else None for of in ("step", "epoch"))
+    return name._replace(number=None, step=step, epoch=epoch)
 
 
 # --- which checkpoint

@@ -1,0 +1,108 @@
+"""Which files beside each other are of runs, or of parts of one save, and no later saves of another."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from ckpt_tools.model.part import Part
+from ckpt_tools.reading.bare_file import Bare
+
+_TOGETHER_NS = 2_000_000_000
+"""The time within which one save writes its files: nobody trains from one save to the next in it."""
+_COUNTED = re.compile(r"([a-z]+)(\d{1,4})")
+_OF_RUNS = re.compile(r"(?:fold|seed|run|exp|trial)\d+")
+_IN_TURN = re.compile(r"\d+|\b[a-z]\b")
+"""What differs in the names of saves of one run that are written in turn: a number, or a letter."""
+
+
+def written_over_by_runs(bare: Sequence[Bare]) -> set[tuple[str, ...]]:
+    """The words of models that are written over, each by a run of its own: of states that training can go on
+    from, where there are several (``resnet_last.pt``, ``vit_last.pt``) or one lies beside the numbered saves
+    of another (``resnet_100.pt``), and of all models of folds and seeds.
+    """
+    models = [b for b in bare if b.role == "model" and b.name.words]
+    rolling = [b for b in models if b.rolling]
+    numbered = {word for b in models if not b.rolling for word in b.name.words}
+    states = [b for b in rolling if b.is_state]
+    of_runs = states if _of_several(states) else [b for b in states if _is_of_another(b, numbered)]
+    return {b.name.words for b in of_runs} | _of_folds(rolling)
+
+
+def _of_folds(rolling: Sequence[Bare]) -> set[tuple[str, ...]]:
+    """The words of models that are called after more than one fold or seed."""
+    counted = {b.name.words for b in rolling if any(map(_OF_RUNS.fullmatch, b.name.words))}
+    return counted if len(counted) > 1 else set()
+
+
+def _of_several(states: Sequence[Bare]) -> bool:
+    """Whether two have words of their own each: one run may have a word more in some names
+    (``resnet_interrupted.pt``), or another number in its words (``model_e1.pt``).
+    """
+    called = [set(_IN_TURN.sub("", " ".join(b.name.words)).split()) for b in states]
+    return any(not (a <= b or b <= a) for a, b in combinations(called, 2))
+
+
+def _is_of_another(b: Bare, numbered: set[str]) -> bool:
+    """Whether a state that is called ``last`` or ``best`` shares no word with the numbered ones."""
+    return bool(numbered) and b.name.says_something and numbered.isdisjoint(b.name.words)
+
+
+def with_parts_apart(bare: Sequence[Bare]) -> tuple[list[Bare], set[tuple[str, ...]]]:
+    """Files that are counted from 0 or 1 on (``agent_0.pt``, ``agent_1.pt``), where none tells its number
+    inside, and all were written within a moment or tell one epoch that is beyond these numbers: each number
+    is one more word of the name. Then those words.
+    """
+    families: dict[tuple[str, ...], dict[str, tuple[int, Bare]]] = defaultdict(dict)
+    for b in bare:
+        if (told := _counted(b)) is not None:
+            words, number = told
+            families[words][b.part.path] = number, b
+    apart = dict[str, Bare]()
+    for words, rows in families.items():
+        if _may_be_parts(list(rows.values())):
+            apart |= {path: _of_part(b, words, number) for path, (number, b) in rows.items()}
+    return [apart.get(b.part.path, b) for b in bare], {b.name.words for b in apart.values()}
+
+
+def _counted(b: Bare) -> tuple[tuple[str, ...], int] | None:
+    """The words of a name and its only number, whose unit it does not tell."""
+    if b.name.number is not None:
+        return b.name.words, b.name.number
+    found = [m for word in b.name.words if (m := _COUNTED.fullmatch(word))]
+    if b.name.numbered or len(found) != 1:
+        return None
+    return tuple(_COUNTED.sub(r"\1", word) for word in b.name.words), int(found[0][2])
+
+
+def _may_be_parts(rows: Sequence[tuple[int, Bare]]) -> bool:
+    numbers = {number for number, _ in rows}
+    first = min(numbers)
+    if len(numbers) < 2 or first > 1 or numbers != set(range(first, first + len(numbers))):
+        return False
+    if any(_tells(b, number) for number, b in rows):
+        return False
+    return _together([b.part for _, b in rows]) or _as_far([b for _, b in rows], max(numbers))
+
+
+def _together(parts: Sequence[Part]) -> bool:
+    times = [p.mtime_ns for p in parts]
+    return 0 < max(times) - min(times) < _TOGETHER_NS
+
+
+def _tells(b: Bare, number: int) -> bool:
+    return number in (*b.steps, b.count) or (b.epoch is not None and abs(b.epoch - number) <= 1)
+
+
+def _as_far(bare: Sequence[Bare], highest: int) -> bool:
+    """Whether all tell one epoch or step, which no number has reached: each was trained that far."""
+    told = {b.step if b.epoch is None else b.epoch for b in bare}
+    far = told.pop()
+    return not told and far is not None and far > highest
+
+
+def _of_part(b: Bare, words: tuple[str, ...], number: int) -> Bare:
+    return replace(b, name=b.name._replace(words=(*words, str(number)), number=None))

@@ -1,0 +1,109 @@
+"""Files of several runs, or of the parts of one save, side by side under names of the user's own: none of them
+is taken for a later save of another.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from small_files import adam, saved, tensor
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model.selection import Selection
+
+START_NS = 1_700_000_000_000_000_000
+HOUR = 3600.0
+
+
+def written(root: Path, names: list[str], every: float, **told: list[int]) -> None:
+    """Whole training states, one every so many seconds; ``told``: what each says inside."""
+    for i, name in enumerate(names):
+        inside = {key: values[i] for key, values in told.items()}
+        (root / name).write_bytes(saved({"model": {"w": tensor(i)}, "optimizer": adam(40 + i), **inside}))
+        at = START_NS + int(i * every * 1e9)
+        os.utime(root / name, ns=(at, at))
+
+
+def chosen(root: Path) -> str | None:
+    """The file that is resumed from; None where the user is asked."""
+    try:
+        made = plan(str(root), Selection(settle=0))
+    except UsageError:
+        return None
+    assert made.checkpoint is not None
+    return os.path.basename(made.checkpoint.path)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "cifar_checkpoint.pth.tar imagenet_checkpoint.pth.tar",
+        "resnet_last.pt vit_last.pt",
+        "pretrain.pt finetune.pt",
+        "ckpt_fold0.pt ckpt_fold1.pt",
+        "best_model_seed1.pt best_model_seed2.pt",
+        "run7.pt run9.pt",
+    ],
+)
+def test_states_that_several_runs_write_over_are_asked_about(names: str, tmp_path: Path) -> None:
+    written(tmp_path, names.split(), HOUR, epoch=[3, 7])
+    assert chosen(tmp_path) is None
+
+
+@pytest.mark.parametrize("names", ["resnet_100.pt resnet_200.pt vit_last.pt", "vit_100.pt resnet_best.pt"])
+def test_a_last_or_best_of_another_name_is_of_another_run(names: str, tmp_path: Path) -> None:
+    steps = [100, 200, 500][: len(names.split())]
+    written(tmp_path, names.split(), HOUR, step=steps)
+    assert chosen(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "newest"),
+    [
+        ("ckpt_prev.pt ckpt.pt", "ckpt.pt"),
+        ("latest.pt emergency.pt", "emergency.pt"),
+        ("stage1.pt stage2.pt", "stage2.pt"),
+        ("resnet_last.pt resnet_interrupted.pt", "resnet_interrupted.pt"),
+        ("model_e1.pt model_e2.pt", "model_e2.pt"),
+    ],
+)
+def test_one_run_may_use_several_names(names: str, newest: str, tmp_path: Path) -> None:
+    written(tmp_path, names.split(), HOUR, epoch=[3, 7])
+    assert chosen(tmp_path) == newest
+
+
+@pytest.mark.parametrize("name", ["agent_{}.pt", "agent{}.pt", "net{}.pth", "layer_{}.pt", "client_{}.pt"])
+def test_what_is_counted_and_saved_at_once_may_be_parts_of_one_save(name: str, tmp_path: Path) -> None:
+    written(tmp_path, [name.format(i) for i in range(3)], 0.1)
+    assert chosen(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["ensemble_{}.pt", "member{}.pt", "model_{}.pth"])
+def test_what_was_trained_as_far_as_its_neighbours_is_no_later_save(name: str, tmp_path: Path) -> None:
+    written(tmp_path, [name.format(i) for i in range(3)], HOUR, epoch=[9, 9, 9])
+    assert chosen(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("every", "told"),
+    [
+        (0.1, {"epoch": [0, 1, 2]}),  # copied, and each tells its number
+        (0.1, {"step": [0, 1, 2]}),
+        (HOUR, {}),
+        (HOUR, {"epoch": [0, 0, 0], "step": [500, 1000, 1500]}),
+        (HOUR, {"epoch": [9, 19, 29]}),
+    ],
+)
+def test_a_number_that_grows_with_training_is_the_later_save(
+    every: float, told: dict[str, list[int]], tmp_path: Path
+) -> None:
+    written(tmp_path, [f"model_{i}.pt" for i in range(3)], every, **told)
+    assert chosen(tmp_path) == "model_2.pt"
+
+
+def test_a_tar_that_is_called_a_number_is_a_save_where_torch_wrote_it(tmp_path: Path) -> None:
+    written(tmp_path, ["001000.tar", "002000.tar"], HOUR, global_step=[1000, 2000])
+    assert chosen(tmp_path) == "002000.tar"
