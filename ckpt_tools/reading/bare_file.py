@@ -100,6 +100,16 @@ def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
     return None
 
 
+def _is_data(p: Part, name: BareName, s: Session, inside: bool) -> bool:
+    """Whether a file of an ending that data have is no checkpoint; ``001000.tar`` is a shard, or NeRF's."""
+    if not _MAY_BE_DATA.search(p.path):
+        return False
+    archive = _TAR.search(p.path) is not None
+    if not name.calls_it_a_state and not (archive and inside and name.numbered and not name.words):
+        return True
+    return archive and not _is_saved_by_torch(p, s)
+
+
 def _is_saved_by_torch(p: Part, s: Session) -> bool:
     report, _ = s.inspect(p.path, Level.STRUCTURE, p.findings)
     return report.format in files.TORCH
