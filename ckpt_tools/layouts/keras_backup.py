@@ -4,7 +4,7 @@ before as ``.bkp``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
@@ -15,6 +15,8 @@ from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _BEFORE = "weights_before"
+_APART_NS = 2 * 10**9
+"""Copies that do not keep times write the two files of a save in any order, but close together."""
 
 
 def _steps(_part: Part, metadata: Metadata) -> Steps:
@@ -29,6 +31,17 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         if p.piece == "weights" and taken["weights"] is not None and taken["weights"] == taken.get(_BEFORE):
             text = f"it is of step {taken['weights']}, and so is {p.name}.bkp, which was saved before it"
             yield p.path, finding("step-mismatch", text, severity=Severity.WARNING)
+    yield from _without_epoch({p.piece: p for p, _ in parts})
+
+
+def _without_epoch(parts: Mapping[str, Part]) -> Iterator[tuple[str, Finding]]:
+    """The epoch is written after the weights: one from before them is that of the save before, and Keras
+    would train it once more.
+    """
+    weights, progress = parts.get("weights"), parts.get("progress")
+    if weights and progress and weights.mtime_ns - progress.mtime_ns > _APART_NS:
+        text = f"it was written before {weights.name}: the epoch in it is that of an earlier save"
+        yield progress.path, finding("epoch-mismatch", text, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:

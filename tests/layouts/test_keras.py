@@ -165,3 +165,14 @@ def test_what_was_the_latest_before_is_older_whatever_its_times_are(later: int, 
     made = plan(str(root))
     assert made.checkpoint is not None
     assert all(p.name != "latest.weights.h5.bkp" for p in made.checkpoint.parts)
+
+
+@pytest.mark.parametrize("apart", [-1, 1, 60])
+def test_an_epoch_from_before_its_weights_is_that_of_an_earlier_save(apart: int, tmp_path: Path) -> None:
+    """As a job leaves it that is killed between the two: Keras would train that epoch once more."""
+    root = Path(shutil.copytree(LAYOUT_TREES / "keras-backup/one/tree", tmp_path / "run"))
+    os.utime(root / "training_metadata.json", (1_760_000_000,) * 2)
+    os.utime(root / "latest.weights.h5", (1_760_000_000 + apart,) * 2)
+    warned = ["epoch-mismatch"] if apart == 60 else []
+    assert [f.code for f in plan(str(root)).warnings if f.code == "epoch-mismatch"] == warned
+    assert verify(str(root)).verdict is (Verdict.SUSPECT if warned else Verdict.OK)
