@@ -31,7 +31,27 @@ def with_content_steps(parts: Iterable[Part], reports: Reports, layouts: Layouts
             out.append(p._replace(**dict(zip(("step", "epoch", "step_in_epoch"), said, strict=True))))
         else:
             out.append(p)
+    return _with_steps_behind_links(out, silent, layouts)
+
+
+def _with_steps_behind_links(parts: list[Part], silent: set[tuple[str, str]], layouts: Layouts) -> list[Part]:
+    """A link that nobody loads, and of whose step neither name nor content tells, is of the step of what it
+    leads to: the file of its run that has its size and its time.
+    """
+    beside = {(one, name) for one, name in silent if not layouts[one].piece(name).loaded}
+    lost = {i for i, p in enumerate(parts if beside else ()) if _tells_nothing(p, beside)}
+    if not lost:
+        return parts
+    of = {(p.run, p.size, p.mtime_ns): p for p in parts if _progress(p) != _UNTOLD}
+    out = list(parts)
+    for i in lost:
+        if to := of.get((out[i].run, out[i].size, out[i].mtime_ns)):
+            out[i] = out[i]._replace(step=to.step, epoch=to.epoch, step_in_epoch=to.step_in_epoch)
     return out
+
+
+def _tells_nothing(p: Part, pieces: set[tuple[str, str]]) -> bool:
+    return (p.layout, p.piece) in pieces and not p.home and p.size >= 0 and _progress(p) == _UNTOLD
 
 
 def _told(parts: Iterable[Part], reports: Reports, layouts: Layouts) -> dict[str, _Progress]:
