@@ -6,7 +6,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timezone
 from inspect import signature
 from threading import Lock
@@ -53,8 +53,11 @@ class FileSystem:
         self.url, self.fs, self.top = url, fs, top.rstrip("/")
         self.requests: Counter[str] = Counter()
         fs.use_listings_cache = False
-        # paramiko's client takes another thread's answer for its own, which then waits for ever
-        alone = url.partition("://")[0].lower() in ("sftp", "ssh")
+        if (kept := getattr(fs, "dircache", None)) is not None:  # those that no call tells to ask anew
+            kept.use_listings_cache = False
+        # one connection: a thread takes another one's answer for its own, and that one then waits for ever
+        self._scheme = url.partition("://")[0].lower()
+        alone = self._scheme in ("sftp", "ssh", "ftp")
         self._turn: AbstractContextManager[Any] = Lock() if alone else nullcontext()
 
     def _path(self, key: str) -> str:
@@ -82,6 +85,9 @@ class FileSystem:
             found = self._asked(prefix, self.fs.ls, self._path(prefix), detail=True, **_anew(self.fs.ls))
         except (FileNotFoundError, NotADirectoryError):
             return [], []
+        if not found and self._scheme == "ftp":
+            text = "nothing is listed, and fsspec says the same of what an FTP server refuses to list"
+            raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
         objects, names = [], []
         for info in found:
             key = self._key(info["name"])
@@ -90,13 +96,21 @@ class FileSystem:
             if info["type"] == "directory":
                 names.append(key.rpartition("/")[2])
             else:
-                objects.append(_object(key, info))
+                objects.append(self._led_to(key, info) if info["type"] == "link" else _object(key, info))
         return objects, names
+
+    def _led_to(self, key: str, info: Mapping[str, Any]) -> Object:
+        """The file that a link leads to, as reading it finds it; one that leads to none is itself an object,
+        which cannot be read.
+        """
+        with suppress(FileNotFoundError):
+            return self.head(key)
+        return _object(key, info)
 
     def head(self, key: str) -> Object:
         self.requests["head"] += 1
         # Hugging Face's tells the name of a blob only with all that it knows of it
-        more = {"expand_info": True} if self.url.startswith("hf://") else {}
+        more = {"expand_info": True} if self._scheme == "hf" else {}
         info = self._asked(key, self.fs.info, self._path(key), **_anew(self.fs.info), **more)
         if info["type"] == "directory":
             raise FileNotFoundError(errno.ENOENT, "it is a directory", joined(self.url, key))
@@ -130,7 +144,7 @@ class FileSystem:
 
     def _read_only(self, key: str) -> OSError | None:
         """Why an object there is not written, whatever the user may do."""
-        if self.url.partition("://")[0] not in READ_ONLY:
+        if self._scheme not in READ_ONLY:
             return None
         return OSError(errno.EROFS, "ckpt writes nothing to this kind of store", joined(self.url, key))
 
@@ -155,9 +169,13 @@ def _anew(call: Callable[..., Any]) -> dict[str, bool]:
     return {"refresh": True} if takes else {}
 
 
+_TIMES = ("mtime", "LastModified", "last_modified", "modify", "created")
+"""What they call the last change."""
+
+
 def _object(key: str, info: Mapping[str, Any]) -> Object:
     """Names of the facts differ from one file system to the next."""
-    modified = next((info[k] for k in ("mtime", "LastModified", "last_modified", "created") if k in info), 0)
+    modified = next((info[k] for k in _TIMES if k in info), 0)
     tag = next(
         (str(info[k]) for k in ("ETag", "etag", "blob_id", "oid", "xet_hash", "sha") if info.get(k)), ""
     )
@@ -171,4 +189,6 @@ def _ns(modified: Any) -> int:
         return round(at.timestamp() * 1_000_000) * 1000
     if isinstance(modified, (int, float)):
         return round(modified * 1_000_000) * 1000
+    if isinstance(modified, str) and modified[:14].isdecimal() and len(modified) >= 14:  # RFC 3659, of FTP
+        return _ns(datetime.strptime(f"{modified[:14]}Z", "%Y%m%d%H%M%S%z"))
     return 0
