@@ -46,12 +46,19 @@ def patiently(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 def status(path: str) -> os.stat_result:
     """As ``os.stat`` for a path, and the same for what a URL names. Raises OSError."""
-    return _in_store(path) if is_url(path) else patiently(os.stat, path)
+    return _in_store(path) if is_url(path) else _of_name(os.stat, path)
 
 
 def lstat(path: str) -> os.stat_result:
     """As ``os.lstat``; a store has no links."""
-    return _in_store(path) if is_url(path) else patiently(os.lstat, path)
+    return _in_store(path) if is_url(path) else _of_name(os.lstat, path)
+
+
+def _of_name(call: Callable[[str], os.stat_result], path: str) -> os.stat_result:
+    try:
+        return patiently(call, path)
+    except ValueError as e:  # a text in a file may hold a NUL, or half of a pair of surrogates
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from e
 
 
 def _in_store(url: str) -> os.stat_result:

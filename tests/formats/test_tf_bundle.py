@@ -542,6 +542,7 @@ def test_no_text_makes_the_list_fail_otherwise(raw: bytes, at: int) -> None:
             b'model_checkpoint_path: "model.ckpt-9"\nall_model_checkpoint_paths: "model.ckpt-9"\n',
             ["dangling-tracker"],
         ),
+        (b'model_checkpoint_path: "model\0-5"\n', ["dangling-tracker"]),
         (b'model_checkpoint_path: "model.ck', ["bad-tracker"]),
         (b"", ["bad-tracker"]),
         (bytes(100), ["bad-tracker"]),
