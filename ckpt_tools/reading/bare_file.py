@@ -76,13 +76,7 @@ class Bare:
 def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
     """The file by its name and content; None where neither is that of a checkpoint."""
     name = bare_name_of(p)
-    archive = _TAR.search(p.path) is not None
-    counted = (
-        archive and inside and name.numbered and not name.words
-    )  # 001000.tar: a shard of data, or NeRF's
-    if _MAY_BE_DATA.search(p.path) and not (name.calls_it_a_state or counted):
-        return None
-    if archive and not _is_saved_by_torch(p, s):
+    if _is_data(p, name, s, inside):
         return None
     by_name = Bare(p, name, role=name.role or "model")
     if not inside or p.size <= 0:
