@@ -13,7 +13,7 @@ from functools import cached_property
 
 from ckpt_tools.crosscheck import consistency
 from ckpt_tools.crosscheck.duplicates import same_content
-from ckpt_tools.crosscheck.lost import emptied, headless, lost, zeroed
+from ckpt_tools.crosscheck.lost import emptied, headless, lost, unlike_list, zeroed
 from ckpt_tools.crosscheck.siblings import Siblings
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
 from ckpt_tools.crosscheck.unfinished import TORN
@@ -267,6 +267,8 @@ def _lost(run: _Run) -> Iterator[Finding]:
     siblings = Siblings(run.finished)
     for c in run.finished if run.tree else ():
         gone = list(lost(run.session, c, siblings.beside(c)))
+        if run.level > Level.PRESENCE:
+            gone += unlike_list(run.session, c)
         if any(f.severity is Severity.ERROR for f in gone):
             run.incomplete.add(c.key)
         yield from gone

@@ -17,7 +17,8 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import names_of
-from ckpt_tools.storage.retry import there
+from ckpt_tools.storage.retry import ABSENT, there
+from ckpt_tools.storage.urls import inside
 
 _ALIKE = 8
 """Files that a directory has in common with a checkpoint, to be called one that lost its index."""
@@ -31,6 +32,24 @@ def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Fi
         yield from s.layouts.of(c).lost(c, beside)
         yield from list(_unwritten(s, c)) or _left_out(s, c, beside)
         yield from _undescribed(s, c)
+
+
+def unlike_list(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Directories that a checkpoint's own list names, and in which nothing lies that could be loaded."""
+    lists = s.layouts.of(c).lists
+    if c.unfinished or lists is None:
+        return
+    loaded = [p.path for p in c.parts if s.layouts.piece_of(p).loaded]
+    idle = {p.path for p in c.parts}.difference(loaded)
+    for part in [p for p in c.parts if p.role == lists[0]]:
+        named = filter(None, map(lists[1].fullmatch, s.report(part, Level.STRUCTURE).metadata))
+        places = (inside(os.path.dirname(part.path), m[1]) for m in named)
+        for path in (place for place in places if place is not None):
+            if any(file.startswith(f"{path}/") for file in loaded):
+                continue
+            if {f"{path}/{name}" for name in _names(s, path)} <= idle:
+                text = f"there is nothing in {os.path.basename(path)}/, with which {part.name} was saved"
+                yield finding("missing-part", text, path=c.path)
 
 
 def emptied(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Rejected]:
@@ -131,6 +150,8 @@ def _between(home: str, above: str) -> Iterator[str]:
 def _names(s: Session, home: str) -> list[str]:
     try:
         return list(names_of(home))
+    except ABSENT:
+        return []
     except OSError as e:
         s.unread[home] = e.strerror or str(e)
         return []

@@ -82,7 +82,8 @@ def _lost(checkpoint: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Find
     if checkpoint.path.startswith("gs://") and all(p.role != "commit" for p in checkpoint.parts):
         text = "there is no commit_success.txt, which is written last on Google Cloud Storage"
         yield finding("missing-part", text, path=checkpoint.path)
-    yield from of_tree if (of_tree := list(_without_tree(checkpoint))) else _unlike(checkpoint, beside)
+    of_tree = [*_without_tree(checkpoint), *_unmerged(checkpoint)]
+    yield from of_tree or _unlike(checkpoint, beside)
 
 
 def _unlike(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -142,6 +143,8 @@ _ITERATOR = re.compile(r"process_(\d{1,6})-of-(\d{1,6})\.json")
 """Where Grain keeps the place of a process in its data."""
 _MARK = "/_CHECKPOINT_METADATA"
 """What Orbax writes about a checkpoint when it begins it, and again when it is done."""
+_LISTED = re.compile(r"item_handlers\.(?!metrics$)(.+)")
+"""Items of a save; training goes on without its metrics."""
 _ITEMS = "tree", "manifest", "json"
 """Roles without which an item cannot be restored."""
 
@@ -154,6 +157,16 @@ def _without_tree(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield finding(
             "missing-part", "there is no _METADATA beside the other files of its tree", path=directory
         )
+
+
+def _unmerged(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Trees of which only what processes wrote is left: before 0.12 nothing else tells of a manifest."""
+    files = {p.path for p in checkpoint.parts}
+    parts = (p.path.rpartition("/ocdbt.process_") for p in checkpoint.parts if p.name == "manifest.ocdbt")
+    for directory in sorted({directory for directory, of_process, _ in parts if of_process}):
+        if f"{directory}/manifest.ocdbt" not in files:
+            text = "there is no manifest.ocdbt, which leads to what each process wrote"
+            yield finding("missing-part", text, path=directory)
 
 
 def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
@@ -257,6 +270,7 @@ LAYOUT = Layout(
     lost=_lost,
     unclear=_unclear,
     reshardable=True,
+    lists=("metadata", _LISTED),
     compare_steps=False,
     # marks of a save that was finished, OCDBT's own files, the chunks of zarr arrays (w/0.0, w/c/0/0)
     traces=(
@@ -276,7 +290,10 @@ LAYOUT = Layout(
             "before 0.12 a local checkpoint has no commit file, so its absence counts only where the run's "
             "other checkpoints have one, and on Google Cloud Storage (gs://), where every version writes it"
         ),
-        "an item of which every file is gone is missed only where the run's other checkpoints have it",
+        (
+            "before 0.10 nothing lists the items of a save: one of which every file is gone is missed only "
+            "where the run's other checkpoints have it"
+        ),
         (
             "old versions write no _CHECKPOINT_METADATA: without it every directory in one that is called"
             " like a manager's (7/5) is taken for an item of it"

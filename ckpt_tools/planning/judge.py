@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from ckpt_tools.crosscheck.lost import lost, zeroed
+from ckpt_tools.crosscheck.lost import lost, unlike_list, zeroed
 from ckpt_tools.crosscheck.without_model import trained_without_model, without_model
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CannotLook, UsageError
@@ -129,8 +129,11 @@ class Review:
 
     @cached_property
     def lost(self) -> tuple[Finding, ...]:
-        """What is gone of it beside the other saves of its run."""
-        return tuple(lost(self.session, self.candidate.named, self.beside))
+        """What is gone of it beside the other saves of its run, and its own list."""
+        found = list(lost(self.session, self.candidate.named, self.beside))
+        if self.names > Level.PRESENCE:
+            found += unlike_list(self.session, self.candidate.named)
+        return tuple(found)
 
     @cached_property
     def beside(self) -> list[Checkpoint]:

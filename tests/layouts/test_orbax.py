@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from fixture_trees import materialise, pairs
 from places import FIXTURES
 
 from ckpt_tools import plan, scan
-from ckpt_tools.errors import NoCheckpoint, NotNewest, UsageError
+from ckpt_tools.errors import NoCheckpoint, NoneUsable, NotNewest, UsageError
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.directories import step_in_path
 from ckpt_tools.model.selection import Selection
@@ -90,6 +91,37 @@ def test_what_items_are_restored_from_beside_their_arrays_is_missed(item: str, t
     made = plan(str(root))
     assert made.checkpoint is not None and made.checkpoint.step == 20
     assert {f.code for r in made.rejected for f in r.findings} == {"missing-part"}
+
+
+@pytest.mark.parametrize(
+    ("gone", "told"),
+    [("loader", "loader/, with which"), ("loader/metadata", "loader/, with which"), ("extra", "")],
+)
+def test_a_lone_save_tells_which_items_it_had(gone: str, told: str, tmp_path: Path) -> None:
+    """_CHECKPOINT_METADATA lists them; Orbax restores the others of it without a word."""
+    home = Path(shutil.copytree(ORBAX / "items/tree/30", tmp_path / "30"))
+    (home / "extra").mkdir()
+    path = home / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if not told:
+        assert plan(str(tmp_path)).resume_step == 30
+        return
+    with pytest.raises(NoneUsable, match="missing-part") as raised:
+        plan(str(tmp_path))
+    assert raised.value.plan is not None
+    assert told in raised.value.plan.rejected[0].findings[0].message
+
+
+def test_a_lone_tree_of_an_older_version_misses_its_manifest(tmp_path: Path) -> None:
+    """Before 0.12 _METADATA does not say that there is one."""
+    home = Path(shutil.copytree(BARE, tmp_path / "step_200"))
+    tree = json.loads((home / "_METADATA").read_text())
+    (home / "_METADATA").write_text(json.dumps({k: v for k, v in tree.items() if k != "use_ocdbt"}))
+    os.utime(home / "_METADATA", ns=((home / "manifest.ocdbt").stat().st_mtime_ns,) * 2)
+    assert plan(str(tmp_path)).resume_step == 200
+    (home / "manifest.ocdbt").unlink()
+    with pytest.raises(NoneUsable, match="missing-part"):
+        plan(str(tmp_path))
 
 
 @pytest.mark.parametrize(("other", "told"), [(2, False), (4, True)])

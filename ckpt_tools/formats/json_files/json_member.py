@@ -42,6 +42,8 @@ _SCALARS = (
 _MAX_KEYS = 10_000
 _MAX_STEPS = 32
 """Of a processor; most have five."""
+_MAX_ITEMS = 64
+"""Of a save of Orbax's; most have one to four."""
 
 
 def _magic(head: bytes) -> bool:
@@ -62,6 +64,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         _remember(top, name, anatomy)
     _remember_training(text.value, anatomy)
     _remember_arrays(sequence(text.value), anatomy)
+    _remember_items(mapping(top.get("item_handlers")), anatomy)
     last = mapping(top.get("metas")).get("last_train_step")  # nanotron's checkpoint_metadata.json
     _remember({"metas.last_train_step": last}, "metas.last_train_step", anatomy)
     if source.path.rpartition("/")[2] == "trainer_state.json" and "global_step" not in top:
@@ -100,6 +103,12 @@ def _remember_arrays(rows: Sequence[object], anatomy: Anatomy) -> None:
         _remember({"step": pairs[0][1]}, "step", anatomy)
         arrays = sum({"dtype", "shape"} <= mapping(value).keys() for _, value in pairs)
         remember(anatomy.metadata, "stored_arrays", arrays)
+
+
+def _remember_items(handlers: Mapping[str, object], anatomy: Anatomy) -> None:
+    """What Orbax says of the items of a save: each is a directory beside this file."""
+    for name in list(handlers)[:_MAX_ITEMS]:
+        _remember({f"item_handlers.{name}": handlers[name]}, f"item_handlers.{name}", anatomy)
 
 
 def _remember(top: Mapping[str, object], name: str, anatomy: Anatomy) -> None:
