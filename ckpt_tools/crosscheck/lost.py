@@ -17,7 +17,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import names_of
-from ckpt_tools.storage.retry import ABSENT, there
+from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import inside
 
 _ALIKE = 8
@@ -35,21 +35,32 @@ def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Fi
 
 
 def unlike_list(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Directories that a checkpoint's own list names, and in which nothing lies that could be loaded."""
+    """What a checkpoint's own list names, and of which nothing is there that could be loaded."""
     lists = s.layouts.of(c).lists
     if c.unfinished or lists is None:
         return
-    loaded = [p.path for p in c.parts if s.layouts.piece_of(p).loaded]
-    idle = {p.path for p in c.parts}.difference(loaded)
+    loaded = [f"{p.path}/" for p in c.parts if s.layouts.piece_of(p).loaded]
+    idle = {p.path for p in c.parts}
     for part in [p for p in c.parts if p.role == lists[0]]:
         named = filter(None, map(lists[1].fullmatch, s.report(part, Level.STRUCTURE).metadata))
-        places = (inside(os.path.dirname(part.path), m[1]) for m in named)
-        for path in (place for place in places if place is not None):
-            if any(file.startswith(f"{path}/") for file in loaded):
-                continue
-            if {f"{path}/{name}" for name in _names(s, path)} <= idle:
-                text = f"there is nothing in {os.path.basename(path)}/, with which {part.name} was saved"
+        for path in filter(None, (inside(os.path.dirname(part.path), m[1]) for m in named)):
+            if not any(file.startswith(f"{path}/") for file in loaded) and _nothing_in(s, path, idle):
+                name = path.removeprefix(f"{c.path}/")
+                text = f"{name}, with which {part.name} was saved, is not there, or nothing is in it"
                 yield finding("missing-part", text, path=c.path)
+
+
+def _nothing_in(s: Session, path: str, idle: Collection[str]) -> bool:
+    """Whether neither a file nor a directory with one that is not ``idle`` is there."""
+    try:
+        return all(f"{path}/{name}" in idle for name in names_of(path))
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return False
+    except OSError as e:
+        s.unread[path] = e.strerror or str(e)
+        return False
 
 
 def emptied(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Rejected]:
@@ -150,8 +161,6 @@ def _between(home: str, above: str) -> Iterator[str]:
 def _names(s: Session, home: str) -> list[str]:
     try:
         return list(names_of(home))
-    except ABSENT:
-        return []
     except OSError as e:
         s.unread[home] = e.strerror or str(e)
         return []

@@ -51,6 +51,9 @@ LAYOUT = Layout(
     models_alone=True,
     reference="torch/distributed/checkpoint/hf_storage.py HuggingFaceStorageWriter",
     limits=(
-        "there is no index: a lost shard shows by a gap in a tensor, or where the saves beside it have one",
+        (
+            "there is no index: a lost shard shows by a gap in a tensor, or where the saves beside it have "
+            "one; those of the last ranks of a lone save only when its loader raises"
+        ),
     ),
 )

@@ -14,6 +14,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
+from ckpt_tools.layouts.common.lost_files import without_optimizer
 from ckpt_tools.layouts.dcp import STATE_FORMATS, STATES
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -79,12 +80,13 @@ def _write_tracker(said: int | str) -> bytes:
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Also the model, which may be in one of several directories."""
+    """Also the model, which may be in one of several directories, of which some are for the optimizer too."""
     holding = {"safetensors", "worker_index", *(f"{name}_index" for name in MODELS)}
     if holding.isdisjoint(p.role for p in c.parts):
         text = f"none of its directories holds a model ({', '.join(MODELS)})"
         yield finding("missing-part", text, path=c.path)
     yield from dcp.lost_beside(c, beside)
+    yield from without_optimizer(c, beside, ("model_index", "weights_index", "safetensors"))
 
 
 def _number_at_the_end(name: str) -> int | None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from dataclasses import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.lost_files import without_optimizer
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -22,7 +24,7 @@ from ckpt_tools.model.report import Report
 _HOME = "iteration_{step:08d}"
 
 
-def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Files that the names of the others count, of each kind by itself: a model may be in more files than its
     optimizer is. Of several files only ``metadata.json`` tells which tensors are whose.
     """
@@ -38,6 +40,7 @@ def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     if max(map(len, kinds.values()), default=1) > 1 and "index" not in {p.role for p in c.parts}:
         text = "there is no metadata.json, without which files of several ranks are not loaded"
         yield finding("missing-part", text, path=c.path)
+    yield from without_optimizer(c, beside, ("model",))
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -69,6 +72,7 @@ LAYOUT = Layout(
     check=_check,
     tracker="latest_checkpointed_iteration.txt",
     read_tracker=read_number,
+    lists=("index", re.compile(r"storage_data\.(.+)")),
     commit="index",
     commit_alone="common",
     needs=("model", "common"),

@@ -37,6 +37,12 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     if beside:
         return
     for who in _MODELS:
+        if (who == "policy" or f"{who}_optimizer_index" in roles) and roles.isdisjoint(_models(who)):
+            text = f"there is no model in {who}/weights"
+            yield finding("missing-part", text, path=c.path)
+        if f"{who}_model_index" in roles and f"{who}_optimizer_index" not in roles:
+            text = f"there is no {who}/optimizer, and no other save tells whether there was one"
+            yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
         if {f"{who}_common", f"{who}_index"} <= roles and f"{who}_metadata" not in roles:
             text = (
                 f"there is no metadata.json with {who}/weights/iter_0000000/common.pt: its loader asks for it"
@@ -45,6 +51,11 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     if "data" not in roles:
         text = "there is no train_dataloader.pt, without which NeMo-RL's own loops do not resume"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+
+
+def _models(who: str) -> tuple[str, ...]:
+    """The roles of files that hold a model, or describe those that do."""
+    return f"{who}_index", f"{who}_model_index", f"{who}_model"
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

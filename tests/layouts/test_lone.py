@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -60,6 +61,34 @@ def missed(root: Path, survivable: bool) -> bool:
     except NoneUsable as e:
         return not survivable and e.plan is not None and "missing-part" in str(e.plan.rejected)
     return survivable and "missing-part" in {f.code for f in made.warnings}
+
+
+@pytest.mark.parametrize(
+    ("save", "lost", "usable"),
+    [
+        ("accelerate/fsdp/tree/step_8", "optimizer_0", False),
+        ("accelerate/fsdp-full/tree/step_8", "optimizer.bin", False),
+        ("dcp-set/lm-engine/tree/global_step20", "optimizer", True),
+        ("mindformers/lone/tree/iteration_00000010", "qwen3-opt-0000000-0000001.safetensors", True),
+        ("mindformers/ranks/tree/iteration_00000030", "opt-*.safetensors", False),
+        ("nemo-rl/dtensor/tree/step_4", "policy", False),
+        ("nemo-rl/dtensor/tree/step_4", "value/weights", False),
+        ("nemo-rl/dtensor/tree/step_4", "policy/optimizer", True),
+        ("nemo-rl/megatron/tree/step_4", "policy/weights", False),
+    ],
+)
+def test_what_lies_apart_from_the_rest_is_missed_alone(
+    save: str, lost: str, usable: bool, tmp_path: Path
+) -> None:
+    """An optimizer, or a model of several: a warning where a job may have saved none."""
+    source = LAYOUT_TREES / save
+    home = Path(shutil.copytree(source, tmp_path / "run" / source.name))
+    for path in home.rglob("*"):  # as one save writes them
+        os.utime(path, (1_700_000_000,) * 2)
+    assert not [w for w in plan(str(home.parent)).warnings if w.code == "missing-part"]
+    for path in home.glob(lost):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert missed(home.parent, survivable=usable)
 
 
 def test_a_rank_that_lost_its_file_is_named_where_another_stands_in(tmp_path: Path) -> None:

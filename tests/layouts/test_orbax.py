@@ -95,7 +95,7 @@ def test_what_items_are_restored_from_beside_their_arrays_is_missed(item: str, t
 
 @pytest.mark.parametrize(
     ("gone", "told"),
-    [("loader", "loader/, with which"), ("loader/metadata", "loader/, with which"), ("extra", "")],
+    [("loader", "loader, with which"), ("loader/metadata", "loader, with which"), ("extra", "")],
 )
 def test_a_lone_save_tells_which_items_it_had(gone: str, told: str, tmp_path: Path) -> None:
     """_CHECKPOINT_METADATA lists them; Orbax restores the others of it without a word."""

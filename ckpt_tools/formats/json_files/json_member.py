@@ -43,7 +43,7 @@ _MAX_KEYS = 10_000
 _MAX_STEPS = 32
 """Of a processor; most have five."""
 _MAX_ITEMS = 64
-"""Of a save of Orbax's; most have one to four."""
+"""Of a save; most have one to four."""
 
 
 def _magic(head: bytes) -> bool:
@@ -64,7 +64,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         _remember(top, name, anatomy)
     _remember_training(text.value, anatomy)
     _remember_arrays(sequence(text.value), anatomy)
-    _remember_items(mapping(top.get("item_handlers")), anatomy)
+    _remember_items(top, anatomy)
     last = mapping(top.get("metas")).get("last_train_step")  # nanotron's checkpoint_metadata.json
     _remember({"metas.last_train_step": last}, "metas.last_train_step", anatomy)
     if source.path.rpartition("/")[2] == "trainer_state.json" and "global_step" not in top:
@@ -105,10 +105,20 @@ def _remember_arrays(rows: Sequence[object], anatomy: Anatomy) -> None:
         remember(anatomy.metadata, "stored_arrays", arrays)
 
 
-def _remember_items(handlers: Mapping[str, object], anatomy: Anatomy) -> None:
-    """What Orbax says of the items of a save: each is a directory beside this file."""
+def _remember_items(top: Mapping[str, object], anatomy: Anatomy) -> None:
+    """What was saved beside this file: the items of Orbax, each a directory, and of each kind of MindFormers'
+    files the first.
+    """
+    handlers = mapping(top.get("item_handlers"))
     for name in list(handlers)[:_MAX_ITEMS]:
         _remember({f"item_handlers.{name}": handlers[name]}, f"item_handlers.{name}", anatomy)
+    kinds = dict[str, str]()
+    for rows in mapping(top.get("storage_data")).values():
+        for file in (mapping(row).get("file_name") for row in sequence(rows)):
+            if isinstance(file, str) and len(kinds) < _MAX_ITEMS:
+                kinds.setdefault(file.rsplit("-", 2)[0], file)
+    for kind, file in kinds.items():
+        _remember({f"storage_data.{file}": kind}, f"storage_data.{file}", anatomy)
 
 
 def _remember(top: Mapping[str, object], name: str, anatomy: Anatomy) -> None:

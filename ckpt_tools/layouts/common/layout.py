@@ -200,8 +200,8 @@ class Layout:
     ``trainers`` are pieces of optimizers whose parameters the files beside them hold, each whole.
     ``shares`` fits the name of a directory among the saves of a run in which a replica keeps what only it
     needs.
-    ``lists`` is (role, pattern): a file of that role, which resuming does not need, tells which
-    directories were saved beside it: the group in the keys of its metadata.
+    ``lists`` is (role, pattern): a file of that role tells which files and directories were saved beside it:
+    the group in the keys of its metadata.
     ``models_alone``: its files hold a model and never a state, so among the states of a run they are what
     its last save has exported.
     """

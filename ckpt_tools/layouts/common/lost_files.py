@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ckpt_tools.findings import finding
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.part import Part
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind, Part
 
 _Place = tuple[str, tuple[tuple[str, int], ...]]
 """A piece, and where in it a shard belongs."""
@@ -25,6 +25,19 @@ def lost(
     """Those of the ``names`` in all the saves ``beside`` it that this one has not."""
     siblings = [names(o) for o in beside]
     return sorted(frozenset.intersection(*siblings) - names(c)) if siblings else []
+
+
+def without_optimizer(
+    c: Checkpoint, beside: Sequence[Checkpoint], models: Collection[str]
+) -> Iterator[Finding]:
+    """A lone save with one of these ``models``, of a framework that keeps optimizers in other files than
+    models, and without one. It may have been told to save none, so a warning.
+    """
+    roles = {p.role for p in c.parts}
+    if beside or c.kind is not Kind.PERIODIC or roles.isdisjoint(models) or any("optim" in r for r in roles):
+        return
+    text = "no file holds an optimizer's state, and no other save tells whether there was one"
+    yield finding("missing-part", f"{text}: it would begin anew", path=c.path, severity=Severity.WARNING)
 
 
 def without_index(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
