@@ -30,7 +30,7 @@ def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Fi
     """What is gone of a checkpoint, beside others of its run."""
     if not c.unfinished:
         yield from s.layouts.of(c).lost(c, beside)
-        yield from list(_unwritten(s, c)) or _left_out(s, c, beside)
+        yield from list(_unwritten(s, c)) or (_left_out(s, c, beside) if beside else _all_left_out(s, c))
         yield from _undescribed(s, c)
 
 
@@ -126,7 +126,7 @@ def _unwritten(s: Session, c: Checkpoint) -> Iterator[Finding]:
 def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Files that their index does not ask for (a chunk that only holds zeros), and that the others have."""
     above = f"{c.path}/"
-    for index in [p.path for p in c.parts if p.path in s.indexes.left_out] if beside else ():
+    for index in [p.path for p in c.parts if p.path in s.indexes.left_out]:
         names = [p.removeprefix(above) for p in s.indexes.left_out[index] if p.startswith(above)]
         gone = [name for name in names if all(_there(s, os.path.join(o.path, name)) for o in beside)]
         if gone:
@@ -135,6 +135,20 @@ def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterat
             if severity is Severity.WARNING:
                 text += ": it would be read as zeros"
             yield finding("missing-part", text, path=index, severity=severity)
+
+
+def _all_left_out(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Arrays of a lone save of which every chunk is left out: zeros, or lost. Optimizers often hold zeros,
+    and some models begin with them.
+    """
+    above = f"{c.path}/"
+    left_out = [p.path for p in c.parts if p.path in s.indexes.left_out and c.step != 0]
+    empty = [
+        os.path.dirname(index).removeprefix(above) for index in left_out if s.indexes.names_no_file(index)
+    ]
+    if arrays := [name for name in empty if _severity(name) is Severity.ERROR]:
+        text = f"no chunk of {ranges.names(arrays)} is there: it would be read as zeros"
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:

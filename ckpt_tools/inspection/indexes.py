@@ -254,11 +254,12 @@ class Indexes:
                     missing[name] = None
         if left_out:
             self.left_out[index] = left_out
-            if not missing and self._names_no_file(index):
+            if not missing and self.names_no_file(index):
                 found += (*_of_none(index, left_out), *self._of_another(index))
         self.findings[index] = [*found, *_lost(list(missing)), *_unfetched(elsewhere)]
 
-    def _names_no_file(self, index: str) -> bool:
+    def names_no_file(self, index: str) -> bool:
+        """Whether none of the files that it describes is there."""
         return not self._named.get(index) and formats.names.placed(index) is None
 
     def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:

@@ -53,6 +53,7 @@ WARNED = {
     "lerobot/steps": ["scheduler_state.json"],
     "nemo-rl/dtensor": ["train_dataloader.pt"],
     "olmo-core/steps": ["train/rank1.pt"],
+    "t5x/steps": ["target.decoder.kernel/0.0"],
 }
 """The same, where it is a warning: a job of another kind may have done without."""
 TWO = {"accelerate/auto": ["model_1.safetensors", "optimizer_1.bin", "scheduler_1.bin"]}
