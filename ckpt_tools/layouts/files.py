@@ -11,6 +11,7 @@ from dataclasses import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import (
     LAST_WORDS,
+    NEVER_ALONE,
     SUFFIXES,
     bare_name_of,
     read_bare_name,
@@ -86,6 +87,9 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     a file that is written over may hold an optimizer's state although those that are kept never do.
     """
     yield from _optimizers_alone(c, beside)
+    if not beside and all(not NEVER_ALONE.isdisjoint(bare_name_of(p).words) for p in c.parts):
+        text = "its name is that of a network which is trained with another one, and that is not there"
+        yield finding("missing-part", text, path=c.parts[0].path, severity=Severity.WARNING)
     like = [o for o in beside if not _holds_more(o, c)]
     if c.kind is Kind.PERIODIC and len(like) > 1:
         yield from (replace(f, severity=Severity.WARNING) for f in _lacks(c, like))

@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.arrays import LIST, ROLE, array, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -20,6 +21,7 @@ from ckpt_tools.model.report import Report
 _HOME = "<step|run>-{step}"
 _ARRAYS = "opt_state|model|_step|training_key|tx"
 """What every TrainerState has, and EasyDeL's."""
+_OPTIMIZERS = "opt_state", "tx"
 _DEEPEST = 9
 """Components of an array's path: opt_state/inner_state/1/mu/transformer/layers/attn/q_proj/weight."""
 
@@ -27,6 +29,19 @@ _DEEPEST = 9
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     rows = [row for row in parts if row[0].piece == "metadata"]
     yield from named_steps(rows, lambda m: whole(m.get("step")), "step")
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Arrays that the saves beside it have; of a lone save its model, or the state of an optimizer, which may
+    be one without any.
+    """
+    yield from lost_arrays(c, beside)
+    held = {p.path.removeprefix(f"{c.path}/").partition("/")[0] for p in c.parts}
+    if not beside and "model" not in held:
+        yield finding("missing-part", "there is no array in model/", path=c.path)
+    elif not beside and held.isdisjoint(_OPTIMIZERS):
+        text = "there is no array in opt_state/, and no other save tells whether there was one"
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -55,7 +70,7 @@ LAYOUT = Layout(
     check=_check,
     commit="metadata",
     needs=(ROLE,),
-    lost=lost_arrays,
+    lost=_lost,
     written=re.compile("_step"),
     traces=(
         re.compile(r"(?:^|/)step-\d+/metadata\.json$"),

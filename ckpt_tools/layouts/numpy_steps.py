@@ -34,6 +34,8 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     if len(saves - {None}) > 1:
         text = "its files are called after several saves: nothing says that they are one checkpoint"
         yield finding("missing-part", text, path=c.path)
+    if all(read_bare_name(name).role == "optimizer" for name in mine):
+        yield finding("missing-part", "it holds an optimizer's state, and no model", path=c.path)
     for o in beside:
         if lost := _names(o) - mine:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""

@@ -69,6 +69,9 @@ def missed(root: Path, survivable: bool) -> bool:
         ("accelerate/fsdp/tree/step_8", "optimizer_0", False),
         ("accelerate/fsdp-full/tree/step_8", "optimizer.bin", False),
         ("dcp-set/lm-engine/tree/global_step20", "optimizer", True),
+        ("files/mlx-npz/tree/step_60", "weights.npz", False),
+        ("levanter/steps/tree/step-20", "model", False),
+        ("levanter/steps/tree/step-20", "opt_state", True),
         ("mindformers/lone/tree/iteration_00000010", "qwen3-opt-0000000-0000001.safetensors", True),
         ("mindformers/ranks/tree/iteration_00000030", "opt-*.safetensors", False),
         ("nemo-rl/dtensor/tree/step_4", "policy", False),
@@ -89,6 +92,14 @@ def test_what_lies_apart_from_the_rest_is_missed_alone(
     for path in home.glob(lost):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert missed(home.parent, survivable=usable)
+
+
+@pytest.mark.parametrize("name", ["critic.safetensors", "step_20/netD.safetensors"])
+def test_a_network_that_is_trained_with_another_is_not_whole_alone(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    model = LAYOUT_TREES / "hf-trainer/trainer/tree/checkpoint-20/model.safetensors"
+    shutil.copy2(model, tmp_path / name)
+    assert [w.code for w in plan(str(tmp_path)).warnings] == ["missing-part"]
 
 
 def test_a_rank_that_lost_its_file_is_named_where_another_stands_in(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ PAIRS = (
     (("encoder",), ("decoder",), "decoder"),
 )
 """Words for two networks that are trained together, and the role of the second where both are there."""
+NEVER_ALONE = frozenset(word for _, words, role in PAIRS[:2] for word in words)
+"""Words for the second of two of which nobody trains it alone."""
 _BACK = "back"
 """The role of the networks of the way back, of two pairs that are trained together (CycleGAN's A and B)."""
 SECOND_NETWORKS = frozenset((*(role for _, _, role in PAIRS), _BACK, f"discriminator_{_BACK}"))
