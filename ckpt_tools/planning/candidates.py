@@ -364,7 +364,7 @@ class Candidates:
         if all(self.layouts[layout].last_resort for layout, _ in runs) and are_parts(run for _, run in runs):
             guess = f"'ckpt layouts --guess {self.root}' writes a layout that joins them"
             return f"they read like parts of one state, none of which is one alone: {guess}"
-        return f"{filters.naming_one(runs)}{self._if_one_run(runs)}"
+        return f"{filters.naming_one(runs)}{_later(runs)}{self._if_one_run(runs)}"
 
     def _if_one_run(self, runs: Iterable[tuple[str, str]]) -> str:
         """What to do where several runs are one that no layout describes."""
@@ -441,3 +441,11 @@ class Candidates:
             budget=self.selection.budget,
             excluded=len(session.found.excluded.paths) if session else 0,
         )
+
+
+def _later(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> str:
+    """Which of runs of several layouts was written last: it may be a later save of another one, renamed."""
+    if len({layout for layout, _ in runs}) < 2:
+        return ""
+    *_, before, last = sorted((c for saves in runs.values() for c in saves), key=lambda c: c.mtime_ns)
+    return f"; {last.path} was written last" if before.mtime_ns < last.mtime_ns else ""

@@ -45,6 +45,18 @@ def test_of_several_runs_the_hint_names_flags_that_leave_one(case: Path, tmp_pat
     assert asked and made.checkpoint and made.checkpoint.path.startswith(str(root))
 
 
+def test_a_later_save_that_was_renamed_is_named_where_its_layout_is_another(tmp_path: Path) -> None:
+    """Megatron-core's in a directory of another name is one of DCP's."""
+    root = materialise(LAYOUT_TREES / "megatron-core/fsdp_dtensor/expected.json", tmp_path)
+    newest = max(root.rglob("iter_*"))
+    for path in newest.rglob("*"):
+        os.utime(path, (DAY + 10**8,) * 2)
+    newest = newest.rename(newest.with_name("kept"))
+    with pytest.raises(UsageError, match="holds several runs") as raised:
+        plan(root)
+    assert f"{newest} was written last" in raised.value.hint
+
+
 def put(root: Path, name: str, data: bytes | str, at: int = 0) -> Path:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
