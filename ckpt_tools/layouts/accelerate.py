@@ -154,13 +154,13 @@ def _without_configuration(c: Checkpoint) -> Iterator[Finding]:
 
 
 def _without_optimizer(c: Checkpoint, numbers: Mapping[str, set[int]]) -> Iterator[Finding]:
-    """None at all, which ``load_state`` does not go on without, but where an engine or an object of the
-    loop's own may hold one; more schedules than optimizers: a loop may have two for one, so a warning.
+    """None at all, but where an engine or an object of the loop's own may hold one, and more schedules than
+    optimizers: a loop may train none, and have two schedules for one, so these are warnings.
     """
     held = any("optim" in p.role or p.role == "custom" or deepspeed.MARK in p.piece for p in c.parts)
     if not held and any(p.role in ("model", *DIFFUSERS) for p in c.parts):
         text = "there is no file of an optimizer, and load_state of a job that trains fails without its own"
-        yield finding("missing-part", text, path=c.path)
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
     schedules, optimizers = (max(numbers.get(kind, ()), default=-1) for kind in ("scheduler", "optimizer"))
     if schedules > optimizers >= 0:
         text = f"there is a schedule of number {schedules}, and no optimizer beyond number {optimizers}"

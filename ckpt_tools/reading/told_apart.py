@@ -83,7 +83,7 @@ def _may_be_parts(rows: Sequence[tuple[int, Bare]]) -> bool:
     first = min(numbers)
     if len(numbers) < 2 or first > 1 or numbers != set(range(first, first + len(numbers))):
         return False
-    if any(_tells(b, number) for number, b in rows):
+    if any(b.holds is None or _tells(b, number) for number, b in rows):
         return False
     return _together([b.part for _, b in rows]) or _as_far([b for _, b in rows], max(numbers))
 

@@ -66,8 +66,8 @@ def missed(root: Path, survivable: bool) -> bool:
 @pytest.mark.parametrize(
     ("save", "lost", "usable"),
     [
-        ("accelerate/fsdp/tree/step_8", "optimizer_0", False),
-        ("accelerate/fsdp-full/tree/step_8", "optimizer.bin", False),
+        ("accelerate/fsdp/tree/step_8", "optimizer_0", True),
+        ("accelerate/fsdp-full/tree/step_8", "optimizer.bin", True),
         ("dcp-set/lm-engine/tree/global_step20", "optimizer", True),
         ("files/mlx-npz/tree/step_60", "weights.npz", False),
         ("levanter/steps/tree/step-20", "model", False),
