@@ -42,7 +42,7 @@ def _of_several(states: Sequence[Bare]) -> bool:
     """Whether two have words of their own each: one run may have a word more in some names
     (``resnet_interrupted.pt``), or another number in its words (``model_e1.pt``).
     """
-    called = [set(_IN_TURN.sub("", " ".join(b.name.words)).split()) for b in states]
+    called = {frozenset(_IN_TURN.sub("", " ".join(b.name.words)).split()) for b in states}
     return any(not (a <= b or b <= a) for a, b in combinations(called, 2))
 
 
