@@ -61,6 +61,9 @@ def _how_to_create(root: str, hint: str) -> str:
     return f"{hint} Or {by_hand}" if hint.endswith("?") else f"{hint}; {by_hand}"
 
 
+_MAY_BE_RUNS = ("fold", "seed", "run", "exp", "trial")
+
+
 class Candidates:
     """The candidates of one question, best first, and what is known of their run.
 
@@ -326,6 +329,11 @@ class Candidates:
         runs = self.session.runs(finished)
         self._require_more_than_shares(runs)
         if len(runs) < 2:
+            called = {c.parts[0].home.rstrip("-_0123456789") for c in finished}
+            if len(called) > 1 or called.pop().endswith(_MAY_BE_RUNS):
+                from ckpt_tools.planning import written_over  # most count alike, and no runs
+
+                written_over.require_one(self.root, self.session, finished)
             return finished
         from ckpt_tools.planning import own_runs  # most roots hold one run
 

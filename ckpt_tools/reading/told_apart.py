@@ -6,20 +6,17 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
 
+from ckpt_tools.layouts.common.names_apart import Words, are_of_several, of_folds
 from ckpt_tools.model.part import Part
 from ckpt_tools.reading.bare_file import Bare
 
 _TOGETHER_NS = 2_000_000_000
 """The time within which one save writes its files: nobody trains from one save to the next in it."""
 _COUNTED = re.compile(r"([a-z]+)(\d{1,4})")
-_OF_RUNS = re.compile(r"(?:fold|seed|run|exp|trial)\d+")
-_IN_TURN = re.compile(r"\d+|\b[a-z]\b")
-"""What differs in the names of saves of one run that are written in turn: a number, or a letter."""
 
 
-def written_over_by_runs(bare: Sequence[Bare]) -> set[tuple[str, ...]]:
+def written_over_by_runs(bare: Sequence[Bare]) -> set[Words]:
     """The words of models that are written over, each by a run of its own: of states that training can go on
     from, where there are several (``resnet_last.pt``, ``vit_last.pt``) or one lies beside the numbered saves
     of another (``resnet_100.pt``), and of all models of folds and seeds.
@@ -28,22 +25,9 @@ def written_over_by_runs(bare: Sequence[Bare]) -> set[tuple[str, ...]]:
     rolling = [b for b in models if b.rolling]
     numbered = {word for b in models if not b.rolling for word in b.name.words}
     states = [b for b in rolling if b.is_state]
-    of_runs = states if _of_several(states) else [b for b in states if _is_of_another(b, numbered)]
-    return {b.name.words for b in of_runs} | _of_folds(rolling)
-
-
-def _of_folds(rolling: Sequence[Bare]) -> set[tuple[str, ...]]:
-    """The words of models that are called after more than one fold or seed."""
-    counted = {b.name.words for b in rolling if any(map(_OF_RUNS.fullmatch, b.name.words))}
-    return counted if len(counted) > 1 else set()
-
-
-def _of_several(states: Sequence[Bare]) -> bool:
-    """Whether two have words of their own each: one run may have a word more in some names
-    (``resnet_interrupted.pt``), or another number in its words (``model_e1.pt``).
-    """
-    called = {frozenset(_IN_TURN.sub("", " ".join(b.name.words)).split()) for b in states}
-    return any(not (a <= b or b <= a) for a, b in combinations(called, 2))
+    several = are_of_several({b.name.words for b in states})
+    of_runs = [b for b in states if several or _is_of_another(b, numbered)]
+    return {b.name.words for b in of_runs} | of_folds({b.name.words for b in rolling})
 
 
 def _is_of_another(b: Bare, numbered: set[str]) -> bool:
@@ -51,7 +35,7 @@ def _is_of_another(b: Bare, numbered: set[str]) -> bool:
     return bool(numbered) and b.name.says_something and numbered.isdisjoint(b.name.words)
 
 
-def with_parts_apart(bare: Sequence[Bare]) -> tuple[list[Bare], set[tuple[str, ...]]]:
+def with_parts_apart(bare: Sequence[Bare]) -> tuple[list[Bare], set[Words]]:
     """Files that are counted from 0 or 1 on (``agent_0.pt``, ``agent_1.pt``), where none tells its number
     inside, and all were written within a moment or tell one epoch that is beyond these numbers: each number
     is one more word of the name. Then those words.

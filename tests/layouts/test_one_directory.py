@@ -5,9 +5,11 @@ is taken for a later save of another.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
@@ -107,3 +109,33 @@ def test_a_number_that_grows_with_training_is_the_later_save(
 def test_a_tar_that_is_called_a_number_is_a_save_where_torch_wrote_it(tmp_path: Path) -> None:
     written(tmp_path, ["001000.tar", "002000.tar"], HOUR, global_step=[1000, 2000])
     assert chosen(tmp_path) == "002000.tar"
+
+
+def saved_in(root: Path, source: str, names: list[str]) -> None:
+    """Directories of one framework, hours apart."""
+    for i, name in enumerate(names):
+        place = shutil.copytree(LAYOUT_TREES / source, root / name)
+        for path in place.rglob("*"):
+            os.utime(path, (1_700_000_000 + 7200 * i,) * 2)
+
+
+@pytest.mark.parametrize("names", ["resnet vit", "exp1 exp2", "seed_1 seed_2", "vit last resnet"])
+@pytest.mark.parametrize("source", ["dcp/two/tree/step-20", "deepspeed/zero1/tree/global_step8"])
+def test_directories_that_several_runs_write_over_are_asked_about(
+    source: str, names: str, tmp_path: Path
+) -> None:
+    saved_in(tmp_path, source, names.split())
+    assert chosen(tmp_path) is None
+    assert plan(str(tmp_path / names.split(maxsplit=1)[0]), Selection(settle=0)).checkpoint is not None
+
+
+@pytest.mark.parametrize("names", ["last interrupted", "best last", "slot_a slot_b", "save1 save2"])
+def test_one_run_may_write_over_several_directories(names: str, tmp_path: Path) -> None:
+    saved_in(tmp_path, "dcp/two/tree/step-20", names.split())
+    assert chosen(tmp_path) is not None
+
+
+def test_the_tracker_tells_which_directory_is_meant(tmp_path: Path) -> None:
+    saved_in(tmp_path, "deepspeed/zero1/tree/global_step8", ["warmup", "annealed"])
+    (tmp_path / "latest").write_text("annealed")
+    assert chosen(tmp_path) == "annealed"
