@@ -331,9 +331,9 @@ class Candidates:
         if len(runs) < 2:
             called = {c.parts[0].home.rstrip("-_0123456789") for c in finished}
             if len(called) > 1 or called.pop().endswith(_MAY_BE_RUNS):
-                from ckpt_tools.planning import written_over  # most count alike, and no runs
+                from ckpt_tools.planning import names_of_runs  # most count alike, and no runs
 
-                written_over.require_one(self.root, self.session, finished)
+                names_of_runs.require_one(self.root, self.session, finished)
             return finished
         from ckpt_tools.planning import own_runs  # most roots hold one run
 

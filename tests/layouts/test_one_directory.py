@@ -119,7 +119,9 @@ def saved_in(root: Path, source: str, names: list[str]) -> None:
             os.utime(path, (1_700_000_000 + 7200 * i,) * 2)
 
 
-@pytest.mark.parametrize("names", ["resnet vit", "exp1 exp2", "seed_1 seed_2", "vit last resnet"])
+@pytest.mark.parametrize(
+    "names", ["resnet vit", "exp1 exp2", "seed_1 seed_2", "vit last resnet", "vit_10 vit_20 resnet_5"]
+)
 @pytest.mark.parametrize("source", ["dcp/two/tree/step-20", "deepspeed/zero1/tree/global_step8"])
 def test_directories_that_several_runs_write_over_are_asked_about(
     source: str, names: str, tmp_path: Path
@@ -129,7 +131,9 @@ def test_directories_that_several_runs_write_over_are_asked_about(
     assert plan(str(tmp_path / names.split(maxsplit=1)[0]), Selection(settle=0)).checkpoint is not None
 
 
-@pytest.mark.parametrize("names", ["last interrupted", "best last", "slot_a slot_b", "save1 save2"])
+@pytest.mark.parametrize(
+    "names", ["last interrupted", "best last", "slot_a slot_b", "save1 save2", "20-abce 30-fade"]
+)
 def test_one_run_may_write_over_several_directories(names: str, tmp_path: Path) -> None:
     saved_in(tmp_path, "dcp/two/tree/step-20", names.split())
     assert chosen(tmp_path) is not None

@@ -1,4 +1,6 @@
-"""Saves of one place whose directories are called by words alone (``exp1/``, ``vit/``)."""
+"""Saves of one place whose directories are called by words of their own: those of runs that write over one
+save each (``exp1/``, ``vit/``), or count (``vit_step_50/``).
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,25 @@ _TOGETHER_NS = 600 * 1_000_000_000
 
 
 def require_one(root: str, s: Session, saves: Sequence[Checkpoint]) -> None:
-    """Raises UsageError where several runs write over one save each, and no tracker names one of them."""
+    """Raises UsageError where saves are of several runs, and no tracker names one of them."""
     found = by_several([c for c in saves if c.kind is Kind.PERIODIC and c.parts[0].home])
     if found and not any(declared(s, c) for c in found):
         more = ", …" if len(found) > _MOST_SHOWN else ""
         names = ", ".join(os.path.basename(c.path) for c in found[:_MOST_SHOWN])
-        text = f"{root} holds saves of several names, each written over: {names}{more}"
-        raise UsageError(text, f"give the one that is meant as ROOT, such as {quote(found[0].path)}")
+        text = f"{root} holds saves under several names, which may be of several runs: {names}{more}"
+        hint = f"give the one that is meant as ROOT, such as {quote(found[0].path)}, or --exclude the others"
+        raise UsageError(text, hint)
 
 
 def by_several(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Those that runs of their own write over, the newest first; none where they may be of one run."""
-    named = [(c, read_bare_name(os.path.basename(c.path))) for c in saves]
-    rolling = [(c, name.words) for c, name in named if name.words and not name.numbered]
-    times = [c.mtime_ns for c, _ in rolling]
+    """Those that are of runs of their own, the newest first; none where they may be of one run."""
+    said = [(c, read_bare_name(os.path.basename(c.path))) for c in saves]
+    numbered = [name.words for _, name in said if name.numbered]
+    drawn = len(set(numbered)) == len(numbered)  # each has a word of its own, such as a hash
+    named = [(c, name.words) for c, name in said if name.words and not (name.numbered and drawn)]
+    times = [c.mtime_ns for c, _ in named]
     if len(times) < 2 or max(times) - min(times) < _TOGETHER_NS:
         return []
-    words = {said for _, said in rolling}
+    words = {own for _, own in named}
     apart = words if are_of_several(words) else of_folds(words)
-    return sorted((c for c, said in rolling if said in apart), key=lambda c: -c.mtime_ns)
+    return sorted((c for c, own in named if own in apart), key=lambda c: -c.mtime_ns)
