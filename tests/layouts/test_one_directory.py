@@ -24,7 +24,9 @@ def written(root: Path, names: list[str], every: float, **told: list[int]) -> No
     """Whole training states, one every so many seconds; ``told``: what each says inside."""
     for i, name in enumerate(names):
         inside = {key: values[i] for key, values in told.items()}
-        (root / name).write_bytes(saved({"model": {"w": tensor(i)}, "optimizer": adam(40 + i), **inside}))
+        (root / name).write_bytes(
+            saved({"model": {"w": tensor(i)}, "optimizer": adam(47 if every < 1 else 40 + i), **inside})
+        )
         at = START_NS + int(i * every * 1e9)
         os.utime(root / name, ns=(at, at))
 
@@ -75,6 +77,12 @@ def test_a_last_or_best_of_another_name_is_of_another_run(names: str, tmp_path: 
 def test_one_run_may_use_several_names(names: str, newest: str, tmp_path: Path) -> None:
     written(tmp_path, names.split(), HOUR, epoch=[3, 7])
     assert chosen(tmp_path) == newest
+
+
+@pytest.mark.parametrize("names", ["encoder_last.pt classifier_last.pt", "online.pt target.pt"])
+def test_half_of_what_was_saved_together_is_never_loaded(names: str, tmp_path: Path) -> None:
+    written(tmp_path, names.split(), 0.1)
+    assert chosen(tmp_path) is None
 
 
 @pytest.mark.parametrize("name", ["agent_{}.pt", "agent{}.pt", "net{}.pth", "layer_{}.pt", "client_{}.pt"])
