@@ -29,6 +29,7 @@ from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.storage import counted
 from ckpt_tools.storage.stalls import limited
+from ckpt_tools.storage.urls import normal
 
 if TYPE_CHECKING:
     from ckpt_tools.job.decider import Decider
@@ -198,7 +199,7 @@ class _Node:
             run=entry["id"],  # no run of this node; it tells apart what differs by its prefix alone
             kind=kind,
             parts=(),
-            path=wire.normal(os.path.join(top, entry["path"])),
+            path=normal(os.path.join(top, entry["path"])),
             mtime_ns=0,
             step=of.step,
             epoch=of.epoch,

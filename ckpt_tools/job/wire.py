@@ -15,7 +15,7 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import FileLoad, RankLoad
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage.retry import is_directory
-from ckpt_tools.storage.urls import is_url
+from ckpt_tools.storage.urls import normal
 
 _UP = "^"
 """What stands for .. in names: links may lead out of ROOT, and no node follows another one's way there."""
@@ -36,12 +36,6 @@ class Identity(NamedTuple):
 def top(root: str) -> str:
     """The directory that everything of a root lies in: a root may be a prefix of several, or a file."""
     return root if is_directory(root) else os.path.dirname(root)
-
-
-def normal(path: str) -> str:
-    """A path without ``..`` and ``//``; of a URL what follows the scheme."""
-    store, separator, rest = path.partition("://")
-    return f"{store}{separator}{os.path.normpath(rest)}" if is_url(path) else os.path.normpath(path)
 
 
 def name_of(path: str, root: str) -> str:

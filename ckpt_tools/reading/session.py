@@ -37,7 +37,7 @@ from ckpt_tools.reading.reader import Reader
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage.paths import names
 from ckpt_tools.storage.stalls import Stalled, away
-from ckpt_tools.storage.urls import absolute, is_url
+from ckpt_tools.storage.urls import absolute, is_url, normal
 from ckpt_tools.storage.walk import THREADS
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ class Session:
         if (by_text := self.text_tracker(layout, base)) is not None:
             yield by_text
         for path, read in self.layouts[layout].other_trackers:
-            above, name = os.path.split(os.path.normpath(os.path.join(base, path)))
+            above, name = os.path.split(normal(os.path.join(base, path)))
             said = self._text_of(name, above, lambda data, read=read: read(data, base))  # type: ignore[misc]
             if said is not None and said[1] is not None:
                 yield said

@@ -83,6 +83,12 @@ def is_normal(path: str) -> bool:
     return rest == os.path.normpath(rest)
 
 
+def normal(path: str) -> str:
+    """A path without ``..`` and ``//``; of a URL what follows the scheme."""
+    store, separator, rest = path.partition("://")
+    return f"{store}{separator}{os.path.normpath(rest)}" if is_url(path) else os.path.normpath(path)
+
+
 def split(url: str) -> tuple[str, str]:
     """(the store, the key in it): ``s3://bucket`` and ``run/file``."""
     scheme, _, rest = url.partition("://")

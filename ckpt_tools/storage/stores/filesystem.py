@@ -53,8 +53,9 @@ class FileSystem:
         self.url, self.fs, self.top = url, fs, top.rstrip("/")
         self.requests: Counter[str] = Counter()
         fs.use_listings_cache = False
-        if (kept := getattr(fs, "dircache", None)) is not None:  # those that no call tells to ask anew
-            kept.use_listings_cache = False
+        kept: Any = getattr(fs, "dircache", None)
+        if hasattr(kept, "use_listings_cache"):
+            kept.use_listings_cache = False  # of those that no call tells to ask anew
         # one connection: a thread takes another one's answer for its own, and that one then waits for ever
         self._scheme = url.partition("://")[0].lower()
         alone = self._scheme in ("sftp", "ssh", "ftp")
