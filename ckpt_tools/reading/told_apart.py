@@ -24,10 +24,15 @@ def written_over_by_runs(bare: Sequence[Bare]) -> set[Words]:
     models = [b for b in bare if b.role == "model" and b.name.words]
     rolling = [b for b in models if b.rolling]
     numbered = {word for b in models if not b.rolling for word in b.name.words}
-    states = [b for b in rolling if b.is_state]
-    several = are_of_several({b.name.words for b in states})
-    of_runs = [b for b in states if several or _is_of_another(b, numbered)]
-    return {b.name.words for b in of_runs} | of_folds({b.name.words for b in rolling})
+    return _of_states([b for b in rolling if b.is_state], numbered) | of_folds(
+        {b.name.words for b in rolling}
+    )
+
+
+def _of_states(states: Sequence[Bare], numbered: set[str]) -> set[Words]:
+    """The words of those that are each of a run of its own."""
+    words = {b.name.words for b in states}
+    return words if are_of_several(words) else {b.name.words for b in states if _is_of_another(b, numbered)}
 
 
 def _is_of_another(b: Bare, numbered: set[str]) -> bool:
