@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -198,10 +198,11 @@ def _with_units(bare: Sequence[Bare]) -> list[Bare]:
 
 def _with_unit(run: Sequence[Bare]) -> list[Bare]:
     """A number in a name is the step unless the contents of the run's files make it an epoch, or count
-    otherwise: then it is no measure.
+    otherwise: then it only says which files are of one save, whose step one of them tells.
     """
     unit = _unit(run)
-    named = [replace(b, name=_numbered(b.name, unit)) for b in run]
+    steps = {b.name.number: b.step for b in run if b.step is not None} if not unit else {}
+    named = [replace(b, name=_numbered(b.name, unit, steps)) for b in run]
     counts = [(b.name.step, b.count) for b in named if b.name.step is not None and b.count is not None]
     one_update_per_step = bool(counts) and all(step == count for step, count in counts)
     if not one_update_per_step:
@@ -234,11 +235,11 @@ def _is_one_distance(ahead: Counter[int]) -> bool:
     return abs(distance) <= 1 and 2 * rows > ahead.total()
 
 
-def _numbered(name: BareName, unit: str) -> BareName:
+def _numbered(name: BareName, unit: str, steps: Mapping[int | None, int]) -> BareName:
     if name.number is None:
         return name
-    step, epoch = (name.number if unit == of else None for of in ("step", "epoch"))
-    return name._replace(number=None, step=step, epoch=epoch)
+    step = name.number if unit == "step" else steps.get(name.number)
+    return name._replace(number=None, step=step, epoch=name.number if unit == "epoch" else None)
 
 
 # --- which checkpoint

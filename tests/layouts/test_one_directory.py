@@ -114,6 +114,19 @@ def test_a_number_that_grows_with_training_is_the_later_save(
     assert chosen(tmp_path) == "model_2.pt"
 
 
+def test_a_number_that_counts_saves_keeps_the_files_of_each_together(tmp_path: Path) -> None:
+    for i in range(3):
+        model = {"model": {"w": tensor(i)}, "epoch": 0, "step": 500 * (i + 1)}
+        for name, held in ((f"model_{i}.pt", model), (f"optimizer_{i}.pt", adam(40 + i))):
+            (tmp_path / name).write_bytes(saved(held))
+            os.utime(tmp_path / name, ns=(START_NS + i * 3_600_000_000_000,) * 2)
+    made = plan(str(tmp_path), Selection(settle=0))
+    assert made.resume_step == 1500
+    assert {os.path.basename(f.path) for f in made.shared} | {
+        os.path.basename(f.path) for r in made.ranks for f in r.files
+    } == {"model_2.pt", "optimizer_2.pt"}
+
+
 def test_a_tar_that_is_called_a_number_is_a_save_where_torch_wrote_it(tmp_path: Path) -> None:
     written(tmp_path, ["001000.tar", "002000.tar"], HOUR, global_step=[1000, 2000])
     assert chosen(tmp_path) == "002000.tar"
