@@ -172,7 +172,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-QUICK_MOST = 6_500
+QUICK_MOST = 6_000
 """How many tests the loop of edit and test may have. Above that look which of them are variants of one law, and
 leave some to CI (``slow``) or to the night (``exhaustive``), or raise it on purpose.
 """

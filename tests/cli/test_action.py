@@ -171,6 +171,7 @@ def test_the_first_step_installs_this_package(job: Job) -> None:
     assert job.run("Verify") == 0 and job.outputs["verify"]["exit-code"] == "1"
 
 
+@pytest.mark.slow
 def test_pre_commit_takes_the_hook() -> None:
     from pre_commit.clientlib import load_manifest
 

@@ -56,6 +56,7 @@ def test_a_path_is_one_path(root: Path, name: str, form: str) -> None:
         assert str(root) in repr(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_verify_takes_one_as_a_list_of_one(root: Path, form: str) -> None:
     one = verify(FORMS[form](root))
@@ -80,6 +81,7 @@ def test_no_paths_are_refused(root: Path, given: Any) -> None:
         verify(given)
 
 
+@pytest.mark.slow
 def test_a_name_is_one_name(root: Path) -> None:
     """Its letters would be five keys that no file has."""
     assert plan(root, Selection(require="model")).resume_step == 20  # type: ignore[arg-type]

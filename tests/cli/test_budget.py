@@ -46,6 +46,7 @@ def codes(made: LoadPlan) -> set[str]:
     return {f.code for f in made.warnings}
 
 
+@pytest.mark.slow
 def test_without_time_the_headers_must_do(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     made = plan(str(root), replace(ASKED, budget=0.0))
@@ -60,11 +61,13 @@ def test_without_time_the_headers_must_do(tmp_path: Path) -> None:
     assert "below-level" not in codes(made)  # it would say the same again
 
 
+@pytest.mark.slow
 def test_with_time_enough_nothing_is_different(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     assert replace(plan(str(root), replace(ASKED, budget=3600.0)), budget=None) == plan(str(root), ASKED)
 
 
+@pytest.mark.slow
 def test_what_is_known_from_earlier_costs_no_time(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     settle()
@@ -100,6 +103,7 @@ def test_when_it_ends_inside_a_file(tmp_path: Path, enough_for: Callable[[int], 
     assert whole.bytes_read > 16 * MiB and levels(whole) == [Level.CONTENT] * 2
 
 
+@pytest.mark.slow
 def test_damage_that_structure_shows_is_damage_whatever_the_budget(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     os.truncate(part(root), 500_000)
@@ -223,6 +227,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert (value["budget"], value["below_level"]) == (None, 0)
 
 
+@pytest.mark.slow
 def test_waiting_for_another_reader_ends_with_the_budget(tmp_path: Path) -> None:
     from ckpt_tools.cache.locks import turn
     from ckpt_tools.settings.directories import verdicts as directory
@@ -237,6 +242,7 @@ def test_waiting_for_another_reader_ends_with_the_budget(tmp_path: Path) -> None
     assert levels(made)[0] is Level.STRUCTURE and "budget-spent" in codes(made)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_that_nobody_had_time_to_read_is_said(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     flip(part(root))

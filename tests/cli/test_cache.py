@@ -155,6 +155,7 @@ def test_a_plan_with_a_cache_is_the_plan_without(
     assert less <= cost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CONTENT, Level.VALUES])
 def test_a_second_run_reads_no_content(tmp_path: Path, level: Level) -> None:
     root = megatron(tmp_path / "run")
@@ -168,6 +169,7 @@ def test_a_second_run_reads_no_content(tmp_path: Path, level: Level) -> None:
     assert second.bytes_verified >= 2 * BIG or level is Level.STRUCTURE
 
 
+@pytest.mark.slow
 def test_a_deeper_look_answers_a_shallower_question(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
@@ -178,6 +180,7 @@ def test_a_deeper_look_answers_a_shallower_question(tmp_path: Path) -> None:
     assert asked(root, level=Level.VALUES).bytes_read <= 10
 
 
+@pytest.mark.slow
 def test_a_shallower_look_does_not_answer_a_deeper_question(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
@@ -206,6 +209,7 @@ def test_what_needs_another_package_is_looked_at_again(
     assert made.below_level == 0 and made.bytes_read > 4 * BIG
 
 
+@pytest.mark.slow
 def test_small_files_are_read_once_too(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", size=1000)
     settle()
@@ -313,6 +317,7 @@ def test_a_changed_index_makes_its_members_be_looked_at_again(tmp_path: Path) ->
     assert verify([str(tmp_path / "run")], cache=True, max_age=1e9).summary.bytes_read == full
 
 
+@pytest.mark.slow
 def test_another_question_is_another_entry(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
@@ -351,6 +356,7 @@ def test_when_a_file_is_settled(ctime_ns: int, later_ns: int, settled: bool) -> 
     assert Identity(1, 1, ctime_ns, 1, 1).settled(ctime_ns + later_ns) is settled
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_while_it_is_read_is_not_kept(
     tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,6 +395,7 @@ def test_max_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(root, max_age=1e9).bytes_read > 2 * BIG
 
 
+@pytest.mark.slow
 def test_verify_keeps_what_it_saw_and_reads_everything_again(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     settle()
@@ -471,6 +478,7 @@ def test_a_damaged_cache_is_set_aside(tmp_path: Path, home: Path, what: str) -> 
     assert asked(root).bytes_read <= 10  # the new one works
 
 
+@pytest.mark.slow
 def test_a_damaged_cache_is_not_moved_under_others(tmp_path: Path, home: Path) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
@@ -484,6 +492,7 @@ def test_a_damaged_cache_is_not_moved_under_others(tmp_path: Path, home: Path) -
     other.close()
 
 
+@pytest.mark.slow
 def test_a_changed_entry_is_not_believed(tmp_path: Path, home: Path) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
@@ -556,6 +565,7 @@ def test_a_cache_that_cannot_be_had_is_one_note(
     assert len(noted(root)[1]) == 1
 
 
+@pytest.mark.slow
 def test_another_user_s_cache_is_not_believed(tmp_path: Path, home: Path, owners: Owners) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
@@ -564,6 +574,7 @@ def test_another_user_s_cache_is_not_believed(tmp_path: Path, home: Path, owners
     assert [len(noted(root)[1]), noted(root)[0].bytes_read > 2 * BIG] == [1, True]
 
 
+@pytest.mark.slow
 def test_a_locked_cache_is_waited_for_and_then_done_without(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -578,6 +589,7 @@ def test_a_locked_cache_is_waited_for_and_then_done_without(
     assert made.resume_step == 20 and len(notes) == 1 and "locked" in notes[0]
 
 
+@pytest.mark.slow
 def test_never_below_the_scanned_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     before = sorted(root.rglob("*"))
@@ -651,6 +663,7 @@ def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
     assert size <= sum(a["bytes_read"] for a in answers) <= 1.05 * size
 
 
+@pytest.mark.slow
 def test_who_gets_the_lock_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process may have read the file between our look into the cache and our turn."""
     root = megatron(tmp_path / "run", steps=(20,))
@@ -709,6 +722,7 @@ def test_waiting_has_an_end(tmp_path: Path, home: Path, monkeypatch: pytest.Monk
         assert asked(root).bytes_read > 2 * BIG
 
 
+@pytest.mark.slow
 def test_without_file_locks_everybody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 

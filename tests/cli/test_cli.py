@@ -529,6 +529,7 @@ def test_colour(monkeypatch, choice, env, terminal, colored):
     assert console.colored(choice, Stream()) is colored
 
 
+@pytest.mark.slow
 def test_colour_of_a_command(answer, capfd):
     answer("verify", sample.verification())
     assert "\x1b[" not in run(capfd, "verify", "x")[1]

@@ -80,6 +80,7 @@ def test_layouts_of_plug_ins_and_of_the_configuration_are_offered(
     assert offered("plan", "--layout", "")[1:] == [*built_in, "near", "owned"]
 
 
+@pytest.mark.slow
 def test_words_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = str(megatron(tmp_path / "runs" / "llm"))
     assert offered("") == ["words", *COMMANDS]
@@ -136,6 +137,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [["verify", "--level", ""], ["explain", ""], ["ls", str(FIXTURES / "demo"), "--max-step", ""]]
 )
@@ -296,6 +298,7 @@ def test_it_says_why_it_cannot_install_itself(tmp_path: Path) -> None:
     assert done.returncode == 5 and "ckpt completion zsh" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_script_of_bash_is_clean() -> None:
     done = subprocess.run(
         [BIN / "shellcheck", "-s", "bash", PACKAGE / "cli/candidates/ckpt.bash"],

@@ -101,6 +101,7 @@ TWO = ("F32", (2,), b"\1\2\3\4\5\6\7\x09")
 # -- digests -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_equal_bytes_have_equal_digests_in_every_format(tmp_path):
     torch = pytest.importorskip("torch")
@@ -560,6 +561,7 @@ def test_names_cannot_steer_the_terminal(tmp_path, capfd):
 # -- which file is compared with which -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_steps_in_the_names_of_a_layout_do_not_matter(capfd):
     result = diff(str(DEMO / "iter_0000010"), str(DEMO / "iter_0000020"))
     assert len(result.files) == 4
@@ -591,6 +593,7 @@ def test_a_dying_gasp_is_compared_with_a_periodic_save(tmp_path):
     assert [Path(f.a.path).parent.name == Path(f.b.path).parent.name for f in result.files] == [True] * 3
 
 
+@pytest.mark.slow
 def test_several_checkpoints_are_matched_by_step(tmp_path):
     b = copy(DEMO, tmp_path / "b")
     shutil.rmtree(b / "iter_0000010/mp_rank_01")
@@ -613,6 +616,7 @@ def test_prefixes_without_a_layout(tmp_path, capfd):
     assert not result.differs
 
 
+@pytest.mark.slow
 def test_two_files_are_compared_whatever_they_are_called(tmp_path):
     for a, b in (("checkpoint.pth.tar", "x.pt"), ("rank_1.pt", "step_7/rank_2.pt")):
         one, two = (
@@ -633,6 +637,7 @@ def test_what_an_index_names_belongs_to_it(tmp_path):
     assert len(result.files) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_distributed_checkpoints_of_one_state_are_the_same(tmp_path, capfd):
     """Each save has an id of its own in ``.metadata``: its bytes differ, the state does not."""

@@ -58,6 +58,7 @@ def jobs(draw):
     )
 
 
+@pytest.mark.slow
 @given(jobs(), st.integers(0, 10**9), st.integers(1, 10**6))
 def test_what_is_resumable_is_what_live_ranks_wrote(job, iteration, interval):
     world, groups, failed, replicas = job
@@ -324,6 +325,7 @@ def test_a_checkpoint_given_by_mistake_is_not_read_whole(tmp_path):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers(-2, 9) | st.floats() | st.text(max_size=3), lambda v: st.lists(v) | st.dictionaries(
     st.sampled_from(["version", "fault_ranks", "fault_nodes", "node_ranks", "FaultRankIds", "a"]), v), max_leaves=8))  # fmt: skip
 def test_no_content_is_a_crash(tmp_path_factory, content):

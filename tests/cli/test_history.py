@@ -120,6 +120,7 @@ def test_killed_at_any_call_that_writes_the_history_is_readable(call: str, tmp_p
     assert len(told["starts"]) in (2, 3) and not told["damaged"]
 
 
+@pytest.mark.slow
 def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ckpt_tools.job import decisions
 

@@ -49,6 +49,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 # ---- what a framework is given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "checkpoint"),
     [
@@ -72,6 +73,7 @@ def test_deepspeed_is_given_a_directory_and_a_tag(tmp_path: Path) -> None:
     assert deepspeed.checkpoint(root) == {"load_dir": str(root), "tag": "global_step8"}
 
 
+@pytest.mark.slow
 def test_mindspore_is_given_the_file_of_its_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = one_file_per_rank(tmp_path / "run")
     with pytest.raises(errors.UsageError, match=r"loads \d files"):
@@ -82,6 +84,7 @@ def test_mindspore_is_given_the_file_of_its_rank(tmp_path: Path, monkeypatch: py
         assert mindspore.checkpoint(root) == f"{root}/rank_{rank}/net-1_20.ckpt"
 
 
+@pytest.mark.slow
 def test_the_older_one_where_the_newest_is_broken(tmp_path: Path) -> None:
     root = plain(tmp_path)
     whole = resume(root)
@@ -102,6 +105,7 @@ def test_of_another_layout_nothing_is_handed_on(tmp_path: Path) -> None:
     assert "layout='hf-trainer'" in e.value.hint
 
 
+@pytest.mark.slow
 def test_none_only_where_that_is_allowed_and_true(tmp_path: Path) -> None:
     nothing = empty(tmp_path)
     assert resume(nothing, allow_none=True) is None
@@ -123,6 +127,7 @@ def test_what_cannot_be_asked(wrong: str, tmp_path: Path) -> None:
         resume(plain(tmp_path), **{wrong: 1})
 
 
+@pytest.mark.slow
 def test_asked_as_of_plan(tmp_path: Path) -> None:
     root = plain(tmp_path)
     assert (found := resume(root, max_step=15)) and found.step == 10
@@ -221,6 +226,7 @@ def test_a_bug_on_rank_0_leaves_nobody_waiting(tmp_path: Path, monkeypatch: pyte
     assert str(said[1]) == "rank 0 failed: ZeroDivisionError: division by zero"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blind", [0, 2])
 def test_a_rank_that_does_not_see_its_files_stops_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blind: int
@@ -290,6 +296,7 @@ def test_several_nodes_need_a_place_that_all_see(tmp_path: Path, monkeypatch: py
         resume(root)
 
 
+@pytest.mark.slow
 def test_the_decision_of_ckpt_run_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = plain(tmp_path)
     taken = job.decide(str(root), Selection(max_step=10), job.Options(plan_dir=str(tmp_path / "plans")))

@@ -682,6 +682,7 @@ def ckpt(given_env: dict[str, str], *argv: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_command():
     out = ckpt(TORCHRUN, "launchers")
     assert re.search(r"^rank +5 +RANK \(torchrun\)$", out, re.MULTILINE)

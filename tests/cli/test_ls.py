@@ -69,6 +69,7 @@ checkpoint                             what      ranks            size     age
 """
 
 
+@pytest.mark.slow
 def test_tree(demo, capfd):
     newest = max(c.mtime_ns for c in scan(str(demo)).checkpoints)
     assert tree.render(scan(str(demo)), View(now=newest / 1e9 + HOUR / 2)) == TREE
@@ -79,6 +80,7 @@ def test_tree(demo, capfd):
     ]
 
 
+@pytest.mark.slow
 def test_every_run_and_every_file_is_in_the_tree(capfd):
     root = FIXTURES / "layouts/mindspore/pangu/tree"
     out = ls(capfd, root, "--tree")[1]
@@ -253,6 +255,7 @@ def test_files_of_no_known_arrangement_are_candidates_whatever_their_suffix(tmp_
     )
 
 
+@pytest.mark.slow
 def test_long_checkpoints_are_cut_unless_verbose(tmp_path, capfd):
     source = FIXTURES / "layouts/mindspore/pangu/tree/rank_0/pangu0-1_4.ckpt"
     ranks = FEW + 10
@@ -364,6 +367,7 @@ def test_steps_are_filtered_as_a_plan_filters_them(demo, capfd, flags, left):
     assert (code, steps(out)) == (0 if left else 3, left)
 
 
+@pytest.mark.slow
 def test_the_order_is_that_of_times_unless_asked_for_steps(demo, capfd):
     for f in (demo / "iter_0000010").rglob("*.pt"):
         os.utime(f)
@@ -377,6 +381,7 @@ def test_the_order_is_that_of_times_unless_asked_for_steps(demo, capfd):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["periodic", "dying-gasp", "best", "release"])
 def test_only_one_kind(capfd, kind):
     root = FIXTURES / "layouts/mindspore/pangu/tree"

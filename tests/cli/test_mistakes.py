@@ -28,6 +28,7 @@ def said(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
     return code, capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.share(2)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_one_dash_in_place_of_two_names_the_flag(

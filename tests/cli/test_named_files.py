@@ -115,6 +115,7 @@ def test_a_file_for_a_root_is_no_first_launch(
         ckpt_tools.plan(named, Selection(allow_none=True))
 
 
+@pytest.mark.slow
 @pytest.mark.share(4)
 @pytest.mark.parametrize("layout", sorted(p.name for p in LAYOUT_TREES.iterdir()))
 def test_every_file_that_is_named_is_in_the_answer(layout: str) -> None:

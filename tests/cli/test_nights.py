@@ -119,6 +119,7 @@ def follow(text: str, at: Path) -> None:
         assert ckpt("plan", meant, cwd=at).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_root_that_was_created_by_hand_is_a_first_launch(tmp_path: Path) -> None:
     night = next(n for n in NIGHTS if n.name == "unmounted")
     night.tree(tmp_path)

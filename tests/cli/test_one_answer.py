@@ -53,6 +53,7 @@ def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(
         assert (answer.code, answer.step, answer.path) == (0, None, None)
 
 
+@pytest.mark.slow
 def test_a_question_is_no_start(asker: Asker, tmp_path: Path) -> None:
     """Whoever only asked has started nothing, and has left nothing behind."""
     root = megatron(tmp_path / "run")
@@ -65,6 +66,7 @@ def test_a_question_is_no_start(asker: Asker, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path: Path) -> None:
     """The run that an earlier start was of is still there, and the question is about another."""
     root = megatron(tmp_path / "runs/a").parent
@@ -346,6 +348,7 @@ def test_strict_knows_everything_or_stops(asker: Asker, tmp_path: Path) -> None:
     assert "2 of the files to load could not be looked at as deeply as --level content asks" in asker.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "hook"])
 def test_a_rank_outside_the_world_of_the_decision_does_not_start(
     asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

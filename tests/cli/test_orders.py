@@ -64,6 +64,7 @@ def started(asker: Asker, *argv: object) -> str:
 # ---- --plan-dir
 
 
+@pytest.mark.slow
 def test_a_directory_of_decisions_that_everybody_may_write(
     asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_lock_that_is_none(asker: Asker, root: Path, plans: Path, tmp_path: Pa
     assert code in (2, 5) and not (tmp_path / "victim").exists(), err
 
 
+@pytest.mark.slow
 def test_what_is_made_is_for_us_to_write_whatever_the_umask(asker: Asker, root: Path, plans: Path) -> None:
     for flags, modes in (((), {0o755, 0o644}), (("--trust-group",), {0o775, 0o664})):
         place = plans / ("".join(flags) or "own")
@@ -519,6 +521,7 @@ def test_the_search_of_root_in_the_tree_of_a_user(project: Path, owners: Owners)
     assert found.values == {} and f"{project} belongs to uid {SOMEBODY}" in str(found.refused)
 
 
+@pytest.mark.slow
 def test_the_warning_is_on_stderr_and_the_command_goes_on(
     asker: Asker, root: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -597,6 +600,7 @@ def test_a_cache_of_others_is_not_used(
 # ---- arrangements of real clusters
 
 
+@pytest.mark.slow
 def test_a_volume_of_a_pod(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A volume claim is mounted with mode 0777, or 2775 and a group of its own; one variable serves every
     command of the pod.
@@ -611,6 +615,7 @@ def test_a_volume_of_a_pod(asker: Asker, root: Path, plans: Path, monkeypatch: p
         started(asker, *asked)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() == 65534, reason="what root makes there is ours")
 def test_a_server_that_calls_root_nobody(asker: Asker, root: Path, plans: Path, owners: Owners) -> None:
     """NFS with root_squash: what root makes belongs to uid 65534."""

@@ -73,6 +73,7 @@ def test_every_command_with_a_format_has_it() -> None:
             assert "options.OutputFile" in text or module.stem == "run", module
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_is_said_before_anything_is_read(
     asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_file_that_is_not_ours_to_write(tmp_path: Path, owners: Owners) -> Non
             check_writable(str(tmp_path / "theirs"))
 
 
+@pytest.mark.slow
 def test_names_come_back_as_the_bytes_they_are(asker: Asker, tmp_path: Path) -> None:
     plain(tmp_path)
     home = os.fsdecode(bytes(tmp_path) + b"/\xff run")
@@ -171,6 +173,7 @@ def test_names_come_back_as_the_bytes_they_are(asker: Asker, tmp_path: Path) -> 
     assert (tmp_path / "answer").read_bytes().startswith(os.fsencode(home))
 
 
+@pytest.mark.slow
 def test_nothing_is_coloured_or_wrapped_in_a_file(
     asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

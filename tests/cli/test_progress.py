@@ -106,6 +106,7 @@ class Heard:
         self.opened.add(path)
 
 
+@pytest.mark.slow
 def test_every_directory_that_is_listed_is_said(tmp_path: Path) -> None:
     """A file system that answers slowly is heard of before the first byte is read."""
     root = megatron(tmp_path / "run")
@@ -116,6 +117,7 @@ def test_every_directory_that_is_listed_is_said(tmp_path: Path) -> None:
         assert set(heard.listed) >= there and not any("model_optim" in path for path in heard.listed)
 
 
+@pytest.mark.slow
 def test_a_terminal_sees_what_is_listed_and_read(capfd: pytest.CaptureFixture[str]) -> None:
     meter = Meter(False)
     meter.listing("/runs/at/once")

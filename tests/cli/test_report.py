@@ -187,6 +187,7 @@ def test_a_pipe_gets_it_as_it_is(asker: Asker, tmp_path: Path) -> None:
     assert code == 0 and out.startswith("<!doctype html>") and out.rstrip().endswith("</html>")
 
 
+@pytest.mark.slow
 def test_without_jinja_it_says_what_to_install(
     asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,6 +323,7 @@ def test_an_answer_alone_is_a_page(document: registry.Document) -> None:
         assert said["roots"] == ["/data"] and said["checkpoints"]
 
 
+@pytest.mark.slow
 def test_only_its_own_scripts_run_and_nothing_is_fetched() -> None:
     text = page.render(data.document(synthetic_reports.gathered(ranks=4, saves=3)))
     parsed = Elements(text)
@@ -413,6 +415,7 @@ def test_files_take_little_room(name: str) -> None:
     assert many - few < 20 * 896 * 10  # twenty bytes for each further file
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.integers(-1, 10**15))), st.integers(1, 5))
 def test_numbers_come_back(column: list[int | None], again: int) -> None:
     from ckpt_tools.output.report.columns import numbers

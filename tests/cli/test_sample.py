@@ -177,6 +177,7 @@ def test_bytes_without_a_checksum_are_sampled_too(tmp_path: Path) -> None:
 # -- how much, and what comes first --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "least", "most"),
     [("25%", 0.25, 0.34), ("3MB", 3e6 / 12.6e6, 0.34), ("1", 0.01, 0.09), ("0.001%", 0.01, 0.09)],
@@ -232,6 +233,7 @@ def test_without_a_cache_each_run_takes_others(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.slow
 def test_verdicts_that_may_be_used_are_not_sampled(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     settle()
@@ -241,6 +243,7 @@ def test_verdicts_that_may_be_used_are_not_sampled(tmp_path: Path) -> None:
     assert {f.report.level for f in result.files} == {Level.CONTENT}
 
 
+@pytest.mark.slow
 def test_half_a_look_is_no_verdict_on_the_whole(tmp_path: Path) -> None:
     root = tmp_path / "run"
     size = one(root / "a.pt").stat().st_size
@@ -319,6 +322,7 @@ def test_a_file_that_was_begun_goes_before_others(tmp_path: Path, enough_for: Ca
     assert done.sample is not None and done.sample.never <= 12
 
 
+@pytest.mark.slow
 def test_with_time_enough_all_is_read(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     settle()
@@ -328,6 +332,7 @@ def test_with_time_enough_all_is_read(tmp_path: Path) -> None:
     assert asked(root, max_age=1000.0).summary.bytes_read < MiB  # so it is kept
 
 
+@pytest.mark.slow
 def test_both_bound(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
     root = tmp_path / "run"
     one(root / "large.pt", 16)
@@ -367,6 +372,7 @@ def test_a_block_that_takes_too_long_is_not_in_the_way_of_others(
     )
 
 
+@pytest.mark.slow
 def test_what_was_read_before_ctrl_c_is_remembered(tmp_path: Path) -> None:
     root = tmp_path / "run"
     one(root / "a.pt", 12)
@@ -416,6 +422,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert json.loads(out.splitlines()[-1])["sample"]["blocks"] == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("--sample", "1/2"), ("--max-duration", "1h")])
 @pytest.mark.parametrize("level", ["presence", "structure", "values", "load"])
 def test_only_contents_are_sampled(tmp_path: Path, words: tuple[str, str], level: str) -> None:
@@ -430,6 +437,7 @@ def test_a_share_that_is_none(tmp_path: Path) -> None:
         verify([str(tmp_path)], sample="most")
 
 
+@pytest.mark.slow
 def test_the_configuration_file(tmp_path: Path) -> None:
     one(tmp_path / "run/a.pt", 2)
     (tmp_path / "ckpt.toml").write_text('sample = "1/2"\nmax-duration = "1h"\n')

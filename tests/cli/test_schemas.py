@@ -69,6 +69,7 @@ def check(answer: Any) -> str:
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.share(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_schema_is_one_and_knows_its_name(name: str) -> None:

@@ -76,6 +76,7 @@ def test_a_place_in_the_file_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [f.offset for f in report.findings if f.code == "seal-mismatch"] == [8192]
 
 
+@pytest.mark.slow
 def test_a_lost_file_loses(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     (root / "iter_0000020/extra.json").write_text("{}")
@@ -85,6 +86,7 @@ def test_a_lost_file_loses(tmp_path: Path) -> None:
     assert plan(root).checkpoint.step == 10
 
 
+@pytest.mark.slow
 def test_what_no_longer_fits_is_not_sworn_to_again(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     guard.seal(root)
@@ -97,6 +99,7 @@ def test_what_no_longer_fits_is_not_sworn_to_again(tmp_path: Path) -> None:
     assert "seal-mismatch" not in set().union(*codes(root).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fragments", [False, True])
 @pytest.mark.parametrize("flat", [False, True])
 def test_what_was_written_anew_with_another_size_is_sworn_to_again(
@@ -155,6 +158,7 @@ def test_a_file_to_load_that_its_seal_does_not_name_is_said(tmp_path: Path) -> N
     assert not [f for f in plan(root).warnings if f.code == "seal-extra"]
 
 
+@pytest.mark.slow
 def test_a_broken_seal_is_a_warning_and_with_require_seal_an_error(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     guard.seal(root)
@@ -176,6 +180,7 @@ def test_unsealed_files_are_an_error_where_a_seal_is_required(tmp_path: Path) ->
     assert ckpt("plan", root, "--require-seal").returncode == 0
 
 
+@pytest.mark.slow
 def test_nothing_is_written_by_a_dry_run(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     before = sorted(root.rglob("*"))
@@ -183,6 +188,7 @@ def test_nothing_is_written_by_a_dry_run(tmp_path: Path) -> None:
     assert sorted(root.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_read_only_tree_has_its_seals_elsewhere(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     away = tmp_path / "seals"
@@ -194,6 +200,7 @@ def test_a_read_only_tree_has_its_seals_elsewhere(tmp_path: Path) -> None:
     assert "seal-mismatch" in codes(path, seal_dir=str(away))["."]
 
 
+@pytest.mark.slow
 def test_each_rank_seals_what_it_wrote(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     home = root / "iter_0000020"
@@ -209,6 +216,7 @@ def test_each_rank_seals_what_it_wrote(tmp_path: Path) -> None:
     assert "seal-mismatch" in codes(root)[os.path.relpath(files[0], root)]
 
 
+@pytest.mark.slow
 def test_another_save_under_the_same_name_is_no_damage(tmp_path: Path) -> None:
     root, other = tmp_path / "run", tmp_path / "other"
     root.mkdir(), other.mkdir()
@@ -243,6 +251,7 @@ def weights(path: Path, **tensors: bytes) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tensors", [True, False])
 def test_sealed_checkpoints_are_compared_without_reading_their_contents(
     tmp_path: Path, tensors: bool
@@ -326,6 +335,7 @@ def test_a_seal_shows_what_it_holds(tmp_path: Path) -> None:
     assert shown["metadata"]["bytes"] == sum(r["size"] for r in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sha256", "blake3"])
 def test_the_digest_of_a_whole_file_is_the_one_that_others_know(tmp_path: Path, name: str) -> None:
     root = megatron(tmp_path / "run")

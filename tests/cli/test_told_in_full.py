@@ -185,6 +185,7 @@ def damaged(root: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_one_line_for_each_damaged_file_and_one_for_what_follows(tmp_path: Path) -> None:
     made = plan(str(damaged(tmp_path)), Selection(order="step"))
     (lost,) = made.rejected

@@ -236,6 +236,7 @@ def test_the_name_of_another_rank(
     assert named_for(layout.piece(piece), part, rank, more.get("at")) == expected
 
 
+@pytest.mark.slow
 def test_a_substituted_rank_has_its_own_name(tmp_path: Path) -> None:
     root, made = tree("mindio-ttp", "tft", tmp_path)
     told = build(made, str(tmp_path / "v"))
@@ -257,6 +258,7 @@ def test_a_substituted_rank_has_its_own_name(tmp_path: Path) -> None:
     assert [f["path"] for f in decision.files(3)] == [str(root / home / "rank_1" / "ttp_rank_1-3_1.ckpt")]
 
 
+@pytest.mark.slow
 def test_what_goes_with_a_checkpoint_is_there(tmp_path: Path) -> None:
     root, made = tree("hf-trainer", "trainer", tmp_path)
     home = root / "checkpoint-20"
@@ -280,6 +282,7 @@ def test_what_goes_with_a_checkpoint_is_there(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "v").iterdir()) == [MARKER, "checkpoint-20"]
 
 
+@pytest.mark.slow
 def test_a_model_directory_does_not_bring_the_checkpoints_in_it(tmp_path: Path) -> None:
     root, made = tree("sharded-safetensors", "transformers", tmp_path)
     (root / "1_Pooling").mkdir()
@@ -291,6 +294,7 @@ def test_a_model_directory_does_not_bring_the_checkpoints_in_it(tmp_path: Path) 
     assert not (tmp_path / "v" / "checkpoint-5").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "case"), [("hf-trainer", "trainer"), ("megatron", "distopt")])
 def test_what_could_not_be_looked_at_is_never_left_out(
     layout: str, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -331,6 +335,7 @@ def test_what_could_not_be_looked_at_is_never_left_out(
     assert asked
 
 
+@pytest.mark.slow
 def test_trackers_and_notes_are_fresh(tmp_path: Path) -> None:
     root, made = tree("tensorflow", "sharded", tmp_path)
     (root / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-200"\n')
@@ -371,6 +376,7 @@ def test_the_files_of_other_nodes_are_left_out(tmp_path: Path) -> None:
 # ---- what must never happen
 
 
+@pytest.mark.slow
 def test_it_is_never_built_in_or_around_the_root(tmp_path: Path) -> None:
     root, made = tree("megatron", "tp", tmp_path)
     before = picture(tmp_path)
@@ -395,6 +401,7 @@ def test_it_is_never_built_in_or_around_the_root(tmp_path: Path) -> None:
     assert sorted(p.name for p in outside.iterdir()) == ["dir", "in", "link"]
 
 
+@pytest.mark.slow
 def test_nothing_but_a_view_is_replaced(tmp_path: Path) -> None:
     _, made = tree("megatron", "tp", tmp_path / "r")
     (view := tmp_path / "v").mkdir()
@@ -421,6 +428,7 @@ def test_nothing_but_a_view_is_replaced(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "full", "listed", "marked", "r", "v"]
 
 
+@pytest.mark.slow
 def test_what_was_put_there_meanwhile_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody's directory takes the place between the look and the swap."""
     from ckpt_tools.job import view_swap
@@ -543,6 +551,7 @@ def test_a_killed_builder_leaves_no_half_view(tmp_path: Path) -> None:
     assert seen, "no builder was killed while it built: what is cleaned up was not tested"
 
 
+@pytest.mark.slow
 def test_a_view_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     _, made = tree("megatron", "tp", tmp_path)
     with pytest.raises(CannotLook, match="could not be built") as caught:

@@ -184,6 +184,7 @@ def test_what_keeps_it_from_pruning_is_said_once_and_tried_again(
     assert [p.name for p in path.glob("iter_*")] == ["iter_0000030"]
 
 
+@pytest.mark.slow
 def test_what_is_young_is_waited_for_by_our_clock(
     watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +316,7 @@ def broken_body_of(path: Path, step: int) -> None:
         broken(path, step, rank)
 
 
+@pytest.mark.slow
 def test_a_seal_that_cannot_be_written_is_said(watch: Callable[..., Watched], tmp_path: Path) -> None:
     path = megatron(tmp_path / "run")
     (tmp_path / "seals").write_text("no directory")
@@ -326,6 +328,7 @@ def test_a_seal_that_cannot_be_written_is_said(watch: Callable[..., Watched], tm
     assert [e.fields["code"] for e in events if e.type == "problem"][:1] == ["seal-failed"]
 
 
+@pytest.mark.slow
 def test_the_state_of_somebody_else_does_not_count(watch: Callable[..., Watched], tmp_path: Path) -> None:
     from ckpt_tools.storage.trust import Untrusted
 
@@ -338,6 +341,7 @@ def test_the_state_of_somebody_else_does_not_count(watch: Callable[..., Watched]
         Watcher([str(path)], WatchOptions(once=True), lambda _: None).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", [False, True])
 def test_what_is_sealed_is_read_twice(away: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once to be verified and once to be sealed: then it is known to fit its seal."""

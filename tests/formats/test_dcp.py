@@ -141,6 +141,7 @@ def test_torchs_own_classes_need_no_trust() -> None:
         assert "needs-trust" not in {f.code for f in read(path.read_bytes())[1]}
 
 
+@pytest.mark.slow
 def test_no_byte_of_a_data_file_is_without_guard() -> None:
     for path in [*GOOD.glob("single/*.distcp"), *GOOD.glob("sharded/*.distcp")]:
         regions = Fixture(path).regions()
@@ -335,6 +336,7 @@ def cells(b: Box) -> Iterator[tuple[int, ...]]:
 SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=4).map(tuple)
 
 
+@pytest.mark.slow
 @examples(300)
 @given(shape=SHAPES, seed=st.integers(0, 1 << 30), pieces=st.integers(0, 40))
 def test_what_is_cut_tiles(shape: tuple[int, ...], seed: int, pieces: int) -> None:
@@ -464,6 +466,7 @@ def test_the_findings_of_a_broken_index_are_few() -> None:
     assert len(found) < 60
 
 
+@pytest.mark.slow
 @examples(60)
 @given(data=st.data())
 def test_a_random_save_is_whole_and_every_flip_in_its_values_is_seen(data: st.DataObject) -> None:
@@ -547,6 +550,7 @@ def test_another_programs_integrity_json_is_left_alone(text: str) -> None:
     assert anatomy.members == {}
 
 
+@pytest.mark.slow
 @examples(50)
 @given(
     st.dictionaries(

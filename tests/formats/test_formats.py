@@ -164,6 +164,7 @@ def test_a_format_says_what_it_is(fmt: Format) -> None:
     assert named in known  # what can be known of it without importing it
 
 
+@pytest.mark.slow
 @given(st.sampled_from([row for row in names.named if row.names]), st.data())
 def test_every_name_that_an_expression_fits_has_its_format(row: Named, data: st.DataObject) -> None:
     """Expressions are asked only where one of their words is in the name: none may be passed over."""

@@ -348,6 +348,7 @@ def test_valid_files_pass(made: tuple[list[str], bytes]) -> None:
     assert mindspore_ckpt.FORMAT.magic(data[:HEAD])
 
 
+@pytest.mark.slow
 @examples(60)
 @given(records(), st.data())
 def test_every_flip_is_seen_where_the_map_says_so(made: tuple[list[str], bytes], data: st.DataObject) -> None:
@@ -360,6 +361,7 @@ def test_every_flip_is_seen_where_the_map_says_so(made: tuple[list[str], bytes],
             raw[at] ^= 1 << bit
 
 
+@pytest.mark.slow
 @examples(200)
 @given(records(), st.data())
 def test_damaged_files_do_not_surprise(made: tuple[list[str], bytes], data: st.DataObject) -> None:

@@ -74,6 +74,7 @@ def test_an_archive_of_what_numpy_writes_is_good(them: dict[str, Any], deflated:
         assert sum(t.nbytes for t in anatomy.tensors) == sum(one.nbytes for one in kept.values())
 
 
+@pytest.mark.slow
 @examples(300)
 @given(st.text("{}[]()'\",: \\\n0123456789LTFrueals<f4descrfortan_oshp", max_size=80))
 def test_a_header_is_a_header_or_damage(text: str) -> None:
@@ -94,6 +95,7 @@ def test_names_and_numbers_of_an_archive(tmp_path: Path) -> None:
     assert inspect(str(tmp_path / "c.npy"), Level.STRUCTURE)[0].metadata["step"] == 300
 
 
+@pytest.mark.slow
 def test_settings_of_any_length_before_the_leaves_of_a_model(tmp_path: Path) -> None:
     for n in range(90):
         path = tmp_path / f"{n}.eqx"

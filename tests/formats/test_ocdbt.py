@@ -133,6 +133,7 @@ def database(values: Mapping[bytes, tuple[bytes, bool]], packed: bool, base: str
     }
 
 
+@pytest.mark.slow
 @examples(50)
 @given(VALUES, st.booleans(), st.sampled_from(["", "ocdbt.process_0/"]), st.data())
 def test_databases_are_good_and_every_flip_in_a_node_is_seen(

@@ -220,6 +220,7 @@ def test_damage_is_damage(name: str) -> None:
     assert e.value.finding.offset >= 1000
 
 
+@pytest.mark.slow
 def test_every_cut_asks_for_more_or_is_damage() -> None:
     data = pickle.dumps(
         {"a": [1, 2.5, "x" * 300, b"y" * 300, 2**70, (1, 2)], "n": argparse.Namespace(b=1)}, 2

@@ -294,6 +294,7 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 # Laws
 
 
+@pytest.mark.slow
 @examples(150)
 @given(
     st.dictionaries(st.text(max_size=12), st.text(max_size=8), min_size=1, max_size=8),

@@ -301,6 +301,7 @@ def encoded(n: int) -> bytes:
     return bytes([*out, n])
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda v: st.lists(v, max_size=3) | st.dictionaries(st.sampled_from(
     ["parallel_layout_item", "parallel_strategy_item", "stage", "dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard_size", "w"]), v)))  # fmt: skip
 def test_random_json_is_refused_or_makes_sense(value: Any) -> None:

@@ -261,6 +261,7 @@ def test_what_is_no_string_tensor_has_no_sum(kind: type[StringCrc | VariantCrc],
 # --- the index's own damage
 
 
+@pytest.mark.slow
 def test_every_wrong_number_in_the_footer_is_seen() -> None:
     index = bundle(tensors({"a": b"123"})[0])
     for at in range(len(index) - 48, len(index)):
@@ -363,6 +364,7 @@ def test_many_slices_take_linear_time() -> None:
     assert [f.code for f in found] == ["missing-storage"] * 16
 
 
+@pytest.mark.slow
 def test_many_overlaps_are_counted_once_each_up_to_a_bound() -> None:
     entries = {b"%05d" % n: entry(4, [10], n, 10, 0) for n in range(500)}
     found = look({"x.index": bundle(entries), "x.data-00000-of-00001": bytes(509)})["x.data-00000-of-00001"]

@@ -436,6 +436,7 @@ def test_a_pickle_out_of_few_bytes_is_not_read(size: int) -> None:
     assert peak < 10 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "method"),
     [(1 << 19, zipfile.ZIP_DEFLATED), (7 << 20, zipfile.ZIP_DEFLATED), (12 << 20, zipfile.ZIP_STORED)],

@@ -114,6 +114,7 @@ def test_a_memo_entry_of_many_digits_is_refused(tmp_path: Path) -> None:
     assert seen(path)[0] is Verdict.BROKEN
 
 
+@pytest.mark.slow
 def test_the_index_of_dcp(tmp_path: Path) -> None:
     home = tmp_path / "step-1"
     P.dcp(home, lambda path: P.index_with(path, list(range(OPS))))

@@ -69,6 +69,7 @@ def seen(files: dict[str, bytes], own: str) -> list[str]:
 BYTES: Mapping[str, object] = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
+@pytest.mark.slow
 @examples(60)
 @given(SHAPES, st.sampled_from([None, *PACK]), st.sampled_from([".", "/"]), st.data())
 def test_whole_arrays_are_good_and_their_damage_is_seen(

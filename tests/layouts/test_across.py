@@ -108,6 +108,7 @@ def test_the_decision_of_all_ranks_names_what_is_there(tmp_path: Path, text: byt
 # -- tensors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lacking", "what", "told"),
     [(1, "optimizer", False), (3, "optimizer", True), (5, "optimizer", True), (1, "model", True)],

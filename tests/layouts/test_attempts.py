@@ -123,6 +123,7 @@ def test_a_save_that_waits_before_its_commit_is_no_question(run: Run) -> None:
     assert run.ask().resume_step == chosen.resume_step
 
 
+@pytest.mark.slow
 def test_a_lone_checkpoint(tmp_path: Path) -> None:
     """Without another to compare with, a pause must stand out by far."""
     described_tree("trainer", tmp_path / "tree", several=True)
@@ -153,6 +154,7 @@ def test_two_files_alone_are_of_one_save_as_long_as_writing_may_have_taken(
     assert (apart((first, second), ()) is not None) == asked
 
 
+@pytest.mark.slow
 def test_counters_that_disagree_reject_the_checkpoint(tmp_path: Path) -> None:
     """Whatever the times say."""
     for step in (10, 20):

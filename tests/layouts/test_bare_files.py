@@ -334,6 +334,7 @@ def test_the_framework_is_never_told_of_a_file_that_another_one_stands_in_for(
     assert made.checkpoint is not None and {made.resume.path, made.checkpoint.path} <= loaded
 
 
+@pytest.mark.slow
 def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
     made = plan(put(tmp_path / "best", CASES["best is newer and has weights alone"].files))
     assert [f.message for f in made.warnings if "optimizer" in f.message] == [

@@ -248,6 +248,7 @@ def test_the_export_that_ends_a_training_is_worth_no_warning(
     assert told == [severity]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["nothing", "loop", "directory", "fifo"])
 def test_a_copy_of_a_checkpoint_with_something_that_is_no_file_stops_nothing(
     kind: str, tmp_path: Path

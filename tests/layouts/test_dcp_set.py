@@ -91,6 +91,7 @@ def of_skyrl(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [("metadata.json",), ("metadata.json", "common.pt", "../trainer_state.pt")])
 def test_a_save_that_megatron_could_not_load_is_skyrls_as_well(left: tuple[str, ...], tmp_path: Path) -> None:
     """Its directory alone may be anybody's: the run's other saves, or what else is in it, tell whose it is."""

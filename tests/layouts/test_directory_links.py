@@ -122,6 +122,7 @@ def test_the_root_keeps_the_caller_s_spelling_and_file_links_their_names(tmp_pat
     assert "model.safetensors" in {os.path.basename(f.path) for f in made.shared}
 
 
+@pytest.mark.slow
 def test_links_in_a_circle_end(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

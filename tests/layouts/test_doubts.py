@@ -52,6 +52,7 @@ def beyond(step: int) -> tuple[str, str]:
     )
 
 
+@pytest.mark.slow
 def test_a_newer_unfinished_save_is_a_warning_and_an_older_one_is_not(tmp_path: Path) -> None:
     for at, (step, whole) in enumerate(((10, False), (20, True), (30, False), (40, False))):
         save(tmp_path, step, at, whole=whole)
@@ -86,6 +87,7 @@ def test_newer_by_time_or_by_step(
     assert made.resume_step == 20 and said(made.warnings, tmp_path) == [beyond(step) for step in left]
 
 
+@pytest.mark.slow
 def test_many_are_counted(tmp_path: Path) -> None:
     save(tmp_path, 10, 0)
     for step in range(20, 100, 10):
@@ -97,6 +99,7 @@ def test_many_are_counted(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_another_run_says_nothing(tmp_path: Path) -> None:
     save(tmp_path / "a", 20, 5)
     save(tmp_path / "b", 30, 9, whole=False)
@@ -104,6 +107,7 @@ def test_another_run_says_nothing(tmp_path: Path) -> None:
     assert said(plan(str(tmp_path), Selection(run="a")).warnings, tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_failure_names_all_of_them(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for at, step in enumerate((10, 20, 30)):
         save(tmp_path, step, at, whole=step == 20)
@@ -197,6 +201,7 @@ def test_a_save_of_seconds_ago_is_said_to_look_unfinished(
     assert re.search(f"unfinished-save: {expected}\n", capfd.readouterr().err)
 
 
+@pytest.mark.slow
 def test_what_is_damaged_otherwise_does_not_look_unfinished(tmp_path: Path) -> None:
     run_helpers.megatron(tmp_path, (10, 20), world=4)
     written_now(tmp_path, 4)

@@ -129,6 +129,7 @@ def test_the_name_that_torch_saved_it_under_tells_which_is_the_copy(
     assert plan(str(tmp_path)).resume_step == (20 if steps == (20, 30) and name != "rng" else 30)
 
 
+@pytest.mark.slow
 def test_a_copy_that_the_times_do_not_give_away_is_asked_about(tmp_path: Path) -> None:
     """Either may have been overwritten: to go back would lose training for nothing, or load the very copy."""
     shard(tmp_path, TWO)
@@ -145,6 +146,7 @@ def test_a_copy_that_the_times_do_not_give_away_is_asked_about(tmp_path: Path) -
         plan(str(tmp_path), Selection(max_step=15))
 
 
+@pytest.mark.slow
 def test_no_file_is_a_copy_of_one_that_was_written_later(tmp_path: Path) -> None:
     """A run's first save takes long: one of its files lies far from the others, and is still no copy."""
     shard(tmp_path, TWO)
@@ -153,6 +155,7 @@ def test_no_file_is_a_copy_of_one_that_was_written_later(tmp_path: Path) -> None
     assert {m.resume_step for m in asked(tmp_path, optimizer(10, 1), optimizer(20, 1)).values()} == {10, 20}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forward", [True, False])
 @pytest.mark.parametrize("late", [5, 8])
 def test_a_file_that_is_always_written_late_is_no_copy_for_that(
@@ -170,6 +173,7 @@ def test_a_file_that_is_always_written_late_is_no_copy_for_that(
     assert {m.resume_step for m in asked(tmp_path, *two).values()} == {10, 20}
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_is_not_asked_about_but_the_older_one_is(tmp_path: Path) -> None:
     """The newer of the two loses anyway; what is left may hold another step's optimizer, and nobody knows."""
     shard(tmp_path, THREE)
@@ -181,6 +185,7 @@ def test_a_damaged_newest_is_not_asked_about_but_the_older_one_is(tmp_path: Path
     assert plan(str(tmp_path), Selection(max_step=10)).resume_step == 10
 
 
+@pytest.mark.slow
 def test_a_model_without_a_counter_needs_a_third_save_as_witness(tmp_path: Path) -> None:
     """With two saves nobody knows whether the rank's part of the model is trained at all: the other rank's
     is, so it is said.
@@ -196,6 +201,7 @@ def test_a_model_without_a_counter_needs_a_third_save_as_witness(tmp_path: Path)
     assert plan(str(tmp_path / "three")).resume_step == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [TWO, THREE])
 def test_the_whole_model_of_another_step_is_damage(tmp_path: Path, steps: tuple[int, ...]) -> None:
     """The optimizer moved on, and there is nothing else that it could have changed; a third save's numbers
@@ -215,6 +221,7 @@ def test_the_whole_model_of_another_step_is_damage(tmp_path: Path, steps: tuple[
     assert plan(str(tmp_path)).resume_step == before
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_third_save_is_no_witness(tmp_path: Path) -> None:
     """A frozen model whose one copy lost a bit: that it differs does not show that the model is trained."""
     trained(tmp_path, THREE)
@@ -226,6 +233,7 @@ def test_a_flipped_bit_in_a_third_save_is_no_witness(tmp_path: Path) -> None:
     assert plan(str(tmp_path)).resume_step == 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drawn", ["aab", "abb", "aabb", "abbb", "aabbcc", "aba", "abca", "aabba"])
 def test_random_numbers_stand_still_until_they_move_but_never_come_back(tmp_path: Path, drawn: str) -> None:
     steps = tuple(range(10, 10 * len(drawn) + 10, 10))
@@ -238,6 +246,7 @@ def test_random_numbers_stand_still_until_they_move_but_never_come_back(tmp_path
     assert plan(str(tmp_path)).resume_step == steps[-1]
 
 
+@pytest.mark.slow
 def test_random_numbers_are_never_more_than_suspect(tmp_path: Path) -> None:
     trained(tmp_path / "two", TWO)
     copy(tmp_path / "two", "checkpoint-10/rng_state.pth", "checkpoint-20/rng_state.pth")
@@ -285,6 +294,7 @@ def test_the_file_of_another_rank(tmp_path: Path, steps: tuple[int, ...], severi
     assert made.resume_step == (steps[-1] if severity == "warning" else steps[-2])
 
 
+@pytest.mark.slow
 def test_the_optimizer_of_another_rank(tmp_path: Path) -> None:
     shard(tmp_path, THREE)
     copy(tmp_path, optimizer(30, 0), optimizer(30, 1))
@@ -325,6 +335,7 @@ def test_another_ranks_file_from_long_ago(tmp_path: Path) -> None:
     assert plan(str(tmp_path)).resume_step == 110
 
 
+@pytest.mark.slow
 def test_a_model_that_follows_another_is_no_copy(tmp_path: Path) -> None:
     """A target network is what the trained one was at the save before: at every step, so that nothing was
     copied.
@@ -336,6 +347,7 @@ def test_a_model_that_follows_another_is_no_copy(tmp_path: Path) -> None:
     assert (made.resume_step, made.rejected) == (40, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["best", "final"])
 def test_the_best_so_far_is_meant_to_be_a_copy(kind: str, tmp_path: Path) -> None:
     for step in THREE:
@@ -351,6 +363,7 @@ def test_the_best_so_far_is_meant_to_be_a_copy(kind: str, tmp_path: Path) -> Non
 # --- what is no copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 def test_replicas_that_are_always_equal(tmp_path: Path, world: int) -> None:
     states(tmp_path, THREE, lambda step, rank: (step, rank % 2 if world == 4 else 0), world)
@@ -363,6 +376,7 @@ def test_replicas_of_an_optimizer(tmp_path: Path) -> None:
     assert bad(tmp_path) == set()
 
 
+@pytest.mark.slow
 def test_a_frozen_model_is_equal_at_every_step(tmp_path: Path) -> None:
     states(tmp_path, THREE, lambda step, rank: (1, rank))
     assert bad(tmp_path) == set()
@@ -370,6 +384,7 @@ def test_a_frozen_model_is_equal_at_every_step(tmp_path: Path) -> None:
     assert (made.resume_step, made.rejected) == (30, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rates", "moves"),
     [
@@ -404,6 +419,7 @@ def test_a_frozen_rank_beside_one_that_is_trained(tmp_path: Path) -> None:
     assert plan(str(tmp_path)).resume_step == 30
 
 
+@pytest.mark.slow
 def test_a_frozen_whole_model_is_planned_all_the_same(tmp_path: Path) -> None:
     """A model that is saved once more because a framework saves everything: an adapter is what is trained."""
     trained(tmp_path, THREE)
@@ -451,6 +467,7 @@ def test_a_damaged_file_is_damaged_and_no_copy(tmp_path: Path) -> None:
 # --- how deep
 
 
+@pytest.mark.slow
 def test_only_a_level_that_reads_the_content_compares_it(tmp_path: Path) -> None:
     shard(tmp_path, TWO)
     copy(tmp_path, optimizer(10, 1), optimizer(20, 1), "original")
@@ -504,6 +521,7 @@ def test_a_file_over_that_of_a_save_that_only_its_date_places(older: int, tmp_pa
     assert [path for path, f in found if f.code == "same-content" and f.severity] == [copied]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.safetensors", "scheduler.bin"])
 def test_a_copy_from_a_save_that_counts_steps_over_one_of_an_epoch_is_told(name: str, tmp_path: Path) -> None:
     root = materialise(LAYOUT_TREES / "accelerate/epoch_last/expected.json", tmp_path)

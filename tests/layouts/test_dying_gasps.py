@@ -118,6 +118,7 @@ def test_who_says_which_ranks_are_alike_may_start_a_smaller_job_from_a_gasp(
 ALIKE = {"": ((0, 2), (1, 3))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", [600, 3600, 86400])
 @pytest.mark.parametrize(
     ("save", "gasp"),
@@ -137,6 +138,7 @@ def test_a_gasp_that_is_older_by_time_alone_is_never_passed_over_in_silence(
         plan(str(tmp_path), Selection(world_size=RANKS, replica_groups=ALIKE, fault_ranks=frozenset({0})))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("died", [31, 35, 39])
 @pytest.mark.parametrize(
     ("save", "gasp"),

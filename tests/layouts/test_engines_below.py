@@ -37,6 +37,7 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [Path.unlink, cut], ids=["gone", "cut"])
 @pytest.mark.parametrize("name", ["mp_rank_00_model_states.pt", "zero_pp_rank_1_mp_rank_00_optim_states.pt"])
 def test_a_save_that_has_lost_a_file_of_its_engine_is_passed_over(
@@ -50,6 +51,7 @@ def test_a_save_that_has_lost_a_file_of_its_engine_is_passed_over(
     assert [len(rank.files) for rank in made.ranks] == [RANKS] * RANKS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["latest", "pytorch_model_fsdp.bin"])
 def test_a_model_for_everybody_does_not_replace_what_the_trainer_asks_for(tmp_path: Path, name: str) -> None:
     """The note by which the engine finds its files, and with FSDP the model that is not sharded."""
@@ -63,6 +65,7 @@ def test_a_model_for_everybody_does_not_replace_what_the_trainer_asks_for(tmp_pa
     assert [{f.code for f in r.findings} for r in made.rejected] == [{"missing-part"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "home", ["checkpoint-10/global_step10", "epoch=0-step=10.ckpt/checkpoint", "step_10/pytorch_model"]
 )
@@ -90,6 +93,7 @@ STATE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "gone", ["", "model_state/0.metadata", "optimizer_state/1_0.distcp", "master_weight"]
 )

@@ -24,6 +24,7 @@ def run(tmp_path: Path) -> Path:
     return materialise(CASE / "expected.json", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.share(4)
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("harm", ["cut", "removed", "its whole kind removed"])
@@ -40,6 +41,7 @@ def test_whatever_is_damaged_the_save_before_it_is_taken(run: Path, name: str, h
     assert {r.checkpoint.step for r in made.rejected} == {30}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith(("trainer", "optimizer"))])
 def test_a_file_of_another_step_is_seen(run: Path, name: str) -> None:
     shutil.copy2(run / AT / "step_10" / name, run / AT / "step_30" / name)
@@ -48,6 +50,7 @@ def test_a_file_of_another_step_is_seen(run: Path, name: str) -> None:
     assert {f.code for r in made.rejected for f in r.findings} & {"step-mismatch", "same-content"}
 
 
+@pytest.mark.slow
 def test_a_model_that_was_kept_alone_is_passed_over(run: Path) -> None:
     """delete_checkpoint(keep_model=True)"""
     for kind in ("trainer", "optimizer", "data_reader"):
@@ -57,6 +60,7 @@ def test_a_model_that_was_kept_alone_is_passed_over(run: Path) -> None:
     assert made.rejected
 
 
+@pytest.mark.slow
 def test_a_save_that_was_not_renamed_is_unfinished(run: Path) -> None:
     (run / AT / "step_30").rename(run / AT / "step_30.tmp")
     made = plan(str(run))

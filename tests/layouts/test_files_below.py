@@ -84,6 +84,7 @@ def test_the_modules_of_sentence_transformers_are_of_the_checkpoint(tmp_path: Pa
     assert {r.checkpoint.path for r in made.rejected} == {str(home)}
 
 
+@pytest.mark.slow
 @pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", ["samples/step_10.npy", "logs/train.json", "samples/a.npz"])

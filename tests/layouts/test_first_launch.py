@@ -248,6 +248,7 @@ def test_a_real_first_launch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
         assert answer["checkpoint"] is None and answer["warnings"] == []
 
 
+@pytest.mark.slow
 def test_each_bystander_alone(tmp_path: Path) -> None:
     """Together they might excuse each other."""
     for i, (name, begins) in enumerate(BYSTANDERS.items()):

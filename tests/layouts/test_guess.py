@@ -248,6 +248,7 @@ def test_what_it_prints_makes_the_plan_answer(tmp_path: Path) -> None:
     assert (nothing.returncode, nothing.stdout) == (3, "")
 
 
+@pytest.mark.slow
 def test_directories_that_look_like_runs_may_be_one(tmp_path: Path) -> None:
     for step, rank in itertools.product((100, 200), range(2)):
         path = tmp_path / f"ours-{step}/w{rank}.pt"
@@ -304,6 +305,7 @@ def test_a_tracker_is_written_down_and_used(tmp_path: Path, name: str) -> None:
     assert {f.code for r in made.rejected for f in r.findings} == {"missing-part"}
 
 
+@pytest.mark.slow
 def test_a_number_that_is_no_step_is_no_tracker(tmp_path: Path) -> None:
     for step in (100, 200):
         path = tmp_path / f"ours-{step}/w0.weights"

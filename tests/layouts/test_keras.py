@@ -80,6 +80,7 @@ SHARDS = LAYOUT_TREES / "keras-shards/named/tree"
 OF_A_SET = ["{}.weights.json", *(f"{{}}_{n:05d}.weights.h5" for n in range(3))]
 
 
+@pytest.mark.slow
 @pytest.mark.share(2)
 @pytest.mark.parametrize("name", OF_A_SET)
 @pytest.mark.parametrize("put", ["nothing", "cp-02", "cp-01"])
@@ -106,6 +107,7 @@ def test_a_set_of_shards_is_whole_and_of_one_epoch(name: str, put: str, tmp_path
     assert [r.checkpoint.epoch for r in made.rejected] == [3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("called", ["w_", "cp-", "net.epoch_"])
 def test_a_set_of_shards_may_count_in_one_digit(called: str, tmp_path: Path) -> None:
     """A file is called after the number of the epoch, as it is in Keras' own examples: it was a run."""

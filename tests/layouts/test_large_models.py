@@ -151,6 +151,7 @@ def test_the_newest_save_is_planned_without_a_question(name: str, tmp_path: Path
     assert not made.warnings and not made.rejected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "gone"), [(name, gone) for name, row in ARRANGED.items() for gone in row[2]]
 )
@@ -162,6 +163,7 @@ def test_a_save_without_what_its_loader_opens_is_not(name: str, gone: str, tmp_p
     assert made.rejected or made.warnings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, row in ARRANGED.items() if row[1]])
 def test_a_save_that_its_tracker_names_is_missed(name: str, tmp_path: Path) -> None:
     root = written(tmp_path, name)

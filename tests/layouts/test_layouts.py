@@ -209,6 +209,7 @@ def test_templates(template: str, text: str, fields: dict[str, str | None] | Non
     assert (m.groupdict() if m else None) == fields
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout", [layout for layout in LAYOUTS if layout.stateless], ids=lambda one: one.name
 )
@@ -222,6 +223,7 @@ def test_files_without_state_beside_a_run_are_known_and_change_nothing(layout: A
     assert (after.resume, after.ranks, after.shared) == (before.resume, before.ranks, before.shared)
 
 
+@pytest.mark.slow
 def test_each_checkpoint_is_of_the_framework_whose_files_lie_in_it(tmp_path: Path) -> None:
     """Trainer and Accelerate may both call it checkpoint-N; a model alone does not tell them apart."""
     shutil.copytree(LAYOUT_TREES / "hf-trainer/trainer/tree", tmp_path / "run")

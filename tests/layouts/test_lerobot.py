@@ -46,6 +46,7 @@ def test_the_link_to_the_last_is_no_checkpoint_of_its_own(run: Path) -> None:
     assert len(made.candidates) == 3 and not made.warnings
 
 
+@pytest.mark.slow
 def test_the_directory_alone_is_enough(run: Path) -> None:
     made = plan(str(run / SAVES / "000200"))
     assert made.checkpoint is not None and (made.checkpoint.layout, made.resume_step) == ("lerobot", 200)

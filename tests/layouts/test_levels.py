@@ -20,6 +20,7 @@ def files(made: LoadPlan) -> set[str]:
     return {f.path for load in made.ranks for f in load.files} | {f.path for f in made.shared}
 
 
+@pytest.mark.slow
 @pytest.mark.share(8)
 @pytest.mark.parametrize("case", TREES)
 def test_names_alone_and_one_rank_alone_lead_to_the_same_files(case: Path, tmp_path: Path) -> None:

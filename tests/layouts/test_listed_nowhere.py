@@ -43,6 +43,7 @@ def layers(step: int) -> Iterator[tuple[str, bytes]]:
 LOST = {experts: "layer_69_expert_0_mp_rank_00_model_states.pt", layers: "layer_01-model_states.pt"}
 
 
+@pytest.mark.slow
 @pytest.mark.share(2)
 @pytest.mark.parametrize("save", LOST)
 @pytest.mark.parametrize("at", [0, 1, 2], ids=["oldest", "between", "newest"])

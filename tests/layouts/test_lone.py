@@ -63,6 +63,7 @@ def missed(root: Path, survivable: bool) -> bool:
     return survivable and "missing-part" in {f.code for f in made.warnings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("save", "lost", "usable"),
     [

@@ -98,6 +98,7 @@ def test_what_ranks_have_in_common_is_missed_whatever_the_directory_is_called(
     assert verify(str(home.parent)).verdict is Verdict.BROKEN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["iter_0000020", "final"])
 def test_what_ranks_have_in_common_may_be_among_the_entries(name: str, tmp_path: Path) -> None:
     """Megatron-core of mid-2026 and later writes no common.pt."""
@@ -111,6 +112,7 @@ def test_what_ranks_have_in_common_may_be_among_the_entries(name: str, tmp_path:
         plan(str(home.parent))
 
 
+@pytest.mark.slow
 def test_what_ranks_have_in_common_tells_the_iteration(tmp_path: Path) -> None:
     root = tree("megatron-core/common_state", tmp_path)
     (root / "iter_0000020").rename(root / "iter_0000030")
@@ -120,6 +122,7 @@ def test_what_ranks_have_in_common_tells_the_iteration(tmp_path: Path) -> None:
     assert "step-mismatch" in {f.code for r in made.rejected for f in r.findings}
 
 
+@pytest.mark.slow
 def test_a_run_that_went_on_with_a_newer_framework_lacks_nothing(tmp_path: Path) -> None:
     root = tree("megatron-core/sync", tmp_path)
     newer = tree("megatron-core/common_state", tmp_path / "newer")
@@ -182,12 +185,14 @@ def test_what_training_can_do_without_is_a_warning(what: str, tmp_path: Path) ->
     assert verdict is Verdict.SUSPECT
 
 
+@pytest.mark.slow
 def test_the_shapes_are_missed_without_other_saves_too(tmp_path: Path) -> None:
     root = tree("orbax/lone", tmp_path)
     remove(root / "final/array_metadatas/process_0")
     assert ("missing-part", Severity.WARNING) in said(root)[1]
 
 
+@pytest.mark.slow
 def test_chunks_that_no_save_has_are_zeros(tmp_path: Path) -> None:
     """tensorstore writes no chunk that only holds the fill value."""
     root = tree(T5X, tmp_path)
@@ -267,6 +272,7 @@ def test_all_of_a_file_is_read_before_it_is_called_zeros(middle: bytes, zeros: b
     assert all_zero(source) is zeros
 
 
+@pytest.mark.slow
 def test_a_directory_that_lost_its_index_is_named(tmp_path: Path) -> None:
     """Its data files bear no name of a framework, and the older save beside it is all that is left."""
     root = tree(SNAPSHOTS, tmp_path)
@@ -322,6 +328,7 @@ def zero(path: Path) -> None:
 LISTS = "tensorstore_index.json", "model_structure.json", "tx_structure.json"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["", "tx", *LISTS[::2], "metadata.json"])
 def test_easydel_saves_as_levanter_does(gone: str, tmp_path: Path) -> None:
     """``run-N/`` with ``tx/`` in place of ``opt_state/``, and files that list the arrays; exit 4 before."""
@@ -360,6 +367,7 @@ def test_what_an_index_lists_is_there(change: str, tmp_path: Path) -> None:
     assert {f.code for r in caught.value.plan.rejected for f in r.findings} == {code}
 
 
+@pytest.mark.slow
 def test_a_word_for_how_long_a_save_is_kept_is_none_of_one_under_way(tmp_path: Path) -> None:
     """big_vision's next save removes ``…-tmp``; the file beside it tells that it is whole."""
     root = tree(BIG_VISION, tmp_path)

@@ -70,6 +70,7 @@ def test_data_of_another_step_are_seen(tmp_path: Path, style: str) -> None:
     assert "step-mismatch" in rejected(root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lone", [True, False])
 def test_torch_dist_is_not_taken_for_one_of_them(tmp_path: Path, lone: bool) -> None:
     """All of its saves lost metadata.json, without which its loader takes them for something else."""
@@ -160,6 +161,7 @@ def test_each_save_says_itself_whether_its_names_count_experts(tmp_path: Path, a
         assert grid.loaded(tmp_path) == grid.right
 
 
+@pytest.mark.slow
 def test_a_save_that_lost_a_stage_does_not_hide_the_order_of_the_ranks(tmp_path: Path) -> None:
     """What is left of it stands where every order has it."""
     grid = Grid(1, 2, 1, 2, stages_first=True)

@@ -90,6 +90,7 @@ def mindformers(root: Path, kept: str, restarted: bool) -> None:
             os.utime(path, (START + i, START + i))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarted", [False, True])
 def test_mindformers_saves_are_one_run_and_its_weights_are_exports(restarted: bool, tmp_path: Path) -> None:
     """The prefix holds the rank and the restarts; ``checkpoint_network`` was asked about (exit 2)."""

@@ -21,6 +21,7 @@ def tree(tmp_path: Path) -> Path:
     return materialise(LAYOUT_TREES / "ms-swift/exported/expected.json", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["checkpoint-20/latest_checkpointed_iteration.txt", f"{NEWEST}/.metadata", f"{NEWEST}/metadata.json"],
@@ -34,6 +35,7 @@ def test_a_save_that_cannot_be_loaded_loses_with_a_reason(name: str, tmp_path: P
     assert chosen.rejected or {f.code for f in chosen.warnings} == {"unfinished-save"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "code"),
     [("10", "step-mismatch"), ("", "empty-file"), ("2o", "bad-tracker"), ("done 20", "bad-tracker")],
@@ -49,6 +51,7 @@ def test_a_save_whose_tracker_names_no_directory_beside_it_cannot_be_loaded(
     assert [f.code for r in chosen.rejected for f in r.findings] == [code]
 
 
+@pytest.mark.slow
 def test_a_tracker_may_name_a_release(tmp_path: Path) -> None:
     root = tree(tmp_path)
     (root / "checkpoint-20/latest_checkpointed_iteration.txt").write_text("release")
@@ -63,6 +66,7 @@ def test_files_are_compared_with_those_of_the_save_before(tmp_path: Path) -> Non
     assert len({place(p) for p in session.parts}) == 6
 
 
+@pytest.mark.slow
 def test_what_is_merged_is_an_export(tmp_path: Path) -> None:
     root = tree(tmp_path)
     home, merged = root / "checkpoint-20", root / "checkpoint-20-merged"
@@ -74,6 +78,7 @@ def test_what_is_merged_is_an_export(tmp_path: Path) -> None:
     assert chosen.checkpoint.path == str(home)
 
 
+@pytest.mark.slow
 def test_the_iterations_of_a_run_that_is_called_as_a_save_are_its_own(tmp_path: Path) -> None:
     iterations = materialise(LAYOUT_TREES / "megatron-core/common_state/expected.json", tmp_path)
     run = iterations.rename(tmp_path / "checkpoint-5")

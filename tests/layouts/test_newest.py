@@ -93,6 +93,7 @@ def test_a_tracker_against_the_times_is_a_question_in_the_api(contradiction: Pat
         assert ask(str(contradiction), Selection(resume_from="mtime")).resume_step == 10
 
 
+@pytest.mark.slow
 def test_an_order_in_the_configuration_file_is_an_answer(contradiction: Path) -> None:
     (contradiction.parent / "ckpt.toml").write_text('order = "step"\n')
     done = ckpt("plan", contradiction, "--json", "--config", contradiction.parent / "ckpt.toml")
@@ -358,6 +359,7 @@ def test_a_touch_is_no_other_zone(saves: int, away: int, tmp_path: Path) -> None
     assert "mtime-disagrees-with-step" in {f.code for f in made.warnings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["elements/kept", "elements/counted", "ray/train-v2"])
 def test_real_saves_whose_names_are_dates_may_be_touched(name: str, tmp_path: Path) -> None:
     """Whether or not anything stands between the numbers of a date."""
@@ -389,6 +391,7 @@ def test_a_job_that_moved_to_another_zone_goes_on_where_it_was(hours: float, tmp
 # --- copies of the best so far
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fairseq/updates", "timm/epochs", "timm/recovery"])
 def test_a_best_that_was_copied_late_makes_its_step_no_newer(name: str, tmp_path: Path) -> None:
     root = materialise(FIXTURES / "layouts" / name / "expected.json", tmp_path)
@@ -423,6 +426,7 @@ def test_a_name_that_is_no_date_is_only_a_name(name: str, tmp_path: Path) -> Non
     assert made.checkpoint.path.endswith(name.format(13))
 
 
+@pytest.mark.slow
 def test_dates_of_one_second_decide_nothing(tmp_path: Path) -> None:
     """Of saves that follow each other so quickly the one of the highest step counts where no times do."""
     root = materialise(FIXTURES / "layouts/speechbrain/epochs/expected.json", tmp_path)

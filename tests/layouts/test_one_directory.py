@@ -140,6 +140,7 @@ def saved_in(root: Path, source: str, names: list[str]) -> None:
             os.utime(path, (1_700_000_000 + 7200 * i,) * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names", ["resnet vit", "exp1 exp2", "seed_1 seed_2", "vit last resnet", "vit_10 vit_20 resnet_5"]
 )
@@ -152,6 +153,7 @@ def test_directories_that_several_runs_write_over_are_asked_about(
     assert plan(str(tmp_path / names.split(maxsplit=1)[0]), Selection(settle=0)).checkpoint is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names", ["last interrupted", "best last", "slot_a slot_b", "save1 save2", "20-abce 30-fade"]
 )

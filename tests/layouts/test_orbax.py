@@ -49,6 +49,7 @@ def test_it_is_found_whatever_it_is_called(source: Path, name: str, tmp_path: Pa
     assert {f.path.startswith(str(home)) for f in made.shared} == {True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "marked"), [("7", True), ("run", True), ("run_7", True), ("run", False), ("run_7", False)]
 )
@@ -80,6 +81,7 @@ def test_a_prefix_of_the_managers_own_makes_no_step_of_every_number() -> None:
         assert step_in_path(f"/root/{name}", "/root", Layouts().names) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "item", ["data", "numpy/np_random_key_metadata", "numpy/np_random_key/_strings.json"]
 )
@@ -112,6 +114,7 @@ def test_a_lone_save_tells_which_items_it_had(gone: str, told: str, tmp_path: Pa
     assert told in raised.value.plan.rejected[0].findings[0].message
 
 
+@pytest.mark.slow
 def test_a_lone_tree_of_an_older_version_misses_its_manifest(tmp_path: Path) -> None:
     """Before 0.12 _METADATA does not say that there is one."""
     home = Path(shutil.copytree(BARE, tmp_path / "step_200"))
@@ -124,6 +127,7 @@ def test_a_lone_tree_of_an_older_version_misses_its_manifest(tmp_path: Path) -> 
         plan(str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("other", "told"), [(2, False), (4, True)])
 def test_a_process_without_its_place_in_the_data_is_missed(other: int, told: bool, tmp_path: Path) -> None:
     """Whose files there were, the names say; a job of another size has other files."""
@@ -165,6 +169,7 @@ def items_one_by_one(root: Path, *steps: int) -> Path:
     return root / "step_200/opt"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [None, "gone", "under way"])
 def test_items_that_a_script_saves_one_by_one_are_one_checkpoint(cut: str | None, tmp_path: Path) -> None:
     last = items_one_by_one(tmp_path, 100, 200)
@@ -187,6 +192,7 @@ def test_an_item_under_way_keeps_a_lone_save_from_being_loaded(tmp_path: Path) -
         plan(tmp_path)
 
 
+@pytest.mark.slow
 def test_trees_of_other_leaves_are_not_saves_of_one_another(tmp_path: Path) -> None:
     """model/ and opt/ are written over at every save; best/ and last/ are two saves of one tree."""
     for number, name in enumerate(("model", "opt")):

@@ -137,6 +137,7 @@ def test_a_link_is_as_old_as_itself_where_it_leads_nowhere(run: Path) -> None:
 # ---- in a file's place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [Path.mkdir, lambda p: p.symlink_to("nowhere")], ids=["directory", "link"])
 @pytest.mark.parametrize(
     ("case", "name"),
@@ -227,6 +228,7 @@ def test_a_later_state_under_another_name_is_a_question(name: str, run: Path) ->
     assert step_of(answer(run, exclude=("*300*",))) == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["step_300.pt.1", ".step_300.pt.Ab12Cd", "step_300"])
 def test_what_is_cut_or_earlier_or_no_state_is_not(name: str, run: Path) -> None:
     put(run / name, full(300)[:900], 300)
@@ -357,6 +359,7 @@ def test_a_packed_checkpoint_is_named_below_the_highest(run: Path) -> None:
 # ---- archives
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("of_step", "found"), [(192, 2), (64, 192)])
 def test_a_later_archive_of_a_name_of_ones_own_is_asked_about(
     of_step: int, found: int, tmp_path: Path
@@ -386,6 +389,7 @@ COUNTED = ["model_e{}.pt", "model_state_e{}_b0.th", "agent-t{}.pt", "net_{}_{}.p
 MEASURED = ["net_x_acc{}.pt", "net_x_0.{}.pt"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [*COUNTED, *MEASURED])
 def test_an_order_that_only_unknown_numbers_contradict_is_asked_about(counts: str, tmp_path: Path) -> None:
     """Neither names nor contents tell a step: a copy that kept no times made any of them the newest."""
@@ -442,6 +446,7 @@ def test_a_state_beside_the_files_that_is_another_step_s(tmp_path: Path) -> None
     assert [(f.code, f.severity) for f in made.warnings] == [("step-mismatch", Severity.WARNING)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "most"), [(100, 0), (100_000, 64)])
 def test_of_a_runs_own_files_few_are_opened(
     size: int, most: int, run: Path, monkeypatch: pytest.MonkeyPatch

@@ -66,6 +66,7 @@ def test_a_flipped_bit_in_the_newest_is_skipped_and_named(tmp_path: Path) -> Non
         plan(str(root), Selection(no_fallback=True))
 
 
+@pytest.mark.slow
 def test_exist_but_none_usable_is_never_none(tmp_path: Path) -> None:
     root = tree("tp", tmp_path)
     for path in root.glob("iter_*/mp_rank_00/*.pt"):
@@ -87,6 +88,7 @@ def test_exist_but_none_usable_is_never_none(tmp_path: Path) -> None:
         plan(str(root), Selection(max_step=5))
 
 
+@pytest.mark.slow
 def test_attempts_are_bounded(tmp_path: Path) -> None:
     root = tree("tp", tmp_path)
     for path in root.glob("iter_*/mp_rank_00/*.pt"):
@@ -293,6 +295,7 @@ def test_a_lost_crc_trailer_shows_against_its_siblings(tmp_path: Path) -> None:
     assert "signature-changed" in codes(verify([str(tmp_path)]))
 
 
+@pytest.mark.slow
 def test_missing_ranks_are_errors_for_periodic_and_warnings_for_last_words(tmp_path: Path) -> None:
     root = tree("pangu", tmp_path)
     (root / "rank_3/pangu3-2_3.ckpt").unlink()

@@ -62,6 +62,7 @@ def chosen(root: Path, prefix: str) -> str:
     return os.path.relpath(made.checkpoint.path, root)
 
 
+@pytest.mark.slow
 def test_a_prefix_is_what_file_names_start_with(tmp_path: Path) -> None:
     root = tmp_path / "run"
     put(root, ["bert_2-1_10", "bert_2-1_20", "bert_large-1_10", "bert_large-1_30", "gpt-1_10", "gpt_1-1_5"])
@@ -76,6 +77,7 @@ def test_a_prefix_is_what_file_names_start_with(tmp_path: Path) -> None:
     assert made.checkpoint is not None and made.checkpoint.run == "bert"
 
 
+@pytest.mark.slow
 @examples(30)
 @given(
     names=st.sets(
@@ -96,6 +98,7 @@ def test_what_a_prefix_chooses_starts_with_it(names: set[str], prefix: str) -> N
             )
 
 
+@pytest.mark.slow
 def test_a_directory_of_rank_1_without_that_of_rank_0_is_said(tmp_path: Path) -> None:
     put(tmp_path / "out", ["ckpt_1/net-1_10", "ckpt_1/net-1_20"])
     made = plan(str(tmp_path / "out"))

@@ -172,6 +172,7 @@ def test_saves_that_lie_in_one_directory(name: str, tmp_path: Path) -> None:
     assert loads(tmp_path) == {r: [name.format(n=10, r=r)] for r in (0, 1)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "optimizer"), [("model_{n}.pt", "optim_{n}_rank{r}.pt"), ("model_step_{n}.pt", "optim_step_{n}_rank{r}.pt")])  # fmt: skip
 def test_a_model_for_all_beside_the_optimizers_of_ranks(model: str, optimizer: str, tmp_path: Path) -> None:
     for n in (10, 20):
@@ -193,6 +194,7 @@ def test_optimizers_alone_are_no_checkpoint(optimizer: str, tmp_path: Path) -> N
     assert caught.value.exit_code == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("home", ["draft-step{}", "run_a_step_{}"])
 def test_the_name_of_a_run_may_stand_before_the_step(home: str, tmp_path: Path) -> None:
     for n in (8, 10):  # 10 comes after 8
@@ -264,6 +266,7 @@ def planned(root: Path) -> set[str]:
 PICOTRON = "{}/weights_tp_rank_world_size={}_2_pp_rank_world_size=0_1.pth"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", ["rank{1}/step{0}.pt", "rank_{1}/optim_epoch_{0}.pt", PICOTRON])
 def test_directories_of_ranks_and_files_of_a_grid_are_one_save(names: str, tmp_path: Path) -> None:
     """One that lacks a file loses, also where it is alone."""

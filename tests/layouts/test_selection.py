@@ -323,6 +323,7 @@ def source(made: LoadPlan, rank: int) -> tuple[int | None, str]:
     return load.source_rank, load.reason
 
 
+@pytest.mark.slow
 def test_equal_tensors_are_the_proof(replicas: Path) -> None:
     """Random numbers are each rank's own, and do not count."""
     asked = Selection(prove_replicas=True, fault_ranks=frozenset({2}), **GROUPS)
@@ -336,6 +337,7 @@ def test_equal_tensors_are_the_proof(replicas: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_proof_is_read_as_slowly_as_asked_and_in_the_way_asked(
     replicas: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +365,7 @@ def test_the_proof_is_read_as_slowly_as_asked_and_in_the_way_asked(
     assert all(slowed == size > 0 and (jobs, io) == (3, "direct") for _, slowed, size, jobs, io in seen)
 
 
+@pytest.mark.slow
 def test_a_tensor_that_differs_is_named_and_the_checkpoint_is_passed_over(replicas: Path) -> None:
     """Two files that should hold the same state do not: nobody knows which is right."""
     put(
@@ -396,6 +399,7 @@ def test_where_replicas_differ_a_cut_file_has_no_substitute(replicas: Path) -> N
     assert any("differ in model.b" in f.message for f in lost.findings if f.code == "replica-mismatch")
 
 
+@pytest.mark.slow
 def test_the_only_good_member_is_a_note_and_with_strict_no_substitute(replicas: Path) -> None:
     made = plan(str(replicas), Selection(prove_replicas=True, **GROUPS))
     assert (made.resume_step, source(made, 3)[0]) == (20, 1)
@@ -480,6 +484,7 @@ def test_a_fault_file_that_says_nothing_usable_is_2(
     assert "f.json" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("at", "belongs"),
     [

@@ -122,6 +122,7 @@ def test_what_is_saved_apart_is_one_run_where_names_say_so(tmp_path: Path, case:
     assert [w.code for w in made.warnings] == [case.warned] * bool(case.warned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["best", "best_ckpt"])
 def test_a_manager_of_the_best_below_another_is_no_run_of_its_own(kept: str, tmp_path: Path) -> None:
     """As TensorFlow's guides keep the best: the same prefix in both directories."""

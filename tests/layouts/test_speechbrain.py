@@ -34,6 +34,7 @@ def written(run: Path, name: str, text: str) -> None:
         os.utime(home / name, ns=(at, at))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text"),
     [("epoch_counter.ckpt", "12"), ("label_encoder.ckpt", "'ä' => 0\n"), ("dataloader-VALID.ckpt", "None")],
@@ -49,6 +50,7 @@ def test_a_recoverable_that_is_text_is_no_damage(run: Path, name: str, text: str
     assert {Path(f.path).name for f in made.shared} >= {name, "counter.ckpt", "model.ckpt"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["counter.ckpt", "brain.ckpt", "labels.ckpt", "CKPT.yaml"])
 def test_zeros_in_a_text_are_damage(run: Path, name: str) -> None:
     *_, before, newest = saves(run)
@@ -83,6 +85,7 @@ def test_a_checkpointer_without_a_brain_goes_by_time(run: Path) -> None:
         plan(str(run))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [2, 3])
 def test_the_steps_of_an_older_save_are_not_resumed_from(back: int, run: Path) -> None:
     homes = saves(run)
@@ -98,6 +101,7 @@ def test_the_steps_of_an_older_save_are_not_resumed_from(back: int, run: Path) -
     assert made.rejected or [f.code for f in made.warnings] == ["mtime-disagrees-with-step"]
 
 
+@pytest.mark.slow
 def test_the_notes_of_an_older_save_are_not_those_of_the_newest(run: Path) -> None:
     *_, before, newest = (home / "CKPT.yaml" for home in saves(run))
     at = newest.stat()

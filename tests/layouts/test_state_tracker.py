@@ -32,6 +32,7 @@ def test_a_tree_without_the_text_is_whole(run: Path) -> None:
     assert listed.bare == 0 and [(Path(t.path).name, t.says) for t in listed.trackers] == [(STATE, 20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [STATE, TEXT])
 def test_what_either_names_and_is_gone_is_said(run: Path, kept: str) -> None:
     (run / ({STATE, TEXT} - {kept}).pop()).unlink()
@@ -41,6 +42,7 @@ def test_what_either_names_and_is_gone_is_said(run: Path, kept: str) -> None:
     assert {(r.checkpoint.step, f.code) for r in made.rejected for f in r.findings} == {(20, "missing-part")}
 
 
+@pytest.mark.slow
 def test_both_are_asked(run: Path) -> None:
     """A job of Megatron-LM went on, and what it saved is gone: the text alone tells."""
     (run / TEXT).write_text("30")
@@ -49,11 +51,13 @@ def test_both_are_asked(run: Path) -> None:
     assert {r.checkpoint.step for r in made.rejected} == {30}
 
 
+@pytest.mark.slow
 def test_an_older_one_is_stale(run: Path) -> None:
     shutil.copy2(run / "iter_0000010/train_state.pt", run / STATE)
     assert {f.code for f in plan(str(run)).warnings} == {"stale-tracker"}
 
 
+@pytest.mark.slow
 def test_a_damaged_one_is_told(run: Path) -> None:
     (run / STATE).write_bytes((run / STATE).read_bytes()[:700])
     made = plan(str(run))
@@ -69,6 +73,7 @@ def test_it_is_no_model_and_no_first_launch(run: Path) -> None:
         plan(str(run), Selection(allow_none=True))
 
 
+@pytest.mark.slow
 def test_a_state_of_a_loop_of_ones_own_is_no_tracker(run: Path) -> None:
     """It was saved last and is whole: nobody but the caller can say whether training went on there."""
     (run / STATE).write_bytes(saved({"model": {"w": tensor(30)}, "optimizer": adam(30), "step": 30}))

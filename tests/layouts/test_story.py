@@ -130,6 +130,7 @@ Warnings
     )
 
 
+@pytest.mark.slow
 def test_a_rollback_passes_over_what_lies_beyond_its_target(tmp_path: Path) -> None:
     """Ranks 0 and 2 failed while iteration 30 was saved, which is no multiple of the save interval. Iteration
     40 is one, but lies beyond the target.
@@ -346,6 +347,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shards(tmp_path / "run", 10, 20)
 
 
+@pytest.mark.slow
 def test_plan_tells_it_below_the_table(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, plain, _ = run(capfd, "plan", str(tree))
     assert code == 0
@@ -371,6 +373,7 @@ def test_json_has_the_same_facts(tree: Path, capfd: pytest.CaptureFixture[str]) 
     ]
 
 
+@pytest.mark.slow
 def test_latest_tells_it_on_stderr_only(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capfd, "latest", str(tree), "--rank", "0", "--explain")
     assert (code, out) == (0, f"{tree}/iter_0000020/mp_rank_00/model_optim_rng.pt\n")
@@ -378,6 +381,7 @@ def test_latest_tells_it_on_stderr_only(tree: Path, capfd: pytest.CaptureFixture
     assert run(capfd, "latest", str(tree), "--rank", "0") == (0, out, "")
 
 
+@pytest.mark.slow
 def test_a_failure_tells_it_as_well(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for step in (10, 20):
         put(tree, f"iter_{step:07d}/mp_rank_01/model_optim_rng.pt", b"PK", step)

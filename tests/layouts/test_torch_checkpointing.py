@@ -25,6 +25,7 @@ def step(root: Path) -> int | None:
     return chosen.step if chosen else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lost",
     ["model_0.pt", "model_1.pt", "optimizer_1.pt", "step_*.pt", "dataloader_0.pt", "*_1.pt"],
@@ -37,6 +38,7 @@ def test_a_save_that_has_lost_files_is_not_resumed_from(lost: str, root: Path) -
     assert [r.checkpoint.step for r in made.rejected] == [30]
 
 
+@pytest.mark.slow
 def test_a_model_without_its_optimizer_is_passed_over_and_named(root: Path) -> None:
     for path in (root / NEWEST).glob("optimizer_*"):
         path.unlink()
@@ -63,6 +65,7 @@ def test_a_save_that_was_not_renamed_is_under_way(root: Path) -> None:
     assert any(f.code == "unfinished-save" for f in made.warnings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["step-{}", "iter{:07d}", "{}", "epoch_{}", "checkpoint_{}"])
 def test_a_directory_may_be_called_otherwise(name: str, root: Path) -> None:
     for at in (10, 20, 30):

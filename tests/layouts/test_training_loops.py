@@ -284,6 +284,7 @@ def test_networks_with_their_optimizers_are_never_loaded_in_part(tmp_path: Path)
         answer(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "beside",
     [("optimizer.pt",), ("actor_optim.pt", "critic_optim.pt"), ("training_state.pt", "scheduler.pt")],

@@ -62,6 +62,7 @@ def test_the_flag_answers_everywhere(run: Path, asker: Asker) -> None:
         assert (name, answer.code, answer.step) == (name, 0, 20)
 
 
+@pytest.mark.slow
 def test_so_do_the_variable_and_the_file(
     run: Path, asker: Asker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

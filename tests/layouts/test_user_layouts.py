@@ -93,6 +93,7 @@ def test_the_template_of_the_example(tmp_path: Path) -> None:
     assert codes(made) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4)])
 def test_every_checkpoint_needs_the_ranks_that_its_own_names_tell(
     tmp_path: Path, before: int, after: int
@@ -111,6 +112,7 @@ def test_every_checkpoint_needs_the_ranks_that_its_own_names_tell(
     assert gap.code == "missing-rank"
 
 
+@pytest.mark.slow
 def test_what_another_number_of_ranks_saved_is_never_loaded_in_part(tmp_path: Path) -> None:
     taught()
     step(tmp_path, 10, 4)
@@ -157,6 +159,7 @@ def test_directories_above_the_template_name_the_run(tmp_path: Path) -> None:
     assert plan(str(tmp_path), Selection(run="b")).resume_step == 20
 
 
+@pytest.mark.slow
 def test_the_users_own_templates_go_first(tmp_path: Path) -> None:
     put(tmp_path / "iter_0000007" / "mp_rank_00" / "model_optim_rng.pt", saved({"w": tensor(1)}))
     assert [c.layout for c in scan(str(tmp_path)).checkpoints] == ["megatron"]
@@ -233,6 +236,7 @@ def committing(tmp_path: Path) -> None:
         put(step(tmp_path, number) / "_SUCCESS", b"")
 
 
+@pytest.mark.slow
 def test_without_its_commit_file_a_save_is_unfinished(tmp_path: Path) -> None:
     committing(tmp_path)
     made = plan(str(tmp_path))
@@ -263,6 +267,7 @@ def test_a_mark_may_be_empty_but_a_file_that_is_loaded_may_not(tmp_path: Path) -
     assert "empty-file" in {f.code for f in made.rejected[0].findings}
 
 
+@pytest.mark.slow
 def test_what_is_needed(tmp_path: Path) -> None:
     pieces = ({"template": TEMPLATE}, {"template": "step={step}/args.json", "role": "args", "shared": True})
     step(tmp_path, 10)
@@ -276,6 +281,7 @@ def test_what_is_needed(tmp_path: Path) -> None:
     assert plan(str(tmp_path)).resume_step == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [["done"], ["nowhere", "done"]])
 def test_step_keys_contradict_the_name(tmp_path: Path, keys: list[str]) -> None:
     step(tmp_path, 10, step=0, done=10)
@@ -323,6 +329,7 @@ def test_replicated_over(tmp_path: Path) -> None:
     assert files(made) == {rank: [f"step=5/tp{rank % 2}.pt"] for rank in range(4)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", [[], ["dp"]])
 def test_a_replica_stands_in_only_where_the_layout_or_a_flag_says_so(tmp_path: Path, over: list[str]) -> None:
     taught({"template": TEMPLATE, **({"replicated_over": over} if over else {})})
@@ -343,6 +350,7 @@ def test_a_replica_stands_in_only_where_the_layout_or_a_flag_says_so(tmp_path: P
         ]
 
 
+@pytest.mark.slow
 def test_formats(tmp_path: Path) -> None:
     taught({"template": TEMPLATE, "formats": ["safetensors"]})
     step(tmp_path, 10)
@@ -382,6 +390,7 @@ def test_kind_unfinished_loaded_required_and_single(tmp_path: Path) -> None:
     assert [os.path.relpath(f.path, tmp_path) for f in made.shared] == ["s20/b.pt"]
 
 
+@pytest.mark.slow
 def test_a_committed_layout_asks_for_groups(tmp_path: Path) -> None:
     taught(committed=True)
     (step(tmp_path, 10) / "shard-00001-of-2.pt").unlink()
@@ -521,12 +530,14 @@ def test_commands_know_the_layouts_of_the_file(tree: Path, capfd: pytest.Capture
     assert (known[0], len(known)) == ("mine", len(LAYOUTS) + 1)
 
 
+@pytest.mark.slow
 def test_a_pyproject_may_hold_them_too(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tree.parent / "ckpt.toml").unlink()
     (tree.parent / "pyproject.toml").write_text(TOML.replace("[[layout", "[[tool.ckpt.layout"))
     assert json.loads(run(capfd, "plan", "out", "--json")[1])["checkpoint"]["layout"] == "mine"
 
 
+@pytest.mark.slow
 def test_a_file_in_the_scanned_tree_teaches_nothing(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     shutil.move(tree.parent / "ckpt.toml", tree / "ckpt.toml")
     os.chdir(tree)
@@ -578,6 +589,7 @@ def test_a_mistake_in_the_file_is_exit_2_with_a_hint(
 # --- ckpt layouts --check
 
 
+@pytest.mark.slow
 def test_check_says_what_matches_and_what_nearly_does(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capfd, "layouts", "--check", "out", "--json")
     answer = json.loads(out)
@@ -774,6 +786,7 @@ def test_a_template_matches_every_path_that_it_describes(made: tuple[str, str], 
     assert near_miss(piece, above + path) is None
 
 
+@pytest.mark.slow
 @given(
     templates(),
     st.text(max_size=60) | st.lists(WORDS, max_size=6).map("/".join),
@@ -792,12 +805,14 @@ def test_a_near_miss_is_true_of_the_path(made: tuple[str, str], other: str, at: 
             assert miss.expected == "the end of the name" or miss.expected in template
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda v: st.lists(v, max_size=3) | st.dictionaries(st.sampled_from([*user._LAYOUT, *user._PIECE]) | st.text(max_size=5), v, max_size=4), max_leaves=12))  # fmt: skip
 def test_any_table_is_read_or_refused(value: object) -> None:
     with suppress(ValueError):
         user.load([value], tuple(FORMATS))
 
 
+@pytest.mark.slow
 def test_layouts_do_not_leak(tmp_path: Path) -> None:
     """The fixture of this module forgets them; and a second question of the same process replaces those of
     the first.

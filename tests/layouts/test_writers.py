@@ -98,6 +98,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ASK)
 def test_an_orphan_that_writes_the_next_checkpoint_is_said(root: Path, command: str, asked: Asked) -> None:
     with writing(root / ORPHAN):

@@ -168,6 +168,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ODD)
 def test_what_no_variable_should_hold_is_said_in_short(here, odd):
     """Whatever a script has put into any of them: it has a meaning, or an error that a log can hold."""

@@ -165,6 +165,7 @@ def test_no_room_asks_the_file_system_of_this_machine_about_a_tree(room: str) ->
     assert {name: calls for name, calls in found.items() if calls and name not in LOCAL} == {}
 
 
+@pytest.mark.slow
 def test_every_exception_is_one_and_the_law_can_fail(tmp_path: Path) -> None:
     assert [name for name in LOCAL if not asking(PACKAGE / name)] == []
     (tmp_path / "asks.py").write_text("import os\nos.path.isdir(x)\npatiently(os.stat, x)\nopen(x)\n")

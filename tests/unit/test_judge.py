@@ -307,6 +307,7 @@ def test_files_without_a_directory_of_their_own_hide_nothing(world: World) -> No
 # ---- sound, and consistent
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_replaced_and_where_none_is_left_it_loses(world: World) -> None:
     world.broken("model_1")
     made = world.judgement()
@@ -441,6 +442,7 @@ def test_the_pieces_of_another_directory_do_not_count(world: World) -> None:
 # ---- what the caller must say
 
 
+@pytest.mark.slow
 def test_ranks_without_a_group_are_asked_about_unless_another_node_may_have_their_files(
     world: World,
 ) -> None:
@@ -574,6 +576,7 @@ def test_with_leave_to_pass_over_it_is_a_reason(world: World) -> None:
     assert not world.judgement().usable
 
 
+@pytest.mark.slow
 def test_a_candidate_that_loses_in_any_case_is_not_asked_about(world: World) -> None:
     changed(world, names=("optim_0", "optim_1"))
     unreadable(world, "optim_1")

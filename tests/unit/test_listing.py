@@ -228,6 +228,7 @@ def test_one_slow_call_is_no_slow_file_system() -> None:
     assert gauge.slow
 
 
+@pytest.mark.slow
 def test_a_local_tree_is_listed_without_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_walk, "SLOW", 3600.0)
     monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread"))

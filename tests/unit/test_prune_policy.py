@@ -84,6 +84,7 @@ SAVES = st.lists(SAVE, max_size=8).map(lambda made: [replace(s, name=f"{n}") for
 KEEPS = ("keep_last", "keep_every", "keep_within", "keep_hourly", "keep_daily", "keep_weekly")
 
 
+@pytest.mark.slow
 @given(POLICIES, SAVES, st.sets(st.integers(0, 7)))
 def test_what_stays_has_a_reason_and_what_must_stay_stays(
     policy: Policy, saves: list[Save], always: set[int]

@@ -108,6 +108,7 @@ def test_one_changed_bit_is_in_one_chunk_and_every_crc_over_it(tmp_path, file, i
     assert wrong == {"all", f"chunk {at // TILE * TILE}", *(["head"] if at < 9 else [])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("io", ["pread", "mmap"])
 def test_a_page_of_zeros_is_shown_to_who_watches(tmp_path, io) -> None:
     path, seen = tmp_path / "data", list[int]()
@@ -121,6 +122,7 @@ def test_a_page_of_zeros_is_shown_to_who_watches(tmp_path, io) -> None:
     assert sum(seen) == 4096
 
 
+@pytest.mark.slow
 def test_a_helper_that_dies_leaves_its_chunks_to_us(monkeypatch, file) -> None:
     started = mapped_module._Helper.start
 

@@ -108,6 +108,7 @@ def test_while_one_list_hangs_nobody_else_waits() -> None:
 KEYS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(lambda names: "/".join((*names, "x")))
 
 
+@pytest.mark.slow
 @examples(200)
 @given(
     before=st.sets(KEYS, min_size=1, max_size=20),
