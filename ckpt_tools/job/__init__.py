@@ -132,7 +132,7 @@ def decide(
     def decided(asked: Selection) -> Decision:
         made = _decided(root, asked, Rendezvous(membership, options, line, env), listener)
         _require_asked(made, asked, selection, options)
-        _within(made, membership.rank)
+        _within(made, selection.rank if membership.rank is None else membership.rank)
         return made
 
     if options.stage:

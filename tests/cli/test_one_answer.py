@@ -334,7 +334,9 @@ def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(
         "resume": one["resume"],
         "bytes_read": one["bytes_read"],
     }
-    assert {asker.execute(name, root, "--rank", "2")[0] for name in ("plan", "latest")} == {2}
+    assert {name: asker.ask(name, root, "--rank", "2") for name in COMMANDS} == dict.fromkeys(
+        COMMANDS, Answer(2)
+    )
     monkeypatch.setenv("CKPT_RANK", "1")
     assert json.loads(asker.execute("plan", root, "--json")[1])["ranks"] == whole["ranks"]
 

@@ -55,14 +55,16 @@ class Asker:
         return code, out, self.err
 
     def ask(self, name: str, root: Path, *flags: object) -> Answer:
-        """What a command answers. The rank is 0 where one has to be asking."""
+        """What a command answers. The rank is 0 where one has to be asking and none is given."""
         asked = [name, root, "--plan-dir", self.state, *flags]
         if name == "run":
             self.started = {}
             code = self.execute(*asked, "--", "train")[0]
             body = json.loads(Path(self.started["CKPT_PLAN"]).read_text()) if self.started else {}
             return _answer(code, body)
-        code, out, _ = self.execute(*asked, "--json", *(("--rank", 0) if name == "latest" else ()))
+        if name == "latest" and "--rank" not in flags:
+            asked += ["--rank", 0]
+        code, out, _ = self.execute(*asked, "--json")
         return _answer(code, json.loads(out))
 
     def call(self, function: Callable[..., Any], root: Path, **asked: Any) -> Answer:
