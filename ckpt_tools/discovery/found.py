@@ -13,6 +13,13 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.storage.links import Links
 
+# fmt: off
+PACKED = (
+    ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".z", ".zip", ".7z",
+    ".gpg", ".pgp", ".age", ".aes", ".enc", ".crypt",
+)
+# fmt: on
+"""Endings of files that were packed, compressed or encrypted."""
 _RENAMED = 10_000
 """Such names that are kept at most: a tree may hold a million files that are none of ours."""
 _TEXTS = (".json", ".yaml", ".yml", ".txt", ".model", ".jinja")
@@ -53,7 +60,7 @@ class Discovery:
     describe others, ``unneeded`` those of files that hold no state, ``copies`` those of unrecognised files
     whose names call them copies, ``gone`` those of links that lead nowhere under a name that only a
     checkpoint or a pointer to one has, ``renamed`` those of files whose names have a checkpoint's in them,
-    ``texts`` those of texts that nothing recognises.
+    ``packed`` those of files that were packed, ``texts`` those of texts that nothing recognises.
     ``links`` is what leads to directories, ``lone`` says which numbered directories lack their first,
     ``strange`` are the directories of files that nothing recognises, ``empty`` those in which nothing was
     seen, ``unseen`` is what could not be
@@ -72,6 +79,7 @@ class Discovery:
     copies: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     renamed: list[str] = field(default_factory=list)
+    packed: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     links: list[Links] = field(default_factory=list)
     lone: list[Finding] = field(default_factory=list)
@@ -92,13 +100,15 @@ class Discovery:
             self.copies.append(f"{directory}/{name}")
         if (copied or names.may_be_renamed(name)) and len(self.renamed) < _RENAMED:
             self.renamed.append(f"{directory}/{name}")
+        if name.lower().endswith(PACKED) and len(self.packed) < _RENAMED:
+            self.packed.append(f"{directory}/{name}")
         if name.endswith(_TEXTS) and len(self.texts) < _RENAMED:
             self.texts.append(f"{directory}/{name}")
 
     @property
     def leftovers(self) -> bool:
         """Whether there is anything that may be left of a checkpoint, or be one of another name."""
-        return bool(self.bare or self.renamed or self.unfinished or self.empty)
+        return bool(self.bare or self.renamed or self.packed or self.unfinished or self.empty)
 
     @property
     def unplaced(self) -> list[str]:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.found import BareFile, Discovery
+from ckpt_tools.discovery.found import PACKED, BareFile, Discovery
 from ckpt_tools.formats import HEAD, format_of
 from ckpt_tools.formats.archives.packed import (
     BEGINNING,
@@ -56,9 +56,7 @@ _DESCRIBES = re.compile(r".*\.(?:json|yaml|yml|toml)", re.IGNORECASE)
 """Names of what is saved beside a model: its configuration, its vocabulary."""
 _ARCHIVES = re.compile(r".*\.(?:tar|zip)(?:\.\d+)?", re.IGNORECASE)
 """Containers that checkpoints come in as well: their beginning tells."""
-_WRAPPED = re.compile(
-    r"(.+?)(?:\.tar)?\.(?:tar|tgz|gz|bz2|xz|zst|lz4|lzma|z|zip|7z|gpg|pgp|age|aes|enc|crypt)", re.IGNORECASE
-)
+_WRAPPED = re.compile(rf"(.+?)(?:\.tar)?(?:{'|'.join(map(re.escape, PACKED))})", re.IGNORECASE)
 """Files that were compressed, packed or encrypted: what they were called is left."""
 _OPENED = 10_000
 """Small files whose beginning is read, at most: a tree of as many that are no checkpoints is a data set."""
@@ -204,19 +202,38 @@ def _is_other(name: str) -> bool:
 
 def states_since(found: Discovery, directories: Collection[str], since_ns: int) -> Iterator[BareFile]:
     """Files in the directories that no name explains, saved no earlier, whose name tells of a checkpoint and
-    whose content is one's; archives whose content is; and those that are called one that was packed.
+    whose content is one's; archives whose content is.
 
     Raises OSError where one cannot be looked at.
     """
     for path in found.renamed:
         name = path.rpartition("/")[2]
-        wrapped = wrapped_state(name)
-        told = bool(wrapped or _ARCHIVES.fullmatch(name)) or tells_of_a_state(name)
-        if not told or (_is_other(name) and not wrapped):
+        told = bool(_ARCHIVES.fullmatch(name)) or (tells_of_a_state(name) and not _is_other(name))
+        if not told or wrapped_state(name):
             continue
         file = _written_since(path, directories, since_ns)
-        if file and (wrapped or _is_state(path, name, file.size)):
+        if file and _is_state(path, name, file.size):
             yield file
+
+
+def packed_since(
+    found: Discovery, directories: Collection[str], since_ns: int, like: Collection[str]
+) -> Iterator[str]:
+    """Packed files in the directories, saved no earlier, that were called checkpoints, or as one of ``like``
+    but for its numbers (``step_300_ckp.tar.gz``).
+
+    Raises OSError where one cannot be looked at.
+    """
+    patterns = {_without_numbers(name) for name in like} - {*like}
+    for path in found.packed:
+        name = path.rpartition("/")[2]
+        told = wrapped_state(name) or _without_numbers(unpacked_name(name)) in patterns
+        if told and _written_since(path, directories, since_ns):
+            yield path
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
 
 
 def unnamed_since(
@@ -317,6 +334,12 @@ def is_archive(name: str) -> bool:
 def is_packed(name: str) -> bool:
     """Whether a name is that of files which were compressed, packed or encrypted."""
     return _WRAPPED.fullmatch(name) is not None
+
+
+def unpacked_name(name: str) -> str:
+    """What a file was called before it was compressed, packed or encrypted; its own name if it was not."""
+    m = _WRAPPED.fullmatch(name)
+    return name if m is None else m[1]
 
 
 def wrapped_state(name: str) -> str:

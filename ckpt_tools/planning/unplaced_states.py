@@ -18,8 +18,10 @@ from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.discovery.unrecognised import (
     begun_since,
     is_archive,
+    packed_since,
     states_since,
     unnamed_since,
+    unpacked_name,
     wrapped_state,
 )
 from ckpt_tools.errors import UsageError
@@ -81,18 +83,20 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     """
     if _told_where(asked) or asked.level is Level.PRESENCE:
         return
-    yield from _left_out(s, c, step)
     above = c.parts[0].base if asked.run is not None else s.root
+    steps = _Steps(step, asked.max_step)
+    yield from _left_out(s, c, step)
     yield from _begun(s, c, above)
     yield from empty_saves(s, c)
+    yield from _archived(s, c, above, steps)
     renamed = list(_renamed(s, c, above))
     newer = sorted((*_saved_after(s, c, above), *renamed), key=lambda f: -f.mtime_ns)
     others, above_highest = list[str](), ""
     for file in newer[:_MOST]:
         if packed := wrapped_state(os.path.basename(file.path)):
-            yield from _packed(s, c, file.path, packed, _Steps(step, asked.max_step))
+            yield from _packed(s, c, file.path, packed, steps)
             continue
-        held = _held(s, file, above, c, _Steps(step, asked.max_step))
+        held = _held(s, file, above, c, steps)
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
         periodic = kinds == {Kind.PERIODIC}
         if held is _Held.LATER and periodic:
@@ -286,7 +290,22 @@ def _begun(s: Session, c: Checkpoint, above: str) -> Iterator[Finding]:
 
 def _beside(s: Session, c: Checkpoint, above: str) -> set[str]:
     """Directories that hold files of the choice, or in which such directories lie."""
-    return {above, *(os.path.dirname(p.path) for p in c.parts)} - {p.home for p in s.parts if p.home}
+    own = {c.path, *(path for p in c.parts for path in (p.home, p.path) if path)}
+    return {above, *map(os.path.dirname, own)} - {p.home for p in s.parts if p.home}
+
+
+def _archived(s: Session, c: Checkpoint, above: str, steps: _Steps) -> Iterator[Finding]:
+    """Of packed files beside the choice whose names are those of checkpoints, or its own but for the number.
+
+    Raises UsageError for one that is called by a later step or epoch.
+    """
+    like = {os.path.basename(path) for path in (c.path, *(p.home or p.path for p in c.parts))}
+    since = max(p.mtime_ns for p in c.parts)
+    try:
+        for path in packed_since(s.found, _beside(s, c, above), since, like):
+            yield from _packed(s, c, path, unpacked_name(os.path.basename(path)), steps)
+    except OSError as why:
+        s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))
 
 
 def _packed(s: Session, c: Checkpoint, path: str, name: str, steps: _Steps) -> Iterator[Finding]:

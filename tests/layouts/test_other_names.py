@@ -5,7 +5,10 @@ names in capitals, packed and renamed files, what a Mac leaves. Never older with
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
+import shutil
 import struct
 import tarfile
 import zipfile
@@ -14,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from fixture_trees import materialise
+from fixture_trees import CASES, materialise
 from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
@@ -206,6 +209,36 @@ def test_a_packed_checkpoint_is_a_question(
     alone = tmp_path_factory.mktemp("alone")
     put(alone / name, bytes(range(256)) * 9, 300)
     assert answer(alone) == 2
+
+
+NUMBERED = [case for case in CASES if json.loads(case.read_text()).get("plans")]
+
+
+@pytest.mark.slow
+@pytest.mark.share(6)
+@pytest.mark.parametrize("case", NUMBERED, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}")
+def test_the_newest_save_packed_is_a_question_in_every_layout(case: Path, tmp_path: Path) -> None:
+    """Somebody packed it to save room: what is older is not resumed from without a word."""
+    root = materialise(case, tmp_path)
+    made = answer(root)
+    if not isinstance(made, LoadPlan) or made.checkpoint is None:
+        return
+    save = Path(made.checkpoint.path)
+    if save == root or not save.is_dir() or not re.search(r"\d", save.name):
+        return
+    times = [path.stat().st_mtime for path in save.rglob("*") if path.is_file()]
+    packed = save.with_name(f"{save.name}.tar.gz")
+    packed.write_bytes(bytes(range(256)) * 9)
+    os.utime(packed, (max(times) + 60,) * 2)
+    shutil.rmtree(save)
+    again = answer(root)
+    if isinstance(again, LoadPlan) and again.checkpoint is None:
+        assert not wrapped_state(packed.name)  # it may be anything
+    elif isinstance(again, LoadPlan) and step_of(again) != step_of(made):
+        assert {("passed-over", packed.name), "dangling-tracker"} & {
+            *said(again),
+            *(c for c, _ in said(again)),
+        }
 
 
 def test_a_packed_one_of_an_earlier_step_is_none(run: Path) -> None:
