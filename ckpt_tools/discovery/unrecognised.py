@@ -351,8 +351,9 @@ def wrapped_state(name: str) -> str:
         return ""
     said = read_bare_name(m[1])
     one_save = calls_a_save(m[1]) and (said.numbered or bool(said.alias))
-    data = m[1].lower().endswith(".pkl")  # data sets are called x.pkl.gz
-    return m[1] if one_save or (formats.names.only_state(m[1]) and not data) else ""
+    data = m[1].lower().endswith((".pkl", ".joblib"))  # data sets are called x.pkl.gz
+    state = formats.names.only_state(m[1]) or any(map(formats.names.holds_state, formats.names.allowed(m[1])))
+    return m[1] if one_save or (state and not data) else ""
 
 
 def _is_corpus(index: str | None) -> bool:
