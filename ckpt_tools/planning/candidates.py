@@ -329,7 +329,7 @@ class Candidates:
         runs = self.session.runs(finished)
         self._require_more_than_shares(runs)
         if len(runs) < 2:
-            called = {c.parts[0].home.rstrip("-_0123456789") for c in finished}
+            called = {self._called(c).rstrip("-_0123456789") for c in finished}
             if len(called) > 1 or called.pop().endswith(_MAY_BE_RUNS):
                 from ckpt_tools.planning import names_of_runs  # most count alike, and no runs
 
@@ -348,6 +348,12 @@ class Candidates:
         kept = own_runs.of_own(own, finished)
         self.warnings += own_runs.passed_over(finished, kept)
         return kept
+
+    def _called(self, c: Checkpoint) -> str:
+        """The name of a checkpoint's directory, or of its file where that may have any; else ""."""
+        p = c.parts[0]
+        named = not p.home and self.layouts.piece_of(p).of_any_name and not self.layouts.of(c).last_resort
+        return p.name.partition(".")[0] if named else p.home
 
     def _require_more_than_shares(self, runs: Iterable[tuple[str, str]]) -> None:
         """Raises NoneUsable where nothing is left but what replicas keep for themselves beside the saves."""

@@ -1,10 +1,11 @@
-"""Saves of one place whose directories are called by words of their own: those of runs that write over one
-save each (``exp1/``, ``vit/``), or count (``vit_step_50/``).
+"""Saves of one place whose directories, or files of any name, are called by words of their own: those of runs
+that write over one save each (``exp1/``, ``vit/``), or count (``vit_step_50/``).
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from shlex import quote
 
@@ -19,11 +20,14 @@ from ckpt_tools.reading.session import Session
 _MOST_SHOWN = 8
 _TOGETHER_NS = 600 * 1_000_000_000
 """Parts that are saved one by one, each into a directory, are all there by then."""
+_DRAWN = re.compile(r"\d|^[a-f]+$")
+"""In a word that is drawn anew for each save, such as a hash, and in none that somebody calls a run."""
 
 
 def require_one(root: str, s: Session, saves: Sequence[Checkpoint]) -> None:
     """Raises UsageError where saves are of several runs, and no tracker names one of them."""
-    found = by_several([c for c in saves if c.kind is Kind.PERIODIC and c.parts[0].home])
+    named = [c for c in saves if c.parts[0].home or s.layouts.piece_of(c.parts[0]).of_any_name]
+    found = by_several([c for c in named if c.kind is Kind.PERIODIC])
     if found and not any(declared(s, c) for c in found):
         more = ", …" if len(found) > _MOST_SHOWN else ""
         names = ", ".join(os.path.basename(c.path) for c in found[:_MOST_SHOWN])
@@ -36,7 +40,7 @@ def by_several(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Those that are of runs of their own, the newest first; none where they may be of one run."""
     said = [(c, read_bare_name(os.path.basename(c.path))) for c in saves]
     numbered = [name.words for _, name in said if name.numbered]
-    drawn = len(set(numbered)) == len(numbered)  # each has a word of its own, such as a hash
+    drawn = len(set(numbered)) == len(numbered) and all(map(_DRAWN.search, map("".join, numbered)))
     named = [(c, name.words) for c, name in said if name.words and not (name.numbered and drawn)]
     times = [c.mtime_ns for c, _ in named]
     if len(times) < 2 or max(times) - min(times) < _TOGETHER_NS:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.layouts.common.bare_names import METRICS, stem_of
+from ckpt_tools.layouts.common.bare_names import METRICS, NEVER_ALONE, bare_name_of, stem_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
@@ -86,7 +86,8 @@ def ask_where_unclear(
             if not same(c, placed):
                 raise _in_doubt(c, placed)
             known.add(c.key)
-    if models := _several_models(first, signature):
+    newest = rank(first, "mtime")[0]
+    if models := _several_models(newest, first, signature, same) or _half_of_two(newest, candidates):
         raise _in_doubt(*models) if models[0].parts[0].home else _are_one_save(*models)
     if (late := _out_of_turn(first, layouts)) is not None and not same(late.newest, late.highest):
         raise _named_out_of_turn(late)
@@ -94,29 +95,57 @@ def ask_where_unclear(
 
 
 def _several_models(
-    first: Sequence[Checkpoint], signature: Callable[[Checkpoint], Signature]
+    newest: Checkpoint,
+    first: Sequence[Checkpoint],
+    signature: Callable[[Checkpoint], Signature],
+    same: Callable[[Checkpoint, Checkpoint], bool],
 ) -> tuple[Checkpoint, Checkpoint] | None:
     """The newest and another one, where all that both tell is that they hold other models or trees, by their
-    ``signature``, and nothing of when they were saved.
+    ``signature`` or their names, and nothing of when they were saved.
     """
     alone = [c for c in first if max(c.order) < 0]
     if len(alone) < 2:
         return None
     from ckpt_tools.layouts.common.held import holds_of  # few trees have such
 
-    newest = rank(first, "mtime")[0]
     held = holds_of(newest)
     told_by_name = newest.parts[0].home or (held is not None and held.weights and not held.counters)
     if newest not in alone or not told_by_name:
         return None
     alone = [c for c in alone if c.parts[0].home or holds_of(c) == held]
     mine, whole = signature(newest), bool(newest.parts[0].home)
-    return next(((newest, c) for c in alone if _are_other_trees(mine, signature(c), whole=whole)), None)
+    for c in alone:
+        apart = _named_apart(newest, c) and not same(newest, c)
+        if apart or _are_other_trees(mine, signature(c), whole=whole):
+            return newest, c
+    return None
+
+
+def _named_apart(c: Checkpoint, o: Checkpoint) -> bool:
+    """Whether the names of two files have words of their own each (``cifar_best.pt``, ``mnist_best.pt``)."""
+    from ckpt_tools.layouts.common.names_apart import are_of_several
+
+    return not c.parts[0].home and are_of_several([bare_name_of(x.parts[0]).words for x in (c, o)])
 
 
 def _are_other_trees(mine: Signature, theirs: Signature, *, whole: bool) -> bool:
     """Of ``whole`` directories, what one lacks may be lost."""
     return not (mine <= theirs or theirs <= mine) if whole else bool(mine and theirs) and mine != theirs
+
+
+def _half_of_two(
+    newest: Checkpoint, candidates: Sequence[Checkpoint]
+) -> tuple[Checkpoint, Checkpoint] | None:
+    """A network that is never trained alone, and a model beside it, whatever kind that is taken for."""
+    from ckpt_tools.layouts.common.held import holds_of  # few trees have such
+
+    def is_second(c: Checkpoint) -> bool:
+        return all(not NEVER_ALONE.isdisjoint(bare_name_of(p).words) for p in c.parts)
+
+    if not is_second(newest):
+        return None
+    beside = (c for c in candidates if (c.layout, c.run) == (newest.layout, newest.run) and not is_second(c))
+    return next(((newest, c) for c in beside if (held := holds_of(c)) and held.weights), None)
 
 
 def _are_one_save(newest: Checkpoint, other: Checkpoint) -> UsageError:

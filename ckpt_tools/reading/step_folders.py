@@ -188,9 +188,9 @@ def _is_rolling(name: BareName) -> bool:
 
 def _is_save(parts: Iterable[Part], folder: BareName) -> bool:
     """Whether the files in a directory may be of one save: they count nothing of their own, not even under
-    one name, and lie below the root.
+    one name, and lie below the root. One rank's may all be called after it (``step_100/model_0.pt``).
     """
-    numbers = {folder.step, folder.epoch, folder.number}
+    numbers = {folder.step, folder.epoch, folder.number, *((0,) if folder.numbered else ())}
     models, names = 0, dict[object, str]()
     for p in parts:
         own = read_bare_name(p.name)

@@ -7,12 +7,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.names_apart import Words, are_of_several, of_folds
 from ckpt_tools.model.part import Part
 from ckpt_tools.reading.bare_file import Bare
 
 _TOGETHER_NS = 2_000_000_000
 """The time within which one save writes its files: nobody trains from one save to the next in it."""
+_APART_NS = 600 * 1_000_000_000
+"""Files that one job writes over in turn are all there by then, in most."""
 _COUNTED = re.compile(r"([a-z]+)(\d{1,4})")
 
 
@@ -24,9 +27,18 @@ def written_over_by_runs(bare: Sequence[Bare]) -> set[Words]:
     models = [b for b in bare if b.role == "model" and b.name.words]
     rolling = [b for b in models if b.rolling]
     numbered = {word for b in models if not b.rolling for word in b.name.words}
-    return _of_states([b for b in rolling if b.is_state], numbered) | of_folds(
-        {b.name.words for b in rolling}
-    )
+    states = [b for b in rolling if b.is_state] or _states_in_two(rolling, bare)
+    return _of_states(states, numbered) | of_folds({b.name.words for b in rolling})
+
+
+def _states_in_two(rolling: Sequence[Bare], bare: Sequence[Bare]) -> list[Bare]:
+    """Models that count how far they were, or with an optimizer of their name beside each (``vit.pdparams``,
+    ``vit.pdopt``), where they were not written at one time, as those of one save are.
+    """
+    trained = {b.name.words for b in bare if b.rolling and b.holds and b.holds.optimizer}
+    states = [b for b in rolling if b.holds and (b.holds.counters or b.name.words in trained)]
+    times = [b.part.mtime_ns for b in states]
+    return states if times and max(times) - min(times) >= _APART_NS else []
 
 
 def _of_states(states: Sequence[Bare], numbered: set[str]) -> set[Words]:
@@ -42,8 +54,8 @@ def _is_of_another(b: Bare, numbered: set[str]) -> bool:
 
 def with_parts_apart(bare: Sequence[Bare]) -> tuple[list[Bare], set[Words]]:
     """Files that are counted from 0 or 1 on (``agent_0.pt``, ``agent_1.pt``), where none tells its number
-    inside, and all were written within a moment or tell one epoch that is beyond these numbers: each number
-    is one more word of the name. Then those words.
+    inside, and all were written within a moment, or their directory (``step_10/``) or what they tell counts
+    further: each number is one more word of the name. Then those words.
     """
     families: dict[tuple[str, ...], dict[str, tuple[int, Bare]]] = defaultdict(dict)
     for b in bare:
@@ -74,7 +86,17 @@ def _may_be_parts(rows: Sequence[tuple[int, Bare]]) -> bool:
         return False
     if any(b.holds is None or _tells(b, number) for number, b in rows):
         return False
-    return _together([b.part for _, b in rows]) or _as_far([b for _, b in rows], max(numbers))
+    files = [b for _, b in rows]
+    return (
+        _together([b.part for b in files]) or _as_far(files, max(numbers)) or _of_a_save(files, max(numbers))
+    )
+
+
+def _of_a_save(bare: Sequence[Bare], highest: int) -> bool:
+    """Whether their directory is called after a step or epoch that no number has reached."""
+    said = read_bare_name(bare[0].part.base.rpartition("/")[2])
+    at = said.epoch if said.step is None else said.step
+    return at is not None and at > highest
 
 
 def _together(parts: Sequence[Part]) -> bool:

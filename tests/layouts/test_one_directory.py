@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from places import LAYOUT_TREES
-from small_files import adam, saved, tensor
+from small_files import adam, bundle, saved, tensor
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import UsageError
@@ -114,6 +114,56 @@ def test_a_number_that_grows_with_training_is_the_later_save(
     assert chosen(tmp_path) == "model_2.pt"
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ("cifar_best.pth mnist_best.pth", {}),
+        ("cifar_last.pth mnist_last.pth", {}),
+        ("cifar.pth mnist.pth", {"epoch": [3, 7]}),
+    ],
+)
+def test_models_alone_that_several_runs_write_over_are_asked_about(
+    names: str, told: dict[str, list[int]], tmp_path: Path
+) -> None:
+    for i, name in enumerate(names.split()):
+        inside = {key: values[i] for key, values in told.items()}
+        (tmp_path / name).write_bytes(saved({"w": tensor(i), **inside}))
+        os.utime(tmp_path / name, (1_700_000_000 + 7200 * i,) * 2)
+    assert chosen(tmp_path) is None
+
+
+@pytest.mark.parametrize(("every", "asked"), [(HOUR, True), (0.1, False)])
+def test_a_model_and_its_optimizer_apart_are_a_run_of_their_own(
+    every: float, asked: bool, tmp_path: Path
+) -> None:
+    for i, name in enumerate(("cifar", "mnist")):
+        for what, held in (("model", {"w": tensor(i)}), ("optim", adam(3 + i))):
+            path = tmp_path / f"{name}_{what}.pt"
+            path.write_bytes(saved(held))
+            os.utime(path, (1_700_000_000 + i * every,) * 2)
+    with pytest.raises(UsageError, match="several runs" if asked else "one save or of two runs"):
+        plan(str(tmp_path), Selection(settle=0))
+
+
+@pytest.mark.parametrize("model", ["model.pt", "model_last.pt", "net.pt"])
+def test_a_network_that_is_never_trained_alone_is_no_save_beside_a_model(model: str, tmp_path: Path) -> None:
+    for i, name in enumerate((model, "discriminator_last.pt")):
+        (tmp_path / name).write_bytes(saved({"w": tensor(i)}))
+        os.utime(tmp_path / name, (1_700_000_000,) * 2)
+    assert chosen(tmp_path) is None
+
+
+@pytest.mark.parametrize(("names", "meant"), [("cifar mnist", None), ("model_best model_last", "model_last")])
+def test_bundles_that_several_runs_write_over_are_asked_about(
+    names: str, meant: str | None, tmp_path: Path
+) -> None:
+    for i, name in enumerate(names.split()):
+        for end, data in zip(("data-00000-of-00001", "index"), bundle(1, 10 * i + 10), strict=True):
+            (tmp_path / f"{name}.{end}").write_bytes(data)
+            os.utime(tmp_path / f"{name}.{end}", (1_700_000_000 + 7200 * i,) * 2)
+    assert chosen(tmp_path) == (meant and f"{meant}.index")
+
+
 def test_a_number_that_counts_saves_keeps_the_files_of_each_together(tmp_path: Path) -> None:
     for i in range(3):
         model = {"model": {"w": tensor(i)}, "epoch": 0, "step": 500 * (i + 1)}
@@ -142,7 +192,15 @@ def saved_in(root: Path, source: str, names: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "names", ["resnet vit", "exp1 exp2", "seed_1 seed_2", "vit last resnet", "vit_10 vit_20 resnet_5"]
+    "names",
+    [
+        "resnet vit",
+        "exp1 exp2",
+        "seed_1 seed_2",
+        "vit last resnet",
+        "vit_10 vit_20 resnet_5",
+        "vit_5 resnet_9",
+    ],
 )
 @pytest.mark.parametrize("source", ["dcp/two/tree/step-20", "deepspeed/zero1/tree/global_step8"])
 def test_directories_that_several_runs_write_over_are_asked_about(
