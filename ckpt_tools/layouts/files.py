@@ -60,6 +60,10 @@ _NAMES = {
 """The names of files, and the formats that each may have, by the name of its piece."""
 
 
+_OF_TRAINER = re.compile(
+    r"/checkpoint-[0-9]+/(?:(?:adapter_)?model(?:-[0-9]{5}-of-[0-9]{5})?\.safetensors"
+    r"|(?:pytorch|adapter)_model(?:-[0-9]{5}-of-[0-9]{5})?\.bin)$"
+)
 _LONGEST = 255
 """Characters of a file's name."""
 
@@ -87,12 +91,29 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     a file that is written over may hold an optimizer's state although those that are kept never do.
     """
     yield from _optimizers_alone(c, beside)
-    if not beside and all(not NEVER_ALONE.isdisjoint(bare_name_of(p).words) for p in c.parts):
-        text = "its name is that of a network which is trained with another one, and that is not there"
+    if text := "" if beside else _called_as_a_part(c):
         yield finding("missing-part", text, path=c.parts[0].path, severity=Severity.WARNING)
     like = [o for o in beside if not _holds_more(o, c)]
     if c.kind is Kind.PERIODIC and len(like) > 1:
         yield from (replace(f, severity=Severity.WARNING) for f in _lacks(c, like))
+
+
+def _called_as_a_part(c: Checkpoint) -> str:
+    """Why the names of a lone save tell that there was more of it; "" for nothing."""
+    if all(not NEVER_ALONE.isdisjoint(bare_name_of(p).words) for p in c.parts):
+        return "its name is that of a network which is trained with another one, and that is not there"
+    if all(_OF_TRAINER.search(p.path) for p in c.parts):
+        return (
+            "it holds a model alone, as Hugging Face's Trainer saves it first: that resumes from none without"
+            " trainer_state.json"
+        )
+    folder = read_bare_name((c.parts[0].home or c.parts[0].base).rpartition("/")[2])
+    at = folder.epoch if folder.step is None else folder.step
+    numbers = {read_bare_name(p.name).number for p in c.parts}
+    number = numbers.pop() if len(numbers) == 1 else None
+    if at is not None and number is not None and number < at:
+        return f"{number} in its name may be that of a rank in a save of {at}, and no other is there"
+    return ""
 
 
 def _optimizers_alone(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
