@@ -75,7 +75,7 @@ def _more_than(held: Shapes, optimizers: Mapping[str, Shapes], c: Checkpoint) ->
 
 def _shapes(s: Session, p: Part, *, moments: bool) -> Shapes | None:
     """Of the tensors in a file, of an optimizer one for each parameter; None where it cannot be read."""
-    report, anatomy = s.inspect(p.path, Level.STRUCTURE)
+    report, anatomy = s.inspect(p.path, Level.STRUCTURE, expect=s.layouts.piece_of(p).formats)
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return None
     return [t.shape for t in anatomy.tensors if not moments or _MOMENT.fullmatch(t.name)]

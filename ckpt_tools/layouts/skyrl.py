@@ -12,7 +12,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
-from ckpt_tools.layouts.verl import FORMATS
+from ckpt_tools.layouts.verl import FORMATS, KINDS, without_kinds
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
@@ -28,8 +28,9 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from named_steps(told, lambda m: whole(m.get("global_step")), "global_step")
 
 
-def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """What Megatron-core reads its files by, which an asynchronous save writes after ``trainer_state.pt``."""
+    yield from without_kinds(c, beside)
     files = {p.path.removeprefix(f"{c.path}/") for p in c.parts}
     for place in sorted(
         {name.rpartition("/")[0] for name in files if name.endswith(("distcp", "/common.pt"))}
@@ -48,7 +49,7 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 def _pieces() -> Iterator[Piece]:
     """Only ``policy/`` is SkyRL's alone: verl's saves have all other names as well."""
     for place, worker in (("policy", ""), ("critic", "critic_")):
-        for name, role in (("model", "model"), ("optim", "optimizer"), ("extra_state", "rng")):
+        for name, role in KINDS.items():
             template = f"{_HOME}/{place}/{name}_world_size_{{world}}_rank_{{rank}}.pt"
             piece = Piece(f"{worker}{name}", f"{worker}{role}", template, FORMATS, sharded=True, unasked=True)
             yield replace(piece, companion=bool(worker), inside=bool(worker))

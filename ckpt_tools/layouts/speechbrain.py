@@ -13,7 +13,7 @@ from ckpt_tools.layouts.common.counters import borrowed, steps_taken
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -82,6 +82,9 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     for name in lost(c, beside, lambda o: frozenset(p.name for p in o.parts)):
         text = f"there is no {name}, which the run's other checkpoints have"
         yield finding("missing-part", text, path=c.path)
+    if not beside and not any("opt" in p.name.lower() for p in c.parts):  # recipes name their own
+        text = "no file is called an optimizer's, and no other save tells whether there was one"
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -109,6 +112,7 @@ LAYOUT = Layout(
     check=_check,
     lost=_lost,
     needs=("metadata",),
+    trainers=("optimizer",),
     epoch_base=1,  # of EpochCounter; between two epochs it is the one under way
     reshardable=True,
     compare_steps=False,

@@ -6,6 +6,7 @@ directory, and ``data_D.pt`` for each data parallel rank.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -17,12 +18,14 @@ from ckpt_tools.layouts.hf_trainer import model_pieces
 from ckpt_tools.layouts.megatron import read_tracker
 from ckpt_tools.layouts.megatron_core import without_metadata
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 FORMATS = ("torch_zip", "torch_legacy")
+KINDS = {"model": "model", "optim": "optimizer", "extra_state": "rng"}
+"""What the names of FSDP's files begin with, and the role of each."""
 _HOME = "global_step_{step}"
 _PLACES = (("actor/", "", ""), ("critic/", "critic_", ""), ("", "", "_alone"))
 """Where the files of a model lie, and what their roles begin and the names of their pieces end with."""
@@ -46,9 +49,25 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
                 text = f"there is no {home}/{name}, which is written last: without it nothing there is loaded"
                 yield finding("missing-part", text, path=c.path)
     yield from without_index(c, beside)
+    yield from without_kinds(c, beside)
     for name in lost(c, beside, _shown_by_others):
         text = f"there is no {name}, which the run's other checkpoints have"
         yield finding("missing-part", text, path=c.path)
+
+
+def without_kinds(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """What a worker of a lone save has no file of. It may have been told to save none, so a warning."""
+    places = defaultdict[str, set[str]](set)
+    for p in c.parts if not beside else ():
+        kind, sized, _ = p.name.partition("_world_size_")
+        if sized:
+            places[p.path.removeprefix(f"{c.path}/").rpartition("/")[0]].add(kind)
+    for place, there in places.items():
+        if gone := [kind for kind in KINDS if kind not in there]:
+            text = (
+                f"{place or 'it'} has no {' and no '.join(gone)} file, and no other save tells whether it had"
+            )
+            yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _shown_by_others(c: Checkpoint) -> frozenset[str]:
@@ -65,7 +84,7 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 def _of_fsdp() -> Iterator[Piece]:
     for place, worker, mark in _PLACES:
-        for name, role in (("model", "model"), ("optim", "optimizer"), ("extra_state", "rng")):
+        for name, role in KINDS.items():
             yield Piece(
                 f"{worker}{name}{mark}",
                 f"{worker}{role}",

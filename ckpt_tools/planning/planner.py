@@ -165,11 +165,11 @@ class Planner(Candidates):
             from ckpt_tools.planning.unplaced_states import newer_states  # rare: a start is faster without
 
             self.warnings += newer_states(self.session, c, self.step(c), self.selection)
-        if unplaced := found.unplaced:
+        if found.unplaced or any(not self.layouts.piece_of(p).loaded for p in c.parts):
             from ckpt_tools.planning.unlike_siblings import unlike_siblings
 
             level = self.selection.level
-            self.warnings += unlike_siblings(self.session, c, self.checkpoints, unplaced, level=level)
+            self.warnings += unlike_siblings(self.session, c, self.checkpoints, found.unplaced, level=level)
         return self.finish(choice, c)
 
     def _ask_how_many(self, choice: Choice) -> None:

@@ -41,13 +41,20 @@ def unlike_siblings(
     s: Session, c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Collection[str], *, level: Level
 ) -> Iterator[Finding]:
     """Warnings about files of those that no layout places (``unplaced``): those that are gone, are damaged,
-    or tell another step.
+    or tell another step; and about damaged texts that the layout places, and of which it loads nothing.
     """
     yield from lost_beside(c, saves, unplaced)
     if level > Level.PRESENCE:
         told = {path: s.inspect(path, Level.STRUCTURE)[0] for path in _texts(s, c, unplaced)}
         yield from _damaged(told)
         yield from counts_of_another(s, c, unplaced, told)
+        small = [path for path in islice(_not_loaded(s, c), _MOST) if stat_of(path)[0] <= _LARGEST]
+        yield from _damaged({path: s.inspect(path, Level.STRUCTURE)[0] for path in small})
+
+
+def _not_loaded(s: Session, c: Checkpoint) -> Iterator[str]:
+    """Texts of a checkpoint that its framework does not load, so that nothing else looks at them."""
+    return (p.path for p in c.parts if p.path.endswith(".json") and not s.layouts.piece_of(p).loaded)
 
 
 def lost_beside(c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Iterable[str]) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import save as safetensors_save
-from small_files import saved, tensor
+from small_files import saved, tensor, trainer
 
 from ckpt_tools.api import plan
 
@@ -74,6 +74,17 @@ def test_a_lone_adapter_whose_settings_are_cut_is_said(tmp_path: Path) -> None:
     put(tmp_path / "adapter_config.json", b'{"peft_type": "LO', 1)
     warnings = plan(str(tmp_path)).warnings
     assert [(f.code, f.path) for f in warnings] == [("truncated", str(tmp_path / "adapter_config.json"))]
+
+
+@pytest.mark.parametrize("text", ["adapter_config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("data", [b"", b'{"peft_type": "LO'])
+def test_a_text_that_the_trainer_does_not_load_is_looked_at(text: str, data: bytes, tmp_path: Path) -> None:
+    for name, held in {**trainer(20), text: data}.items():
+        put(tmp_path / "checkpoint-20" / name.replace("model.", "adapter_model."), held, 20)
+    at = str(tmp_path / "checkpoint-20" / text)
+    assert [(f.code, f.path) for f in plan(str(tmp_path)).warnings] == [
+        ("truncated" if data else "empty-file", at)
+    ]
 
 
 @pytest.mark.parametrize("text", ["eval_results.json", "val_loss.txt", "metrics.json", "log.txt"])
