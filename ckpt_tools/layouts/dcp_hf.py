@@ -18,7 +18,8 @@ from ckpt_tools.model.ranges import gaps, words
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Shards that the saves beside it have; of a lone save the files that no rank has any of, of as many as
-    their names count. A loop may count files of which it saves nothing, so a warning.
+    their names count. A loop may count files of which it saves nothing, so a warning; as a job of one rank
+    may have been told to save as one of several.
     """
     yield from lost_shards(c, beside)
     coords = [dict(p.coords) for p in c.parts]
@@ -26,6 +27,9 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     if gone := gaps((at["shard"] - 1 for at in coords), counted) if not beside else ():
         numbers = words(tuple((first + 1, last + 1) for first, last in gone))
         text = f"its files are numbered up to {counted}, and no rank has any of number {numbers}"
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+    if not beside and len({at["node"] for at in coords}) == 1:
+        text = "it was saved as by several ranks, of which only one has files, and nothing lists the others'"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
@@ -53,7 +57,7 @@ LAYOUT = Layout(
     limits=(
         (
             "there is no index: a lost shard shows by a gap in a tensor, or where the saves beside it have "
-            "one; those of the last ranks of a lone save only when its loader raises"
+            "one; those of the last of three and more ranks of a lone save only when its loader raises"
         ),
     ),
 )

@@ -70,6 +70,7 @@ def missed(root: Path, survivable: bool) -> bool:
     [
         ("accelerate/fsdp/tree/step_8", "optimizer_0", True),
         ("accelerate/fsdp-full/tree/step_8", "optimizer.bin", True),
+        ("dcp-hf/two/tree/step-10", "shard-00002-*", True),
         ("dcp-set/lm-engine/tree/global_step20", "optimizer", True),
         ("files/mlx-npz/tree/step_60", "weights.npz", False),
         ("levanter/steps/tree/step-20", "model", False),
