@@ -79,6 +79,7 @@ LAYOUT = Layout(
     later=_later,
     needs=("model",),
     saved_with=(("weights", "progress"),),  # without it Keras trains from epoch 0 on, with these weights
+    keeps=("keras", "keras-shards"),  # of ModelCheckpoint
     stateless=("training_metadata.json.bkp",),
     reshardable=True,
     compare_steps=False,

@@ -36,8 +36,21 @@ def assign(checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence)
     without = _without_files(work.gaps, groups.topology.world_size, checkpoint.path)
     found = (*without.asked, *dict.fromkeys((*shared.findings, *work.findings)), *without.lost)
     if not (shared.loads or work.loads or found):
-        found = (finding("missing-part", "it has no file that is loaded", path=checkpoint.path),)
+        found = (_nothing_loaded(checkpoint, bad),)
     return Assignment(work.loads, shared.loads, found, without.groupless)
+
+
+def _nothing_loaded(checkpoint: Checkpoint, bad: Bad) -> Finding:
+    """Why a checkpoint has no file for any rank, although nothing is wrong with those that are there."""
+    if not (unknown := [p for p in checkpoint.parts if p.path in bad]):
+        return finding("missing-part", "it has no file that is loaded", path=checkpoint.path)
+    name = unknown[0].path.rpartition("/")[2]
+    text = f"{name} is called as a checkpoint, and is in no format that ckpt knows"
+    hint = (
+        "if it is one, describe all files of a save in ckpt.toml ('ckpt layouts --guess ROOT' begins that):"
+        " they are then judged by their names and sizes; if it is none, say --exclude GLOB"
+    )
+    return finding("no-layout", text, path=checkpoint.path, hint=hint)
 
 
 class _Shared(NamedTuple):

@@ -322,6 +322,15 @@ def _describe(session: Session, paths: Sequence[str]) -> str:
     return f"{seen}: a layout of your own? 'ckpt layouts --guess {quote(session.root)}' writes it"
 
 
+def in_no_layout(session: Session) -> str:
+    """What to add to a hint where no checkpoint is usable, and other files of checkpoints are there."""
+    try:
+        rows = [s for s in suspects(session.found, session.root, session.layouts) if s.format]
+    except OSError:
+        return ""  # what could not be looked at is told elsewhere
+    return f"; beside them are {_describe(session, [s.path for s in rows])}" if rows else ""
+
+
 def _names(session: Session, paths: Sequence[str]) -> str:
     shown = ", ".join(os.path.relpath(p, session.root) if p != session.root else p for p in paths[:4])
     return f"{shown} and {len(paths) - 4:,} more" if len(paths) > 4 else shown

@@ -86,7 +86,8 @@ def _is_final(run: tuple[str, str], runs: Runs) -> bool:
 
 def own_runs(runs: Runs, layouts: Layouts) -> Runs:
     """Without those in a directory that is called the best, beside or below that of a run, without the model
-    alone that the saves of a run have exported, and without the saves below the one that is called the last.
+    alone that the saves of a run have exported, without the saves below the one that is called the last, and
+    without what a framework keeps beside the state that it goes on from.
     """
     return {
         run: members
@@ -96,6 +97,7 @@ def own_runs(runs: Runs, layouts: Layouts) -> Runs:
             or _export_of_another(run, runs, layouts)
             or _beside_states(run, runs)
             or _below_the_last(run, runs)
+            or _kept_beside(run, runs, layouts)
         )
     }
 
@@ -210,6 +212,21 @@ def _below_the_last(run: tuple[str, str], runs: Runs) -> bool:
     above = [members for o, members in runs.items() if o[0] == run[0] and _lie_in(members, min(homes))]
     called = is_called_after_a_role(name) or calls_a_save(name)
     return called and len(above) == 1 and all(c.unit in units and _is_last(c) for c in above[0])
+
+
+def _kept_beside(run: tuple[str, str], runs: Runs, layouts: Layouts) -> bool:
+    """Whether the state from which its framework goes on by itself lies beside it, or beside its directory,
+    and was written no earlier.
+    """
+    homes = {_directory(c) for c in runs[run]}
+    beside = homes | set(map(os.path.dirname, homes))
+    newest = max(c.mtime_ns for c in runs[run])
+    return any(
+        run[0] in layouts[layout].keeps
+        and {*map(_directory, members)} <= beside
+        and newest <= max(c.mtime_ns for c in members)
+        for (layout, _), members in runs.items()
+    )
 
 
 def _lie_in(members: Sequence[Checkpoint], below: str) -> bool:

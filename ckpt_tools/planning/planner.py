@@ -328,7 +328,10 @@ class Planner(Candidates):
         errors = [f for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR]
         first = next((f for f in errors if not f.follows), errors[0]) if errors else None
         look = f"'ckpt verify {quote(self.root)}' shows all damage"
-        return f"{filled(first.hint, first.path, self.root)}; {look}" if first and first.hint else look
+        hint = f"{filled(first.hint, first.path, self.root)}; {look}" if first and first.hint else look
+        from ckpt_tools.planning.first_launch import in_no_layout
+
+        return f"{hint}{in_no_layout(self.session)}"
 
     def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
         """The plan that loads ``c``, which is the choice as this machine has found it.

@@ -157,6 +157,23 @@ def test_files_of_model_checkpoint_beside_a_backup_are_a_question_only_if_they_a
         assert plan(tmp_path).resume.path == str(tmp_path)
 
 
+@pytest.mark.parametrize("place", ["", "models"])
+@pytest.mark.parametrize("late", [False, True])
+def test_models_kept_beside_a_directory_of_backups_are_a_question_only_if_they_are_later(
+    place: str, late: bool, tmp_path: Path
+) -> None:
+    (tmp_path / place).mkdir(exist_ok=True)
+    saved(tmp_path / place, MODELS)
+    shutil.copytree(LAYOUT_TREES / "keras-backup/one/tree", tmp_path / "backup")
+    for path in (tmp_path / "backup").iterdir():
+        os.utime(path, (1_735_700_000 + (30 if late else 90),) * 2)
+    if late:
+        with pytest.raises(UsageError, match="several runs"):
+            plan(tmp_path)
+    else:
+        assert plan(tmp_path).resume.path == str(tmp_path / "backup")
+
+
 @pytest.mark.parametrize("later", [-1, 0, 1])
 def test_what_was_the_latest_before_is_older_whatever_its_times_are(later: int, tmp_path: Path) -> None:
     """As a copy leaves them that keeps no times."""

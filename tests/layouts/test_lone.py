@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fixture_trees import CASES, materialise, tree
 from places import LAYOUT_TREES
-from small_files import saved, tensor, trainer
+from small_files import adam, saved, tensor, trainer
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable, UsageError
@@ -143,6 +143,31 @@ def test_files_that_count_from_0_in_a_save_may_be_those_of_ranks(
         return
     made = plan(str(tmp_path))
     assert (made.resume_step, [w.code for w in made.warnings]) == (step, ["missing-part"])
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "todo"),
+    [
+        (["model_00000250.bin"], "no-layout", "ckpt layouts --guess"),  # llm.c
+        (
+            ["params.00001", "params.00002", "state/optimizer_last.pkl"],
+            "missing-part",
+            "ckpt layouts --guess",
+        ),
+        (["model.pt", "scheduler.pt"], "missing-part", "--exclude GLOB"),
+    ],
+)
+def test_where_none_is_usable_the_hint_says_what_to_do(
+    names: list[str], code: str, todo: str, tmp_path: Path
+) -> None:
+    held = {"scheduler.pt": saved({"last_epoch": 10, "base_lrs": [0.1]}), names[0]: saved({"w": tensor(1)})}
+    held |= {"model_00000250.bin": b"\x40\x2f\x35\x01" + bytes(range(255)) * 40}
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(held.get(name) or saved(adam(3)))
+    with pytest.raises(NoneUsable, match=code) as raised:
+        plan(str(tmp_path))
+    assert todo in raised.value.hint
 
 
 def test_a_rank_that_lost_its_file_is_named_where_another_stands_in(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_a_last_or_best_of_another_name_is_of_another_run(names: str, tmp_path: 
     ("names", "newest"),
     [
         ("ckpt_prev.pt ckpt.pt", "ckpt.pt"),
+        ("checkpoint_prev1.ckpt checkpoint_prev0.ckpt checkpoint.ckpt", "checkpoint.ckpt"),
         ("latest.pt emergency.pt", "emergency.pt"),
         ("stage1.pt stage2.pt", "stage2.pt"),
         ("resnet_last.pt resnet_interrupted.pt", "resnet_interrupted.pt"),
@@ -75,7 +76,7 @@ def test_a_last_or_best_of_another_name_is_of_another_run(names: str, tmp_path: 
     ],
 )
 def test_one_run_may_use_several_names(names: str, newest: str, tmp_path: Path) -> None:
-    written(tmp_path, names.split(), HOUR, epoch=[3, 7])
+    written(tmp_path, names.split(), HOUR, **({"epoch": [3, 7]} if len(names.split()) == 2 else {}))
     assert chosen(tmp_path) == newest
 
 
@@ -175,6 +176,16 @@ def test_a_number_that_counts_saves_keeps_the_files_of_each_together(tmp_path: P
     assert {os.path.basename(f.path) for f in made.shared} | {
         os.path.basename(f.path) for r in made.ranks for f in r.files
     } == {"model_2.pt", "optimizer_2.pt"}
+
+
+def test_a_copy_in_place_of_the_link_to_the_newest_tells_which_that_is(tmp_path: Path) -> None:
+    """``cp -rL`` of Composer's, in whatever order the files are copied."""
+    tree = LAYOUT_TREES / "composer/kept/tree"
+    names = ["ep4-ba16-rank0.pt", "latest-rank0.pt", "ep3-ba15-rank0.pt"]
+    for i, name in enumerate(names):
+        shutil.copyfile(tree / name, tmp_path / name)
+        os.utime(tmp_path / name, ns=(START_NS + i * 1_000_000,) * 2)
+    assert plan(str(tmp_path), Selection(settle=0)).resume_step == 16
 
 
 def test_a_tar_that_is_called_a_number_is_a_save_where_torch_wrote_it(tmp_path: Path) -> None:

@@ -107,7 +107,8 @@ _KINDS = {
     ),
 }
 LAST_WORDS = frozenset(("last", "latest", "newest", "current"))
-ALIASES = LAST_WORDS | {"prev", "previous"}
+_BEFORE = frozenset(("prev", "previous"))
+ALIASES = LAST_WORDS | _BEFORE
 _PLAIN = frozenset(
     (
         "model",
@@ -380,8 +381,8 @@ class _Reader:
             self.words.append(token)
 
     def _number(self, token: str, before: str) -> None:
-        if len(token) > 18 or _DATE.match(token) or before in METRICS:
-            return
+        if len(token) > 18 or _DATE.match(token) or before in METRICS or before in _BEFORE:
+            return  # prev1 is older than prev0
         if before in _GLUED:
             self.words[-1:] = [before + token]
         elif before in _UNITS:

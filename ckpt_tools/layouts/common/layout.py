@@ -207,6 +207,7 @@ class Layout:
     needs.
     ``lists`` is (role, pattern): a file of that role tells which files and directories were saved beside it:
     the group in the keys of its metadata.
+    ``keeps`` are layouts of what its framework keeps beside it, and never goes on from by itself.
     ``models_alone``: its files hold a model and never a state, so among the states of a run they are what
     its last save has exported.
     """
@@ -262,6 +263,7 @@ class Layout:
     dated: re.Pattern[str] | None = None
     shares: re.Pattern[str] | None = None
     lists: tuple[str, re.Pattern[str]] | None = None
+    keeps: tuple[str, ...] = ()
     models_alone: bool = False
     traces: tuple[re.Pattern[str], ...] = ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import PAIRS, SECOND_NETWORKS, bare_name_of
@@ -80,7 +81,9 @@ def _lacks_optimizer(
     if not mine.optimizer and (o := next((o for o, held in siblings if held.optimizer), None)):
         yield _lacking(c, "optimizer's state", o)
     elif not mine.optimizer and "scheduler" in _roles(c):
-        yield _lacking(c, "optimizer's state, with which a schedule is saved", None)
+        lacking = _lacking(c, "optimizer's state, with which a schedule is saved", None)
+        hint = "bring it back; if the job never saves one, say --exclude GLOB for the file of the schedule"
+        yield replace(lacking, hint=hint)
     elif unread := _unread_save(c, mine, others, siblings):
         text = f"{_name(c)} holds no optimizer's state, and what {_name(unread)} held cannot be read"
         hint = f"--kind {c.kind} resumes from the model alone"
