@@ -20,6 +20,7 @@ from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.held import BEGUN, PIECES, ROLLING, holds_of
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
+from ckpt_tools.layouts.common.lost_files import model_of_a_trainer
 from ckpt_tools.layouts.common.named_parts import lone_parts
 from ckpt_tools.layouts.common.whole_state import lacks_of_state, same_run
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -60,10 +61,6 @@ _NAMES = {
 """The names of files, and the formats that each may have, by the name of its piece."""
 
 
-_OF_TRAINER = re.compile(
-    r"/checkpoint-[0-9]+/(?:(?:adapter_)?model(?:-[0-9]{5}-of-[0-9]{5})?\.safetensors"
-    r"|(?:pytorch|adapter)_model(?:-[0-9]{5}-of-[0-9]{5})?\.bin)$"
-)
 _LONGEST = 255
 """Characters of a file's name."""
 
@@ -91,6 +88,7 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     a file that is written over may hold an optimizer's state although those that are kept never do.
     """
     yield from _optimizers_alone(c, beside)
+    yield from model_of_a_trainer(c, beside)
     if text := "" if beside else _called_as_a_part(c):
         yield finding("missing-part", text, path=c.parts[0].path, severity=Severity.WARNING)
     like = [o for o in beside if not _holds_more(o, c)]
@@ -102,11 +100,6 @@ def _called_as_a_part(c: Checkpoint) -> str:
     """Why the names of a lone save tell that there was more of it; "" for nothing."""
     if all(not NEVER_ALONE.isdisjoint(bare_name_of(p).words) for p in c.parts):
         return "its name is that of a network which is trained with another one, and that is not there"
-    if all(_OF_TRAINER.search(p.path) for p in c.parts):
-        return (
-            "it holds a model alone, as Hugging Face's Trainer saves it first: that resumes from none without"
-            " trainer_state.json"
-        )
     folder = read_bare_name((c.parts[0].home or c.parts[0].base).rpartition("/")[2])
     at = folder.epoch if folder.step is None else folder.step
     numbers = {read_bare_name(p.name).number for p in c.parts}

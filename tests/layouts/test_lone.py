@@ -110,13 +110,18 @@ def test_a_network_that_is_trained_with_another_is_not_whole_alone(name: str, tm
     assert [w.code for w in plan(str(tmp_path)).warnings] == ["missing-part"]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "adapter_model.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "adapter_model.safetensors", "model-00001-of-00001.safetensors"]
+)
 def test_the_trainer_resumes_from_no_model_alone(name: str, tmp_path: Path) -> None:
     """What a first save that dies after its model leaves."""
     home = tmp_path / "checkpoint-20"
     home.mkdir()
     (home / name).write_bytes(trainer(20)["model.safetensors"])
     (home / "config.json").write_bytes(trainer(20)["config.json"])
+    if "-of-" in name:
+        index = {"metadata": {"total_size": 96}, "weight_map": dict.fromkeys("wb", name)}
+        (home / "model.safetensors.index.json").write_text(json.dumps(index))
     assert [w.code for w in plan(str(tmp_path)).warnings] == ["missing-part"]
 
 

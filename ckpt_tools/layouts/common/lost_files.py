@@ -17,6 +17,11 @@ _Shards = Mapping[_Place, Part]
 _Name = TypeVar("_Name", str, _Place)
 _SHARD = re.compile(r"(.+?)-[0-9]{5}(?:-of-([0-9]{5}))?\.(safetensors|bin)")
 """A shard of a set that transformers, PaddleNLP and ColossalAI load by its index alone."""
+_OF_TRAINER = re.compile(
+    r"/checkpoint-[0-9]+/(?:(?:pytorch|adapter)_)?model(?:-[0-9]{5}-of-[0-9]{5})?\.(?:safetensors|bin)"
+    r"(?:\.index\.json)?$"
+)
+"""What the Trainer of transformers calls a model, and the directory of a save."""
 
 
 def lost(
@@ -38,6 +43,14 @@ def without_optimizer(
         return
     text = "no file holds an optimizer's state, and no other save tells whether there was one"
     yield finding("missing-part", f"{text}: it would begin anew", path=c.path, severity=Severity.WARNING)
+
+
+def model_of_a_trainer(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """A lone model where the Trainer saves it first. A loop may save no more than that, so a warning."""
+    if not beside and all(_OF_TRAINER.search(p.path) for p in c.parts):
+        text = "it holds a model alone, as Hugging Face's Trainer saves it first"
+        text += ": that resumes from none without trainer_state.json"
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def without_index(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
