@@ -12,7 +12,7 @@ from shlex import quote
 from ckpt_tools.crosscheck.trackers import declared
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts.common.bare_names import read_bare_name
-from ckpt_tools.layouts.common.names_apart import are_of_several, of_folds
+from ckpt_tools.layouts.common.names_apart import Words, are_of_several, of_folds
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.reading.session import Session
@@ -39,8 +39,7 @@ def require_one(root: str, s: Session, saves: Sequence[Checkpoint]) -> None:
 def by_several(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Those that are of runs of their own, the newest first; none where they may be of one run."""
     said = [(c, read_bare_name(os.path.basename(c.path))) for c in saves]
-    numbered = [name.words for _, name in said if name.numbered]
-    drawn = len(set(numbered)) == len(numbered) and all(map(_DRAWN.search, map("".join, numbered)))
+    drawn = _are_drawn([name.words for _, name in said if name.numbered])
     named = [(c, name.words) for c, name in said if name.words and not (name.numbered and drawn)]
     times = [c.mtime_ns for c, _ in named]
     if len(times) < 2 or max(times) - min(times) < _TOGETHER_NS:
@@ -48,3 +47,8 @@ def by_several(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
     words = {own for _, own in named}
     apart = words if are_of_several(words) else of_folds(words)
     return sorted((c for c, own in named if own in apart), key=lambda c: -c.mtime_ns)
+
+
+def _are_drawn(numbered: Sequence[Words]) -> bool:
+    """Whether the words beside numbers are such as are drawn anew for each save."""
+    return len(set(numbered)) == len(numbered) and all(map(_DRAWN.search, map("".join, numbered)))

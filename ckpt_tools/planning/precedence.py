@@ -114,11 +114,12 @@ def _several_models(
         return None
     alone = [c for c in alone if c.parts[0].home or holds_of(c) == held]
     mine, whole = signature(newest), bool(newest.parts[0].home)
-    for c in alone:
+
+    def is_another(c: Checkpoint) -> bool:
         apart = _named_apart(newest, c) and not same(newest, c)
-        if apart or _are_other_trees(mine, signature(c), whole=whole):
-            return newest, c
-    return None
+        return apart or _are_other_trees(mine, signature(c), whole=whole)
+
+    return next(((newest, c) for c in alone if is_another(c)), None)
 
 
 def _named_apart(c: Checkpoint, o: Checkpoint) -> bool:
