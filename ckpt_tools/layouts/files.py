@@ -301,7 +301,7 @@ LAYOUT = Layout(
     limits=(
         (
             "a number in a name is a step unless the content makes it an epoch, or counts otherwise; other "
-            "words in it name a run of its own, as do those of several states that are written over"
+            "words in it name a run of its own, as do those of several models that are written over"
         ),
         (
             "files that are counted from 0 or 1 on (agent_0.pt), were saved at one moment or trained equally "

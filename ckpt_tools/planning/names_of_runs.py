@@ -19,7 +19,9 @@ from ckpt_tools.reading.session import Session
 
 _MOST_SHOWN = 8
 _TOGETHER_NS = 600 * 1_000_000_000
-"""Parts that are saved one by one, each into a directory, are all there by then."""
+"""Parts that are saved one by one, each into a directory, are all there by then. Of files only one is loaded,
+however close together they were written.
+"""
 _DRAWN = re.compile(r"\d|^[a-f]+$")
 """In a word that is drawn anew for each save, such as a hash, and in none that somebody calls a run."""
 
@@ -33,6 +35,8 @@ def require_one(root: str, s: Session, saves: Sequence[Checkpoint]) -> None:
         names = ", ".join(os.path.basename(c.path) for c in found[:_MOST_SHOWN])
         text = f"{root} holds saves under several names, which may be of several runs: {names}{more}"
         hint = f"give the one that is meant as ROOT, such as {quote(found[0].path)}, or --exclude the others"
+        if not found[0].parts[0].home:
+            hint += "; if they are the parts of one save, describe it in ckpt.toml: docs/adding-a-layout.md"
         raise UsageError(text, hint)
 
 
@@ -42,7 +46,7 @@ def by_several(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
     drawn = _are_drawn([name.words for _, name in said if name.numbered])
     named = [(c, name.words) for c, name in said if name.words and not (name.numbered and drawn)]
     times = [c.mtime_ns for c, _ in named]
-    if len(times) < 2 or max(times) - min(times) < _TOGETHER_NS:
+    if len(times) < 2 or (named[0][0].parts[0].home and max(times) - min(times) < _TOGETHER_NS):
         return []
     words = {own for _, own in named}
     apart = words if are_of_several(words) else of_folds(words)

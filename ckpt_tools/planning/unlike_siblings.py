@@ -29,6 +29,8 @@ _MOST = 64
 _LARGEST = 1 << 20
 """Bytes of a text that is read: counters and settings are small; a vocabulary would take a start a second.
 """
+_DESCRIBING = frozenset(("config", "tokenizer"))
+"""Roles of texts that say how a model is built."""
 _NUMBER = re.compile(r"\d+")
 _RESULTS = METRICS | {
     *("results", "predictions", "samples", "outputs", "generations", "completions", "log", "logs"),
@@ -53,8 +55,9 @@ def unlike_siblings(
 
 
 def _not_loaded(s: Session, c: Checkpoint) -> Iterator[str]:
-    """Texts of a checkpoint that its framework does not load, so that nothing else looks at them."""
-    return (p.path for p in c.parts if p.path.endswith(".json") and not s.layouts.piece_of(p).loaded)
+    """Texts that describe its model, and that its framework does not load: nothing else looks at them."""
+    texts = (p for p in c.parts if p.role in _DESCRIBING and p.path.endswith(".json"))
+    return (p.path for p in texts if not s.layouts.piece_of(p).loaded)
 
 
 def lost_beside(c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Iterable[str]) -> Iterator[Finding]:

@@ -154,14 +154,21 @@ def test_a_network_that_is_never_trained_alone_is_no_save_beside_a_model(model: 
     assert chosen(tmp_path) is None
 
 
-@pytest.mark.parametrize(("names", "meant"), [("cifar mnist", None), ("model_best model_last", "model_last")])
-def test_bundles_that_several_runs_write_over_are_asked_about(
-    names: str, meant: str | None, tmp_path: Path
+@pytest.mark.parametrize(
+    ("names", "every", "meant"),
+    [
+        ("cifar mnist", 7200, None),
+        ("generator discriminator", 1, None),
+        ("model_best model_last", 7200, "model_last"),
+    ],
+)
+def test_bundles_of_several_names_are_asked_about(
+    names: str, every: int, meant: str | None, tmp_path: Path
 ) -> None:
     for i, name in enumerate(names.split()):
         for end, data in zip(("data-00000-of-00001", "index"), bundle(1, 10 * i + 10), strict=True):
             (tmp_path / f"{name}.{end}").write_bytes(data)
-            os.utime(tmp_path / f"{name}.{end}", (1_700_000_000 + 7200 * i,) * 2)
+            os.utime(tmp_path / f"{name}.{end}", (1_700_000_000 + every * i,) * 2)
     assert chosen(tmp_path) == (meant and f"{meant}.index")
 
 
