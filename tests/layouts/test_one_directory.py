@@ -159,6 +159,8 @@ def test_a_network_that_is_never_trained_alone_is_no_save_beside_a_model(model: 
     [
         ("cifar mnist", 7200, None),
         ("generator discriminator", 1, None),
+        ("before_v1 before_v2", 7200, "before_v2"),
+        ("warmup last_v1", 7200, "last_v1"),
         ("model_best model_last", 7200, "model_last"),
     ],
 )

@@ -9,8 +9,8 @@ from itertools import combinations
 Words = tuple[str, ...]
 """What a name says beside what is known (bare_names.py)."""
 _OF_RUNS = re.compile(r"(?:fold|seed|run|exp|trial)\d+")
-_IN_TURN = re.compile(r"\d+|\b[a-z]\b")
-"""What differs in the names of saves of one run that are written in turn: a number, or a letter."""
+_IN_TURN = re.compile(r"\b[a-z]\d+\b|\d+|\b[a-z]\b")
+"""What differs in the names of saves of one run that are written in turn: a number, a letter, or ``v1``."""
 
 
 def are_of_several(names: Collection[Words]) -> bool:
