@@ -48,8 +48,8 @@ def without_optimizer(
 def model_of_a_trainer(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """A lone model where the Trainer saves it first. A loop may save no more than that, so a warning."""
     if not beside and all(_OF_TRAINER.search(p.path) for p in c.parts):
-        text = "it holds a model alone, as Hugging Face's Trainer saves it first"
-        text += ": that resumes from none without trainer_state.json"
+        text = "it holds a model alone, as Hugging Face's Trainer and Accelerate save it first"
+        text += ": neither goes on from that"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
