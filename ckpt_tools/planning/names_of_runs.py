@@ -45,8 +45,7 @@ def by_several(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
     said = [(c, read_bare_name(os.path.basename(c.path))) for c in saves]
     drawn = _are_drawn([name.words for _, name in said if name.numbered])
     named = [(c, name.words) for c, name in said if name.words and not (name.numbered and drawn)]
-    times = [c.mtime_ns for c, _ in named]
-    if len(times) < 2 or (named[0][0].parts[0].home and max(times) - min(times) < _TOGETHER_NS):
+    if len(named) < 2 or _are_of_one_save([c for c, _ in named]):
         return []
     words = {own for _, own in named}
     apart = words if are_of_several(words) else of_folds(words)
@@ -56,3 +55,9 @@ def by_several(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
 def _are_drawn(numbered: Sequence[Words]) -> bool:
     """Whether the words beside numbers are such as are drawn anew for each save."""
     return len(set(numbered)) == len(numbered) and all(map(_DRAWN.search, map("".join, numbered)))
+
+
+def _are_of_one_save(saves: Sequence[Checkpoint]) -> bool:
+    """Whether directories were written together, as the parts of one save are."""
+    times = [c.mtime_ns for c in saves]
+    return saves[0].parts[0].home != "" and max(times) - min(times) < _TOGETHER_NS
