@@ -9,7 +9,7 @@ from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.formats.torch.cut import keys_of_cut
 from ckpt_tools.layouts import files
-from ckpt_tools.layouts.common.bare_names import BareName, bare_name_of
+from ckpt_tools.layouts.common.bare_names import BareName, bare_name_of, stem_of
 from ckpt_tools.layouts.common.held import BEGUN, Holds
 from ckpt_tools.layouts.common.layout import whole
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, numbers
@@ -24,6 +24,7 @@ from ckpt_tools.storage import ShortRead, opened
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
 _OF_MODEL = re.compile(r"model|net|weight|param", re.IGNORECASE)
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
+_DIGITS = re.compile(r"\d+")
 _CLASSES = frozenset({"needs-trust", "suspect-call", "unsafe-pickle"})
 """What is said of a pickle that names classes."""
 _ARRAYS = (*files.ARRAYS, *files.OBJECTS, "eqx")
@@ -107,6 +108,12 @@ def _is_data(p: Part, name: BareName, s: Session, inside: bool) -> bool:
 def _is_saved_by_torch(p: Part, s: Session) -> bool:
     report, _ = s.inspect(p.path, Level.STRUCTURE, p.findings)
     return report.format in files.TORCH
+
+
+def numbers_of(b: Bare) -> tuple[int, ...]:
+    """All numbers in the name of its file, or of the directory that is its save; fractions are two."""
+    name = b.part.home.rpartition("/")[2] or b.part.name
+    return tuple(int(number[:18]) for number in _DIGITS.findall(stem_of(name)))
 
 
 def numbers_in(p: Part, s: Session) -> frozenset[int]:

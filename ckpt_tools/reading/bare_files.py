@@ -21,7 +21,7 @@ from ckpt_tools.layouts.common.bare_names import (
 )
 from ckpt_tools.layouts.common.held import piece_for
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.reading.bare_file import Bare, numbers_in, read_bare_file
+from ckpt_tools.reading.bare_file import Bare, numbers_in, numbers_of, read_bare_file
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.step_folders import in_step_folders
 from ckpt_tools.reading.told_apart import with_parts_apart, written_over_by_runs
@@ -86,9 +86,9 @@ def _like_their_peers(bare: Sequence[Bare]) -> list[Bare]:
     """A file that cannot be read has the role that those of the same name have in other saves."""
     roles: dict[str, set[str]] = defaultdict(set)
     for b in bare:
-        if b.holds is not None and b.name.numbered:
+        if b.holds is not None and numbers_of(b):
             roles[b.pattern].add(b.role)
-    unread = [b for b in bare if b.holds is None and b.name.numbered and len(roles[b.pattern]) == 1]
+    unread = [b for b in bare if b.holds is None and numbers_of(b) and len(roles[b.pattern]) == 1]
     told = {b.part.path: next(iter(roles[b.pattern])) for b in unread}
     return [replace(b, role=told.get(b.part.path, b.role)) for b in bare]
 
@@ -279,10 +279,26 @@ def _saves(bare: Iterable[Bare]) -> dict[_Save, list[Bare]]:
     for b in bare:
         out[_save_of(b)].append(b)
     for save, same in list(out.items()):
-        if save.rolling and max(Counter(b.role for b in same).values()) > 1:
+        if save.rolling and _has_several(same):
             del out[save]
-            out.update({save._replace(path=b.part.path): [b] for b in same})
+            out.update(_apart(save, same))
     return out
+
+
+def _has_several(files: Sequence[Bare]) -> bool:
+    return max(Counter(b.role for b in files).values()) > 1
+
+
+def _apart(save: _Save, files: Sequence[Bare]) -> Iterator[tuple[_Save, list[Bare]]]:
+    """Files whose names have the same numbers (``model_1_100.pt``, ``optim_1_100.pt``) are of one save,
+    whatever these count; others are one each.
+    """
+    alike: dict[tuple[int, ...], list[Bare]] = defaultdict(list)
+    for b in files:
+        alike[numbers_of(b)].append(b)
+    for some in alike.values():
+        for group in [[b] for b in some] if _has_several(some) else [some]:
+            yield save._replace(path=group[0].part.path), group
 
 
 def _beside_a_model(bare: Sequence[Bare]) -> list[Bare]:

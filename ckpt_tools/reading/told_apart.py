@@ -10,7 +10,7 @@ from dataclasses import replace
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.names_apart import Words, are_of_several, of_folds
 from ckpt_tools.model.part import Part
-from ckpt_tools.reading.bare_file import Bare
+from ckpt_tools.reading.bare_file import Bare, numbers_of
 
 _TOGETHER_NS = 2_000_000_000
 """The time within which one save writes its files: nobody trains from one save to the next in it."""
@@ -62,11 +62,46 @@ def with_parts_apart(bare: Sequence[Bare]) -> tuple[list[Bare], set[Words]]:
         if (told := _counted(b)) is not None:
             words, number = told
             families[words][b.part.path] = number, b
-    apart = dict[str, Bare]()
+    apart = _in_grids(bare)
     for words, rows in families.items():
         if _may_be_parts(list(rows.values())):
             apart |= {path: _of_part(b, words, number) for path, (number, b) in rows.items()}
     return [apart.get(b.part.path, b) for b in bare], {b.name.words for b in apart.values()}
+
+
+def _in_grids(bare: Sequence[Bare]) -> dict[str, Bare]:
+    """Files with two numbers that nothing explains (``state_0_30.pt``, ``state_1_30.pt``), of which one
+    counts parts of a save from 0 or 1 on, as many in each, and the other one saves.
+    """
+    families: dict[str, list[tuple[tuple[int, int], Bare]]] = defaultdict(list)
+    for b in bare:
+        numbers = numbers_of(b)
+        if len(numbers) == 2 and not (b.name.numbered or b.part.home):
+            families[b.pattern].append(((numbers[0], numbers[1]), b))
+    apart = dict[str, Bare]()
+    for rows in families.values():
+        if (place := next((i for i in (0, 1) if _is_grid(rows, i)), None)) is not None:
+            apart |= {b.part.path: _of_part(b, b.name.words, n[place], n[1 - place]) for n, b in rows}
+    return apart
+
+
+def _is_grid(rows: Sequence[tuple[tuple[int, int], Bare]], place: int) -> bool:
+    saves: dict[int, dict[int, Bare]] = defaultdict(dict)
+    for numbers, b in rows:
+        saves[numbers[1 - place]][numbers[place]] = b
+    there = {number for parts in saves.values() for number in parts}
+    whole = [parts for parts in saves.values() if there == set(parts)]
+    half = 2 * len(whole) >= len(saves)  # a save may have been cut short, or its files be lost
+    return half and _counts_on(there) and all(_are_of_one_save(list(parts.values())) for parts in whole)
+
+
+def _are_of_one_save(parts: Sequence[Bare]) -> bool:
+    return len({(b.steps, b.epoch, b.count) for b in parts}) == 1 and _together([b.part for b in parts])
+
+
+def _counts_on(numbers: set[int]) -> bool:
+    first = min(numbers)
+    return len(numbers) > 1 and first <= 1 and numbers == set(range(first, first + len(numbers)))
 
 
 def _counted(b: Bare) -> tuple[tuple[str, ...], int] | None:
@@ -81,8 +116,7 @@ def _counted(b: Bare) -> tuple[tuple[str, ...], int] | None:
 
 def _may_be_parts(rows: Sequence[tuple[int, Bare]]) -> bool:
     numbers = {number for number, _ in rows}
-    first = min(numbers)
-    if len(numbers) < 2 or first > 1 or numbers != set(range(first, first + len(numbers))):
+    if not _counts_on(numbers):
         return False
     if any(b.holds is None or _tells(b, number) for number, b in rows):
         return False
@@ -115,5 +149,5 @@ def _as_far(bare: Sequence[Bare], highest: int) -> bool:
     return not told and far is not None and far > highest
 
 
-def _of_part(b: Bare, words: tuple[str, ...], number: int) -> Bare:
-    return replace(b, name=b.name._replace(words=(*words, str(number)), number=None))
+def _of_part(b: Bare, words: tuple[str, ...], number: int, save: int | None = None) -> Bare:
+    return replace(b, name=b.name._replace(words=(*words, str(number)), number=save))
