@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.layouts.common.bare_names import (
     ALIASES,
-    BareName,
     bare_name_of,
     is_under_way,
     read_bare_name,
@@ -25,6 +24,7 @@ from ckpt_tools.reading.bare_file import Bare, numbers_in, numbers_of, read_bare
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.step_folders import in_step_folders
 from ckpt_tools.reading.told_apart import with_parts_apart, written_over_by_runs
+from ckpt_tools.reading.units import with_units
 
 _MOST = 512
 """Files of a directory that are inspected, the newest ones: who keeps thousands beside each other keeps data
@@ -59,7 +59,7 @@ def settle_bare_files(s: Session) -> None:
     for parts in by_home.values():
         newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
         bare = _states([(p, read_bare_file(p, s, p.path in newest)) for p in parts], s)
-        in_runs = _with_units(_with_runs(_in_pairs(_like_their_peers(bare))))
+        in_runs = _trained_on(with_units(_with_runs(_in_pairs(_like_their_peers(bare)))))
         for save in _saves(_with_roles_of_their_own(_beside_a_model(in_runs))).values():
             kept += _parts_of(save)
     s.found.parts = kept
@@ -185,64 +185,23 @@ def _distinguishing(b: Bare) -> tuple[object, ...] | None:
     return None
 
 
-# --- which step
-
-
-def _with_units(bare: Sequence[Bare]) -> list[Bare]:
-    """Every number in a name as a step or an epoch, run by run."""
-    runs: dict[tuple[str, ...], list[Bare]] = {}
-    for b in bare:
-        runs.setdefault(b.run, []).append(b)
-    return [b for run in runs.values() for b in _with_unit(run)]
-
-
-def _with_unit(run: Sequence[Bare]) -> list[Bare]:
-    """A number in a name is the step unless the contents of the run's files make it an epoch, or count
-    otherwise: then it only says which files are of one save, whose step one of them tells.
-    """
-    unit = _unit(run)
-    steps = {b.name.number: b.step for b in run if b.step is not None} if not unit else {}
-    named = [replace(b, name=_numbered(b.name, unit, steps)) for b in run]
-    counts = [(b.name.step, b.count) for b in named if b.name.step is not None and b.count is not None]
-    one_update_per_step = bool(counts) and all(step == count for step, count in counts)
-    if not one_update_per_step:
-        return named
-    return [_with_count(b) for b in named]
-
-
-def _with_count(b: Bare) -> Bare:
-    """A file that tells no step, with that of its optimizer."""
-    if b.steps or b.name.numbered or b.count is None:
-        return b
-    return replace(b, steps=(b.count,))
-
-
-def _unit(run: Sequence[Bare]) -> str:
-    """What the numbers in names count, by what the files tell inside: steps, epochs, or neither ("")."""
-    rows = [(b, b.name.number) for b in run if b.name.number is not None]
-    if any(number in (*b.steps, b.count) for b, number in rows):
-        return "step"
-    ahead = Counter(n - b.epoch for b, n in rows if b.epoch is not None)
-    steps = [(n, b.step) for b, n in rows if b.step is not None]
-    if ahead:
-        return "epoch" if _is_one_distance(ahead) else "" if steps else "step"
-    return "epoch" if any(step >= n for n, step in steps) else "step"
-
-
-def _is_one_distance(ahead: Counter[int]) -> bool:
-    """Whether most names are as far ahead of their contents as each other, which counts from 0 or from 1."""
-    distance, rows = ahead.most_common(1)[0]
-    return abs(distance) <= 1 and 2 * rows > ahead.total()
-
-
-def _numbered(name: BareName, unit: str, steps: Mapping[int | None, int]) -> BareName:
-    if name.number is None:
-        return name
-    step = name.number if unit == "step" else steps.get(name.number)
-    return name._replace(number=None, step=step, epoch=name.number if unit == "epoch" else None)
-
-
 # --- which checkpoint
+
+
+def _trained_on(bare: Sequence[Bare]) -> list[Bare]:
+    """A state that is called final is no export where its optimizer has done more than that of any save with
+    a number: training went on after these.
+    """
+    done: dict[tuple[str, ...], int] = defaultdict(int)
+    for b in bare:
+        if b.name.numbered and b.kind is Kind.PERIODIC and b.count is not None:
+            done[b.run] = max(done[b.run], b.count)
+    return [
+        replace(b, kind=Kind.PERIODIC)
+        if b.kind is Kind.RELEASE and b.is_state and b.count is not None and 0 < done[b.run] < b.count
+        else b
+        for b in bare
+    ]
 
 
 def _with_roles_of_their_own(bare: Sequence[Bare]) -> list[Bare]:

@@ -1,0 +1,73 @@
+"""Names that count from 1 where the contents count from 0, and states that are called the last or final: what
+was trained longest is chosen, also where the job died between two files of one save.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+from small_files import adam, saved, tensor
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import UsageError
+
+START = 1_700_000_000
+
+
+@cache
+def state(done: int, unit: str | None, told: int) -> bytes:
+    counted = {unit: told} if unit else {}
+    return saved({"model": {"w": tensor(done)}, "optimizer": adam(10 * done), **counted})
+
+
+def put(path: Path, data: bytes, n: float) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (START + 100 * n,) * 2)
+
+
+@pytest.mark.parametrize(("named", "told"), [(1, 0), (0, 1)])
+@pytest.mark.parametrize("last_first", [True, False])
+@pytest.mark.parametrize(
+    ("unit", "numbered", "last"),
+    [
+        ("epoch", "epoch_{}.pth", "last.pth"),
+        ("epoch", "checkpoint_{}.pth", "checkpoint.pth"),
+        ("epoch", "epoch_{}/state.pt", "last/state.pt"),
+        ("step", "step_{}.pt", "last.pt"),
+    ],
+)
+def test_the_last_is_as_late_as_names_count(
+    tmp_path: Path, unit: str, numbered: str, last: str, named: int, told: int, last_first: bool
+) -> None:
+    """The job dies when it has written one of the two files of its third save."""
+    for n in range(3):
+        names = [last, numbered.format(n + named)][:: 1 if last_first else -1]
+        for late, name in enumerate(names[:1] if n == 2 else names):
+            put(tmp_path / name, state(n + 1, unit, n + told), n + late / 100)
+    assert plan(tmp_path).shared[0].path == str(
+        tmp_path / (last if last_first else numbered.format(2 + named))
+    )
+
+
+@pytest.mark.parametrize("final", ["final.pth", "final_train_model.pth", "model_final.pth"])
+def test_a_final_state_that_was_trained_longer_is_no_export(tmp_path: Path, final: str) -> None:
+    for n, name in enumerate(("train_model_10.pth", "train_model_20.pth", final), 1):
+        put(tmp_path / name, state(n, None, 0), n)
+    assert plan(tmp_path).shared[0].path == str(tmp_path / final)
+
+
+def test_a_final_state_of_which_nothing_tells_the_epoch_is_a_question(tmp_path: Path) -> None:
+    for n, name in enumerate(("model_epoch_1.pth", "model_epoch_2.pth", "final.pth"), 1):
+        put(tmp_path / name, state(n, None, 0), n)
+    with pytest.raises(UsageError, match=r"final\.pth was written last"):
+        plan(tmp_path)
+
+
+def test_a_final_state_that_was_saved_once_more_is_one(tmp_path: Path) -> None:
+    for n, name in enumerate(("model_epoch_1.pth", "model_epoch_2.pth", "final.pth"), 1):
+        put(tmp_path / name, state(min(n, 2), None, 0), n)
+    assert plan(tmp_path).shared[0].path == str(tmp_path / "model_epoch_2.pth")
