@@ -74,7 +74,8 @@ class _Duplicates:
 
     def copies(self) -> Iterator[Copied]:
         """Each file beside the first equal one of its place, else of another place."""
-        for group in self.files.same.values():
+        for files in self.files.same.values():
+            group = sorted(files, key=lambda p: not _placed(p))  # what shows no step hides no other one
             first_of_place = {place(p): p for p in reversed(group)}
             first_of_step = {order(p): p for p in reversed(group)}
             for p in group[1:]:
@@ -334,7 +335,11 @@ def _both_placed(a: Part, b: Part) -> bool:
     """Whether something tells when in training each was saved: a copy of the newest (``last``) that has lost
     the file with its step is of no other step.
     """
-    return all((p.step, p.epoch, p.generation) != (None, None, None) for p in (a, b))
+    return _placed(a) and _placed(b)
+
+
+def _placed(p: Part) -> bool:
+    return (p.step, p.epoch, p.generation) != (None, None, None)
 
 
 def _apart(a: Part, b: Part) -> bool:

@@ -120,10 +120,9 @@ def _may_be_parts(rows: Sequence[tuple[int, Bare]]) -> bool:
         return False
     if any(b.holds is None or _tells(b, number) for number, b in rows):
         return False
-    files = [b for _, b in rows]
-    return (
-        _together([b.part for b in files]) or _as_far(files, max(numbers)) or _of_a_save(files, max(numbers))
-    )
+    bare = [b for _, b in rows]
+    together = _together([b.part for b in bare]) and not _one_by_one(bare)
+    return together or _as_far(bare, max(numbers)) or _of_a_save(bare, max(numbers))
 
 
 def _of_a_save(bare: Sequence[Bare], highest: int) -> bool:
@@ -131,6 +130,14 @@ def _of_a_save(bare: Sequence[Bare], highest: int) -> bool:
     said = read_bare_name(bare[0].part.base.rpartition("/")[2])
     at = said.epoch if said.step is None else said.step
     return at is not None and at > highest
+
+
+def _one_by_one(bare: Sequence[Bare]) -> bool:
+    """Whether they tell how far each was trained, and one of them by half as much again as another: parts of
+    a save are trained together, and saves one after the other.
+    """
+    done = [d for b in bare if (d := b.count if b.step is None else b.step) is not None]
+    return len(done) == len(bare) and 2 * max(done) >= 3 * min(done) > 0
 
 
 def _together(parts: Sequence[Part]) -> bool:

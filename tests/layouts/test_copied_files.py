@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 from fixture_trees import CASES, materialise, selection
 from places import LAYOUT_TREES
+from small_files import saved, tensor
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError, UsageError
@@ -351,3 +352,18 @@ def test_a_directory_under_the_name_of_a_later_step_is_asked_about(
     shutil.copytree(home, later, copy_function=shutil.copy)  # without the times of the old one
     with pytest.raises(UsageError, match="byte for byte the same"):
         plan(str(root))
+
+
+@pytest.mark.parametrize("link", ["latest.ckpt", "model.ckpt"])
+def test_a_link_to_the_newest_hides_no_copy(tmp_path: Path, link: str) -> None:
+    """JoeyNMT's and DeePMD's links hold what their file holds, and tell no step."""
+    for step in (10, 20, 30):
+        data = saved({"model": {"w": tensor(min(step, 20))}, "optimizer": {"param_groups": []}})
+        (tmp_path / f"model-{step}.ckpt").write_bytes(data)
+        os.utime(tmp_path / f"model-{step}.ckpt", (1_700_000_000 + 60 * step,) * 2)
+    (tmp_path / link).symlink_to("model-30.ckpt")
+    try:
+        made = plan(tmp_path)
+    except UsageError:
+        return
+    assert made.resume_step == 20 and {f.code for f in made.rejected[0].findings} == {"same-content"}

@@ -103,6 +103,7 @@ def test_what_was_trained_as_far_as_its_neighbours_is_no_later_save(name: str, t
     [
         (0.1, {"epoch": [0, 1, 2]}),  # copied, and each tells its number
         (0.1, {"step": [0, 1, 2]}),
+        (0.1, {"step": [500, 1000, 1500]}),  # copied, and no parts of a save are so far apart
         (HOUR, {}),
         (HOUR, {"epoch": [0, 0, 0], "step": [500, 1000, 1500]}),
         (HOUR, {"epoch": [9, 19, 29]}),
