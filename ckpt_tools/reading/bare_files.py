@@ -158,19 +158,30 @@ def _in_run_of(b: Bare, trained: tuple[str, ...]) -> Bare:
 
 def _told_apart(bare: Sequence[Bare]) -> tuple[list[Bare], set[tuple[str, ...]]]:
     """Two models of one number, kind and content under two names (``model_200``, ``ckpt_200``) are of two
-    runs, which are then called by these.
+    runs, which are then called by these; so are two whose names differ in numbers alone (``net_lr1``,
+    ``net_lr2``, or two dates).
     """
-    patterns: dict[tuple[object, ...], set[str]] = defaultdict(set)
+    alike: dict[tuple[object, ...], list[Bare]] = defaultdict(list)
     for b in bare:
         if (content := _distinguishing(b)) is not None:
-            patterns[content].add(b.pattern)
-    clash = {pattern for several in patterns.values() if len(several) > 1 for pattern in several}
+            alike[content].append(b)
+    clash = {b.pattern for same in alike.values() if len({b.pattern for b in same}) > 1 for b in same}
+    apart = {b.part.path for same in alike.values() for b in same if _differ_in_numbers(same)}
     named = [
-        replace(b, name=b.name._replace(words=(b.name.pattern,))) if b.pattern in clash else b for b in bare
+        replace(b, name=b.name._replace(words=(stem_of(b.part.name) if own else b.name.pattern,)))
+        if (own := b.part.path in apart) or b.pattern in clash
+        else b
+        for b in bare
     ]
+    told_apart = {b.name.words for b in named if b.pattern in clash or b.part.path in apart}
     named, of_parts = with_parts_apart(named)
-    told_apart = {b.name.words for b in named if b.pattern in clash}
     return named, told_apart | of_parts | written_over_by_runs(named)
+
+
+def _differ_in_numbers(same: Sequence[Bare]) -> bool:
+    """Whether they are models beside each other whose names are one but for their numbers."""
+    models = {numbers_of(b) for b in same if b.role == "model" and not (b.part.home or b.name.shard)}
+    return len({b.pattern for b in same}) == 1 and len(models) > 1
 
 
 def _distinguishing(b: Bare) -> tuple[object, ...] | None:
@@ -180,7 +191,8 @@ def _distinguishing(b: Bare) -> tuple[object, ...] | None:
         return None
     if name.numbered and b.role == "model":
         return name.words, name.kind, name.step, name.epoch, name.number, b.holds.optimizer
-    if name.words and not name.says_something and (b.step, b.epoch) != (None, None):
+    told = (b.step, b.epoch) != (None, None)
+    if told and not name.says_something and (name.words or numbers_of(b)):
         return b.step, b.epoch, b.role, b.holds.optimizer
     return None
 

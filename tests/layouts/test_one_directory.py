@@ -99,6 +99,21 @@ def test_what_was_trained_as_far_as_its_neighbours_is_no_later_save(name: str, t
 
 
 @pytest.mark.parametrize(
+    "names",
+    [
+        ["BPR-Nov-01-2026_10-00-00.pth", "BPR-Nov-02-2026_10-00-00.pth"],  # RecBole
+        ["model_2026-11-01.pt", "model_2026-11-02.pt"],
+        ["resnet_20261101_100000.pt", "resnet_20261102_100000.pt"],
+        ["net_lr0.1_bs32.pt", "net_lr0.2_bs32.pt"],
+        ["step_200_loss_0.47.pt", "step_200_loss_0.51.pt"],
+    ],
+)
+def test_of_two_that_were_trained_as_far_neither_is_taken_unasked(names: list[str], tmp_path: Path) -> None:
+    written(tmp_path, names, HOUR, epoch=[3, 3])
+    assert chosen(tmp_path) is None
+
+
+@pytest.mark.parametrize(
     ("every", "told"),
     [
         (0.1, {"epoch": [0, 1, 2]}),  # copied, and each tells its number
