@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ckpt_tools.layouts.common.bare_names import (
     ALIASES,
+    LAST_WORDS,
     bare_name_of,
     is_under_way,
     read_bare_name,
@@ -60,7 +61,7 @@ def settle_bare_files(s: Session) -> None:
         newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
         bare = _states([(p, read_bare_file(p, s, p.path in newest)) for p in parts], s)
         in_runs = _trained_on(with_units(_with_runs(_in_pairs(_like_their_peers(bare)))))
-        for save in _saves(_with_roles_of_their_own(_beside_a_model(in_runs))).values():
+        for save in _saves(_with_roles_of_their_own(_beside_a_model(_of_the_last(in_runs)))).values():
             kept += _parts_of(save)
     s.found.parts = kept
 
@@ -161,21 +162,23 @@ def _told_apart(bare: Sequence[Bare]) -> tuple[list[Bare], set[tuple[str, ...]]]
     runs, which are then called by these; so are two whose names differ in numbers alone (``net_lr1``,
     ``net_lr2``, or two dates).
     """
+    called = _names_of_runs(bare)
+    named = [replace(b, name=b.name._replace(words=called.get(b.part.path, b.name.words))) for b in bare]
+    named, of_parts = with_parts_apart(named)
+    return named, {*called.values(), *of_parts, *written_over_by_runs(named)}
+
+
+def _names_of_runs(bare: Sequence[Bare]) -> dict[str, tuple[str, ...]]:
+    """What the runs are called that are told apart, by the paths of their files."""
     alike: dict[tuple[object, ...], list[Bare]] = defaultdict(list)
     for b in bare:
         if (content := _distinguishing(b)) is not None:
             alike[content].append(b)
     clash = {b.pattern for same in alike.values() if len({b.pattern for b in same}) > 1 for b in same}
-    apart = {b.part.path for same in alike.values() for b in same if _differ_in_numbers(same)}
-    named = [
-        replace(b, name=b.name._replace(words=(stem_of(b.part.name) if own else b.name.pattern,)))
-        if (own := b.part.path in apart) or b.pattern in clash
-        else b
-        for b in bare
-    ]
-    told_apart = {b.name.words for b in named if b.pattern in clash or b.part.path in apart}
-    named, of_parts = with_parts_apart(named)
-    return named, told_apart | of_parts | written_over_by_runs(named)
+    called: dict[str, tuple[str, ...]] = {b.part.path: (b.name.pattern,) for b in bare if b.pattern in clash}
+    for same in filter(_differ_in_numbers, alike.values()):
+        called |= {b.part.path: (stem_of(b.part.name),) for b in same}
+    return called
 
 
 def _differ_in_numbers(same: Sequence[Bare]) -> bool:
@@ -270,6 +273,19 @@ def _apart(save: _Save, files: Sequence[Bare]) -> Iterator[tuple[_Save, list[Bar
     for some in alike.values():
         for group in [[b] for b in some] if _has_several(some) else [some]:
             yield save._replace(path=group[0].part.path), group
+
+
+def _of_the_last(bare: Sequence[Bare]) -> list[Bare]:
+    """What is written over and is no model (``optimizer.pth``) is of the save that is called the last
+    (``last_model.pth``), where no model is called by less.
+    """
+    regular = [b for b in bare if b.rolling and b.kind is Kind.PERIODIC and not b.part.home]
+    called = {b.name.alias for b in regular if b.role == "model"}
+    if len(called) != 1 or called.isdisjoint(LAST_WORDS):
+        return list(bare)
+    alias = called.pop()
+    of_it = {b.part.path for b in regular if not b.name.alias}
+    return [replace(b, name=b.name._replace(alias=alias)) if b.part.path in of_it else b for b in bare]
 
 
 def _beside_a_model(bare: Sequence[Bare]) -> list[Bare]:

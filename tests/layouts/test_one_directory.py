@@ -190,6 +190,22 @@ def test_bundles_of_several_names_are_asked_about(
     assert chosen(tmp_path) == (meant and f"{meant}.index")
 
 
+@pytest.mark.parametrize(
+    "names", ["last_model.pth trainer.pth", "model_latest.pt optim.pt", "last.pt opt.pt"]
+)
+@pytest.mark.parametrize("best", ["best_model.pth", None])
+def test_an_optimizer_beside_the_last_model_is_of_its_save(
+    names: str, best: str | None, tmp_path: Path
+) -> None:
+    """NequIP's ``trainer.pth``."""
+    model, optimizer = names.split()
+    held = {model: {"w": tensor(1)}, optimizer: {"optimizer": adam(40), "epoch": 3}}
+    for name, state in (held if best is None else {**held, best: {"w": tensor(0)}}).items():
+        (tmp_path / name).write_bytes(saved(state))
+        os.utime(tmp_path / name, ns=(START_NS,) * 2)
+    assert {os.path.basename(f.path) for f in plan(str(tmp_path), Selection(settle=0)).shared} == set(held)
+
+
 def test_a_number_that_counts_saves_keeps_the_files_of_each_together(tmp_path: Path) -> None:
     for i in range(3):
         model = {"model": {"w": tensor(i)}, "epoch": 0, "step": 500 * (i + 1)}
