@@ -74,7 +74,8 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         yield from odd_steps(parts, step_of)
     else:
         names = {p.step for p, _ in parts}
-        certain = [(p, r) for p, r in parts if not _in_epoch(p, step_of(r.metadata), names)]
+        told = [(p, r, step_of(r.metadata)) for p, r in parts]
+        certain = [(p, r) for p, r, n in told if not (_in_epoch(p, n, names) or _is_next(p, n, names))]
         yield from named_steps(certain, step_of, "step")
         yield from borrowed(
             parts,
@@ -84,6 +85,11 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
                 for mark in ("", "_epoch_step", "_any")
             },
         )
+
+
+def _is_next(p: Part, told: int | None, names: set[int | None]) -> bool:
+    """Whether the name counts from 0 and the file from 1, or the other way round (``29`` that tells 30)."""
+    return told is not None and p.step is not None and abs(told - p.step) == 1 and told not in names
 
 
 def _number_in_name(p: Part) -> int | None:

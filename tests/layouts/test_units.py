@@ -5,10 +5,13 @@ was trained longest is chosen, also where the job died between two files of one 
 from __future__ import annotations
 
 import os
+import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
+from fixture_trees import materialise
+from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
@@ -71,3 +74,25 @@ def test_a_final_state_that_was_saved_once_more_is_one(tmp_path: Path) -> None:
     for n, name in enumerate(("model_epoch_1.pth", "model_epoch_2.pth", "final.pth"), 1):
         put(tmp_path / name, state(min(n, 2), None, 0), n)
     assert plan(tmp_path).shared[0].path == str(tmp_path / "model_epoch_2.pth")
+
+
+@pytest.mark.parametrize("kept", [(10, 20), (20,)])
+def test_directories_may_count_from_0_where_their_files_count_from_1(
+    kept: tuple[int, ...], tmp_path: Path
+) -> None:
+    """DINOv3 calls the directory after the iteration that is done, from 0 on."""
+    root = materialise(LAYOUT_TREES / "dcp/two/expected.json", tmp_path)
+    for step in (10, 20):
+        home = root / f"step-{step}"
+        home.rename(root / f"step-{step - 1}") if step in kept else shutil.rmtree(home)
+    answer = plan(root)
+    assert answer.checkpoint is not None and answer.checkpoint.step == 19
+    assert not answer.rejected
+
+
+def test_a_directory_of_another_save_is_none_that_counts_otherwise(tmp_path: Path) -> None:
+    root = materialise(LAYOUT_TREES / "dcp/two/expected.json", tmp_path)
+    (root / "step-20").rename(root / "step-30")
+    answer = plan(root)
+    assert answer.checkpoint is not None and answer.checkpoint.step == 10
+    assert {f.code for f in answer.rejected[0].findings} == {"step-mismatch"}
