@@ -605,4 +605,8 @@ def test_what_came_before_it_was_killed_is_not_fetched_again(
         i for i, call in enumerate(calls, 1) if call.startswith("open") and NOTE in call and ".tmp" in call
     )
     assert commands.run(line, home, note).code == -9
+    (part,) = home.glob("*.part")
+    other = commands.run(["stage", "local://run", str(home), *ORDER, "--max-step", "10", "--keep", "1"], home)
+    assert (other.code, part.exists()) == (0, False), other.err
+    assert commands.run(line, home, note).code == -9
     assert commands.run(line, home).body["fetched"]["files"] == 0

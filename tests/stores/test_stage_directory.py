@@ -4,6 +4,7 @@ the next start stops and names it, or brings its own file again. What is not ckp
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -16,7 +17,9 @@ from stores.asking import as_user, ask
 from stores.bucket import Bucket
 from stores.calls import URL, Calls, contents
 
+from ckpt_tools.job.staging import records
 from ckpt_tools.storage.stores import mounts
+from ckpt_tools.storage.trust import OURS
 
 TREE = FIXTURES / "layouts/megatron/tp/tree"
 NEWEST, OLDER = "iter_0000030", "iter_0000010"
@@ -43,7 +46,7 @@ def link(at: Path, other: Path) -> None:
 
 
 def link_to_nothing(at: Path, other: Path) -> None:
-    (other / "empty").mkdir()
+    (other / "empty").mkdir(parents=True)
     at.symlink_to(other / "empty")
 
 
@@ -127,3 +130,55 @@ def test_what_is_not_the_copy_any_more_is_brought_again(home: Path, what: str, t
     REPLACED[what](staged(home), tmp_path / "other")
     staged(home)
     assert contents(tmp_path / "other") == before
+
+
+PUTS: dict[str, Put] = {
+    "file": STRANGE["file"],
+    "link": STRANGE["link for all of it"],
+    "nothing": lambda _directory, _other: None,
+}
+
+
+@pytest.fixture
+def old(home: Path) -> Path:
+    """A copy of an older save that no job uses any more."""
+    copy = Path(ask("stage", f"{URL}/run", str(home), "--json", "--max-step", "10").json["directory"])
+    used = home / f".ckpt-stage/{copy.name}.use"
+    used.unlink()  # this process has it locked
+    used.touch(0o644)
+    return copy
+
+
+def removed(home: Path) -> list[str]:
+    return list(ask("stage", f"{URL}/run", str(home), "--json", "--keep", "1").json["removed"])
+
+
+@pytest.mark.parametrize("what", PUTS)
+def test_of_an_old_one_on_its_way_goes_what_ckpt_has_brought(
+    home: Path, old: Path, what: str, tmp_path: Path
+) -> None:
+    """Whatever a kill has left of it: what is to come is written down, and no note is there."""
+    note, part = records.finished(str(old), OURS), old.with_name(f"{old.name}.part")
+    old.rename(part)
+    (part / ".ckpt-stage.json").unlink()
+    records.added(str(part), *map(records.coming, note))
+    PUTS[what](part, tmp_path / "other")
+    assert removed(home) == ([old.name] if what == "nothing" else [])
+    assert (part.is_symlink(), part.exists()) == (what == "link", what != "nothing")
+    assert not list(home.glob(".ckpt-stage/gone.*"))
+
+
+def test_an_old_one_that_cannot_be_removed_stops_nothing(
+    home: Path, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that root has staged, say."""
+    rename = os.rename
+
+    def refused(path: str, to: str) -> None:
+        if path == str(old):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        rename(path, to)
+
+    monkeypatch.setattr(os, "rename", refused)
+    assert removed(home) == []
+    assert old.exists()

@@ -101,6 +101,8 @@ class _Stage:
             os.makedirs(self.place.part, 0o755, exist_ok=True)
             needed = sum(w.object.size for w in missing) - Aside(self.place.part).room(missing)
             removed = self.place.make_room(needed, self.how.keep)
+            names = (*(w.name for w in missing), *self.staging.texts)
+            records.added(self.place.part, *map(records.coming, names))
             if missing:
                 have.update((r.name, r) for r in self._fetched(missing))
             have.update((r.name, r) for r in self._texts())

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.staging.locks import Lock
-from ckpt_tools.job.staging.records import ASIDE, NOTE, finished
+from ckpt_tools.job.staging.records import ASIDE, NOTE, finished, unfinished
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.output.words import size as words_of_size
 from ckpt_tools.storage import trust
@@ -72,8 +72,6 @@ class Place:
             for path in (self.home, os.path.join(self.home, OWN)):
                 trust.check(path, self.trusted)
             for path in (self.whole, self.part):
-                if os.path.islink(path):
-                    raise _not_ours(path)
                 with suppress(FileNotFoundError):
                     trust.check(path, self.trusted)
         for name in os.listdir(os.path.join(self.home, OWN)):
@@ -88,6 +86,8 @@ class Place:
         homes = {ASIDE, *(str(home) for file in known for home in PurePath(file).parents)}
         for name in names or (self.name, self.name + PART):
             directory = os.path.join(self.home, name)
+            if os.path.islink(directory):
+                raise _not_ours(directory)
             for above, below, files in os.walk(directory):
                 at = os.path.relpath(above, directory)
                 for file in files if at != ASIDE else ():  # there they have names of their own
@@ -133,8 +133,9 @@ class Place:
         """Remove the least recently used one, and say which, as often as somebody asks."""
         others = sorted(self._others())
         for _, name in others[: max(0, len(others) - max(0, (keep or 1) - 1))]:
-            if self._remove(name):
-                yield name
+            with suppress(OSError):  # what cannot be removed stays, and stops no job
+                if self._remove(name):
+                    yield name
 
     def _others(self) -> Iterator[_Earlier]:
         names = {e.name.removesuffix(PART) for e in os.scandir(self.home) if e.is_dir(follow_symlinks=False)}
@@ -148,12 +149,13 @@ class Place:
         with self.lock("use", name).idle() as unused, self.lock("work", name).idle() as alone:
             if not (unused and alone):
                 return False
-            whole = os.path.join(self.home, name)
+            whole, part = (os.path.join(self.home, name + end) for end in ("", PART))
             try:
-                self.require_ours(finished(whole, self.trusted), name)
+                known = {*finished(whole, self.trusted), *unfinished(part, self.trusted)}
+                self.require_ours(known, name, name + PART)
             except UsageError:
                 return False
-            gone = [self._aside(path) for path in (whole, whole + PART) if os.path.isdir(path)]
+            gone = [self._aside(path) for path in (whole, part) if os.path.isdir(path)]
             for what in ("use", "work"):
                 os.unlink(self.lock(what, name).path)
         for path in gone:

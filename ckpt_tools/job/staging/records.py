@@ -108,12 +108,19 @@ def seen(st: os.stat_result) -> tuple[int, ...]:
     return st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino
 
 
-def added(directory: str, record: Record) -> None:
-    """Write down that a file is whole. Raises OSError."""
+def coming(name: str) -> Record:
+    """What is written down before a file comes, so that what a killed process leaves is known to be ckpt's.
+    No file has this digest: none counts as whole by it.
+    """
+    return Record(name, "", 0, "", "", "", "", (), "")
+
+
+def added(directory: str, *records: Record) -> None:
+    """Write down that files are whole, or coming. Raises OSError."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(os.path.join(directory, LINES), flags, 0o644)
     try:
-        write_all(fd, record.line())
+        write_all(fd, b"".join(record.line() for record in records))
     finally:
         os.close(fd)
 
