@@ -113,7 +113,7 @@ class Place:
                 more = "" if keep else "; --keep N removes those that were used least recently"
                 raise CannotLook(
                     f"{words_of_size(needed)} are to be staged, and {self.home} has {words_of_size(free)}"
-                    " free",
+                    f" free: {words_of_size(needed - free)} too little",
                     f"make room, or name another directory{more}",
                 )
             removed.append(name)
