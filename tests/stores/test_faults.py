@@ -297,6 +297,19 @@ def test_a_stall_ends_with_the_budget(asker: Asker, where: str, monkeypatch: pyt
     assert said.json.get("checkpoint") is None
 
 
+def test_what_does_not_come_in_time_is_not_what_broke_off(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library has asked again for minutes by then: four times as long nobody waits."""
+    stall = Stall(after=10)
+    asker.proxy.add(Rule(stall, "GET", NEWEST))
+    monkeypatch.setenv("CKPT_STORE_OPTION", "max_retries=0\ntimeout=200ms")
+    said = asker.ask("verify")
+    stall.release.set()
+    assert said.code == 5 and "did not answer in time" in said.text, said.text
+    assert asker.proxy.count("GET", NEWEST) <= 2
+
+
 def test_a_call_with_a_time_limit_may_be_given_anything() -> None:
     """Such as the keys of a batch that is to be deleted, which have no hash."""
     with stalls.limited(60):

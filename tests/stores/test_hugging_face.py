@@ -19,6 +19,7 @@ from stores.bucket import Bucket
 from stores.hugging_face import Hub, hugging_face
 
 from ckpt_tools.storage.stores.filesystem import FileSystem
+from ckpt_tools.storage.stores.store import Object
 
 pytest.importorskip("huggingface_hub")
 MODEL = "org/model"
@@ -76,6 +77,33 @@ def test_a_repository_that_may_not_be_seen_is_not_absent(hub: Hub, tmp_path: Pat
     code, said = ask(hub, tmp_path, "plan", url, "--allow-none", "--allow-missing")
     assert code == 5 and "HF_TOKEN" in json.dumps(said)
     assert ask(hub, tmp_path, "ls", url, HF_TOKEN="hf_secret")[0] == 0
+
+
+@pytest.fixture
+def opened(hub: Hub) -> tuple[FileSystem, Object]:
+    """A repository as this process opens it, and the one file that it has."""
+    from huggingface_hub import HfFileSystem
+
+    hub.bucket(MODEL).put("a.bin", bytes(range(100)))
+    store = FileSystem("hf://", HfFileSystem(endpoint=hub.endpoint, skip_instance_cache=True), "")
+    return store, store.head(f"{MODEL}/a.bin")
+
+
+def test_a_whole_file_in_place_of_a_range_is_no_range(hub: Hub, opened: tuple[FileSystem, Object]) -> None:
+    """Its first bytes were taken for those that were asked for, and a good archive for one that is cut off."""
+    store, file = opened
+    assert bytes(store.read(file, 40, 20)[0]) == bytes(range(40, 60))
+    hub.ranges = False
+    with pytest.raises(OSError, match="whole files alone"):
+        store.read(file, 40, 20)
+    assert len(store.read(file, 0, 100)[0]) == 100
+
+
+def test_a_gated_repository_says_whom_to_ask(hub: Hub, opened: tuple[FileSystem, Object]) -> None:
+    store, file = opened
+    hub.gated = True
+    with pytest.raises(PermissionError, match="is gated: ask for access"):
+        store.read(file, 40, 20)
 
 
 REPLACED = ["plan", "plan --allow-none --allow-missing", "latest --rank 0", "verify --level content"]

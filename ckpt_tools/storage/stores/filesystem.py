@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 from ckpt_tools.storage.stalls import Stalled, watched
-from ckpt_tools.storage.stores.refused import refused
+from ckpt_tools.storage.stores.refused import NO_RANGES, refused
 from ckpt_tools.storage.stores.store import Object, Replaced, require_seen, written
 from ckpt_tools.storage.urls import READ_ONLY, joined
 
@@ -120,7 +120,11 @@ class FileSystem:
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
         self.requests["get"] += 1
         path = self._path(of.key)
-        data = self._asked(of.key, self.fs.cat_file, path, start, start + length)
+        # nothing read ahead, of which a part would be cut out though the server began elsewhere
+        more = {"cache_type": "none"} if self._scheme == "hf" else {}
+        data = self._asked(of.key, self.fs.cat_file, path, start, start + length, **more)
+        if len(data) > length:
+            raise OSError(errno.EIO, NO_RANGES, joined(self.url, of.key))
         return memoryview(data), of
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:

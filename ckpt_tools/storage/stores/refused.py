@@ -8,7 +8,7 @@ import re
 from ckpt_tools.storage.stalls import Stalled
 from ckpt_tools.storage.stores.store import Replaced
 
-_STATUS = re.compile(r"status code: (\d{3})|HTTP status (?:client|server) error \((\d{3})")
+_STATUS = re.compile(r"status code: (\d{3})|[Cc]lient error \W?(\d{3})|[Ss]erver error \W?(\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,80})</Code>")
 _NAMES = {
     "PermissionDeniedError": errno.EACCES,
@@ -18,8 +18,9 @@ _NAMES = {
     "NotImplementedError": errno.EOPNOTSUPP,
     "HfUriError": errno.EOPNOTSUPP,  # of huggingface_hub 2: above its repositories there is nothing to list
     "InvalidPathError": errno.EINVAL,
+    "GatedRepoError": errno.EACCES,
 }
-"""obstore's errors, by their names: nothing here needs its import."""
+"""Errors of the libraries, by their names: nothing here needs their import."""
 
 
 def refused(e: Exception, url: str) -> OSError:
@@ -30,19 +31,22 @@ def refused(e: Exception, url: str) -> OSError:
         return e
     kind, text = type(e).__name__, str(e)
     code = code_of(e)
-    status = next((a or b for a, b in _STATUS.findall(text)), "")
+    status = next(("".join(found) for found in _STATUS.findall(text)), "")
     if kind == "PreconditionError" or status == "416" or getattr(e, "errno", None) == errno.EBUSY:
         return Replaced(url)  # all that is asked for lay within it
     if isinstance(e, FileNotFoundError) and code not in _NO_STORE:
         return FileNotFoundError(errno.ENOENT, "there is no such object", url)
     number = _NAMES.get(kind) or {"401": errno.EACCES, "403": errno.EACCES}.get(status, errno.EIO)
-    if number == errno.EIO and not status and any(sign in text for sign in BROKEN_OFF):
+    broken_off = any(sign in text for sign in BROKEN_OFF) and _LATE not in text
+    if number == errno.EIO and not status and broken_off:
         number = errno.ECONNRESET
     return OSError(number, _words(kind, text, code, status), url)
 
 
 BROKEN_OFF = ("error decoding response body", "response body error", "connection closed", "Connection reset")
 """Signs of an answer that had begun: the library does not ask again for what was to follow."""
+_LATE = "kind: Timeout"
+"""Of one that nothing follows: the library has waited and asked again for minutes (``retry_timeout``)."""
 _KEY = re.compile(r'[Pp]ath "(.*?)"(?:: Encountered| contained)', re.DOTALL)
 _NO_STORE = frozenset({"NoSuchBucket", "ContainerNotFound", "ResourceNotFound"})
 
@@ -90,6 +94,8 @@ def _words(kind: str, text: str, code: str, status: str) -> str:
     answer = "the store answers " + " ".join(filter(None, (status, code)))
     if code in _CODES:
         return f"{answer}: {_CODES[code]}"
+    if kind in _KINDS:
+        return _KINDS[kind]
     if status in ("401", "403"):
         return f"{answer}: {_right(text)}"
     if status in ("301", "307") or "without LOCATION" in text:
@@ -100,7 +106,7 @@ def _words(kind: str, text: str, code: str, status: str) -> str:
         return _no_path(text)
     if kind == "ValueError" and "Could not parse path" in text:  # of what was asked about
         return NO_URL
-    known = (words for sign, words in _SIGNS.items() if sign in text or sign == kind)
+    known = (words for sign, words in _SIGNS.items() if sign in text)
     return next(known, f"the store did not answer as it should ({kind})")
 
 
@@ -160,9 +166,17 @@ _NOBODY = (
     "there are no credentials for it: log in ('aws sso login', 'gcloud auth application-default login'), or"
     " set the library's variables (docs/stores.md); for what is public say --store-option skip_signature=true"
 )
-_NO_RANGES = "the server sends whole files alone, where a part was asked for: copy the file to a disk"
+NO_RANGES = "the server sends whole files alone, where a part was asked for: copy the file to a disk"
+_KINDS = {
+    "HfUriError": "there is no repository or revision of this name (hf://ORGANISATION/NAME@REVISION), or"
+    " HF_TOKEN may not see it",
+    "RevisionNotFoundError": "the repository has no such branch, tag or commit",
+    "GatedRepoError": "the repository is gated: ask for access on its page on the Hub, and set HF_TOKEN",
+}
+"""Errors that say it all by their names."""
 _SIGNS = {
-    "HfUriError": "there is no repository of this name (hf://ORGANISATION/NAME), or HF_TOKEN may not see it",
+    _LATE: "the store did not answer in time: --budget ends such waits, and --store-option"
+    " timeout=SECONDS each of them",
     "Connection refused": "nothing answers at the store's address (connection refused): check the endpoint",
     "NoValidConnectionsError": "nothing answers at the store's address: check the host and its port",
     "dns error": "the store's address is not known (DNS): check the endpoint and the region",
@@ -172,8 +186,8 @@ _SIGNS = {
     "operation timed out": "the store did not answer in time",
     "error decoding response body": "the store's answer broke off",
     "response body error": "the store's answer broke off",
-    "non-partial response": _NO_RANGES,
-    "Range request not supported": _NO_RANGES,
+    "non-partial response": NO_RANGES,
+    "Range request not supported": NO_RANGES,
     "missing from response": "what answers is no store of this kind: check the endpoint",
     "cycle": "the store sends us in circles: check the endpoint",
     "connection closed": "the store closed the connection",

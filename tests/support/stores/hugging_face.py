@@ -24,7 +24,8 @@ PAGE = 50
 @dataclass
 class Hub:
     """``shelves`` are the repositories by name; ``hidden`` those that need a token; ``seen`` is what was asked:
-    method and path. ``before`` is called with the name of each file before a range of it is answered.
+    method and path. ``before`` is called with the name of each file before a range of it is answered. Without
+    ``ranges`` all of it is, as mirrors do; what is ``gated`` is listed, and not read.
     """
 
     endpoint: str = ""
@@ -32,6 +33,8 @@ class Hub:
     hidden: set[str] = field(default_factory=set)
     seen: list[tuple[str, str]] = field(default_factory=list)
     before: Callable[[str], object] = bool
+    ranges: bool = True
+    gated: bool = False
 
     def bucket(self, name: str) -> Bucket:
         shelf = self.shelves[name] = Shelf()
@@ -99,7 +102,11 @@ class Answering(Handler):
             self.reply(404, {"X-Error-Code": "EntryNotFound"})
             return
         headers = {"ETag": f'"{_oid(stored)}"', "Accept-Ranges": "bytes", "X-Repo-Commit": "0" * 40}
-        part = asked_range(self.headers.get("Range", ""), len(stored.data))
+        hub: Hub = self.server.state
+        if hub.gated:
+            self.reply(403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to it is restricted"})
+            return
+        part = asked_range(self.headers.get("Range", ""), len(stored.data)) if hub.ranges else None
         if part is None:
             self.reply(200, headers, stored.data)
         else:
