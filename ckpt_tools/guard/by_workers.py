@@ -40,7 +40,7 @@ class Digesting(Scheduler[Outcome]):
         reader: Reader,
         reading: DigestPass,
         names: Mapping[str, str],
-        before: Mapping[str, Identity | None],
+        before: Mapping[str, Identity | OSError],
     ) -> None:
         super().__init__(engine, reader)
         self._reading, self._names, self._before = reading, names, before
@@ -87,8 +87,8 @@ class Digesting(Scheduler[Outcome]):
             if here[0] is not made[0]:
                 return Seen(here[0], None)
         self.count(request, read)
-        before = self._before.get(request.path)
-        if before is None or identity is None or tuple(identity[:3]) != before[:3]:
+        before = self._before[request.path]
+        if isinstance(before, OSError) or identity is None or tuple(identity[:3]) != before[:3]:
             return OSError(0, other(host))  # that it was changed is seen when all are looked at again
         sealed = None if file is None else SealedFile(*decode(file))
         return Seen(None if made is None else made[0], sealed, before)

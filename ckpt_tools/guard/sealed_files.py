@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -48,7 +48,8 @@ def digest_pass(s: Session, options: SealOptions) -> DigestPass:
     )
 
 
-Identities = Mapping[str, "Identity | None"]
+Identities = Mapping[str, "Identity | OSError"]
+"""What tells that a file is still the same, or why nobody can say."""
 
 
 def sealed_files(
@@ -64,38 +65,49 @@ def sealed_files(
         try:
             seen = read(path)
         except OSError as e:
-            code = "in-use" if e.errno in (errno.ESTALE, errno.ENOENT, errno.EBUSY) else "unreadable"
-            wrong.append(finding(code, e.strerror or str(e), path=path))
+            wrong.append(finding(_code(e), e.strerror or str(e), path=path))
             continue
         if seen.file is not None:
             files.append(seen.file)
         elif seen.report is not None:
             found = (f for f in seen.report.findings if f.severity is not Severity.NOTE)
             wrong += (replace(f, path=path) for f in found)
-    after = identities(paths, again=True)
-    changed = [path for path in paths if before[path] != after[path]]
-    if changed:  # what else is wrong may come from that
-        wrong = [finding("in-use", _CHANGED, path=path) for path in changed]
-    return SealedFiles(tuple(files), tuple(wrong))
+    changed = list(_changed(paths, before, identities(paths, again=True)))
+    return SealedFiles(tuple(files), tuple(changed or wrong))  # what else is wrong may come from that
+
+
+def _code(e: OSError) -> str:
+    """Whether a file that could not be looked at has gone, or nobody knows."""
+    return "in-use" if e.errno in (errno.ESTALE, errno.ENOENT, errno.EBUSY) else "unreadable"
+
+
+def _changed(paths: Sequence[str], before: Identities, after: Identities) -> Iterator[Finding]:
+    """The files that are others by now, and those of which nobody can say so any more."""
+    for path in paths:
+        was, now = before[path], after[path]
+        if isinstance(now, OSError) and isinstance(was, OSError):  # reading it has told why
+            continue
+        if isinstance(now, OSError) and _code(now) == "unreadable":
+            yield finding("unreadable", now.strerror or str(now), path=path)
+        elif was != now:
+            yield finding("in-use", _CHANGED, path=path)
 
 
 def identities(paths: Sequence[str], *, again: bool = False) -> Identities:
-    """What tells that a file is still the same; None where nobody can say, and reading it tells why. A store
-    is only asked ``again``: each other time it is as it was listed.
-    """
+    """What each of them is now. A store is only asked ``again``: each other time it is as it was listed."""
     failed: Mapping[str, OSError] = {}
     if again and any(map(is_url, paths)):
         from ckpt_tools.storage.stores.refresh import refresh_objects
 
         failed = refresh_objects(paths)
-    return {path: None if path in failed else _identity(path) for path in paths}
+    return {path: failed[path] if path in failed else _identity(path) for path in paths}
 
 
-def _identity(path: str) -> Identity | None:
+def _identity(path: str) -> Identity | OSError:
     try:
         return Identity.of(status(path))
-    except OSError:
-        return None
+    except OSError as e:
+        return e
 
 
 def state_of(wrong: Sequence[Finding]) -> str:

@@ -190,9 +190,9 @@ class Sealer:
             for target, done, is_left in begun:
                 yield self._ended(target, done, partial(file, target), before) if is_left else done
 
-    def _request(self, path: str, identity: Identity | None) -> Request:
+    def _request(self, path: str, identity: Identity | OSError) -> Request:
         expect, claims = self._about(path)
-        size, mtime_ns = (-1, 0) if identity is None else identity[:2]
+        size, mtime_ns = (-1, 0) if isinstance(identity, OSError) else identity[:2]
         return Request(path, size, mtime_ns, Level.CONTENT, tuple(expect), tuple(claims))
 
     def _is_sealed(self, target: Target) -> bool:

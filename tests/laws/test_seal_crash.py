@@ -387,6 +387,24 @@ def test_what_changes_while_it_is_sealed_is_in_use(
     assert exit_code(done, strict=False) == 0 and exit_code(done, strict=True) == 1
 
 
+def test_what_cannot_be_looked_at_again_is_not_known_to_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store whose login has expired meanwhile, say: that nothing was sealed is no success."""
+    root, asked, real = one(tmp_path / "run"), list[str](), sealed_files.status
+
+    def status(path: str) -> os.stat_result:
+        asked.append(path)
+        if asked.count(path) > 1:
+            raise PermissionError(errno.EACCES, "the session token has expired", path)
+        return real(path)
+
+    monkeypatch.setattr(sealed_files, "status", status)
+    done = guard.seal(root / "iter_0000010")
+    assert [x.state for x in done.checkpoints] == ["unreadable"]
+    assert exit_code(done, strict=False) == 5
+
+
 # ---- what cannot be written
 
 

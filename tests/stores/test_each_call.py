@@ -56,6 +56,8 @@ SUMMED = (".pt", ".pth", ".bin", ".distcp", ".metadata", "latest", ".txt", ".ckp
 """How names end of files that hold checksums, and of those that are read twice."""
 ARCHIVES = (".pt", ".pth", ".bin", ".distcp")
 ONCE = ("denied", "refused", "stalled")
+NOBODY_KNOWS = (*ONCE, "broken off", "expired")
+"""What tells nothing of whether an object has changed."""
 CHOOSE = ("plan", "latest", "hook", "stage")
 WRITE = ("seal", "watch --seal", "prune")
 
@@ -149,6 +151,8 @@ def check_answer(command: str, fault: Fault, said: Said, usual: Said) -> None:
     assert said.code in allowed, said.text
     if command.startswith(CHOOSE) and said.code == 0:
         assert step(said) == step(usual), said.text
+    if command.startswith("seal") and said.code == 0 and fault.what in NOBODY_KNOWS:
+        assert said.json["summary"]["in-use"] == 0, said.text
     if command.startswith("verify") and said.code == 0:
         verdicts = {
             usual.json["verdict"],
