@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.storage.urls import absolute
@@ -69,6 +69,11 @@ def named(url: str) -> str:
             "take them out, and give a presigned URL, or the store behind it (s3://, gs://, az://)",
         )
     address, _, query = url.partition("#")[0].partition("?")
+    if _SURE.search(unquote(address)):
+        raise UsageError(
+            f"the signature of a URL of {m[2]} is part of its name, which others can see",
+            "give the URL as it was made, with its '?' (not '%3F'), and quote it for the shell",
+        )
     name = absolute(address)
     if query:
         _keep(name, query)

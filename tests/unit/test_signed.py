@@ -57,6 +57,8 @@ def test_two_objects_never_have_one_name(a: str, b: str) -> None:
         "https://me:pass/hunter2@host/a",
         "az://container/a?sv=1&sig=hunter2",
         "s3://bucket/a?X-Amz-Signature=hunter2",
+        "https://host/a%3Fsv=1&sig=hunter2",
+        "https://host/a%3FX-Amz-Signature%3Dhunter2",
     ],
 )
 def test_what_belongs_elsewhere_is_refused_and_not_quoted(url: str) -> None:
