@@ -64,11 +64,17 @@ class NoneUsable(CkptError):
     hint = "'ckpt verify ROOT' shows the damage; 'ckpt explain CODE' what a code means"
 
 
+_OF_STORE = "check the URL and what docs/stores.md says of its store, then run it again"
+
+
 class CannotLook(CkptError):
     """ROOT is missing, or reading failed (exit 5): nothing is known about the checkpoints."""
 
     exit_code = 5
     hint = "check that the file system is mounted and readable, then run again"
+
+    def __init__(self, message: str, hint: str = "", plan: LoadPlan | None = None) -> None:
+        super().__init__(message, hint or (_OF_STORE if "://" in message else ""), plan)
 
 
 class NotNewest(CkptError):

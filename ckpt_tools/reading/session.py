@@ -465,8 +465,7 @@ def _list_store(url: str) -> None:
     try:
         away(refresh, url)
     except OSError as e:
-        hint = "check the URL and what docs/stores.md says of its store, then run it again"
-        raise CannotLook(f"cannot look at {e.filename or url}: {e.strerror}", hint) from e
+        raise CannotLook(f"cannot look at {e.filename or url}: {e.strerror}") from e
 
 
 def with_findings(report: Report, more: Sequence[Finding]) -> Report:

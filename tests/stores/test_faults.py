@@ -35,6 +35,7 @@ from stores.faults import (
 )
 from stores.proxy import Fault, Proxy, Rule
 
+from ckpt_tools import CannotLook
 from ckpt_tools.storage import stalls
 
 TREE = FIXTURES / "layouts/megatron/tp/tree"
@@ -71,6 +72,12 @@ class Asker:
         said = ask(*(root + word[1:] if word.startswith("@") else word for word in COMMANDS[question]), *more)
         assert not [hint for hint in said.hints if LOCAL.search(hint)], said.text
         return said
+
+
+def test_what_nobody_gave_a_hint_for_has_one_about_its_store() -> None:
+    """``watch`` of what cannot be listed, ``plan`` of hf:// without such a repository."""
+    assert not LOCAL.search(CannotLook("cannot look at s3://bucket/run: it is refused").hint)
+    assert LOCAL.search(CannotLook("cannot look at /data/run: it is refused").hint)
 
 
 @pytest.fixture
