@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from typing import Any
 
 import pytest
+from fsspec.registry import _registry
 
 from ckpt_tools import api
 from ckpt_tools.errors import CannotLook
@@ -36,6 +38,9 @@ def test_a_package_that_is_missing_is_named(url: str, package: str, monkeypatch:
         return imported(name, *args, **kwargs)
 
     imported = builtins.__import__
+    for name in [n for n in sys.modules if n.partition(".")[0] == package]:  # that others have imported
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(_registry, "hf", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")

@@ -168,6 +168,7 @@ _NOBODY = (
 )
 NO_RANGES = "the server sends whole files alone, where a part was asked for: copy the file to a disk"
 _KINDS = {
+    "NoValidConnectionsError": "nothing answers at the store's address: check the host and its port",
     "HfUriError": "there is no repository or revision of this name (hf://ORGANISATION/NAME@REVISION), or"
     " HF_TOKEN may not see it",
     "RevisionNotFoundError": "the repository has no such branch, tag or commit",
@@ -178,7 +179,6 @@ _SIGNS = {
     _LATE: "the store did not answer in time: --budget ends such waits, and --store-option"
     " timeout=SECONDS each of them",
     "Connection refused": "nothing answers at the store's address (connection refused): check the endpoint",
-    "NoValidConnectionsError": "nothing answers at the store's address: check the host and its port",
     "dns error": "the store's address is not known (DNS): check the endpoint and the region",
     "failed to lookup address": "the store's address is not known (DNS): check the endpoint and the region",
     "builder error": "plain http:// is not allowed to this store: say --store-option allow_http=true, or"
