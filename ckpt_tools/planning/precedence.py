@@ -138,13 +138,14 @@ def _half_of_two(
     newest: Checkpoint, candidates: Sequence[Checkpoint]
 ) -> tuple[Checkpoint, Checkpoint] | None:
     """A network that is never trained alone, and a model beside it, whatever kind that is taken for."""
-    from ckpt_tools.layouts.common.held import holds_of  # few trees have such
 
     def is_second(c: Checkpoint) -> bool:
         return all(not NEVER_ALONE.isdisjoint(bare_name_of(p).words) for p in c.parts)
 
     if not is_second(newest):
         return None
+    from ckpt_tools.layouts.common.held import holds_of  # few trees have such
+
     beside = (c for c in candidates if (c.layout, c.run) == (newest.layout, newest.run) and not is_second(c))
     return next(((newest, c) for c in beside if (held := holds_of(c)) and held.weights), None)
 
