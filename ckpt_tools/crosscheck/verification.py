@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.crosscheck.crosscheck import crosscheck
-from ckpt_tools.discovery.unrecognised import is_packed
+from ckpt_tools.discovery.renamed_names import is_packed
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.model.answers import FileReport, Summary, Verification
 from ckpt_tools.model.finding import Finding, Verdict, blind, worst

@@ -4,17 +4,17 @@ others may be checkpoints.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import stat
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.found import PACKED, BareFile, Discovery
+from ckpt_tools.discovery.found import Discovery
+from ckpt_tools.discovery.renamed_names import is_archive, wrapped_state
 from ckpt_tools.formats import HEAD, format_of
 from ckpt_tools.formats.archives.packed import (
     BEGINNING,
@@ -27,10 +27,9 @@ from ckpt_tools.formats.archives.packed import (
 from ckpt_tools.formats.named import UNREAD, UNREAD_BEGINNINGS, UNREAD_TEXTS
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
-from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import ABSENT, patiently, status
+from ckpt_tools.storage.retry import patiently
 
 LARGE = 64 << 20
 """Bytes from which on a file is too large to be passed over without a word."""
@@ -54,10 +53,6 @@ _OTHERS = re.compile(
 """Names of logs, core dumps, data sets, programs and archives."""
 _DESCRIBES = re.compile(r".*\.(?:json|yaml|yml|toml)", re.IGNORECASE)
 """Names of what is saved beside a model: its configuration, its vocabulary."""
-_ARCHIVES = re.compile(r".*\.(?:tar|zip)(?:\.\d+)?", re.IGNORECASE)
-"""Containers that checkpoints come in as well: their beginning tells."""
-_WRAPPED = re.compile(rf"(.+?)(?:\.tar)?(?:{'|'.join(map(re.escape, PACKED))})", re.IGNORECASE)
-"""Files that were compressed, packed or encrypted: what they were called is left."""
 _OPENED = 10_000
 """Small files whose beginning is read, at most: a tree of as many that are no checkpoints is a data set."""
 
@@ -105,7 +100,7 @@ def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Su
             passed_over = size <= 0 or (left < 0 and size < LARGE)
             if passed_over or _is_corpus(indexes.get(f"{e.name.removesuffix('.bin')}.idx")):
                 continue
-            if s := (_suspect(e.path, size) if readable else None):
+            if s := (suspect_of(e.path, size) if readable else None):
                 yield s
             elif wrapped:
                 yield Suspect(e.path, size, "")
@@ -191,169 +186,13 @@ def _may_be_data(name: str) -> bool:
 
 def _may_be_state(name: str) -> bool:
     """Whether the content of a file that is called so may be a state."""
-    return not _is_other(name) or bool(not wrapped_state(name) and UNREAD_TEXTS.fullmatch(name))
+    return not is_other(name) or bool(not wrapped_state(name) and UNREAD_TEXTS.fullmatch(name))
 
 
-def _is_other(name: str) -> bool:
+def is_other(name: str) -> bool:
     """Whether a name says what the file is: it has a format, or is of something else."""
-    other = _OTHERS.fullmatch(name) and not _ARCHIVES.fullmatch(name)
+    other = _OTHERS.fullmatch(name) and not is_archive(name)
     return formats.names.known(name) or bool(other and not UNREAD.fullmatch(name))
-
-
-def states_since(found: Discovery, directories: Collection[str], since_ns: int) -> Iterator[BareFile]:
-    """Files in the directories that no name explains, saved no earlier, whose name tells of a checkpoint and
-    whose content is one's; archives whose content is.
-
-    Raises OSError where one cannot be looked at.
-    """
-    for path in found.renamed:
-        name = path.rpartition("/")[2]
-        told = bool(_ARCHIVES.fullmatch(name)) or (tells_of_a_state(name) and not _is_other(name))
-        if not told or wrapped_state(name):
-            continue
-        file = _written_since(path, directories, since_ns)
-        if file and _is_state(path, name, file.size):
-            yield file
-
-
-def packed_since(
-    found: Discovery, directories: Collection[str], since_ns: int, like: Collection[str]
-) -> Iterator[str]:
-    """Packed files in the directories, saved no earlier, that were called checkpoints, or as one of ``like``
-    but for its numbers (``step_300_ckp.tar.gz``).
-
-    Raises OSError where one cannot be looked at.
-    """
-    patterns = {_without_numbers(name) for name in like} - {*like}
-    for path in found.packed:
-        name = path.rpartition("/")[2]
-        told = wrapped_state(name) or _without_numbers(unpacked_name(name)) in patterns
-        if told and _written_since(path, directories, since_ns):
-            yield path
-
-
-def _without_numbers(name: str) -> str:
-    return re.sub(r"\d+", "#", name)
-
-
-def unnamed_since(
-    found: Discovery, root: str, directories: Collection[str], since_ns: int, least: int
-) -> Iterator[BareFile]:
-    """Files in the directories, saved no earlier and of ``least`` bytes or more, of which only the content
-    tells that they are a checkpoint's: its name has lost or changed its ending (``net-300``,
-    ``net-300.broken``). Only the newest are opened: a run may write thousands of files of its own.
-
-    Raises OSError where one cannot be looked at.
-    """
-    written = list[BareFile]()
-    for directory in found.strange.keys() & set(directories):
-        for e in entries_of(directory, partial(found.excluded.keep, root)):
-            named = _is_other(e.name) or copy(e.name) or _OF_THE_SYSTEM.fullmatch(e.name)
-            file = None if named else _written_since(e.path, directories, since_ns)
-            if file is not None and file.size >= least:
-                written.append(file)
-    for file in sorted(written, key=lambda f: -f.mtime_ns)[:_OPENED]:
-        if (suspect := _suspect(file.path, file.size)) and suspect.format:
-            yield file
-
-
-def _is_state(path: str, name: str, size: int) -> bool:
-    """Whether the content is a checkpoint's: by its first bytes, or where those of the format that its name
-    had tell nothing, by the name.
-    """
-    s = _suspect(path, size)
-    if s is not None and s.format:
-        return True
-    heads = (name[: m.start()] for m in re.finditer(r"[._~-]", name))
-    if not any(formats.names.only_state(head) and not _has_own_bytes(head) for head in heads):
-        return False
-    with opened(path) as source:
-        return not _is_text(source.read(0, min(BEGINNING, source.size)))
-
-
-def _has_own_bytes(name: str) -> bool:
-    return any(format_of(of).distinct for of in formats.names.allowed(name))
-
-
-def begun_since(found: Discovery, directories: Collection[str], since_ns: int) -> Iterator[str]:
-    """Temporary files in the directories, written no earlier, that a save has not given their names yet.
-
-    Raises OSError where one cannot be looked at.
-    """
-    for path in found.unfinished:
-        if tells_of_a_state(path.rpartition("/")[2]) and _written_since(path, directories, since_ns):
-            yield path
-
-
-def _written_since(path: str, directories: Collection[str], since_ns: int) -> BareFile | None:
-    if path.rpartition("/")[0] not in directories:
-        return None
-    try:
-        seen = status(path)
-    except ABSENT:  # a dangling link, or gone since: nothing to resume from
-        return None
-    except OSError as e:
-        if e.errno == errno.ELOOP:  # a link that leads to itself
-            return None
-        raise
-    if not stat.S_ISREG(seen.st_mode) or not seen.st_size or seen.st_mtime_ns < since_ns:
-        return None
-    return BareFile(path, seen.st_size, seen.st_mtime_ns, ())
-
-
-_OPENED = 64
-"""Files without a known ending that are opened in the directories of a choice, at most."""
-_BEHIND = re.compile(r"[^A-Za-z0-9]|$")
-"""Where an ending may end."""
-_OF_THE_SYSTEM = re.compile(r"\.nfs[0-9a-f]+|.+\.swp")
-
-
-def tells_of_a_state(name: str) -> bool:
-    """Whether a name without a known ending is that of a checkpoint with something behind it
-    (``step_300.pt.1``, ``last.ckpt_old``), or before it, or counts as one does.
-    """
-    if _OF_THE_SYSTEM.fullmatch(name):
-        return False
-    copied = copy(name)
-    inner = ((copied and copied.of) or name).strip("#~._")
-    endings = (inner[: m.start()] for m in _BEHIND.finditer(inner))
-    if any("." in head and formats.names.state(head) for head in endings):
-        return True
-    while inner:
-        if formats.names.only_state(inner) or calls_a_save(inner):
-            return True
-        inner = inner.rpartition(".")[0]
-    return False
-
-
-def is_archive(name: str) -> bool:
-    """Whether a name is that of a container that checkpoints come in as well as anything else."""
-    return _ARCHIVES.fullmatch(name) is not None
-
-
-def is_packed(name: str) -> bool:
-    """Whether a name is that of files which were compressed, packed or encrypted."""
-    return _WRAPPED.fullmatch(name) is not None
-
-
-def unpacked_name(name: str) -> str:
-    """What a file was called before it was compressed, packed or encrypted; its own name if it was not."""
-    m = _WRAPPED.fullmatch(name)
-    return name if m is None else m[1]
-
-
-def wrapped_state(name: str) -> str:
-    """What a checkpoint was called that somebody has compressed or encrypted (``step_300.pt.gz``,
-    ``ckpt-300.tar.zst``); "" for another name.
-    """
-    m = _WRAPPED.fullmatch(name)
-    if m is None or formats.names.known(name):
-        return ""
-    said = read_bare_name(m[1])
-    one_save = calls_a_save(m[1]) and (said.numbered or bool(said.alias))
-    data = m[1].lower().endswith((".pkl", ".joblib"))  # data sets are called x.pkl.gz
-    state = formats.names.only_state(m[1]) or any(map(formats.names.holds_state, formats.names.allowed(m[1])))
-    return m[1] if one_save or (state and not data) else ""
 
 
 def _is_corpus(index: str | None) -> bool:
@@ -374,23 +213,23 @@ def _size(e: os.DirEntry[str]) -> int:
     return st.st_size if stat.S_ISREG(st.st_mode) else -1
 
 
-def _suspect(path: str, size: int) -> Suspect | None:
+def suspect_of(path: str, size: int) -> Suspect | None:
     name = path.rpartition("/")[2]
     try:
         with opened(path) as source:
             begins = source.read(0, min(BEGINNING, source.size))
-            last = min(ENDING, source.size) if _ARCHIVES.fullmatch(name) else 0
+            last = min(ENDING, source.size) if is_archive(name) else 0
             ends = source.read(source.size - last, last)
     except OSError as why:
         why.filename = path
         raise
-    if _ARCHIVES.fullmatch(name):
+    if is_archive(name):
         fmt = _archived(begins, ends)
         cut = name.lower().endswith(".zip") and not is_whole(ends)
         return Suspect(path, size, fmt) if fmt or cut else None
     if UNREAD.fullmatch(name) or begins.startswith(UNREAD_BEGINNINGS):  # LightGBM's are text
         return Suspect(path, size, "")
-    if UNREAD_TEXTS.fullmatch(name) or begins.startswith(b"\x7fELF") or _is_text(begins):
+    if UNREAD_TEXTS.fullmatch(name) or begins.startswith(b"\x7fELF") or is_text(begins):
         return None
     fmt = _told_by_magic(begins)
     return Suspect(path, size, fmt) if fmt or size >= LARGE else None
@@ -427,7 +266,7 @@ def _archived(begins: bytes, ends: bytes) -> str:
     return zipped.name if any(formats.names.only_state(os.path.basename(name)) for name in members) else ""
 
 
-def _is_text(head: bytes) -> bool:
+def is_text(head: bytes) -> bool:
     """Whether a file begins as logs do: no byte that a terminal would not show."""
     if not head or head.translate(None, bytes(range(32, 256)) + b"\t\n\r\f\b\x1b"):
         return False

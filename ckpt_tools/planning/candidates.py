@@ -309,7 +309,7 @@ class Candidates:
         Raises CkptError unless the question allows that and nothing speaks against it.
         """
         if not everything and self.session.found.alone:
-            from ckpt_tools.discovery.unrecognised import is_packed  # rare, too
+            from ckpt_tools.discovery.renamed_names import is_packed  # rare, too
 
             text = f"{self.root} is a file, and not a checkpoint that ckpt knows"
             unpack = "unpack it, and " if is_packed(os.path.basename(self.root)) else ""

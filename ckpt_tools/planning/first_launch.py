@@ -16,8 +16,9 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.crosscheck.unfinished import not_renamed
 from ckpt_tools.discovery.completeness import listed, why_unfinished
+from ckpt_tools.discovery.renamed_names import tells_of_a_state
 from ckpt_tools.discovery.sidecars import DVC, read_tracker, stands_for_nothing_here
-from ckpt_tools.discovery.unrecognised import Suspect, called_saves, kind_of, suspects, tells_of_a_state
+from ckpt_tools.discovery.unrecognised import Suspect, called_saves, kind_of, suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common import under_way

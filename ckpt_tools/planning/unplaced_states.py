@@ -15,15 +15,8 @@ from typing import NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.crosscheck.emptied import empty_saves
 from ckpt_tools.discovery.found import BareFile
-from ckpt_tools.discovery.unrecognised import (
-    begun_since,
-    is_archive,
-    packed_since,
-    states_since,
-    unnamed_since,
-    unpacked_name,
-    wrapped_state,
-)
+from ckpt_tools.discovery.renamed_names import is_archive, unpacked_name, wrapped_state
+from ckpt_tools.discovery.written_since import begun_since, packed_since, states_since, unnamed_since
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy

@@ -452,7 +452,7 @@ def nowhere(tmp: Path) -> Path:
     return root
 
 
-def locked(tmp: Path) -> Path:
+def quarantine_locked(tmp: Path) -> Path:
     """Another command is at work."""
     root = put_away(tmp)
     HELD.append(os.open(root / ".ckpt/lock", os.O_RDWR))
@@ -516,8 +516,8 @@ PRUNE: dict[str, Case] = {
     "no_cache": Case(first_broken, (*ONE, "--cached"), (*ONE, "--cached", "--no-cache")),
     "settle": Case(many, ("--keep-last", "1"), ONE),
     "plan_dir": Case(many, ONE, (*ONE, "--plan-dir", "none")),
-    "apply": Case(locked, ONE, (*ONE, "--apply")),
-    "state_dir": Case(locked, (*ONE, "--apply"), (*ONE, "--apply", "--state-dir", "elsewhere")),
+    "apply": Case(quarantine_locked, ONE, (*ONE, "--apply")),
+    "state_dir": Case(quarantine_locked, (*ONE, "--apply"), (*ONE, "--apply", "--state-dir", "elsewhere")),
     **without(many, *ONE),
     **trusting(many, always=ONE),
 }
@@ -644,7 +644,7 @@ OTHERS: dict[str, dict[str, Case]] = {
     "watch": WATCH,
     "undo": {
         "root": Case(lambda tmp: [put_away(tmp)][:0], ("run",), ("run/iter_0000010",)),
-        "apply": Case(locked, (), ("--apply",)),
+        "apply": Case(quarantine_locked, (), ("--apply",)),
         "state_dir": Case(nowhere, (), ("--state-dir", "elsewhere")),
         **trusting(put_away),
     },

@@ -294,6 +294,14 @@ def test_a_checkpoint_under_a_strange_name(name: str, tmp_path: Path) -> None:
         plan(str(tmp_path), FIRST)
 
 
+def test_a_checkpoint_among_a_hundred_small_files_of_no_known_kind(tmp_path: Path) -> None:
+    for i in range(100):
+        (tmp_path / f"part{i:03d}").write_bytes(b"\0\1\2\3")
+    (tmp_path / "zero").write_bytes(small_files.megatron(5, 0, 1, 1, 1))
+    with pytest.raises(errors.NoneUsable, match="zero"):
+        plan(str(tmp_path), FIRST)
+
+
 def test_archives_of_something_else(tmp_path: Path) -> None:
     """They begin as torch's do: a member in a folder, a pax header."""
     (tmp_path / "photo").write_bytes(b"pixels")

@@ -22,7 +22,7 @@ from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.discovery.unrecognised import wrapped_state
+from ckpt_tools.discovery.renamed_names import wrapped_state
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats import names
 from ckpt_tools.layouts.common.bare_names import calls_a_save

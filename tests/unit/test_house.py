@@ -97,6 +97,26 @@ def is_a_sentence(said: str) -> bool:
 
 
 @pytest.mark.slow
+def named_twice(tree: ast.Module) -> list[str]:
+    """The names that a module gives away twice: what stands between the two means another thing than it says."""
+    given = list[str]()
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            given += [target.id for target in node.targets if isinstance(target, ast.Name)]
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            given.append(node.target.id)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list:
+            given.append(node.name)
+    return sorted({name for name in given if given.count(name) > 1})
+
+
+def test_a_name_means_one_thing() -> None:
+    assert named_twice(ast.parse("A = 1\ndef f(): ...\nA = 2\ndef f(): ...")) == ["A", "f"]  # it can fail
+    paths = (*MODULES.values(), *PACKAGE.parent.glob("tests/*/*.py"))
+    twice = {str(path): named_twice(ast.parse(path.read_text())) for path in paths}
+    assert not {path: names for path, names in twice.items() if names}
+
+
 def test_a_file_says_what_it_is() -> None:
     said = {name: says(path.read_text()) for name, path in MODULES.items()}
     assert {name: text for name, text in said.items() if not is_a_sentence(text)} == {}

@@ -1,0 +1,130 @@
+"""Files beside the choice, written no earlier, that no layout places: renamed, packed or begun."""
+
+from __future__ import annotations
+
+import errno
+import re
+import stat
+from collections.abc import Collection, Iterator
+from functools import partial
+
+from ckpt_tools import formats
+from ckpt_tools.discovery.found import BareFile, Discovery
+from ckpt_tools.discovery.renamed_names import (
+    is_archive,
+    is_of_the_system,
+    tells_of_a_state,
+    unpacked_name,
+    wrapped_state,
+)
+from ckpt_tools.discovery.unrecognised import is_other, is_text, suspect_of
+from ckpt_tools.formats import format_of
+from ckpt_tools.formats.archives.packed import BEGINNING
+from ckpt_tools.layouts.common.copies import copy
+from ckpt_tools.storage import opened
+from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.retry import ABSENT, status
+
+_OPENED = 64
+"""Files without a known ending that are opened in the directories of a choice, at most."""
+
+
+def states_since(found: Discovery, directories: Collection[str], since_ns: int) -> Iterator[BareFile]:
+    """Files in the directories that no name explains, saved no earlier, whose name tells of a checkpoint and
+    whose content is one's; archives whose content is.
+
+    Raises OSError where one cannot be looked at.
+    """
+    for path in found.renamed:
+        name = path.rpartition("/")[2]
+        told = is_archive(name) or (tells_of_a_state(name) and not is_other(name))
+        if not told or wrapped_state(name):
+            continue
+        file = _written_since(path, directories, since_ns)
+        if file and _is_state(path, name, file.size):
+            yield file
+
+
+def packed_since(
+    found: Discovery, directories: Collection[str], since_ns: int, like: Collection[str]
+) -> Iterator[str]:
+    """Packed files in the directories, saved no earlier, that were called checkpoints, or as one of ``like``
+    but for its numbers (``step_300_ckp.tar.gz``).
+
+    Raises OSError where one cannot be looked at.
+    """
+    patterns = {_without_numbers(name) for name in like} - {*like}
+    for path in found.packed:
+        name = path.rpartition("/")[2]
+        told = wrapped_state(name) or _without_numbers(unpacked_name(name)) in patterns
+        if told and _written_since(path, directories, since_ns):
+            yield path
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
+def unnamed_since(
+    found: Discovery, root: str, directories: Collection[str], since_ns: int, least: int
+) -> Iterator[BareFile]:
+    """Files in the directories, saved no earlier and of ``least`` bytes or more, of which only the content
+    tells that they are a checkpoint's: its name has lost or changed its ending (``net-300``,
+    ``net-300.broken``). Only the newest are opened: a run may write thousands of files of its own.
+
+    Raises OSError where one cannot be looked at.
+    """
+    written = list[BareFile]()
+    for directory in found.strange.keys() & set(directories):
+        for e in entries_of(directory, partial(found.excluded.keep, root)):
+            named = is_other(e.name) or copy(e.name) or is_of_the_system(e.name)
+            file = None if named else _written_since(e.path, directories, since_ns)
+            if file is not None and file.size >= least:
+                written.append(file)
+    for file in sorted(written, key=lambda f: -f.mtime_ns)[:_OPENED]:
+        if (suspect := suspect_of(file.path, file.size)) and suspect.format:
+            yield file
+
+
+def _is_state(path: str, name: str, size: int) -> bool:
+    """Whether the content is a checkpoint's: by its first bytes, or where those of the format that its name
+    had tell nothing, by the name.
+    """
+    s = suspect_of(path, size)
+    if s is not None and s.format:
+        return True
+    heads = (name[: m.start()] for m in re.finditer(r"[._~-]", name))
+    if not any(formats.names.only_state(head) and not _has_own_bytes(head) for head in heads):
+        return False
+    with opened(path) as source:
+        return not is_text(source.read(0, min(BEGINNING, source.size)))
+
+
+def _has_own_bytes(name: str) -> bool:
+    return any(format_of(of).distinct for of in formats.names.allowed(name))
+
+
+def begun_since(found: Discovery, directories: Collection[str], since_ns: int) -> Iterator[str]:
+    """Temporary files in the directories, written no earlier, that a save has not given their names yet.
+
+    Raises OSError where one cannot be looked at.
+    """
+    for path in found.unfinished:
+        if tells_of_a_state(path.rpartition("/")[2]) and _written_since(path, directories, since_ns):
+            yield path
+
+
+def _written_since(path: str, directories: Collection[str], since_ns: int) -> BareFile | None:
+    if path.rpartition("/")[0] not in directories:
+        return None
+    try:
+        seen = status(path)
+    except ABSENT:  # a dangling link, or gone since: nothing to resume from
+        return None
+    except OSError as e:
+        if e.errno == errno.ELOOP:  # a link that leads to itself
+            return None
+        raise
+    if not stat.S_ISREG(seen.st_mode) or not seen.st_size or seen.st_mtime_ns < since_ns:
+        return None
+    return BareFile(path, seen.st_size, seen.st_mtime_ns, ())
