@@ -158,11 +158,12 @@ def _hint(path: str) -> str:
 
 def _newest(checkpoints: Sequence[Checkpoint]) -> list[Part]:
     """The files of the newest checkpoint by time and of the one with the highest step, those written last
-    first.
+    first. It is one where the times tell no other: those of stores are whole seconds.
     """
     if not checkpoints:
         return []
-    fronts = [max(checkpoints, key=lambda c: c.mtime_ns), max(checkpoints, key=lambda c: c.order)]
+    newest = max(checkpoints, key=lambda c: (c.mtime_ns, c.order))
+    fronts = [newest, max(checkpoints, key=lambda c: c.order)]
     found = {p.path: p for c in fronts for p in c.parts if p.size >= 0}
     return sorted(found.values(), key=lambda p: -p.mtime_ns)[:STATS]
 
