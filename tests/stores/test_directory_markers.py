@@ -1,5 +1,6 @@
 """Tools that want directories in a store write empty objects in their place: consoles one whose key ends in a
-slash, Hadoop's file systems one whose name ends in ``_$folder$``. They are no files of a checkpoint.
+slash, Hadoop's file systems one whose name ends in ``_$folder$``. They are no files of a checkpoint, and one
+beside which nothing lies is an empty directory.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def test_they_change_no_answer(tree: Path, bucket: Bucket, tmp_path: Path) -> No
     assert [one.partition(" ")[0] for one in before] == ["0", "0", "0"]
     keys = bucket.keys()
     directories = {str(PurePosixPath(key).parent) for key in keys}
-    for name in (*(f"{d}/" for d in directories), *(f"{d}_$folder$" for d in directories), "run/9_$folder$"):
+    for name in (*(f"{d}/" for d in directories), *(f"{d}_$folder$" for d in directories), "run/_$folder$"):
         bucket.put(name, b"")
     assert answers(bucket, tmp_path) == before
 
@@ -48,6 +49,7 @@ def test_a_run_of_markers_alone_has_no_checkpoint(bucket: Bucket, tmp_path: Path
         assert ask("plan", f"{bucket.url}/run", "--json").code == 3
 
 
+@pytest.mark.parametrize("ending", ["/", "_$folder$"])
 @pytest.mark.parametrize(
     ("beside", "marks"),
     [
@@ -60,7 +62,7 @@ def test_a_run_of_markers_alone_has_no_checkpoint(bucket: Bucket, tmp_path: Path
     ],
 )
 def test_what_stands_alone_is_an_empty_directory(
-    beside: bool, marks: list[str], gcs: Bucket, tmp_path: Path
+    beside: bool, marks: list[str], ending: str, gcs: Bucket, tmp_path: Path
 ) -> None:
     """Mounts write one for each mkdir: several without a file are no first launch, as on a disk."""
     run = tmp_path / "run"
@@ -68,7 +70,7 @@ def test_what_stands_alone_is_an_empty_directory(
         shutil.copytree(next(t for t in TREES if t.parent.name == "tp"), run)
         gcs.upload(run, "run")
     for mark in marks:
-        gcs.put(f"run/{mark}/", b"")
+        gcs.put(f"run/{mark}{ending}", b"")
         (run / mark).mkdir(parents=True, exist_ok=True)
     with as_user(tmp_path, gcs):
         roots = (str(run), f"{gcs.url}/run")

@@ -16,7 +16,7 @@ PAGE = 1000
 """Keys that one list request of S3, GCS or Azure answers at most."""
 WEAK = "W/"
 """What the ETag begins with of which HTTP says that it may stay the same when some bytes change."""
-_FOLDER = "_$folder$"
+FOLDER = "_$folder$"
 """How the name ends of the empty object that Hadoop's S3 file systems (s3n, EMRFS) write for a directory."""
 
 pause: Callable[[float], None] = time.sleep
@@ -36,7 +36,7 @@ class Object(NamedTuple):
     @property
     def is_folder(self) -> bool:
         """Whether it is no file, but stands for a directory."""
-        return self.size == 0 and self.key.endswith(_FOLDER)
+        return self.size == 0 and self.key.endswith(FOLDER)
 
 
 def is_md5(etag: str, data: memoryview) -> bool:

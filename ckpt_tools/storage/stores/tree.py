@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ckpt_tools.storage import signed
 from ckpt_tools.storage.stalls import watched
-from ckpt_tools.storage.stores.store import CLOUDS, PAGE, WEAK, Object, Store
+from ckpt_tools.storage.stores.store import CLOUDS, FOLDER, PAGE, WEAK, Object, Store
 from ckpt_tools.storage.urls import joined
 
 _FILE, _DIRECTORY = modes.S_IFREG | 0o644, modes.S_IFDIR | 0o755
@@ -40,6 +40,14 @@ class _Directory:
     below: dict[str, None]
     whole: bool = False
     mtime_ns: int = -1
+
+    def add(self, of: Object) -> None:
+        """What Hadoop writes for a directory is an empty object of its name, as consoles write one."""
+        name = of.key.rpartition("/")[2]
+        if not of.is_folder:
+            self.objects[name] = _facts(of)
+        elif name := name.removesuffix(FOLDER):
+            self.objects.setdefault(name, _facts(of))
 
 
 class Entry:
@@ -187,7 +195,7 @@ class Tree:
         found: dict[str, _Directory] = {}
         start = len(key) + 1 if key else 0
         for of in objects:
-            if of.key == key or of.is_folder:  # somebody has made the directory, as consoles do
+            if of.key == key:  # somebody has made the directory, as consoles do
                 found.setdefault(key, _Directory({}, {}))
             else:
                 self._add(found, key, of, start)
@@ -205,7 +213,7 @@ class Tree:
 
     @staticmethod
     def _add(found: dict[str, _Directory], key: str, of: Object, start: int) -> None:
-        home, _, name = of.key.rpartition("/")
+        home = of.key.rpartition("/")[0]
         here = found.get(home)
         if here is None:
             here = found[home] = _Directory({}, {})
@@ -216,7 +224,7 @@ class Tree:
                 if known:
                     break
                 home = above
-        here.objects[name] = _facts(of)
+        here.add(of)
 
     def refresh_directory(self, key: str) -> None:
         """List one directory anew, and nothing below it; ``late`` gets what the list before had not. What is
@@ -419,8 +427,10 @@ class Tree:
 
 
 def _directory(objects: Sequence[Object], names: Sequence[str]) -> _Directory:
-    files = {of.key.rpartition("/")[2]: _facts(of) for of in objects if not of.is_folder}
-    return _Directory(files, dict.fromkeys(names), whole=True)
+    here = _Directory({}, dict.fromkeys(names), whole=True)
+    for of in objects:
+        here.add(of)
+    return here
 
 
 def _facts(of: Object) -> _Facts:
