@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.checksum import chunks, default_jobs
 from ckpt_tools.comparison.difference import Change, Difference, FileDifference, Side, compare, is_index, lone
 from ckpt_tools.comparison.pairs import File, Pair, files, match
+from ckpt_tools.discovery.roots import roots
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.inspection.digests import file_digest, tensor_digests
@@ -29,7 +30,7 @@ from ckpt_tools.storage import ShortRead
 from ckpt_tools.storage.paths import Path, one
 from ckpt_tools.storage.retry import is_directory, status, there
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.urls import is_url
+from ckpt_tools.storage.urls import absolute, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.checksum.store_sums import Agreement
@@ -184,17 +185,41 @@ def _spoil(side: Side, e: OSError | ShortRead) -> None:
 
 
 def _sides(a: str, b: str) -> None:
-    """Raises UsageError when one is a file and the other a directory: nothing would match."""
+    """Raises UsageError when one is a file and the other a directory: nothing would match. Raises CannotLook
+    for what cannot be looked at, or is neither there nor a prefix of anything.
+    """
     try:
-        kinds = [not there(p) or is_directory(p) for p in (a, b)]  # one that comes meanwhile is no file
+        kinds = [_is_file(p) for p in (a, b)]
+        if kinds[0] == kinds[1]:
+            return
+        one, other = (a, b) if kinds[0] else (b, a)
+        if is_url(one):
+            _require_file(one)
     except OSError as e:
         raise CannotLook(f"cannot look at {e.filename}: {e.strerror}") from e
-    if kinds[0] != kinds[1]:
-        one, other = (b, a) if kinds[0] else (a, b)
-        raise UsageError(
-            f"{one} is a file and {other} is none",
-            "compare two files, or two directories (or prefixes) of checkpoints",
-        )
+    raise UsageError(
+        f"{one} is a file and {other} is none",
+        "compare two files, or two directories (or prefixes) of checkpoints",
+    )
+
+
+def _is_file(path: str) -> bool:
+    if there(path):
+        return not is_directory(path)
+    if absolute(path) in roots(path):
+        raise CannotLook(f"{path} was not there a moment ago, and is there now", "run it again")
+    return False
+
+
+def _require_file(url: str) -> None:
+    """Raises OSError where something lies below it after all, or what answers is no store: a login page
+    answers as if there were a file of each name.
+    """
+    from ckpt_tools.storage.stores.mounts import tree_of
+
+    tree, key = tree_of(url)
+    if tree.lists:
+        tree.store.confirm_nothing(key)
 
 
 def diff(

@@ -835,6 +835,7 @@ def test_a_file_replaced_after_its_header_was_read_is_in_use(tmp_path, monkeypat
     [
         ((DEMO, DEMO / "latest_checkpointed_iteration.txt"), 2, "is a file"),
         ((DEMO, "nowhere"), 5, "does not exist"),
+        ((DEMO / "latest_checkpointed_iteration.txt", "nowhere"), 5, "does not exist"),
         (("empty", DEMO), 5, "no checkpoint file"),
         ((DEMO, "empty"), 5, "no checkpoint file"),
         ((DEMO, DEMO, "--level", "values"), 2, "structure or content"),
