@@ -76,6 +76,19 @@ def test_the_plan_names_the_version_that_was_judged(
     assert all(row["version"] for row in rows.values())
 
 
+def test_a_decision_to_stage_names_the_version_of_each_file(versioned_s3: Bucket, tmp_path: Path) -> None:
+    """So that each node brings the one that was judged."""
+    root = uploaded(versioned_s3, tmp_path)
+    with as_user(tmp_path, versioned_s3):
+        words = ("--stage", tmp_path / "ssd", "--plan-dir", tmp_path / "plans", "--format", "json")
+        said = ask("hook", root, "--order", "step", *map(str, words))
+    body = json.loads(Path(said.json["env"]["CKPT_PLAN"]).read_text())
+    planned = {f["path"]: f["version"] for f in files(body)}
+    rows = body["stage"]["files"]
+    assert rows and all(f["version"] for f in rows)
+    assert planned.items() <= {f["url"]: f["version"] for f in rows}.items()
+
+
 def test_the_fingerprint_tells_another_object_of_the_same_size(s3: Bucket, tmp_path: Path) -> None:
     uploaded(s3, tmp_path)
     before = planned(s3, tmp_path, "--level", "presence")

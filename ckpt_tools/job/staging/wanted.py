@@ -14,7 +14,7 @@ from ckpt_tools.job.view_tree import Tree
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.storage.stores import mounts
+from ckpt_tools.storage.stores.refresh import learn_versions, object_of
 from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.urls import is_url, split
 
@@ -128,13 +128,13 @@ def _filled(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
 def _wanted(tree: Tree) -> Iterator[Wanted]:
     """Everything that the tree would link to. Raises OSError, and UsageError for names that are none here."""
     planned = {f.path: f for f in (*tree.plan.shared, *(f for r in tree.plan.ranks for f in r.files))}
+    learn_versions(list(tree.links.values()))
     only = _of_some_ranks(tree)
     for name, url in sorted(tree.links.items()):
         if name.partition("/")[0] in OWN_NAMES:  # of an upload of what was staged
             continue
         _require_name(tree, name, url)
-        store, key = mounts.tree_of(url)
-        of = store.object(key)
+        of = object_of(url)
         f = planned.get(url)
         if f is not None and (of.size, of.mtime_ns, of.etag) != (f.size, f.mtime_ns, f.etag):
             raise CannotLook(
