@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.checksum import chunks, default_jobs
 from ckpt_tools.comparison.difference import Change, Difference, FileDifference, Side, compare, is_index, lone
 from ckpt_tools.comparison.pairs import File, Pair, files, match
-from ckpt_tools.discovery.roots import roots
+from ckpt_tools.discovery.roots import require_file, roots
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.inspection.digests import file_digest, tensor_digests
@@ -194,7 +194,7 @@ def _sides(a: str, b: str) -> None:
             return
         one, other = (a, b) if kinds[0] else (b, a)
         if is_url(one):
-            _require_file(one)
+            require_file(one)
     except OSError as e:
         raise CannotLook(f"cannot look at {e.filename}: {e.strerror}") from e
     raise UsageError(
@@ -209,17 +209,6 @@ def _is_file(path: str) -> bool:
     if absolute(path) in roots(path):
         raise CannotLook(f"{path} was not there a moment ago, and is there now", "run it again")
     return False
-
-
-def _require_file(url: str) -> None:
-    """Raises OSError where something lies below it after all, or what answers is no store: a login page
-    answers as if there were a file of each name.
-    """
-    from ckpt_tools.storage.stores.mounts import tree_of
-
-    tree, key = tree_of(url)
-    if tree.lists:
-        tree.store.confirm_nothing(key)
 
 
 def diff(

@@ -98,3 +98,14 @@ def is_tree(top: str) -> bool:
         return is_directory(top)
     except OSError as e:
         raise CannotLook(f"cannot look at {top}: {e.strerror}") from e
+
+
+def require_file(url: str) -> None:
+    """Raises OSError where something lies below what looks like a file of a store, or what answers is no
+    store: a login page answers as if there were a file of each name.
+    """
+    from ckpt_tools.storage.stores.mounts import tree_of
+
+    tree, key = tree_of(url)
+    if tree.lists:
+        tree.store.confirm_nothing(key)

@@ -42,7 +42,7 @@ from ckpt_tools.planning.run import Run
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
-from ckpt_tools.storage.retry import there
+from ckpt_tools.storage.retry import ABSENT, there
 from ckpt_tools.storage.urls import absolute, is_url
 
 
@@ -59,6 +59,11 @@ def _how_to_create(root: str, hint: str) -> str:
     made = "mkdir" if there(os.path.dirname(absolute(root))) else "mkdir -p"
     by_hand = f"before a first launch create it once by hand: {made} {quote(root)}"
     return f"{hint} Or {by_hand}" if hint.endswith("?") else f"{hint}; {by_hand}"
+
+
+def _failed(error: CannotLook) -> bool:
+    """Whether nobody could look, rather than that there is nothing: a store would be waited for twice."""
+    return isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, ABSENT)
 
 
 _MAY_BE_RUNS = ("fold", "seed", "run", "exp", "trial")
@@ -102,7 +107,7 @@ class Candidates:
         try:
             self.session = self._session()
         except CannotLook as error:
-            if not absent(self.root):
+            if _failed(error) or not absent(self.root):
                 raise
             self._require_leave_for_no_root(error)
             return []

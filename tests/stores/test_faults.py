@@ -379,3 +379,14 @@ def test_a_portal_makes_no_file_of_a_directory(
         proxy.add(Rule(Status(200, dated, FAULTS["garbage"].body), first=first))  # type: ignore[attr-defined]
         said = ask("diff", str(TREE / "iter_0000030"), f"{s3.url}/run/iter_0000030")
     assert said.code == 5, said.text
+
+
+def test_a_store_that_did_not_answer_is_not_asked_for_something_else(
+    gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path
+) -> None:
+    """Whether there is a run at all, for example: that would take as long again, without a time limit."""
+    gcs.upload(TREE, "run")
+    with behind_proxy(gcs, proxy_of, tmp_path) as behind:
+        behind.proxy.add(Rule(unavailable("0"), path=LIST))
+        said = ask("plan", f"{gcs.url}/run", "--allow-none", "--allow-missing")
+        assert (said.code, behind.proxy.count("HEAD")) == (5, 0), said.text

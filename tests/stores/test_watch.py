@@ -15,7 +15,7 @@ from stores.asking import as_user
 from stores.bucket import Bucket
 from stores.calls import URL, Call, Calls, Fault
 from stores.environment import reached
-from stores.faults import unavailable
+from stores.faults import Status, unavailable
 from stores.proxy import Proxy, Rule
 
 from ckpt_tools.guard.prune import Policy
@@ -26,6 +26,7 @@ from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.model.watching import Event
 from ckpt_tools.storage.stores import mounts
 
+PORTAL = Status(200, (("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"),), b"<html>welcome</html>")
 OPTIONS = WatchOptions(read=ReadOptions(jobs=1, settle=0, cache=True), once=True)
 
 
@@ -189,3 +190,26 @@ def test_a_seal_that_was_refused_is_put_again(tmp_path: Path, monkeypatch: pytes
         assert looks(watched, 1) == [] and looks(watched, 1) == [0]
         assert [e.fields["seal"] for e in said if e.type == "checkpoint"] == ["sealed"]
         assert looks(watched, 3) == []
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(PORTAL, path=r"/run$"),  # HEAD of the root: it is no file for that
+        Rule(PORTAL, path="latest_checkpointed_iteration"),
+    ],
+    ids=["root", "tracker"],
+)
+def test_what_could_not_be_looked_at_is_no_success(
+    s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy], rule: Rule
+) -> None:
+    """Also where no checkpoint is known to be anything, because all of them seem to be written."""
+    s3.upload(megatron(tmp_path / "run"), "run")
+    proxy = proxy_of(s3)
+    with reached(s3.through(proxy.endpoint), tmp_path):
+        proxy.add(rule)
+        try:
+            code = watch([f"{s3.url}/run"], OPTIONS, [].append)
+        except Exception as e:
+            code = getattr(e, "exit_code", 70)
+    assert code == 5 and rule.matched

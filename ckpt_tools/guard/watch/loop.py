@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from ckpt_tools.discovery.roots import absent, is_tree
+from ckpt_tools.discovery.roots import absent, is_tree, require_file
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard.watch.metrics import Metrics
 from ckpt_tools.guard.watch.options import WatchOptions
@@ -92,7 +92,8 @@ class Watcher:
             while self._look(root) <= 0:
                 self._keep(metrics)
         states = [root.tally.states for root in self.roots]
-        if self._failed or any(s["unknown"] for s in states) or not all(r.tally.up for r in self.roots):
+        blind = self._failed or any(r.blind for r in self.roots)
+        if blind or any(s["unknown"] for s in states) or not all(r.tally.up for r in self.roots):
             return 5
         if any(s["bad"] for s in states):
             return 1
@@ -160,6 +161,10 @@ def _listable(root: str) -> None:
     """
     if is_url(root):
         if not absent(root) and not is_tree(root):
+            try:
+                require_file(root)
+            except OSError as e:
+                raise CannotLook(f"cannot look at {root}: {e.strerror}") from e
             raise UsageError(f"{root} is no directory", "name the directory in which checkpoints are saved")
         return
     try:

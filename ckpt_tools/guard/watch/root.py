@@ -90,6 +90,12 @@ class WatchedRoot:
             return 0.0
         return self.waiting.soon(found, self.records.known)
 
+    @property
+    def blind(self) -> bool:
+        """Whether something could not be looked at in the last pass, by this process or by its plan."""
+        said = self.tally.answer
+        return "unreadable" in self._problems or (said is not None and said.exit_code == CannotLook.exit_code)
+
     def _quiet(self) -> float | None:
         """Where nothing in a store has changed since the last pass, and nothing is due: seconds until that
         may be. It takes one listing. Raises CannotLook.
