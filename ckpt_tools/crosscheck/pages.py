@@ -29,6 +29,8 @@ at its end, where archives keep their checksums, and between.
 _SMALL = 1 << 16
 """Of files up to this size all is read, in quarters: all that differs may lie between four pages."""
 _QUESTION = f"pages {_SAMPLE} {_AT}, all of {_SMALL}"
+_ASKED = 64
+"""Tensors of a file in a store that are compared at most: each is a request."""
 _BLOCK = 1 << 20
 _LEAST = 512
 """How many of the others are read at least; twice as many as there are parts where that is more."""
@@ -110,9 +112,42 @@ def same_tensors(a: Part, b: Part, s: Session) -> bool:
         return _not_compared(a, b, e, s)
 
 
+def of_other_models(a: Part, b: Part, s: Session) -> bool:
+    """Whether two files hold other weights, as far as the beginnings of their tensors tell. What only one of
+    the two has beside all that the other has (an optimizer's state) makes no other model.
+    """
+    of_a, of_b = _weights(a, s), _weights(b, s)
+    both = [(t, of_b[name]) for name, t in of_a.items() if name in of_b]
+    if not (of_a and of_b):
+        return False
+    if len(both) < min(len(of_a), len(of_b)) or any(_kind(t) != _kind(u) for t, u in both):
+        return True
+    pairs = [(t, u) for t, u in both if _comparable(t, u)]
+    every = len(pairs) // _ASKED + 1 if is_url(s.root) else 1
+    try:
+        with opened(a.path) as one, opened(b.path) as other:
+            return any(_begun(one, t) != _begun(other, u) for t, u in pairs[::every])
+    except (OSError, ShortRead) as e:
+        return _not_compared(a, b, e, s)
+
+
+def _weights(p: Part, s: Session) -> dict[str, Tensor]:
+    """What training changes: no counters or scores, which are scalars, and no random numbers."""
+    tensors = s.inspect(p.path, Level.STRUCTURE)[1].tensors
+    return {t.name: t for t in tensors if t.shape and "float" in t.dtype}
+
+
+def _begun(source: Source, t: Tensor) -> bytes:
+    return source.read(t.offset or 0, min(t.nbytes, _SAMPLE))
+
+
 def _comparable(t: Tensor, u: Tensor) -> bool:
     placed = None not in (t.offset, u.offset) and not (t.pieces or u.pieces)
-    return placed and (t.dtype, t.shape, t.nbytes) == (u.dtype, u.shape, u.nbytes)
+    return placed and _kind(t) == _kind(u)
+
+
+def _kind(t: Tensor) -> tuple[str, tuple[int, ...], int]:
+    return t.dtype, t.shape, t.nbytes
 
 
 class _From(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from glob import escape
 from shlex import quote
 
 from ckpt_tools.crosscheck import attempts
@@ -63,6 +64,25 @@ def require_one_name(c: Checkpoint, session: Session) -> None:
             f"write {name} into each of them to resume from {completeness.label(c)}:"
             f" printf %s {quote(str(name))} | tee {' '.join(map(quote, told))}",
         )
+
+
+def require_one_model(c: Checkpoint, loaded: Sequence[Part], bad: Collection[str], session: Session) -> None:
+    """Which of several files of one step is meant, where one is loaded and another is no copy of it."""
+    from ckpt_tools.crosscheck.pages import of_other_models  # most checkpoints have one file of each role
+
+    for mine in (p for p in loaded if session.layouts.piece_of(p).single):
+        for p in c.parts:
+            same_place = (p.role, p.rank, p.coords) == (mine.role, mine.rank, mine.coords)
+            known = p is mine or p.path in bad or not session.layouts.piece_of(p).single
+            if same_place and not known and of_other_models(mine, p, session):
+                raise _which_model(completeness.label(c), mine, p, session.root)
+
+
+def _which_model(label: str, mine: Part, other: Part, root: str) -> UsageError:
+    one, two = (os.path.relpath(p.path, root) for p in (mine, other))
+    text = f"{mine.path} and {other.path} are of {label}, and hold other weights than each other"
+    without = [f"--exclude {quote(escape(x))} to resume from {y}" for x, y in ((two, one), (one, two))]
+    return UsageError(f"{text}: nothing tells which is meant", f"say {', or '.join(without)}")
 
 
 def two_attempts(

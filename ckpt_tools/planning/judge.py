@@ -22,6 +22,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Bad, assign
 from ckpt_tools.planning.candidate_questions import (
     require_groups,
+    require_one_model,
     require_one_name,
     require_trust,
     two_attempts,
@@ -121,6 +122,8 @@ class Review:
         self._require_no_twin(parts)
         require_trust(named, parts, self.session)
         require_one_name(named, self.session)
+        if self.names > Level.PRESENCE:
+            require_one_model(self.candidate.whole, parts, self.bad, self.session)
         verified = self.session.reader.bytes_verified > self._verified_before
         read = self.read or (verified and selection.level > Level.STRUCTURE)
         return Judgement(True, assigned.findings, read, assigned)
