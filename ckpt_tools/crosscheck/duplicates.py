@@ -75,10 +75,11 @@ class _Duplicates:
     def copies(self) -> Iterator[Copied]:
         """Each file beside the first equal one of its place, else of another place."""
         for files in self.files.same.values():
-            group = sorted(files, key=lambda p: not _placed(p))  # what shows no step hides no other one
-            first_of_place = {place(p): p for p in reversed(group)}
-            first_of_step = {order(p): p for p in reversed(group)}
-            for p in group[1:]:
+            # what shows no step hides no other one
+            placed_first = sorted(files, key=lambda p: not _placed(p))
+            first_of_place = {place(p): p for p in reversed(placed_first)}
+            first_of_step = {order(p): p for p in reversed(placed_first)}
+            for p in files:
                 others = (o for at, o in first_of_place.items() if at != place(p))
                 firsts = (first_of_step[order(p)], *islice(others, 2))
                 elsewhere = (o for o in firsts if place(o) != place(p) and _before(o, p))
@@ -348,7 +349,7 @@ def _apart(a: Part, b: Part) -> bool:
 
 
 def _before(a: Part, b: Part) -> bool:
-    return (order(a), a.rank or 0) <= (order(b), b.rank or 0) and a is not b
+    return (order(a), a.rank or 0, a.path) < (order(b), b.rank or 0, b.path)
 
 
 def _whose(original: Part, copy: Part) -> str:
