@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from glob import escape
 from shlex import quote
@@ -17,6 +18,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment
+from ckpt_tools.model.report import Level
 from ckpt_tools.planning.newest import UNKNOWN
 from ckpt_tools.planning.run import Run
 from ckpt_tools.reading.session import Session
@@ -67,15 +69,26 @@ def require_one_name(c: Checkpoint, session: Session) -> None:
 
 
 def require_one_model(c: Checkpoint, loaded: Sequence[Part], bad: Collection[str], session: Session) -> None:
-    """Which of several files of one step is meant, where one is loaded and another is no copy of it."""
+    """Which of several files of one step is meant, where one is loaded and another is no copy of it. Weights
+    alone beside a whole state are no other one: they may be smoothed, and are named otherwise inside.
+    """
+    single = defaultdict[tuple[object, ...], list[Part]](list)
+    for p in c.parts:
+        if p.path not in bad and session.layouts.piece_of(p).single:
+            single[p.role, p.rank, p.coords].append(p)
+    of_loaded = [(m, single.get((m.role, m.rank, m.coords), [])) for m in loaded]
+    pairs = [(m, p) for m, same in of_loaded if m in same for p in same if p is not m]
+    if not pairs:
+        return
     from ckpt_tools.crosscheck.pages import of_other_models  # most checkpoints have one file of each role
+    from ckpt_tools.reading.bare_file import has_optimizer
 
-    for mine in (p for p in loaded if session.layouts.piece_of(p).single):
-        for p in c.parts:
-            same_place = (p.role, p.rank, p.coords) == (mine.role, mine.rank, mine.coords)
-            known = p is mine or p.path in bad or not session.layouts.piece_of(p).single
-            if same_place and not known and of_other_models(mine, p, session):
-                raise _which_model(completeness.label(c), mine, p, session.root)
+    def is_state(p: Part) -> bool:
+        return has_optimizer(*session.inspect(p.path, Level.STRUCTURE))
+
+    for mine, p in pairs:
+        if is_state(mine) == is_state(p) and of_other_models(mine, p, session):
+            raise _which_model(completeness.label(c), mine, p, session.root)
 
 
 def _which_model(label: str, mine: Part, other: Part, root: str) -> UsageError:

@@ -42,7 +42,7 @@ from ckpt_tools.planning.run import Run
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
-from ckpt_tools.storage.retry import ABSENT, there
+from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import absolute, is_url
 
 
@@ -62,8 +62,13 @@ def _how_to_create(root: str, hint: str) -> str:
 
 
 def _failed(error: CannotLook) -> bool:
-    """Whether nobody could look, rather than that there is nothing: a store would be waited for twice."""
-    return isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, ABSENT)
+    """Whether nothing has answered, rather than that there is nothing or that it may not be told: a store
+    would be waited for twice.
+    """
+    cause = error.__cause__
+    return isinstance(cause, OSError) and not isinstance(
+        cause, (FileNotFoundError, NotADirectoryError, PermissionError)
+    )
 
 
 _MAY_BE_RUNS = ("fold", "seed", "run", "exp", "trial")

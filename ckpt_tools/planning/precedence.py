@@ -142,8 +142,8 @@ def _half_of_two(
     def is_second(c: Checkpoint) -> bool:
         return all(not NEVER_ALONE.isdisjoint(bare_name_of(p).words) for p in c.parts)
 
-    if not is_second(newest):
-        return None
+    if not is_second(newest) or any(bare_name_of(p).numbered for p in newest.parts):
+        return None  # files with a number are put together by it
     from ckpt_tools.layouts.common.held import holds_of  # few trees have such
 
     beside = (c for c in candidates if (c.layout, c.run) == (newest.layout, newest.run) and not is_second(c))
