@@ -12,16 +12,12 @@ from shlex import quote
 from ckpt_tools.crosscheck.trackers import declared
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts.common.bare_names import read_bare_name
-from ckpt_tools.layouts.common.names_apart import Words, are_of_several, of_folds
+from ckpt_tools.layouts.common.names_apart import APART_NS, Words, are_of_several, of_folds
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.reading.session import Session
 
 _MOST_SHOWN = 8
-_TOGETHER_NS = 600 * 1_000_000_000
-"""Parts that are saved one by one, each into a directory, are all there by then. Of files only one is loaded,
-however close together they were written.
-"""
 _DRAWN = re.compile(r"\d|^[a-f]+$")
 """In a word that is drawn anew for each save, such as a hash, and in none that somebody calls a run."""
 
@@ -58,6 +54,8 @@ def _are_drawn(numbered: Sequence[Words]) -> bool:
 
 
 def _are_of_one_save(saves: Sequence[Checkpoint]) -> bool:
-    """Whether directories were written together, as the parts of one save are."""
+    """Whether directories were written together, as the parts of one save are. Of files only one is loaded,
+    however close together they were written.
+    """
     times = [c.mtime_ns for c in saves]
-    return saves[0].parts[0].home != "" and max(times) - min(times) < _TOGETHER_NS
+    return saves[0].parts[0].home != "" and max(times) - min(times) < APART_NS

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ckpt_tools.layouts.common.bare_names import read_bare_name
-from ckpt_tools.layouts.common.names_apart import Words, are_of_several, of_folds
+from ckpt_tools.layouts.common.names_apart import APART_NS, Words, are_of_several, of_folds
 from ckpt_tools.model.part import Part
 from ckpt_tools.reading.bare_file import Bare, numbers_of
 
 _TOGETHER_NS = 2_000_000_000
 """The time within which one save writes its files: nobody trains from one save to the next in it."""
-_APART_NS = 600 * 1_000_000_000
-"""Files that one job writes over in turn are all there by then, in most."""
 _COUNTED = re.compile(r"([a-z]+)(\d{1,4})")
 
 
@@ -38,7 +36,7 @@ def _states_in_two(rolling: Sequence[Bare], bare: Sequence[Bare]) -> list[Bare]:
     trained = {b.name.words for b in bare if b.rolling and b.holds and b.holds.optimizer}
     states = [b for b in rolling if b.holds and (b.holds.counters or b.name.words in trained)]
     times = [b.part.mtime_ns for b in states]
-    return states if times and max(times) - min(times) >= _APART_NS else []
+    return states if times and max(times) - min(times) >= APART_NS else []
 
 
 def _of_states(states: Sequence[Bare], numbered: set[str]) -> set[Words]:

@@ -367,3 +367,15 @@ def test_a_link_to_the_newest_hides_no_copy(tmp_path: Path, link: str) -> None:
     except UsageError:
         return
     assert made.resume_step == 20 and {f.code for f in made.rejected[0].findings} == {"same-content"}
+
+
+def test_a_copy_over_the_newest_is_seen_where_only_its_name_calls_it_so(tmp_path: Path) -> None:
+    """``last.ckpt`` shows no step, so it is neither before nor after the save whose file lies in it."""
+    root = materialise(LAYOUT_TREES / "lightning/engine/expected.json", tmp_path)
+    name = "checkpoint/zero_pp_rank_{}_mp_rank_00_optim_states.pt"
+    newest = root / "last.ckpt" / name.format(1)
+    times = newest.stat().st_mtime_ns
+    newest.write_bytes((root / "epoch=0-step=4.ckpt" / name.format(0)).read_bytes())
+    os.utime(newest, ns=(times, times))
+    with pytest.raises(UsageError, match="byte for byte the same"):
+        plan(root)

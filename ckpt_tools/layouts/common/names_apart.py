@@ -11,6 +11,8 @@ Words = tuple[str, ...]
 _OF_RUNS = re.compile(r"(?:fold|seed|run|exp|trial)\d+")
 _IN_TURN = re.compile(r"\b[a-z]\d+\b|\d+|\b[a-z]\b")
 """What differs in the names of saves of one run that are written in turn: a number, a letter, or ``v1``."""
+APART_NS = 600 * 1_000_000_000
+"""Nanoseconds between two files, or directories, from which on they are hardly parts of one save."""
 
 
 def are_of_several(names: Collection[Words]) -> bool:
