@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from places import FIXTURES
 from run_helpers import broken_body, megatron
 
 from ckpt_tools.api import verify
+from ckpt_tools.errors import CkptError
+from ckpt_tools.guard.watch.loop import watch
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.pending import listed
 from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.model.watching import Event
 from ckpt_tools.reading.opening import open_session
 
 CASES = sorted((FIXTURES / "layouts").glob("*/*/tree"))
@@ -90,3 +96,70 @@ def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     root = megatron(tmp_path / "run")
     broken_body(root)
     assert sorted(compared(root, monkeypatch, tmp_path).values()) == [(False, "good"), (True, "bad")]
+
+
+# ---- calls that fail
+
+
+class Failing:
+    """A call of the system that fails the ``at``-th time that it is made below ``root``, that time only."""
+
+    def __init__(self, call: Callable[..., Any], root: Path, at: int) -> None:
+        self.call, self.root, self.at, self.made = call, str(root), at, 0
+
+    def __call__(self, path: Any, *args: Any, **more: Any) -> Any:
+        if isinstance(path, str) and path.startswith(self.root):
+            self.made += 1
+            if self.made == self.at:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return self.call(path, *args, **more)
+
+
+def looked_once(root: Path, call: str, at: int, tmp: Path) -> tuple[int, dict[str, int], int]:
+    """How ``ckpt watch --once`` ends, its counts of states, and how often the call was made."""
+    for name in ("state", "cache"):
+        shutil.rmtree(tmp / name, ignore_errors=True)
+    said, failing = list[Event](), Failing(getattr(os, call), root, at)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp / "state"))
+        patch.setenv("CKPT_CACHE_DIR", str(tmp / "cache"))
+        patch.setattr(os, call, failing)
+        options = WatchOptions(read=ReadOptions(jobs=1, settle=0.0, cache=True), once=True)
+        try:
+            code = watch([str(root)], options, said.append)
+        except CkptError as e:
+            code = e.exit_code
+    passes: list[Any] = [e.fields["checkpoints"] for e in said if e.type == "pass"]
+    return code, passes[-1] if passes else {}, failing.made
+
+
+@pytest.mark.parametrize("call", ["stat", "open", "scandir"])
+def test_whichever_call_fails_it_says_the_same_or_that_it_could_not_look(call: str, tmp_path: Path) -> None:
+    """Each call of its kind fails once, also the one that asks whether a file was written meanwhile."""
+    root = megatron(tmp_path / "run", world=1)
+    code, usual, calls = looked_once(root, call, 0, tmp_path)
+    assert code == 0 and usual["good"] == 2 and calls >= 10
+    ends = [looked_once(root, call, at, tmp_path)[:2] for at in range(1, calls + 1)]
+    assert [5, {**usual, "good": 1, "waiting": 1}] in [[*end] for end in ends] or call != "stat"
+    assert all(code == 5 or (code, states) == (0, usual) for code, states in ends), ends
+
+
+def test_an_older_directory_that_cannot_be_listed_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Although a plan passes over it: there may be a checkpoint that nobody has verified."""
+    root, real = megatron(tmp_path / "run"), os.scandir
+    os.utime(root / "iter_0000010", (1e9, 1e9))
+
+    def listed(path: Any = ".") -> Any:
+        if isinstance(path, str) and path.endswith("iter_0000010"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    said = list[Event]()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    options = WatchOptions(read=ReadOptions(jobs=1, settle=0.0, cache=False), once=True)
+    assert watch([str(root)], options, said.append) == 5
+    plans: list[Any] = [e.fields["plan"] for e in said if e.type == "pass"]
+    assert plans[-1]["exit_code"] == 0

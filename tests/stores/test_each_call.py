@@ -132,6 +132,12 @@ def step(said: Said) -> Any:
     return body.get("resume_step", body.get("env", {}).get("CKPT_STEP"))
 
 
+def states(said: Said) -> Any:
+    """How many checkpoints are good, bad, waiting … after the last pass of ``ckpt watch``."""
+    events = [json.loads(line) for line in said.printed.splitlines()]
+    return [event["checkpoints"] for event in events if event["type"] == "pass"][-1]
+
+
 def newest(files: dict[str, bytes], usual: dict[str, bytes]) -> dict[str, bytes]:
     """What the command left where nothing went wrong, without seals."""
     return {name: files.get(name, b"") for name in usual if ".ckpt-seal" not in name}
@@ -153,6 +159,8 @@ def check_answer(command: str, fault: Fault, said: Said, usual: Said) -> None:
         assert step(said) == step(usual), said.text
     if command.startswith("seal") and said.code == 0 and fault.what in NOBODY_KNOWS:
         assert said.json["summary"]["in-use"] == 0, said.text
+    if command.startswith("watch") and said.code == 0 and fault.what in NOBODY_KNOWS:
+        assert states(said) == states(usual), said.text
     if command.startswith("verify") and said.code == 0:
         verdicts = {
             usual.json["verdict"],

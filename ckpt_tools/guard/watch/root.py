@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from statistics import median
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.errors import CannotLook, CkptError
+from ckpt_tools.findings import finding
 from ckpt_tools.guard.prune import prune
 from ckpt_tools.guard.verifying import Checked, verified
 from ckpt_tools.guard.watch.answer import Answer, answer, selection
@@ -29,6 +31,7 @@ from ckpt_tools.planning import decision_log
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
+from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import is_url
 
 _BATCH_SECONDS = 60.0
@@ -55,6 +58,7 @@ class WatchedRoot:
         self._found: Mapping[str, Listed] = {}
         self._cache: Cache | None = None
         self._to_prune = options.prune is not None
+        self._unasked = list[Finding]()
 
     def load(self) -> None:
         """Go on where an earlier process ended."""
@@ -118,6 +122,7 @@ class WatchedRoot:
     def _pass(self, s: Session, found: Mapping[str, Listed]) -> bool:
         """Whether more is due than was verified now."""
         self._gone(s, found)
+        self._unasked.clear()
         due, until = self.waiting.due(found, self.records.known), time.monotonic() + _BATCH_SECONDS
         for done, one in enumerate(due, 1):
             self._verify(s, one)
@@ -135,7 +140,7 @@ class WatchedRoot:
             c = replace(c, step=step_in_contents(s, c, one.window))
         self.tally.bytes_read += checked.bytes_read
         self.tally.seconds += checked.seconds
-        if checked.written or _now(c) != one.stamp:
+        if checked.written or self._changed(one):
             self.tally.verifications["written"] += 1
             self.waiting.tried(one)
             return
@@ -152,6 +157,15 @@ class WatchedRoot:
         record = Record(one.stamp, state, time.time(), c.path, c.step, c.mtime_ns / 1e9, codes, unsealed)
         self.records.put(one.key, record)
         self.waiting.known(one.key, checked.seconds, state, unsealed=unsealed)
+
+    def _changed(self, one: Listed) -> bool:
+        """Whether its files are others than those that were verified, or nobody can say."""
+        try:
+            return _now(one.checkpoint) != one.stamp
+        except OSError as e:
+            why = f"cannot look whether it was written meanwhile: {e.strerror or e}"
+            self._unasked.append(finding("unreadable", why, path=one.checkpoint.path))
+            return True
 
     @contextmanager
     def _anew(self, due: Due) -> Iterator[None]:
@@ -305,9 +319,10 @@ class WatchedRoot:
             self.say("pass", fields)
 
     def _unseen(self, s: Session) -> None:
-        found = tuple(f for f in not_seen(s) if f.severity is not Severity.NOTE)
+        found = tuple(f for f in [*not_seen(s), *self._unasked] if f.severity is not Severity.NOTE)
         if found:
-            self.problem("unreadable", f"{len(found)} entries below {self.root} could not be listed", found)
+            message = f"{len(found)} entries below {self.root} could not be looked at"
+            self.problem("unreadable", message, found)
         else:
             self.solved("unreadable")
 
@@ -348,16 +363,20 @@ class WatchedRoot:
 
 
 def _now(c: Checkpoint) -> str:
-    """The stamp of a checkpoint, by its files as they are now; "" where one is gone."""
+    """The stamp of a checkpoint, by its files as they are now. Raises OSError where that cannot be told."""
     from ckpt_tools.discovery.file_stat import stat_of
 
     if urls := [part.path for part in c.parts if is_url(part.path)]:
         from ckpt_tools.storage.stores.refresh import refresh_objects
 
-        if refresh_objects(urls):
-            return ""
-    rows = [(part, *stat_of(part.path)[:2]) for part in c.parts]
-    parts = tuple(part._replace(size=size, mtime_ns=mtime_ns) for part, size, mtime_ns in rows)
+        for why in refresh_objects(urls).values():
+            raise why
+    rows = [(part, stat_of(part.path)) for part in c.parts]
+    for part, file in rows:
+        unread = next((f.message for f in file.findings if f.code == "unreadable"), "")
+        if unread and there(part.path):  # what is gone makes the stamp another one
+            raise OSError(errno.EIO, unread, part.path)
+    parts = tuple(part._replace(size=file.size, mtime_ns=file.mtime_ns) for part, file in rows)
     return stamp(replace(c, parts=parts))
 
 
