@@ -36,6 +36,11 @@ def tells_of_a_state(name: str) -> bool:
     return False
 
 
+def names_a_save(name: str) -> bool:
+    """The same of a name that is more than a number, as samples of data sets have it."""
+    return not name.partition(".")[0].isdigit() and tells_of_a_state(name)
+
+
 def is_of_the_system(name: str) -> bool:
     """Whether a name is one that a file system or an editor gives to what is its own."""
     return _OF_THE_SYSTEM.fullmatch(name) is not None

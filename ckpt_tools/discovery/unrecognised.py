@@ -1,5 +1,5 @@
-"""Files that no name explains, when nothing else was found: logs, core dumps and data sets are ignored, the
-others may be checkpoints.
+"""Files of no known kind, when nothing else was found: logs, core dumps and data sets are ignored, the others
+may be checkpoints.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import Discovery
-from ckpt_tools.discovery.renamed_names import is_archive, wrapped_state
+from ckpt_tools.discovery.renamed_names import is_archive, names_a_save, wrapped_state
 from ckpt_tools.formats import HEAD, format_of
 from ckpt_tools.formats.archives.packed import (
     BEGINNING,
@@ -69,8 +69,8 @@ class Suspect(NamedTuple):
 
 
 def suspects(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]:
-    """Files that discovery passed over although their path or their content is a checkpoint's, and large
-    ones, those apart whose names are of other things.
+    """Files that discovery passed over although their path, their name or their content is a checkpoint's,
+    and large ones, those apart whose names are of other things.
 
     Raises OSError where one cannot be looked at.
     """
@@ -232,7 +232,7 @@ def suspect_of(path: str, size: int) -> Suspect | None:
     if UNREAD_TEXTS.fullmatch(name) or begins.startswith(b"\x7fELF") or is_text(begins):
         return None
     fmt = _told_by_magic(begins)
-    return Suspect(path, size, fmt) if fmt or size >= LARGE else None
+    return Suspect(path, size, fmt) if fmt or size >= LARGE or names_a_save(name) else None
 
 
 def _told_by_magic(begins: bytes) -> str:

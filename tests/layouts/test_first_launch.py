@@ -263,7 +263,7 @@ UNKNOWN = {
     "state.blob": b"\x81\xa5",
     "model.bin": b"\0\1\2\3",
     "blob": b"\0\1\2\3",
-    "ckpt_500": b"\x89\1\2",
+    "10.dat": b"\x89\1\2",
 }
 
 
@@ -274,6 +274,21 @@ def test_a_large_file_of_no_known_kind_is_a_question(name: str, begins: bytes, t
         plan(str(tmp_path), FIRST)
     assert (caught.value.exit_code, [f.path for f in caught.value.plan.warnings]) == (2, [str(path)])  # type: ignore[union-attr]
     os.truncate(path, LARGE - 1)
+    assert plan(str(tmp_path), FIRST).checkpoint is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ckpt-500", "ckpt.5", "model.ckpt.500", "epoch_5", "step_500.bin2", "last.state", "checkpoint-5.enc2"],
+)
+@pytest.mark.parametrize("begins", [b"\0" * 512, b"\0\1\2\3" * 128], ids=["zeros", "unknown"])
+def test_a_small_file_that_is_called_a_save_is_a_question(name: str, begins: bytes, tmp_path: Path) -> None:
+    """Whatever is in it: a power failure leaves zeros, and a training loop may have a format of its own."""
+    (tmp_path / name).write_bytes(begins)
+    for question in (FIRST, Selection()):
+        with pytest.raises(errors.NotRecognised, match=f"{name}: only you know"):
+            plan(str(tmp_path), question)
+    (tmp_path / name).write_text("what somebody wrote down about it")
     assert plan(str(tmp_path), FIRST).checkpoint is None
 
 
