@@ -71,6 +71,11 @@ def wrapped_state(name: str) -> str:
         return ""
     said = read_bare_name(m[1])
     one_save = calls_a_save(m[1]) and (said.numbered or bool(said.alias))
-    data = m[1].lower().endswith((".pkl", ".joblib"))  # data sets are called x.pkl.gz
-    state = formats.names.only_state(m[1]) or any(map(formats.names.holds_state, formats.names.allowed(m[1])))
-    return m[1] if one_save or (state and not data) else ""
+    return m[1] if one_save or ends_as_a_state(m[1]) else ""
+
+
+def ends_as_a_state(name: str) -> bool:
+    """Whether the ending of a name is one of checkpoints: those of data sets are called x.pkl.gz."""
+    if name.lower().endswith((".pkl", ".joblib")):
+        return False
+    return formats.names.only_state(name) or any(map(formats.names.holds_state, formats.names.allowed(name)))

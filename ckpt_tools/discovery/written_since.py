@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import stat
 from collections.abc import Collection, Iterator
@@ -11,6 +12,7 @@ from functools import partial
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import BareFile, Discovery
 from ckpt_tools.discovery.renamed_names import (
+    ends_as_a_state,
     is_archive,
     is_of_the_system,
     tells_of_a_state,
@@ -20,6 +22,7 @@ from ckpt_tools.discovery.renamed_names import (
 from ckpt_tools.discovery.unrecognised import is_other, is_text, suspect_of
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats.archives.packed import BEGINNING
+from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
@@ -59,6 +62,47 @@ def packed_since(
         told = wrapped_state(name) or _without_numbers(unpacked_name(name)) in patterns
         if told and _written_since(path, directories, since_ns):
             yield path
+
+
+def unread_since(
+    found: Discovery, root: str, directories: Collection[str], since_ns: int, like: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Files of no known kind in the directories, saved no earlier, that have something behind the name of a
+    checkpoint (``last.ckpt.vault``) or are called as one of ``like`` but for numbers and an ending
+    (``step_300.vault`` beside ``step_200.pt``): the path, and what it was called. What is called after
+    something that is there is none (``last.ckpt.sig``).
+
+    Raises OSError where one cannot be looked at.
+    """
+    patterns = {read_bare_name(name).pattern for name in like}
+    for directory in found.strange.keys() & set(directories):
+        entries = entries_of(directory, partial(found.excluded.keep, root))
+        there = {e.name for e in entries}
+        for e in entries:
+            of_another = os.path.splitext(e.name)[0] in there - {e.name}
+            if of_another or is_other(e.name) or is_of_the_system(e.name):
+                continue
+            called = _called_before(e.name, patterns)
+            if called and (file := _written_since(e.path, directories, since_ns)) and _is_unread(file):
+                yield e.path, called
+
+
+def _called_before(name: str, patterns: Collection[str]) -> str:
+    """What a checkpoint was called that has lost or changed its ending; "" for another name."""
+    stem = os.path.splitext(name)[0]
+    if ends_as_a_state(stem):
+        return stem
+    called = next((n for n in (name, stem) if read_bare_name(n).pattern in patterns), "")
+    return called if re.search(r"\d", called) else ""
+
+
+def _is_unread(file: BareFile) -> bool:
+    """Whether its content is of no known kind, and no text or program."""
+    if (suspect := suspect_of(file.path, file.size)) and suspect.format:
+        return False
+    with opened(file.path) as source:
+        begins = source.read(0, min(BEGINNING, source.size))
+    return not is_text(begins) and not begins.startswith(b"\x7fELF")
 
 
 def _without_numbers(name: str) -> str:

@@ -16,7 +16,13 @@ from ckpt_tools import formats
 from ckpt_tools.crosscheck.emptied import empty_saves
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.discovery.renamed_names import is_archive, unpacked_name, wrapped_state
-from ckpt_tools.discovery.written_since import begun_since, packed_since, states_since, unnamed_since
+from ckpt_tools.discovery.written_since import (
+    begun_since,
+    packed_since,
+    states_since,
+    unnamed_since,
+    unread_since,
+)
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy
@@ -67,6 +73,14 @@ class _Steps(NamedTuple):
         return _Held.LATER if told is None or self.chosen is None or told > self.chosen else _Held.EARLIER
 
 
+class _Unread(NamedTuple):
+    """A file whose content nobody reads, what it was ``called`` as a checkpoint, and ``what`` it is."""
+
+    path: str
+    called: str
+    what: str = "packed or encrypted"
+
+
 def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) -> Iterator[Finding]:
     """Notes about such files that are passed over: the best and exports, which are never the newest by their
     names, and those whose content tells no later step or no training state.
@@ -87,7 +101,7 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     others, above_highest = list[str](), ""
     for file in newer[:_MOST]:
         if packed := wrapped_state(os.path.basename(file.path)):
-            yield from _packed(s, c, file.path, packed, steps)
+            yield from _unread(s, c, _Unread(file.path, packed), steps)
             continue
         held = _held(s, file, above, c, steps)
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
@@ -288,30 +302,33 @@ def _beside(s: Session, c: Checkpoint, above: str) -> set[str]:
 
 
 def _archived(s: Session, c: Checkpoint, above: str, steps: _Steps) -> Iterator[Finding]:
-    """Of packed files beside the choice whose names are those of checkpoints, or its own but for the number.
+    """Of packed files beside the choice whose names are those of checkpoints, or as others of its layout are
+    called but for the number, and of files of no known kind that were called so.
 
     Raises UsageError for one that is called by a later step or epoch.
     """
-    like = {os.path.basename(path) for path in (c.path, *(p.home or p.path for p in c.parts))}
-    since = max(p.mtime_ns for p in c.parts)
+    saves = {c.path, *(p.home or p.path for p in s.parts if p.layout == c.layout)}
+    like = {os.path.basename(path) for path in saves}
+    since, beside = max(p.mtime_ns for p in c.parts), _beside(s, c, above)
     try:
-        for path in packed_since(s.found, _beside(s, c, above), since, like):
-            yield from _packed(s, c, path, unpacked_name(os.path.basename(path)), steps)
+        for path in packed_since(s.found, beside, since, like):
+            yield from _unread(s, c, _Unread(path, unpacked_name(os.path.basename(path))), steps)
+        for path, called in unread_since(s.found, s.root, beside, since, like):
+            yield from _unread(s, c, _Unread(path, called, "of no kind that ckpt can read"), steps)
     except OSError as why:
         s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))
 
 
-def _packed(s: Session, c: Checkpoint, path: str, name: str, steps: _Steps) -> Iterator[Finding]:
-    """A note about a packed file, whose content nobody reads. Raises UsageError where it is called by a later
-    step or epoch.
-    """
-    if steps.highest is None and may_be_later(name, steps.chosen, c.epoch):
-        name = os.path.relpath(path, s.root)
-        text = f"{name} was saved no earlier than {c.label} ({c.path}), and is packed or encrypted"
-        hint = f"unpack it to resume from it, or say --exclude {quote(escape(name))} to resume from {c.label}"
+def _unread(s: Session, c: Checkpoint, file: _Unread, steps: _Steps) -> Iterator[Finding]:
+    """A note about such a file. Raises UsageError where it is called by a later step or epoch."""
+    if steps.highest is None and may_be_later(file.called, steps.chosen, c.epoch):
+        name = os.path.relpath(file.path, s.root)
+        text = f"{name} was saved no earlier than {c.label} ({c.path}), and is {file.what}"
+        hint = f"say --exclude {quote(escape(name))} to resume from {c.label}"
+        hint = f"unpack or convert it to resume from it, or {hint}"
         raise UsageError(f"which checkpoint is the newest is in doubt: {text}", hint)
     why = "called by no later step" if steps.highest is None else "left out by --max-step"
-    yield _passed_over(path, c, f"it is packed or encrypted, and {why}")
+    yield _passed_over(file.path, c, f"it is {file.what}, and {why}")
 
 
 def _is_optimizer_array(file: BareFile, above: str, anatomy: Anatomy) -> bool:

@@ -12,6 +12,7 @@ import shutil
 import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -212,13 +213,29 @@ def test_a_packed_checkpoint_is_a_question(
 
 
 NUMBERED = [case for case in CASES if json.loads(case.read_text()).get("plans")]
+AWAY = [
+    pytest.param(
+        case,
+        packed,
+        id=f"{case.parent.parent.name}-{case.parent.name}-{'packed' if packed else 'unknown'}",
+        marks=[pytest.mark.exhaustive]
+        * (packed == bool(zlib.crc32(str(case.relative_to(LAYOUT_TREES)).encode()) % 2)),
+    )
+    for case in NUMBERED
+    for packed in (True, False)
+]
+"""Each in one of the two ways by day: pytest -m exhaustive tests/layouts/test_other_names.py -k newest_save"""
 
 
 @pytest.mark.slow
 @pytest.mark.share(6)
-@pytest.mark.parametrize("case", NUMBERED, ids=lambda case: f"{case.parent.parent.name}-{case.parent.name}")
-def test_the_newest_save_packed_is_a_question_in_every_layout(case: Path, tmp_path: Path) -> None:
-    """Somebody packed it to save room: what is older is not resumed from without a word."""
+@pytest.mark.parametrize(("case", "packed"), AWAY)
+def test_the_newest_save_packed_is_a_question_in_every_layout(
+    case: Path, packed: bool, tmp_path: Path
+) -> None:
+    """Somebody packed it to save room, or it is of no known kind any more: what is older is not resumed from
+    without a word, unless none of these is called as the newest was.
+    """
     root = materialise(case, tmp_path)
     made = answer(root)
     if not isinstance(made, LoadPlan) or made.checkpoint is None:
@@ -227,18 +244,37 @@ def test_the_newest_save_packed_is_a_question_in_every_layout(case: Path, tmp_pa
     if save == root or not save.exists() or (save.is_dir() and not re.search(r"\d", save.name)):
         return
     times = [path.stat().st_mtime for path in (save, *save.rglob("*")) if path.is_file()]
-    packed = save.with_name(f"{save.name}.tar.gz" if save.is_dir() else f"{save.name}.gz")
-    packed.write_bytes(bytes(range(256)) * 9)
-    os.utime(packed, (max(times) + 60,) * 2)
+    ending = ".vault" if not packed else ".tar.gz" if save.is_dir() else ".gz"
+    away = save.with_name(f"{save.name}{ending}")
+    away.write_bytes(bytes(range(256)) * 9)
+    os.utime(away, (max(times) + 60,) * 2)
     shutil.rmtree(save) if save.is_dir() else save.unlink()
     again = answer(root)
     if isinstance(again, LoadPlan) and again.checkpoint is None:
-        assert not wrapped_state(packed.name)  # it may be anything
+        assert not wrapped_state(away.name)  # it may be anything
     elif isinstance(again, LoadPlan) and step_of(again) != step_of(made):
-        assert {("passed-over", packed.name), "dangling-tracker"} & {
+        like = [
+            p for p in save.parent.iterdir() if re.sub(r"\d+", "", p.name) == re.sub(r"\d+", "", save.name)
+        ]
+        assert not (like or packed) or {("passed-over", away.name), "dangling-tracker"} & {
             *said(again),
             *(c for c, _ in said(again)),
         }
+
+
+@pytest.mark.parametrize("name", ["step_300.vault", "step_300.pt.vault", "last.ckpt.age2", "step_300"])
+def test_a_later_save_of_no_known_kind_is_a_question(name: str, run: Path) -> None:
+    put(run / name, bytes(4000), 300)
+    assert answer(run) == 2
+    assert step_of(answer(run, exclude=(name,))) == 200
+
+
+@pytest.mark.parametrize("name", ["step_200.vault", "step_200.pt.sig", "shard_300.vault", "step_300.log", "step_300.swp"])  # fmt: skip
+def test_a_file_of_no_known_kind_that_may_be_of_no_later_save_is_none(name: str, run: Path) -> None:
+    put(run / name, bytes(4000), 300)
+    assert step_of(answer(run)) == 200
+    put(run / "step_300.vault", b"what somebody wrote down about it", 300)
+    assert step_of(answer(run)) == 200
 
 
 def test_a_packed_one_of_an_earlier_step_is_none(run: Path) -> None:
