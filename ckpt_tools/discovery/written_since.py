@@ -6,8 +6,10 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import BareFile, Discovery
@@ -22,7 +24,7 @@ from ckpt_tools.discovery.renamed_names import (
 from ckpt_tools.discovery.unrecognised import is_other, is_text, suspect_of
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats.archives.packed import BEGINNING
-from ckpt_tools.layouts.common.bare_names import read_bare_name
+from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name, says_checkpoint
 from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
@@ -64,36 +66,65 @@ def packed_since(
             yield path
 
 
-def unread_since(
-    found: Discovery, root: str, directories: Collection[str], since_ns: int, like: Collection[str]
-) -> Iterator[tuple[str, str]]:
-    """Files of no known kind in the directories, saved no earlier, that have something behind the name of a
-    checkpoint (``last.ckpt.vault``) or are called as one of ``like`` but for numbers and an ending
-    (``step_300.vault`` beside ``step_200.pt``): the path, and what it was called. What is called after
-    something that is there is none (``last.ckpt.sig``).
-
-    Raises OSError where one cannot be looked at.
+class Unread(NamedTuple):
+    """Files of no known kind beside a choice: in which ``directories``, since when in ns, and the names of
+    checkpoints there without their numbers.
     """
-    patterns = {read_bare_name(name).pattern for name in like}
-    for directory in found.strange.keys() & set(directories):
-        entries = entries_of(directory, partial(found.excluded.keep, root))
+
+    found: Discovery
+    root: str
+    directories: Collection[str]
+    since_ns: int
+    patterns: Collection[str]
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        """Those that have something behind the name of a checkpoint (``last.ckpt.vault``), or are called by
+        the word and a number, or as the others but for numbers and an ending (``step_300.vault`` beside
+        ``step_200.pt``): the path, and what it was called. Raises OSError where one cannot be looked at.
+        """
+        for directory in self.found.strange.keys() & set(self.directories):
+            for path in self._unread_in(directory, lambda name: bool(self._called(name))):
+                yield path, self._called(os.path.basename(path))
+
+    def saves(self) -> Iterator[tuple[str, str]]:
+        """The same of directories that hold such files, whatever these are called."""
+        inside = defaultdict[str, list[str]](list)
+        for directory in self.found.strange:
+            home = self._just_below(directory)
+            if home and self._called(os.path.basename(home)):
+                inside[home].append(directory)
+        for home, held in inside.items():
+            if any(path for directory in held for path in self._unread_in(directory, bool)):
+                yield home, self._called(os.path.basename(home))
+
+    def _just_below(self, directory: str) -> str:
+        """It, or the one above it, that lies in one of the directories; "" where there is none."""
+        while len(directory) > len(self.root):
+            above = os.path.dirname(directory)
+            if above in self.directories:
+                return directory
+            directory = above
+        return ""
+
+    def _called(self, name: str) -> str:
+        """What a checkpoint was called that has lost or changed its ending; "" for another name."""
+        stem = os.path.splitext(name)[0]
+        if ends_as_a_state(stem):
+            return stem
+        called = next((n for n in (name, stem) if read_bare_name(n).pattern in self.patterns), "")
+        called = called or (stem if says_checkpoint(stem) and calls_a_save(stem) else "")
+        return called if re.search(r"\d", called) else ""
+
+    def _unread_in(self, directory: str, wanted: Callable[[str], bool]) -> Iterator[str]:
+        """Of the wanted names. What is called after something that is there is none (``last.ckpt.sig``)."""
+        entries = entries_of(directory, partial(self.found.excluded.keep, self.root))
         there = {e.name for e in entries}
         for e in entries:
             of_another = os.path.splitext(e.name)[0] in there - {e.name}
-            if of_another or is_other(e.name) or is_of_the_system(e.name):
+            if of_another or is_other(e.name) or is_of_the_system(e.name) or not wanted(e.name):
                 continue
-            called = _called_before(e.name, patterns)
-            if called and (file := _written_since(e.path, directories, since_ns)) and _is_unread(file):
-                yield e.path, called
-
-
-def _called_before(name: str, patterns: Collection[str]) -> str:
-    """What a checkpoint was called that has lost or changed its ending; "" for another name."""
-    stem = os.path.splitext(name)[0]
-    if ends_as_a_state(stem):
-        return stem
-    called = next((n for n in (name, stem) if read_bare_name(n).pattern in patterns), "")
-    return called if re.search(r"\d", called) else ""
+            if (file := _written_since(e.path, {directory}, self.since_ns)) and _is_unread(file):
+                yield e.path
 
 
 def _is_unread(file: BareFile) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from glob import escape
 from shlex import quote
@@ -17,11 +17,11 @@ from ckpt_tools.crosscheck.emptied import empty_saves
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.discovery.renamed_names import is_archive, unpacked_name, wrapped_state
 from ckpt_tools.discovery.written_since import (
+    Unread,
     begun_since,
     packed_since,
     states_since,
     unnamed_since,
-    unread_since,
 )
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN, finding
@@ -73,7 +73,7 @@ class _Steps(NamedTuple):
         return _Held.LATER if told is None or self.chosen is None or told > self.chosen else _Held.EARLIER
 
 
-class _Unread(NamedTuple):
+class _Unplaced(NamedTuple):
     """A file whose content nobody reads, what it was ``called`` as a checkpoint, and ``what`` it is."""
 
     path: str
@@ -101,7 +101,7 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     others, above_highest = list[str](), ""
     for file in newer[:_MOST]:
         if packed := wrapped_state(os.path.basename(file.path)):
-            yield from _unread(s, c, _Unread(file.path, packed), steps)
+            yield from _unread(s, c, _Unplaced(file.path, packed), steps)
             continue
         held = _held(s, file, above, c, steps)
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
@@ -312,14 +312,22 @@ def _archived(s: Session, c: Checkpoint, above: str, steps: _Steps) -> Iterator[
     since, beside = max(p.mtime_ns for p in c.parts), _beside(s, c, above)
     try:
         for path in packed_since(s.found, beside, since, like):
-            yield from _unread(s, c, _Unread(path, unpacked_name(os.path.basename(path))), steps)
-        for path, called in unread_since(s.found, s.root, beside, since, like):
-            yield from _unread(s, c, _Unread(path, called, "of no kind that ckpt can read"), steps)
+            yield from _unread(s, c, _Unplaced(path, unpacked_name(os.path.basename(path))), steps)
+        unread = Unread(s.found, s.root, beside, since, {read_bare_name(name).pattern for name in like})
+        for path, called in (*unread.files(), *_without_parts(s, unread.saves())):
+            yield from _unread(s, c, _Unplaced(path, called, "of no kind that ckpt can read"), steps)
     except OSError as why:
         s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))
 
 
-def _unread(s: Session, c: Checkpoint, file: _Unread, steps: _Steps) -> Iterator[Finding]:
+def _without_parts(s: Session, saves: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Those in which nothing of a checkpoint lies that a layout knows."""
+    for home, called in saves:
+        if not any(p.path.startswith(f"{home}/") for p in s.parts):
+            yield home, called
+
+
+def _unread(s: Session, c: Checkpoint, file: _Unplaced, steps: _Steps) -> Iterator[Finding]:
     """A note about such a file. Raises UsageError where it is called by a later step or epoch."""
     if steps.highest is None and may_be_later(file.called, steps.chosen, c.epoch):
         name = os.path.relpath(file.path, s.root)

@@ -269,6 +269,17 @@ def test_a_later_save_of_no_known_kind_is_a_question(name: str, run: Path) -> No
     assert step_of(answer(run, exclude=(name,))) == 200
 
 
+@pytest.mark.parametrize("name", ["checkpoint-000000000300", "step_300"])
+def test_a_later_save_in_files_of_no_known_kind_is_a_question(name: str, run: Path) -> None:
+    """As TorchRL's CheckpointRotation writes them beside what an older trainer had saved."""
+    put(run / name / "manifest.json", b'{"format": 1}', 300)
+    put(run / name / "components/0000-optimizer/state/tensor_00000000.memmap", bytes(4000), 300)
+    assert answer(run) == 2
+    assert step_of(answer(run, exclude=(name,))) == 200
+    (run / name / "components/0000-optimizer/state/tensor_00000000.memmap").write_text("a note")
+    assert step_of(answer(run)) == 200
+
+
 @pytest.mark.parametrize("name", ["step_200.vault", "step_200.pt.sig", "shard_300.vault", "step_300.log", "step_300.swp"])  # fmt: skip
 def test_a_file_of_no_known_kind_that_may_be_of_no_later_save_is_none(name: str, run: Path) -> None:
     put(run / name, bytes(4000), 300)

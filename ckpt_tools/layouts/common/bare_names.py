@@ -263,7 +263,12 @@ def calls_a_save(name: str) -> bool:
     if said.words:
         return False
     counted = (said.step, said.epoch) != (None, None) or name.isdigit()
-    return counted or bool(said.alias) or not _SAVES.isdisjoint(_tokens(stem_of(name)))
+    return counted or bool(said.alias) or says_checkpoint(name)
+
+
+def says_checkpoint(name: str) -> bool:
+    """Whether the word, however it is written, is in a name."""
+    return not _SAVES.isdisjoint(_tokens(stem_of(name)))
 
 
 def may_be_later(name: str, step: int | None, epoch: int | None) -> bool:
