@@ -25,7 +25,7 @@ from ckpt_tools.errors import (
     UsageError,
 )
 from ckpt_tools.findings import filled, finding
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import (
@@ -149,7 +149,7 @@ class Planner(Candidates):
         choice = self._with_lost(choice)
         if choice.checkpoint is None:
             raise self.failure(choice, self.ranked)
-        c = choice.checkpoint
+        choice, c = self._of_one_step(choice, choice.checkpoint)
         self._require_newest(c)
         if choice.rejected or self.session.found.bare or any(max(o.order) < 0 for o in self.ranked):
             from ckpt_tools.planning.not_fetched import require_fetched  # rare, as the next one
@@ -171,6 +171,15 @@ class Planner(Candidates):
             level = self.selection.level
             self.warnings += unlike_siblings(self.session, c, self.checkpoints, found.unplaced, level=level)
         return self.finish(choice, c)
+
+    def _of_one_step(self, choice: Choice, c: Checkpoint) -> tuple[Choice, Checkpoint]:
+        """The choice and its checkpoint, or another save of its step that is meant."""
+        if any(o.key != c.key and o.kind is c.kind and not apart(o.order, c.order) for o in self.ranked):
+            from ckpt_tools.planning import same_step  # most steps were saved in one place
+
+            choice, warnings = same_step.which(choice, c, self)
+            self.warnings += warnings
+        return choice, choice.checkpoint or c
 
     def _ask_how_many(self, choice: Choice) -> None:
         """Raises UsageError where the choice is older only because a still older save had more ranks.

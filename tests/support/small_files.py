@@ -34,12 +34,12 @@ one.
 """
 
 
-def payload(*seed: int) -> bytes:
+def payload(*seed: float) -> bytes:
     """Twelve floats, others for every ``seed``: training moves on between two saves."""
     return PAYLOAD + struct.pack("<4f", *(*seed, 0.5, 0.5, 0.5, 0.5)[:4])
 
 
-def tensor(*seed: int, shape: tuple[int, ...] = (3, 4)) -> torch.Tensor:
+def tensor(*seed: float, shape: tuple[int, ...] = (3, 4)) -> torch.Tensor:
     return torch.frombuffer(bytearray(payload(*seed)), dtype=torch.float32).reshape(shape).clone()
 
 
@@ -183,11 +183,11 @@ def trainer(step: int) -> Mapping[str, bytes]:
 
 
 @cache
-def dcp(step: int, files: int = 2, key: str = "step") -> Mapping[str, bytes]:
+def dcp(step: int, files: int = 2, key: str = "step", seed: float = 0.5) -> Mapping[str, bytes]:
     """A real save of one process with ``files`` threads, each with its own file; ``.metadata`` comes last."""
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that torch.distributed is not initialised is the point
-        state = {"model": {f"w{i}": tensor(step, i) for i in range(2 * files)}, key: step}
+        state = {"model": {f"w{i}": tensor(step, i, seed) for i in range(2 * files)}, key: step}
         saver.save(state, storage_writer=saver.FileSystemWriter(name, thread_count=files), no_dist=True)
         made = {p.name: p.read_bytes() for p in Path(name).iterdir()}
     return {**{k: made[k] for k in sorted(made) if k != ".metadata"}, ".metadata": made[".metadata"]}
