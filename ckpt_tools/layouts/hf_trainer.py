@@ -84,8 +84,8 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
 
 
 def _descriptions(c: Checkpoint) -> frozenset[str]:
-    """What the trainer does without: an evaluation asks for it."""
-    return frozenset(p.name for p in c.parts if p.role == "tokenizer")
+    """What the trainer does without: an evaluation asks for it, or who wants to know how it was started."""
+    return frozenset(p.name for p in c.parts if p.role in ("tokenizer", "args"))
 
 
 def _named_by_parts(c: Checkpoint) -> frozenset[str]:
@@ -143,7 +143,7 @@ def _own_pieces() -> Iterator[Piece]:
     either = partial(Piece, formats=(*TORCH, *PADDLE), shared=True)
     yield either("rng", "rng", f"{HOME}/rng_state.pth", survivable=True)
     yield either("rng_rank", "rng", f"{HOME}/rng_state_{{rank}}.pth", sharded=True, survivable=True)
-    yield either("args", "args", f"{HOME}/training_args.bin", loaded=False)
+    yield either("args", "args", f"{HOME}/training_args.bin", required=False, loaded=False)
     # before it loads the weights, the trainer reads by which version of transformers they were saved
     yield described("config", "config", f"{HOME}/config.json", ("json_member",))
     for home in (HOME, NAMED):

@@ -29,8 +29,8 @@ _MOST = 64
 _LARGEST = 1 << 20
 """Bytes of a text that is read: counters and settings are small; a vocabulary would take a start a second.
 """
-_DESCRIBING = frozenset(("config", "tokenizer"))
-"""Roles of texts that say how a model is built."""
+_DESCRIBING = frozenset(("config", "tokenizer", "args"))
+"""Roles of files that say how a model is built, and how it is trained."""
 _NUMBER = re.compile(r"\d+")
 _RESULTS = METRICS | {
     *("results", "predictions", "samples", "outputs", "generations", "completions", "log", "logs"),
@@ -48,16 +48,16 @@ def unlike_siblings(
     yield from lost_beside(c, saves, unplaced)
     if level > Level.PRESENCE:
         told = {path: s.inspect(path, Level.STRUCTURE)[0] for path in _texts(s, c, unplaced)}
-        yield from _damaged(told)
+        yield from _damaged({p: r for p, r in told.items() if not formats.names.beside(basename(p))})
         yield from counts_of_another(s, c, unplaced, told)
         small = [path for path in islice(_not_loaded(s, c), _MOST) if stat_of(path)[0] <= _LARGEST]
         yield from _damaged({path: s.inspect(path, Level.STRUCTURE)[0] for path in small})
 
 
 def _not_loaded(s: Session, c: Checkpoint) -> Iterator[str]:
-    """Texts that describe its model, and that its framework does not load: nothing else looks at them."""
-    texts = (p for p in c.parts if p.role in _DESCRIBING and p.path.endswith(".json"))
-    return (p.path for p in texts if not s.layouts.piece_of(p).loaded)
+    """What describes its model, and its framework does not load: nothing else looks at it."""
+    described = (p for p in c.parts if p.role in _DESCRIBING and p.path.endswith((".json", ".bin")))
+    return (p.path for p in described if not s.layouts.piece_of(p).loaded)
 
 
 def lost_beside(c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Iterable[str]) -> Iterator[Finding]:
@@ -99,10 +99,9 @@ def _texts(s: Session, c: Checkpoint, unplaced: Iterable[str]) -> list[str]:
 
 
 def _damaged(told: Mapping[str, Report]) -> Iterator[Finding]:
-    """Texts that are cut or empty, of those whose names say what they are. States are looked at as such."""
+    """Files that are cut or empty, of those whose names say what they are. States are looked at as such."""
     for path, report in told.items():
-        name = basename(path)
-        if report.verdict is Verdict.BROKEN and formats.names.known(name) and not formats.names.beside(name):
+        if report.verdict is Verdict.BROKEN and formats.names.known(basename(path)):
             wrong = next(f for f in report.findings if f.severity is Severity.ERROR)
             yield replace(wrong, path=path, severity=Severity.WARNING)
 

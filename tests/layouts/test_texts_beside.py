@@ -87,6 +87,25 @@ def test_a_text_that_the_trainer_does_not_load_is_looked_at(text: str, data: byt
     ]
 
 
+@pytest.mark.parametrize(
+    ("left", "code"),
+    [(None, "missing-part"), (0, "empty-file"), (200, "truncated")],
+    ids=["lost", "empty", "cut"],
+)
+def test_arguments_that_the_trainer_does_not_load_cost_no_step(
+    left: int | None, code: str, tmp_path: Path
+) -> None:
+    for step, name in itertools.product((10, 20), trainer(20)):
+        put(tmp_path / f"checkpoint-{step}" / name, trainer(step)[name], step)
+    (args := tmp_path / "checkpoint-20/training_args.bin").unlink()
+    if left is not None:
+        put(args, trainer(20)["training_args.bin"][:left], 20)
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None
+    assert made.checkpoint.step == 20
+    assert [f.code for f in made.warnings] == [code]
+
+
 @pytest.mark.parametrize("text", ["eval_results.json", "val_loss.txt", "metrics.json", "log.txt"])
 def test_what_is_written_after_a_save_is_not_missed(text: str, tmp_path: Path) -> None:
     for n, name in itertools.product((10, 20, 30), ("model.pt", text)):
