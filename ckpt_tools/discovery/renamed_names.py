@@ -6,7 +6,7 @@ import re
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import PACKED
-from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
+from ckpt_tools.layouts.common.bare_names import calls_a_save, calls_one_of_models, read_bare_name
 from ckpt_tools.layouts.common.copies import copy
 
 _ARCHIVES = re.compile(r".*\.(?:tar|zip)(?:\.\d+)?", re.IGNORECASE)
@@ -37,8 +37,10 @@ def tells_of_a_state(name: str) -> bool:
 
 
 def names_a_save(name: str) -> bool:
-    """The same of a name that is more than a number, as samples of data sets have it."""
-    return not name.partition(".")[0].isdigit() and tells_of_a_state(name)
+    """The same of a name that is more than a number, as samples of data sets have it, and of one of several
+    models (``model_20``).
+    """
+    return not name.partition(".")[0].isdigit() and (tells_of_a_state(name) or calls_one_of_models(name))
 
 
 def is_of_the_system(name: str) -> bool:

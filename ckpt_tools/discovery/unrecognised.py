@@ -26,7 +26,7 @@ from ckpt_tools.formats.archives.packed import (
 )
 from ckpt_tools.formats.named import UNREAD, UNREAD_BEGINNINGS, UNREAD_TEXTS
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
+from ckpt_tools.layouts.common.bare_names import calls_a_save, calls_one_of_models, read_bare_name
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import patiently
@@ -170,7 +170,8 @@ def _may_be_of_a_rank(home: str, of_ranks: dict[str, bool]) -> bool:
 def _called_save(directory: str, root: str) -> str:
     names = os.path.relpath(directory, root).split("/")
     for n, name in enumerate(names, start=1):
-        if read_bare_name(name).numbered and calls_a_save(name):
+        said = read_bare_name(name)
+        if (said.numbered and calls_a_save(name)) or (said.alias and calls_one_of_models(name)):
             return os.path.join(root, *names[:n])
     return ""
 

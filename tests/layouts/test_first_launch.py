@@ -443,6 +443,28 @@ def test_a_pickle_of_any_name_is_no_first_launch(name: str, protocol: int, tmp_p
     assert name.endswith(".pickle") or fresh(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [["model_10", "model_20"], ["ckpt-300"], ["model-last/model", "model-last/meta.json"]],
+    ids=["models", "checkpoint", "directory"],
+)
+def test_what_is_called_one_of_several_models_is_a_question_whatever_is_in_it(
+    names: list[str], tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"\x01\xff\x00own" * 50)
+    with pytest.raises(errors.NotRecognised):
+        plan(str(tmp_path), FIRST)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "sample_100", "model-last/config.json", "model_20.log"])
+def test_what_is_called_otherwise_is_still_a_first_launch(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"{}" if name.endswith("json") else b"\x01\xff\x00own" * 50)
+    assert plan(str(tmp_path), FIRST).checkpoint is None
+
+
 @pytest.mark.parametrize("packed", ["policy.pth", "run/step_300.safetensors"])
 def test_an_archive_with_a_state_in_it_is_no_first_launch(packed: str, tmp_path: Path) -> None:
     """As ``model.save("ppo_cartpole")`` of Stable-Baselines3 writes it, whatever else comes first in it."""

@@ -271,6 +271,14 @@ def says_checkpoint(name: str) -> bool:
     return not _SAVES.isdisjoint(_tokens(stem_of(name)))
 
 
+def calls_one_of_models(name: str) -> bool:
+    """Whether a name says that it is a model or a checkpoint, and which of several: by a number, or as the
+    last (``model_20``, ``model-last``).
+    """
+    said = read_bare_name(name)
+    return said.noun and not said.words and (said.numbered or said.alias in LAST_WORDS)
+
+
 def may_be_later(name: str, step: int | None, epoch: int | None) -> bool:
     """Whether what is called so may be of a later step or epoch, as what tells none may be."""
     said = read_bare_name(name)
