@@ -19,6 +19,7 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of, names_of
 
 _HINT = "bring back what was removed; if nothing was saved there, move the directory away"
+_Count = tuple[int, int]
 
 
 def later_saves(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Rejected]:
@@ -49,12 +50,12 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
     if not s.found.empty:
         return
     base, pattern = os.path.dirname(home), _pattern(home)
-    saves = sorted({_number(at) for at in _homes(s, base) if _pattern(at) == pattern})
+    saves = sorted({_counted(at) for at in _homes(s, base) if _pattern(at) == pattern})
     empty = _empty(s, {top for top in _below(s.found.empty, base) if _pattern(top) == pattern})
-    if _are_usual(saves, map(_number, empty)):
+    if _are_usual(saves, map(_counted, empty)):
         return
     for top in empty:
-        if _number(top) > saves[-1] and not is_tracked(s, c, top):
+        if _counted(top) > saves[-1] and not is_tracked(s, c, top):
             text = f"it is empty, and called as a later save than {os.path.basename(home)} is"
             yield finding("unfinished-save", text, path=top, hint=_HINT)
 
@@ -65,9 +66,9 @@ def _begun(s: Session, c: Checkpoint, home: str) -> Iterator[Finding]:
     if not strange:
         return
     base, own, taken = os.path.dirname(home), {p.name for p in c.parts}, _taken(s)
-    highest = max(_number(at) for at in _homes(s, base))
+    highest = max(_counted(at) for at in _homes(s, base))
     for top in dict.fromkeys(_below(strange, base)):
-        if top in taken or _pattern(top) != _pattern(home) or _number(top) <= highest:
+        if top in taken or _pattern(top) != _pattern(home) or _counted(top) <= highest:
             continue
         if own.issuperset(names := _names(s, top)) and not is_tracked(s, c, top):
             later = f"is called as a later save than {os.path.basename(home)} is"
@@ -146,26 +147,26 @@ def _entries(s: Session, directory: str) -> Sequence[os.DirEntry[str] | None]:
         return [None]
 
 
-def _saves(checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], dict[int, Checkpoint]]:
+def _saves(checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], dict[_Count, Checkpoint]]:
     """By number, those in directories of one pattern in one directory."""
-    out = defaultdict[tuple[str, str], dict[int, Checkpoint]](dict)
+    out = defaultdict[tuple[str, str], dict[_Count, Checkpoint]](dict)
     for c in checkpoints:
         if (home := c.parts[0].home) and _is_called_a_save(home):
-            out[os.path.dirname(home), _pattern(home)].setdefault(_number(home), c)
+            out[os.path.dirname(home), _pattern(home)].setdefault(_counted(home), c)
     return out
 
 
-def _later(s: Session, saves: Mapping[int, Checkpoint], without: Sequence[str]) -> Iterator[Rejected]:
+def _later(s: Session, saves: Mapping[_Count, Checkpoint], without: Sequence[str]) -> Iterator[Rejected]:
     """Those of the directories ``without`` a checkpoint that were one, later than all ``saves``."""
     highest = max(saves)
-    if all(_number(top) <= highest for top in without):
+    if all(_counted(top) <= highest for top in without):
         return
     alike = {top: like for top in without if (like := _alike(s, top, saves[highest]))}
-    if not _are_usual(sorted(saves), map(_number, alike)):
-        yield from (_rejected(t, saves[highest], like) for t, like in alike.items() if _number(t) > highest)
+    if not _are_usual(sorted(saves), map(_counted, alike)):
+        yield from (_rejected(t, saves[highest], like) for t, like in alike.items() if _counted(t) > highest)
 
 
-def _are_usual(saves: Sequence[int], without: Iterable[int]) -> bool:
+def _are_usual(saves: Sequence[_Count], without: Iterable[_Count]) -> bool:
     """Whether between any two saves lies one of the numbers ``without`` a save."""
     others = list(without)
     gaps = list(pairwise(saves))
@@ -205,6 +206,12 @@ def _number(home: str) -> int:
     """How far training was, in whatever unit; -1 where the name does not tell."""
     said = read_bare_name(os.path.basename(home))
     return next((n for n in (said.step, said.epoch, said.number) if n is not None), -1)
+
+
+def _counted(home: str) -> _Count:
+    """The epoch, and the number: some count steps from the start of each epoch."""
+    epoch = read_bare_name(os.path.basename(home)).epoch
+    return -1 if epoch is None else epoch, _number(home)
 
 
 def _alike(s: Session, top: str, c: Checkpoint) -> str:

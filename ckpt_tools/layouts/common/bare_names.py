@@ -283,8 +283,9 @@ def may_be_later(name: str, step: int | None, epoch: int | None) -> bool:
     """Whether what is called so may be of a later step or epoch, as what tells none may be."""
     said = read_bare_name(name)
     number = said.number if said.step is None else said.step
-    told, known = (number, step) if said.epoch is None else (said.epoch, epoch)
-    return told is None or known is None or told > known
+    if said.epoch is not None and (number is None or (epoch is not None and said.epoch != epoch)):
+        return epoch is None or said.epoch > epoch
+    return number is None or step is None or number > step
 
 
 def bare_name_of(p: Part) -> BareName:
