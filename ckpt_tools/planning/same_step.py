@@ -37,7 +37,10 @@ def which(choice: Choice, c: Checkpoint, run: Candidates) -> tuple[Choice, list[
         if not _of_its_step(o, c, run) or _are_copies(c, o, session):
             continue
         named = None if tracked else declared(session, o)
-        judged = run.judge.judge(o)
+        try:
+            judged = run.judge.judge(o)
+        except UsageError:  # it is in doubt by itself, and the choice is not
+            continue
         if (tracked and not declared(session, o)) or not judged.usable:
             continue
         last = c.mtime_ns > o.mtime_ns if by_time else _was_written_last(c, o)
