@@ -14,7 +14,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.model.checkpoint import Checkpoint, apart
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Choice
+from ckpt_tools.model.plan import Assignment, Choice
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.reading.session import Session
@@ -37,15 +37,12 @@ def which(choice: Choice, c: Checkpoint, run: Candidates) -> tuple[Choice, list[
         if not _of_its_step(o, c, run) or _are_copies(c, o, session):
             continue
         named = None if tracked else declared(session, o)
-        try:
-            judged = run.judge.judge(o)
-        except UsageError:  # it is in doubt by itself, and the choice is not
-            continue
-        if (tracked and not declared(session, o)) or not judged.usable:
+        loaded = _loaded(o, run)
+        if loaded is None or (tracked and not declared(session, o)):
             continue
         last = c.mtime_ns > o.mtime_ns if by_time else _was_written_last(c, o)
         if named and not last:
-            return replace(choice, checkpoint=o, assignment=judged.assignment), warnings
+            return replace(choice, checkpoint=o, assignment=loaded), warnings
         if not last or (named and not by_time):
             raise _which_is_meant(c, o, named, run.root)
         text = f"it is of {c.label} as the choice is, holds other weights, and was written earlier"
@@ -59,6 +56,16 @@ def _of_its_step(o: Checkpoint, c: Checkpoint, run: Candidates) -> bool:
         return False
     alike = (o.kind, o.layout, o.generation) == (c.kind, c.layout, c.generation)
     return alike and not apart(o.order, c.order)
+
+
+def _loaded(o: Checkpoint, run: Candidates) -> Assignment | None:
+    """What would be loaded of it; None where it cannot be used, or is in doubt by itself as the choice is
+    not.
+    """
+    try:
+        return run.judge.judge(o).assignment
+    except UsageError:
+        return None
 
 
 def _are_copies(c: Checkpoint, o: Checkpoint, s: Session) -> bool:
