@@ -5,6 +5,7 @@ lost, or only its framework knows what it is.
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of, names_of
 
+_ENDING = re.compile(r"(?<=[_-])[0-9]+\Z")
 _HINT = "bring back what was removed; if nothing was saved there, move the directory away"
 _Count = tuple[int, int]
 
@@ -44,7 +46,7 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
     home = c.parts[0].home
     if not home and c.step is None and c.epoch is None:
         yield from _beside_untold(s, c)
-    if not home or not _is_called_a_save(home):
+    if not home or not _names_its_save(c):
         return
     yield from _begun(s, c, home)
     if not s.found.empty:
@@ -151,7 +153,7 @@ def _saves(checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], dict[_Cou
     """By number, those in directories of one pattern in one directory."""
     out = defaultdict[tuple[str, str], dict[_Count, Checkpoint]](dict)
     for c in checkpoints:
-        if (home := c.parts[0].home) and _is_called_a_save(home):
+        if (home := c.parts[0].home) and _names_its_save(c):
             out[os.path.dirname(home), _pattern(home)].setdefault(_counted(home), c)
     return out
 
@@ -194,6 +196,12 @@ def _below(directories: Iterable[str], base: str) -> Iterator[str]:
             yield f"{base}/{directory[len(base) + 1 :].partition('/')[0]}"
 
 
+def _names_its_save(c: Checkpoint) -> bool:
+    """Whether the name of its directory is one that only a save has, or ends with its step (``run_30``)."""
+    home = c.parts[0].home
+    return _is_called_a_save(home) or (c.step is not None and _number(home) == c.step)
+
+
 def _is_called_a_save(home: str) -> bool:
     return calls_a_save(os.path.basename(home)) and _number(home) >= 0
 
@@ -205,7 +213,9 @@ def _pattern(home: str) -> str:
 def _number(home: str) -> int:
     """How far training was, in whatever unit; -1 where the name does not tell."""
     said = read_bare_name(os.path.basename(home))
-    return next((n for n in (said.step, said.epoch, said.number) if n is not None), -1)
+    ending = _ENDING.search(home)
+    last = int(ending[0]) if ending else -1  # of a name that may number runs
+    return next((n for n in (said.step, said.epoch, said.number) if n is not None), last)
 
 
 def _counted(home: str) -> _Count:

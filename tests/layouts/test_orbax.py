@@ -203,3 +203,17 @@ def test_trees_of_other_leaves_are_not_saves_of_one_another(tmp_path: Path) -> N
     tree.write_text(tree.read_text().replace("kernel", "kernel_mu"))
     with pytest.raises(UsageError, match="nothing tells whether they are one checkpoint or several"):
         plan(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["{}", "run_{:08d}", "nnx_{}"])
+def test_a_later_save_without_any_file_is_told_whatever_its_prefix(name: str, tmp_path: Path) -> None:
+    """``step_prefix`` may be any word, as one that numbers runs elsewhere (``run_2/``)."""
+    for old, new in (("run_00000020", 20), ("run_00000030", 30)):
+        shutil.copytree(ORBAX / "prefixed/tree" / old, tmp_path / name.format(new))
+    last = tmp_path / name.format(30)
+    for path in [p for p in last.rglob("*") if p.is_file()]:
+        path.unlink()
+    made = plan(tmp_path)
+    assert made.checkpoint is not None
+    assert made.checkpoint.step == 20
+    assert [(w.code, w.path) for w in made.warnings] == [("unfinished-save", str(last))]
