@@ -101,6 +101,9 @@ class _Settling:
         sure += [place for place in generic if (place.home or place.base) in self._generic]
         self._bases = {(place.layout.name, place.base) for place in sure}
         self._homes = {(place.layout.name, place.home) for place in sure}
+        self._at = defaultdict[str, set[str]](set)
+        for layout, base in self._bases:
+            self._at[base].add(layout)
         self._claimed = {place.home for place in sure if place.home}
         self.explained: set[str] = set()
         self.kept: list[NamedFile] = []
@@ -141,9 +144,10 @@ class _Settling:
         """Whether a name that counts steps or epochs is asked for its content although others explain its
         directory: they are of its own layout.
         """
+        if not place.piece.proof or self._at[place.base] != {place.layout.name}:
+            return False
         said = read_bare_name(name)
-        own = {layout for layout, base in self._bases if base == place.base} == {place.layout.name}
-        return bool(place.piece.proof) and own and (said.step, said.epoch) != (None, None)
+        return (said.step, said.epoch) != (None, None)
 
     def _is_generic(self, place: Place) -> bool:
         return place.piece.generic and (not place.piece.counted or place.base in self._counting)

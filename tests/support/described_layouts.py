@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from described import LAYOUTS
-from hypothesis import find, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from oracle import Save
+from oracle import Save, Tree
 
 from ckpt_tools.layouts import LAYOUTS as ALL_LAYOUTS
 
@@ -25,18 +25,30 @@ def put(path: Path, data: bytes, at: float) -> None:
     os.utime(path, (at, at))
 
 
+def _simplest(layout: str, several: bool) -> Tree:
+    """What the first example draws, of which each value is the simplest."""
+    made = list[Tree]()
+
+    @settings(max_examples=1, phases=[Phase.generate], derandomize=True, database=None)
+    @given(st.data())
+    def first(data: st.DataObject) -> None:
+        class Drawn:
+            def draw(self, strategy: st.SearchStrategy[object], label: str | None = None) -> object:
+                counted = several and label in ("tp", "pp", "dp", "mp", "world", "files")
+                return 2 if counted else data.draw(strategy, label)
+
+        made.append(LAYOUTS[layout](Drawn(), STEPS))  # type: ignore[arg-type]
+
+    first()
+    return made[0]
+
+
 def described_tree(layout: str, root: Path, several: bool = False) -> list[Save]:
     """Four saves of a layout, the first arrangement that the generator of random trees makes, or one with
     ``several`` files; no tracker.
     """
 
-    class Simplest:
-        def draw(self, strategy: st.SearchStrategy[object], label: str | None = None) -> object:
-            if several and label in ("tp", "pp", "dp", "mp", "world", "files"):
-                return 2
-            return find(strategy, lambda _: True, settings=settings(derandomize=True, database=None))
-
-    made = LAYOUTS[layout](Simplest(), STEPS)  # type: ignore[arg-type]
+    made = _simplest(layout, several)
     for s in made.saves:
         for f in s.files:
             put(root / f.path, f.data, START)

@@ -5,8 +5,10 @@ of its name.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property, partial
+from operator import attrgetter
 from sys import intern
 from typing import NamedTuple
 
@@ -140,6 +142,9 @@ class _Tried(NamedTuple):
     contained: str
 
 
+_number_of = attrgetter("number")
+
+
 class _AtHome(NamedTuple):
     """A piece that is at home in a directory, and the template that says so; None for a piece that is at home
     anywhere.
@@ -258,10 +263,11 @@ class Places(Sequence[Place]):
         """The first of the pieces behind ``after`` that a file's name fits, and what the name alone tells.
         Rank directories repeat names, so callers keep the answers.
         """
-        plain = name.isascii()
-        for i, _, starts, ends, contained in self._arranged.beginning(name[:1]):
+        plain, tried = name.isascii(), self._arranged.beginning(name[:1])
+        for n in range(bisect_right(tried, after, key=_number_of) if after >= 0 else 0, len(tried)):
+            i, _, starts, ends, contained = tried[n]
             fits = contained in name and (not plain or (name.startswith(starts) and name.endswith(ends)))
-            if fits and i > after and (m := self.pieces[i].file.fullmatch(name)):
+            if fits and (m := self.pieces[i].file.fullmatch(name)):
                 return _fields_of(m.groupdict(), i, self.pieces[i], name)
         return None
 
