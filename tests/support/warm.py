@@ -247,6 +247,7 @@ def _load(what: str) -> None:
         if not module.name.endswith(("__main__", "_child")):
             importlib.import_module(module.name)
     _prepare()
+    _prepare_for_stores()
 
 
 def _prepare() -> None:
@@ -265,6 +266,15 @@ def _prepare() -> None:
         for stream, copy in kept:
             os.dup2(copy, stream)
             os.close(copy)
+
+
+def _prepare_for_stores() -> None:
+    """The clients of object stores, of which one is half a second: each command about a URL would load them."""
+    with suppress(ImportError):
+        import obstore.store  # noqa: F401
+        from boto3.session import Session
+
+        Session("a", "b", region_name="us-east-1").client("s3", endpoint_url="http://127.0.0.1:9")
 
 
 def run_as_python(words: list[str]) -> None:
