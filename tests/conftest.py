@@ -209,9 +209,10 @@ def cpu_seconds() -> float:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """With ``-n auto`` as many workers as CPUs, and two more where Slurm and others are waited for, since CPUs
-    would wait with them. Each has a stretch of neighbours, which share what they start, and takes over
-    tests of another one when it has none left.
+    """With ``-n auto`` as many workers as CPUs, and one more where Slurm and others are waited for, since a CPU
+    would wait with them. Each further one costs half a minute of CPU: it collects all tests, and starts servers
+    of its own. Each has a stretch of neighbours, which share what they start, and takes over tests of another
+    one when it has none left.
     """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
@@ -219,7 +220,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         config.option.dist = "worksteal"
     from ckpt_tools.storage.cpus import usable
 
-    return usable() + 2 * (not leaves_out(config, "cluster"))
+    return usable() + (not leaves_out(config, "cluster"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

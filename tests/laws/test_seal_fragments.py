@@ -1,4 +1,4 @@
-"""A thousand ranks that sealed one checkpoint, each alone: every fragment is read once, and what they cost
+"""Hundreds of ranks that sealed one checkpoint, each alone: every fragment is read once, and what they cost
 grows no faster than they do.
 """
 
@@ -29,7 +29,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import Source
 
-RANKS = 1000
+RANKS = 400
 EACH, LINE = 2000, 1000
 """Bytes of memory that a fragment, and a file in one seal, may take once all are known, at most."""
 VERIFIED, MERGED = 3900, 3200
@@ -197,7 +197,7 @@ def test_more_files_than_a_seal_names_are_not_read(tmp_path: Path, monkeypatch: 
 
 
 def test_the_one_that_is_missing_is_named(home: Path) -> None:
-    lost = home / FRAGMENTS / fragment_name(700)
+    lost = home / FRAGMENTS / fragment_name(300)
     data = lost.read_bytes()
     lost.unlink()
     try:
@@ -205,6 +205,6 @@ def test_the_one_that_is_missing_is_named(home: Path) -> None:
         assert seals is not None
         seals.read_all()
         said = {f.message for rows in seals.findings.values() for f in rows if f.code == "seal-incomplete"}
-        assert said == {"999 of 1,000 ranks have sealed their files: missing are 700"}
+        assert said == {"399 of 400 ranks have sealed their files: missing are 300"}
     finally:
         lost.write_bytes(data)

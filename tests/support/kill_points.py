@@ -23,16 +23,15 @@ from typing_extensions import Self
 
 @dataclass(frozen=True)
 class Stop:
-    """How a command is stopped at one of its calls: killed (0), or the call fails with an errno. Each call is
-    stopped in one way, every second one by a kill, unless it is ``every`` one.
+    """How a command is stopped at one of its calls: killed (0), or the call fails with an errno. Of five
+    calls that follow each other one is killed at and one fails, unless it is ``every`` one.
     """
 
     errno: int
     every: bool = False
 
     def at(self, nth: int) -> bool:
-        ways = [0, ERRORS[nth // 2 % len(ERRORS)]]
-        return self.every or ways[nth % 2] == self.errno
+        return self.every or {1: 0, 3: ERRORS[nth // 5 % len(ERRORS)]}.get(nth % 5) == self.errno
 
 
 _NAMES = {0: "kill", **errno.errorcode}

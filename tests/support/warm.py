@@ -269,8 +269,13 @@ def _prepare() -> None:
 
 
 def _prepare_for_stores() -> None:
-    """The clients of object stores, of which one is half a second: each command about a URL would load them."""
+    """The clients of object stores, of which one is half a second: each command about a URL would load them.
+    And what most commands, or ``report``, load late.
+    """
+    import sqlite3  # noqa: F401
+
     with suppress(ImportError):
+        import jinja2  # noqa: F401
         import obstore.store  # noqa: F401
         from boto3.session import Session
 
