@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from counted import calls
 from places import LAYOUT_TREES
 
 from ckpt_tools.layouts import BUILT_IN, LAYOUTS, ORDER, Layout, Layouts
@@ -105,3 +106,16 @@ def test_only_the_layouts_are_imported_that_have_files() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.rpartition(".")[2] for name in json.loads(done.stdout)}
     assert loaded & set(ORDER) == {"megatron"}
+
+
+def test_the_next_reading_of_a_name_does_not_begin_with_the_first() -> None:
+    """A name that says little is read twenty times: what was tried is not tried again."""
+    places, name = Layouts(BUILT_IN).templates().places("/run"), "shard_00000.bin"
+    every, at = [], -1
+    while (read := places.read_name(name, after=at)) is not None:
+        every.append(at := read.piece)
+    assert len(every) > 10 and every == sorted(set(every))
+    first = calls(lambda: places.read_name(name))
+    assert sum(calls(lambda at=at: places.read_name(name, after=at)) for at in every) < 4 * first + 60 * len(
+        every
+    )
