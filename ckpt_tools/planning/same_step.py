@@ -51,8 +51,12 @@ def which(choice: Choice, c: Checkpoint, run: Candidates) -> tuple[Choice, list[
 
 
 def _of_its_step(o: Checkpoint, c: Checkpoint, run: Candidates) -> bool:
-    """Whether it is another save of the step. What counts saves, restarts or dates tells them apart."""
+    """Whether it is another save of the step. What counts saves, restarts or dates tells them apart; one that
+    lies in the other is its framework's own copy, of which other findings tell.
+    """
     if o.key == c.key or max(c.order[:2]) < 0 or run.layouts.of(c).dated is not None:
+        return False
+    if f"{o.path}/".startswith(f"{c.path}/") or c.path.startswith(f"{o.path}/"):
         return False
     alike = (o.kind, o.layout, o.generation) == (c.kind, c.layout, c.generation)
     return alike and not apart(o.order, c.order)
