@@ -8,7 +8,7 @@ import re
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from ckpt_tools import formats
@@ -82,8 +82,9 @@ class Unread(NamedTuple):
         the word and a number, or as the others but for numbers and an ending (``step_300.vault`` beside
         ``step_200.pt``): the path, and what it was called. Raises OSError where one cannot be looked at.
         """
+        called = cache(self._called)  # a run may write thousands of files that differ in their numbers
         for directory in self.found.strange.keys() & set(self.directories):
-            for path in self._unread_in(directory, lambda name: bool(self._called(name))):
+            for path in self._unread_in(directory, lambda name: bool(called(re.sub(r"\d+", "1", name)))):
                 yield path, self._called(os.path.basename(path))
 
     def saves(self) -> Iterator[tuple[str, str]]:
@@ -120,10 +121,12 @@ class Unread(NamedTuple):
         entries = entries_of(directory, partial(self.found.excluded.keep, self.root))
         there = {e.name for e in entries}
         for e in entries:
-            of_another = os.path.splitext(e.name)[0] in there - {e.name}
-            if of_another or is_other(e.name) or is_of_the_system(e.name) or not wanted(e.name):
+            stem = os.path.splitext(e.name)[0]
+            of_another = stem != e.name and stem in there
+            file = None if of_another else _written_since(e.path, {directory}, self.since_ns)
+            if file is None or is_other(e.name) or is_of_the_system(e.name):
                 continue
-            if (file := _written_since(e.path, {directory}, self.since_ns)) and _is_unread(file):
+            if wanted(e.name) and _is_unread(file):
                 yield e.path
 
 

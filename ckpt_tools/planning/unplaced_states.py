@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from glob import escape
+from itertools import chain, islice
 from shlex import quote
 from typing import NamedTuple
 
@@ -314,7 +315,7 @@ def _archived(s: Session, c: Checkpoint, above: str, steps: _Steps) -> Iterator[
         for path in packed_since(s.found, beside, since, like):
             yield from _unread(s, c, _Unplaced(path, unpacked_name(os.path.basename(path))), steps)
         unread = Unread(s.found, s.root, beside, since, {read_bare_name(name).pattern for name in like})
-        for path, called in (*unread.files(), *_without_parts(s, unread.saves())):
+        for path, called in islice(chain(unread.files(), _without_parts(s, unread.saves())), _MOST):
             yield from _unread(s, c, _Unplaced(path, called, "of no kind that ckpt can read"), steps)
     except OSError as why:
         s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))

@@ -23,10 +23,11 @@ from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan, verify
+from ckpt_tools.discovery import written_since
 from ckpt_tools.discovery.renamed_names import wrapped_state
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats import names
-from ckpt_tools.layouts.common.bare_names import calls_a_save
+from ckpt_tools.layouts.common.bare_names import BareName, calls_a_save, read_bare_name
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
@@ -278,6 +279,21 @@ def test_a_later_save_in_files_of_no_known_kind_is_a_question(name: str, run: Pa
     assert step_of(answer(run, exclude=(name,))) == 200
     (run / name / "components/0000-optimizer/state/tensor_00000000.memmap").write_text("a note")
     assert step_of(answer(run)) == 200
+
+
+def test_names_that_differ_in_numbers_are_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run may write thousands of files of its own after its last save."""
+    for i in range(300):
+        put(run / f"render_{i}.vis", b"\0\1\2\3", 250)
+    reads = list[str]()
+
+    def counting(name: str) -> BareName:
+        reads.append(name)
+        return read_bare_name(name)
+
+    monkeypatch.setattr(written_since, "read_bare_name", counting)
+    assert step_of(answer(run)) == 200
+    assert 0 < len(reads) < 20
 
 
 @pytest.mark.parametrize("name", ["step_200.vault", "step_200.pt.sig", "shard_300.vault", "step_300.log", "step_300.swp"])  # fmt: skip
