@@ -153,7 +153,7 @@ def _saves(checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], dict[_Cou
     """By number, those in directories of one pattern in one directory."""
     out = defaultdict[tuple[str, str], dict[_Count, Checkpoint]](dict)
     for c in checkpoints:
-        if (home := c.parts[0].home) and _names_its_save(c):
+        if (home := c.parts[0].home) and _is_called_a_save(home):
             out[os.path.dirname(home), _pattern(home)].setdefault(_counted(home), c)
     return out
 

@@ -126,8 +126,13 @@ class Unread(NamedTuple):
             file = None if of_another else _written_since(e.path, {directory}, self.since_ns)
             if file is None or is_other(e.name) or is_of_the_system(e.name):
                 continue
-            if wanted(e.name) and _is_unread(file):
+            if wanted(e.name) and _is_unread(file) and not self._is_beside_a_part(e.path):
                 yield e.path
+
+    def _is_beside_a_part(self, path: str) -> bool:
+        """Whether a part of a checkpoint is called the same but for its ending (TensorFlow's ``.meta``)."""
+        stem = os.path.splitext(path)[0]
+        return any(p.path.startswith(f"{stem}.") for p in self.found.parts)
 
 
 def _is_unread(file: BareFile) -> bool:

@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
 from glob import escape
-from itertools import chain, islice
+from itertools import islice
 from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.crosscheck.emptied import empty_saves
+from ckpt_tools.crosscheck.lost import headless
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.discovery.renamed_names import is_archive, unpacked_name, wrapped_state
 from ckpt_tools.discovery.written_since import (
@@ -95,8 +96,7 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     steps = _Steps(step, asked.max_step)
     yield from _left_out(s, c, step)
     yield from _begun(s, c, above)
-    yield from empty_saves(s, c)
-    yield from _archived(s, c, above, steps)
+    yield from _unread_saves(s, c, above, steps)
     renamed = list(_renamed(s, c, above))
     newer = sorted((*_saved_after(s, c, above), *renamed), key=lambda f: -f.mtime_ns)
     others, above_highest = list[str](), ""
@@ -302,30 +302,44 @@ def _beside(s: Session, c: Checkpoint, above: str) -> set[str]:
     return {above, *map(os.path.dirname, own)} - {p.home for p in s.parts if p.home}
 
 
-def _archived(s: Session, c: Checkpoint, above: str, steps: _Steps) -> Iterator[Finding]:
-    """Of packed files beside the choice whose names are those of checkpoints, or as others of its layout are
-    called but for the number, and of files of no known kind that were called so.
+def _unread_saves(s: Session, c: Checkpoint, above: str, steps: _Steps) -> Iterator[Finding]:
+    """Warnings about directories that are called later saves and hold nothing that can be read, and notes
+    about packed files beside the choice.
 
-    Raises UsageError for one that is called by a later step or epoch.
+    Raises UsageError for a file that is called by a later step or epoch.
     """
+    lost = list(empty_saves(s, c))
+    yield from lost
     saves = {c.path, *(p.home or p.path for p in s.parts if p.layout == c.layout)}
     like = {os.path.basename(path) for path in saves}
     since, beside = max(p.mtime_ns for p in c.parts), _beside(s, c, above)
+    unread = Unread(s.found, s.root, beside, since, {read_bare_name(name).pattern for name in like})
     try:
         for path in packed_since(s.found, beside, since, like):
             yield from _unread(s, c, _Unplaced(path, unpacked_name(os.path.basename(path))), steps)
-        unread = Unread(s.found, s.root, beside, since, {read_bare_name(name).pattern for name in like})
-        for path, called in islice(chain(unread.files(), _without_parts(s, unread.saves())), _MOST):
-            yield from _unread(s, c, _Unplaced(path, called, "of no kind that ckpt can read"), steps)
+        yield from _of_no_known_kind(s, c, unread, steps, {f.path for f in lost})
     except OSError as why:
         s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))
 
 
-def _without_parts(s: Session, saves: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Those in which nothing of a checkpoint lies that a layout knows."""
-    for home, called in saves:
-        if not any(p.path.startswith(f"{home}/") for p in s.parts):
-            yield home, called
+def _of_no_known_kind(
+    s: Session, c: Checkpoint, unread: Unread, steps: _Steps, lost: Collection[str | None]
+) -> Iterator[Finding]:
+    """What is called as a later save and of no known kind: a warning about a directory, unless it is known to
+    be ``lost``. Raises UsageError for a file, and OSError.
+    """
+    for path, called in islice(unread.files(), _MOST):
+        if may_be_later(called, steps.chosen, c.epoch):
+            yield from _unread(s, c, _Unplaced(path, called, "of no kind that ckpt can read"), steps)
+    for path, called in unread.saves():
+        later = may_be_later(called, steps.chosen, c.epoch) and not _has_parts(s, path)
+        if later and path not in {*lost, *(f.path for f in headless(s, s.members(c)))}:
+            why = "it is called as a later save, and holds nothing that ckpt can read"
+            yield _passed_over(path, c, why, Severity.WARNING)
+
+
+def _has_parts(s: Session, home: str) -> bool:
+    return any(p.path.startswith(f"{home}/") for p in s.parts)
 
 
 def _unread(s: Session, c: Checkpoint, file: _Unplaced, steps: _Steps) -> Iterator[Finding]:
