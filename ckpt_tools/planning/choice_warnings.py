@@ -4,6 +4,7 @@ finished.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import chain, dropwhile, islice
@@ -13,7 +14,7 @@ from ckpt_tools.discovery.group import essential
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.layouts.common.bare_names import may_be_later, read_bare_name
+from ckpt_tools.layouts.common.bare_names import calls_a_save, may_be_later, read_bare_name
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint, comparable
 from ckpt_tools.model.finding import Finding, Severity
@@ -47,6 +48,21 @@ def lost_links(
         if name != tracker and may_be_later(name, step, c.epoch):
             text = "it leads to what is not there, and what was saved there may be newer than the choice"
             yield finding("dangling-link", text, path=path, severity=Severity.WARNING)
+
+
+def links_to_others(links: dict[str, str], c: Checkpoint, step: int | None) -> Iterator[Finding]:
+    """Links to directories that are called as what they lead to but for a number, which is no lower than the
+    choice's: an earlier save lies where a later one was, or belongs.
+    """
+    for path, to in sorted(links.items()):
+        name, of = os.path.basename(path), os.path.basename(to)
+        said, real = read_bare_name(name), read_bare_name(of)
+        others = (said.step, said.epoch, said.number) != (real.step, real.epoch, real.number)
+        if not (others and said.pattern == real.pattern and calls_a_save(name)):
+            continue
+        if may_be_later(name, None if step is None else step - 1, c.epoch):
+            text = f"it leads to {of}: a save of its own name may be lost, or was never there"
+            yield finding("step-mismatch", text, path=path, severity=Severity.WARNING)
 
 
 def heads(

@@ -451,8 +451,10 @@ class Planner(Candidates):
         yield from self._warnings_of_depth(parts)
 
     def _lost_links(self, c: Checkpoint) -> Iterator[Finding]:
-        tracker = self.layouts.of(c).tracker
-        return choice_warnings.lost_links(self.session.found.gone, c, self.step(c), tracker)
+        found, step = self.session.found, self.step(c)
+        yield from choice_warnings.lost_links(found.gone, c, step, self.layouts.of(c).tracker)
+        for links in found.links:
+            yield from choice_warnings.links_to_others({**links.inside, **links.outside}, c, step)
 
     def _require_newest(self, c: Checkpoint) -> None:
         """Raises NotNewest where the caller wants the newest or nothing, and what a link led to, or one that
