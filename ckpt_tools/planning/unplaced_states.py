@@ -56,6 +56,7 @@ class _Held(Enum):
     """What a file holds, as far as that tells whether training went on with it; why it is passed over."""
 
     LATER = "it holds an optimizer's state, but is not called a checkpoint"
+    AS_MUCH = "it holds the same tensors as the choice and is called by a later step"
     EARLIER = "it holds an optimizer's state, but is of no later step"
     UNTOLD = "it holds an optimizer's state and tells no step, so --max-step leaves it out"
     ABOVE = "it holds an optimizer's state, and by its contents alone is of a step above --max-step"
@@ -73,6 +74,12 @@ class _Steps(NamedTuple):
         if self.highest is not None and (told is None or told > self.highest):
             return _Held.UNTOLD if told is None else _Held.ABOVE
         return _Held.LATER if told is None or self.chosen is None or told > self.chosen else _Held.EARLIER
+
+    def is_later(self, told: int | None) -> bool:
+        """Whether a number in a name surely is of a later step, and none is left out."""
+        if told is None or self.chosen is None or self.highest is not None:
+            return False
+        return told > self.chosen
 
 
 class _Unplaced(NamedTuple):
@@ -107,8 +114,8 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
         held = _held(s, file, above, c, steps)
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
         periodic = kinds == {Kind.PERIODIC}
-        if held is _Held.LATER and periodic:
-            raise _question(s, c, file.path)
+        if held in (_Held.LATER, _Held.AS_MUCH) and periodic:
+            raise _question(s, c, file.path, held)
         if held is _Held.OTHER and _may_be_weights(file, renamed):
             others.append(file.path)
         elif held is _Held.ABOVE:
@@ -246,9 +253,26 @@ def _held(s: Session, file: BareFile, above: str, c: Checkpoint, steps: _Steps) 
     if any(_same_bytes(s, file, p) for p in c.parts):
         return None
     if not _is_training_state(report, anatomy):
-        arrays = any(max(t.shape, default=1) > 1 for t in anatomy.tensors)
-        return _Held.OTHER if arrays else None
+        if not any(max(t.shape, default=1) > 1 for t in anatomy.tensors):
+            return None
+        later = steps.is_later(_counted(os.path.relpath(file.path, above)))
+        return _Held.AS_MUCH if later and _holds_as_much(s, c, anatomy) else _Held.OTHER
     return steps.held(loop_counters.number(report.metadata, loop_counters.STEPS))
+
+
+def _counted(path: str) -> int | None:
+    """The step, or the number of an unknown unit, in the names of a path, that of the file first."""
+    read = (read_bare_name(name) for name in reversed(path.split("/")))
+    return next((n for said in read for n in (said.step, said.number) if n is not None), None)
+
+
+def _holds_as_much(s: Session, c: Checkpoint, anatomy: Anatomy) -> bool:
+    """Whether the choice has no optimizer's state that can be read, and a file with the very same tensors."""
+    inside = [s.inspect(p.path, Level.STRUCTURE) for p in c.parts[:_MOST]]
+    shapes = {(t.name, t.shape) for t in anatomy.tensors}
+    return not any(_is_training_state(*one) for one in inside) and any(
+        {(t.name, t.shape) for t in held.tensors} == shapes for _, held in inside
+    )
 
 
 def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
@@ -381,12 +405,13 @@ def _is_training_state(report: Report, anatomy: Anatomy) -> bool:
     return state and has_optimizer(report, anatomy)
 
 
-def _question(s: Session, c: Checkpoint, path: str) -> UsageError:
+def _question(s: Session, c: Checkpoint, path: str, held: _Held) -> UsageError:
+    holds = "the same tensors" if held is _Held.AS_MUCH else "an optimizer's state"
     name = os.path.relpath(path, s.root)
     top = name.partition("/")[0]
     text = (
         f"which checkpoint is the newest is in doubt: {name} was saved no earlier than {c.label} ({c.path}),"
-        " holds an optimizer's state, and lies in no arrangement that a layout describes"
+        f" holds {holds}, and lies in no arrangement that a layout describes"
     )
     it = f"give {quote(os.path.join(s.root, top))} as ROOT" if not is_archive(top) else "load it without ckpt"
     hint = f"{it} to resume from it, or say --exclude {quote(escape(top))} to resume from {c.label}"

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fixture_trees import CASES, materialise
 from places import LAYOUT_TREES
@@ -559,3 +560,30 @@ def test_of_a_runs_own_files_few_are_opened(
     monkeypatch.setattr(os, "open", counting)
     assert step_of(answer(run)) == 200
     assert len([path for path in opened if path.endswith(".xyz")]) <= most < len(opened) + most
+
+
+def arrays(step: int) -> bytes:
+    out = io.BytesIO()
+    np.savez(out, **{"params/w": np.full((4, 4), float(step)), "mu/w": np.ones((4, 4))})
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "asks"),
+    [
+        ("step_300_broken.npz", 300, True),
+        (".step_300.npz.Ab3dEf", 300, True),
+        ("step_300.npz.1", 300, True),
+        ("step_100_broken.npz", 100, False),  # called by no later step
+        ("samples_300.npz", 0, False),  # other arrays
+    ],
+)
+def test_a_later_file_with_the_same_arrays_is_a_question(
+    name: str, of: int, asks: bool, tmp_path: Path
+) -> None:
+    for step in (100, 200):
+        put(tmp_path / f"step_{step}.npz", arrays(step), step)
+    put(tmp_path / name, arrays(of).replace(b"mu/w", b"nu/w") if not of else arrays(of), 300)
+    made = answer(tmp_path)
+    assert made == 2 if asks else step_of(made) == 200
+    assert step_of(answer(tmp_path, max_step=200)) == 200
