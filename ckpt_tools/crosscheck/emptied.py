@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name
+from ckpt_tools.layouts.common.bare_names import calls_a_save, may_be_later, read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Rejected
@@ -46,20 +46,50 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
     home = c.parts[0].home
     if not home and c.step is None and c.epoch is None:
         yield from _beside_untold(s, c)
+    if home and s.found.empty:
+        yield from _of_the_same_words(s, c, home)
     if not home or not _names_its_save(c):
         return
     yield from _begun(s, c, home)
     if not s.found.empty:
         return
-    base, pattern = os.path.dirname(home), _pattern(home)
+    for pattern in sorted({_pattern(at) for at in _homes(s, os.path.dirname(home))}):
+        for top in _empty_after(s, os.path.dirname(home), pattern):
+            own = pattern == _pattern(home) or _may_be_later(top, c)
+            if own and not is_tracked(s, c, top):
+                text = f"it is empty, and called as a later save than {os.path.basename(home)} is"
+                yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def _empty_after(s: Session, base: str, pattern: str) -> list[str]:
+    """The empty ones of a later number than all saves of their pattern."""
     saves = sorted({_counted(at) for at in _homes(s, base) if _pattern(at) == pattern})
     empty = _empty(s, {top for top in _below(s.found.empty, base) if _pattern(top) == pattern})
     if _are_usual(saves, map(_counted, empty)):
-        return
-    for top in empty:
-        if _counted(top) > saves[-1] and not is_tracked(s, c, top):
-            text = f"it is empty, and called as a later save than {os.path.basename(home)} is"
+        return []
+    return [top for top in empty if _counted(top) > saves[-1]]
+
+
+def _of_the_same_words(s: Session, c: Checkpoint, home: str) -> Iterator[Finding]:
+    """Those that are called as its directory is but for the number: by a higher one, or by none, as the last
+    is (``cat-state`` after ``cat-000002-state``).
+    """
+    base, words = os.path.dirname(home), _words(home)
+    alike = {top for top in _below(s.found.empty, base) if len(words) > 1 and _words(top) == words}
+    for top in _empty(s, alike):
+        told = _pattern(top) == _pattern(home) and _names_its_save(c)
+        if not told and (_number(top) < 0 or _number(top) > _number(home)):
+            text = f"it is empty, and called as {os.path.basename(home)} is: it may have been a later save"
             yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def _words(home: str) -> list[str]:
+    return [word for word in re.split(r"[-_.=]", os.path.basename(home)) if not re.search(r"\d", word)]
+
+
+def _may_be_later(top: str, c: Checkpoint) -> bool:
+    """Whether one that is called otherwise than ``c`` (``step_40`` beside ``epoch_0``) is of the same job."""
+    return _is_called_a_save(top) and may_be_later(os.path.basename(top), c.step, c.epoch)
 
 
 def _begun(s: Session, c: Checkpoint, home: str) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common import loop_counters
-from ckpt_tools.layouts.common.bare_names import may_be_later, read_bare_name
+from ckpt_tools.layouts.common.bare_names import may_be_later, read_bare_name, says_checkpoint
 from ckpt_tools.layouts.common.named_parts import are_parts
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -123,7 +123,7 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
         elif held is not None and held is not _Held.OTHER:
             yield _passed_over(file.path, c, held.value, _severity(held, periodic))
     yield from _above_the_highest(above_highest, c)
-    yield from _without_training_state(others, above, c)
+    yield from _without_training_state(others, above, c, steps)
 
 
 def _severity(held: _Held, periodic: bool) -> Severity | None:
@@ -230,8 +230,14 @@ def _less_than_is_there(s: Session, c: Checkpoint, path: str) -> UsageError:
     return UsageError(text, hint)
 
 
-def _without_training_state(paths: Sequence[str], above: str, c: Checkpoint) -> Iterator[Finding]:
-    yield from (_passed_over(path, c, _Held.OTHER.value) for path in paths[:_NAMED])
+def _without_training_state(
+    paths: Sequence[str], above: str, c: Checkpoint, steps: _Steps
+) -> Iterator[Finding]:
+    for path in paths[:_NAMED]:
+        called = os.path.basename(path)
+        later = says_checkpoint(called) and steps.is_later(_counted(called))
+        later = later and read_bare_name(called).kind is Kind.PERIODIC
+        yield _passed_over(path, c, _Held.OTHER.value, Severity.WARNING if later else None)
     if more := paths[_NAMED:]:
         names = ranges.names(os.path.relpath(path, above) for path in more)
         yield _passed_over(above, c, f"{len(more):,} more hold no training state: {names}")

@@ -587,3 +587,42 @@ def test_a_later_file_with_the_same_arrays_is_a_question(
     made = answer(tmp_path)
     assert made == 2 if asks else step_of(made) == 200
     assert step_of(answer(tmp_path, max_step=200)) == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "later"), [("checkpoint-300.torchrl", True), ("checkpoint-90.torchrl", False)]
+)
+def test_a_later_checkpoint_without_a_state_that_can_be_read_is_a_warning(
+    name: str, later: bool, run: Path
+) -> None:
+    """TorchRL's archive: an array of each tensor, and no pickle."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("components/0000-optimizer/state.json", "{}")
+        archive.writestr("components/0000-optimizer/state/tensor_00000000.memmap", bytes(64))
+        archive.writestr("manifest.json", "{}")
+    put(run / name, out.getvalue(), 300)
+    made = answer(run)
+    assert step_of(made) == 200 and isinstance(made, LoadPlan)
+    told = [f.severity for f in made.warnings if f.path == str(run / name)]
+    assert told == [Severity.WARNING if later else Severity.NOTE]
+
+
+@pytest.mark.parametrize(
+    ("case", "names"),
+    [
+        ("accelerate/epoch_last", {"step_40": 1, "step_31": 0, "epoch_1": 1}),
+        ("accelerate/kohya-epochs", {"cat-000003-state": 1}),
+        ("accelerate/kohya-steps", {"at-state": 1, "at-step00000300-state": 1, "at-step00000150-state": 0}),
+    ],
+)
+def test_an_empty_save_is_told_by_the_words_of_its_siblings(
+    case: str, names: dict[str, int], tmp_path: Path
+) -> None:
+    root = copy_of(case, tmp_path)
+    for name, times in names.items():
+        (root / name).mkdir()
+        made = answer(root)
+        assert isinstance(made, LoadPlan)
+        assert [f.code for f in made.warnings if f.path == str(root / name)] == ["unfinished-save"] * times
+        (root / name).rmdir()
