@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from places import DOCS, PACKAGE
@@ -26,9 +30,8 @@ def typing_only(tree: ast.AST) -> set[ast.AST]:
     return {inner for n in blocks if n.test.id == "TYPE_CHECKING" for inner in ast.walk(n)}  # type: ignore[attr-defined]
 
 
-def imported(path: Path) -> Iterator[str]:
+def imported(tree: ast.AST) -> Iterator[str]:
     """The modules of this package that a module imports, at its top or inside a function."""
-    tree = ast.parse(path.read_text())
     skipped = typing_only(tree)
     for node in ast.walk(tree):
         if node in skipped:
@@ -50,7 +53,7 @@ def test_the_top_level_can_be_read_aloud() -> None:
 @pytest.mark.slow
 def test_no_import_leads_back() -> None:
     graph = {
-        name: {m for m in imported(path) if m in MODULES and m != name} for name, path in MODULES.items()
+        name: {m for m in seen(path).imported if m in MODULES and m != name} for name, path in MODULES.items()
     }
     with pytest.raises(CycleError):  # the test can fail
         TopologicalSorter({**graph, "ckpt_tools.errors": {"ckpt_tools.api"}}).prepare()
@@ -62,27 +65,26 @@ EXEMPT = {"ckpt_tools.formats.pickles.machine.run"}
 """Its loop is kept whole: a call for each opcode takes three times as long."""
 
 
-def too_much(name: str, text: str) -> Iterator[str]:
+def too_much(tree: ast.AST) -> Iterator[str]:
     """The functions of a module with more lines behind their signature and docstring, or a higher complexity as
     radon counts it, than one reads in one breath.
     """
-    tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node) else node.body
             if body and (body[-1].end_lineno or 0) - body[0].lineno >= LONGEST:
-                yield f"{name}.{node.name}"
+                yield node.name
     for block in cc_visit_ast(tree):
         if block.letter != "C" and block.complexity > MOST_COMPLEX:
-            yield f"{name}.{block.name}"
+            yield block.name
 
 
 @pytest.mark.slow
 def test_a_function_is_read_in_one_breath() -> None:
-    found = {one for name, path in MODULES.items() for one in too_much(name, path.read_text())}
+    found = {f"{name}.{one}" for name, path in MODULES.items() for one in seen(path).too_much}
     assert found == EXEMPT
-    assert set(too_much("m", "def f(a):\n" + "    a += 1\n" * 41)) == {"m.f"}
-    assert set(too_much("m", "def f(a):\n    return " + " or ".join("a" * 17) + "\n")) == {"m.f"}
+    assert set(too_much(ast.parse("def f(a):\n" + "    a += 1\n" * 41))) == {"f"}
+    assert set(too_much(ast.parse("def f(a):\n    return " + " or ".join("a" * 17) + "\n"))) == {"f"}
 
 
 def says(text: str) -> str:
@@ -96,7 +98,6 @@ def is_a_sentence(said: str) -> bool:
     return said[:1].isupper() or said.startswith(own_names)
 
 
-@pytest.mark.slow
 def named_twice(tree: ast.Module) -> list[str]:
     """The names that a module gives away twice: what stands between the two means another thing than it says."""
     given = list[str]()
@@ -110,10 +111,13 @@ def named_twice(tree: ast.Module) -> list[str]:
     return sorted({name for name in given if given.count(name) > 1})
 
 
+@pytest.mark.slow
 def test_a_name_means_one_thing() -> None:
     assert named_twice(ast.parse("A = 1\ndef f(): ...\nA = 2\ndef f(): ...")) == ["A", "f"]  # it can fail
-    paths = (*MODULES.values(), *PACKAGE.parent.glob("tests/*/*.py"))
-    twice = {str(path): named_twice(ast.parse(path.read_text())) for path in paths}
+    twice = {str(path): seen(path).named_twice for path in MODULES.values()}
+    with no_look_for_circles():
+        paths = PACKAGE.parent.glob("tests/*/*.py")
+        twice |= {str(path): named_twice(ast.parse(path.read_text())) for path in paths}
     assert not {path: names for path, names in twice.items() if names}
 
 
@@ -166,9 +170,9 @@ LOCAL = {
 """Files that ask it all the same, and why that is no question about the tree."""
 
 
-def asking(path: Path) -> list[str]:
+def asking(tree: ast.AST) -> list[str]:
     """The calls of ``ASKS`` in a file."""
-    calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
     passed = [word for n in calls for word in n.args]
     names = (
         ast.unparse(n) for n in (*(n.func for n in calls), *passed) if isinstance(n, ast.Attribute | ast.Name)
@@ -176,17 +180,44 @@ def asking(path: Path) -> list[str]:
     return [name for name in names if name in ASKS]
 
 
+class Seen(NamedTuple):
+    """What the rules ask of a file."""
+
+    imported: list[str]
+    too_much: list[str]
+    named_twice: list[str]
+    asking: list[str]
+
+
+@contextmanager
+def no_look_for_circles() -> Iterator[None]:
+    """A tree is a hundred thousand objects: looking through them for garbage costs as much as reading the file."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@cache
+def seen(path: Path) -> Seen:
+    """Each file is read once for all rules, and its tree is not kept."""
+    with no_look_for_circles():
+        tree = ast.parse(path.read_text())
+        return Seen(list(imported(tree)), list(too_much(tree)), named_twice(tree), asking(tree))
+
+
 @pytest.mark.slow
 @pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("room", BLIND)
 def test_no_room_asks_the_file_system_of_this_machine_about_a_tree(room: str) -> None:
     """It may lie in a store: ``storage.retry``, ``storage.listing`` and ``storage.opened`` know both."""
-    found = {str(p.relative_to(PACKAGE)): asking(p) for p in (PACKAGE / room).rglob("*.py")}
+    found = {str(p.relative_to(PACKAGE)): seen(p).asking for p in (PACKAGE / room).rglob("*.py")}
     assert {name: calls for name, calls in found.items() if calls and name not in LOCAL} == {}
 
 
 @pytest.mark.slow
-def test_every_exception_is_one_and_the_law_can_fail(tmp_path: Path) -> None:
-    assert [name for name in LOCAL if not asking(PACKAGE / name)] == []
-    (tmp_path / "asks.py").write_text("import os\nos.path.isdir(x)\npatiently(os.stat, x)\nopen(x)\n")
-    assert asking(tmp_path / "asks.py") == ["os.path.isdir", "open", "os.stat"]
+def test_every_exception_is_one_and_the_law_can_fail() -> None:
+    assert [name for name in LOCAL if not seen(PACKAGE / name).asking] == []
+    asks = ast.parse("import os\nos.path.isdir(x)\npatiently(os.stat, x)\nopen(x)\n")
+    assert asking(asks) == ["os.path.isdir", "open", "os.stat"]
