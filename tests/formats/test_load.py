@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import subprocess
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -17,12 +21,28 @@ from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.slow  # each starts a process that imports torch
+pytestmark = pytest.mark.slow  # some start a process that imports torch
 
 
 def codes(path: Path, loader: str = "torch") -> tuple[bool, list[str]]:
     done, found = load(loader, str(path), path.stat().st_size)
     return done, [f.code for f in found]
+
+
+@pytest.fixture(params=["here", pytest.param("alone", marks=pytest.mark.exhaustive)])
+def torch_there(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the child would run, by day in this process, which has torch already: importing it is all that a child
+    of its own costs. What a good file needs of one is seen below.
+    """
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        monkeypatch.setattr(sys, "argv", words[2:])
+        with redirect_stdout(io.StringIO()) as out:
+            exec(words[2], {"__name__": "__main__"})
+        return subprocess.CompletedProcess(words, 0, out.getvalue().encode(), b"")
+
+    if request.param == "here":
+        monkeypatch.setattr(loading.subprocess, "run", run)
 
 
 @pytest.mark.share(2)
@@ -44,12 +64,14 @@ def test_a_refused_class_is_no_damage() -> None:
     assert "argparse.Namespace" in said.message and "\x1b" not in said.message
 
 
+@pytest.mark.usefixtures("torch_there")
 def test_what_torch_cannot_load_is_broken(tmp_path: Path) -> None:
     data = (FORMAT_FILES / "torch_zip/good/tiny.pt").read_bytes()
     (tmp_path / "a.pt").write_bytes(data[:-10])
     assert codes(tmp_path / "a.pt") == (True, ["load-failed"])
 
 
+@pytest.mark.usefixtures("torch_there")
 def test_nothing_of_the_file_is_run(tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> object:
