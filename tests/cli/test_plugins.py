@@ -10,13 +10,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import own_plugins
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from large_runs import settle
 from own_plugins import BOTH, FORMAT, LAYOUT, install, saved
 from places import DOCS, FORMAT_FILES, ROOT
 from run_helpers import megatron
@@ -30,21 +32,31 @@ from ckpt_tools.settings import installed, plugins
 WEIGHTS = "save-20/rank-1.own"
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@contextmanager
+def reached(place: Path, **env: str) -> Iterator[None]:
     """A place of Python's path, in this process."""
-    place = tmp_path / "site"
-    place.mkdir()
-    monkeypatch.syspath_prepend(str(place))
     before = set(sys.modules)
-    plugins.forget()
-    yield place
-    for name in set(sys.modules) - before:
-        if name.startswith("own_"):
-            del sys.modules[name]
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(place))
+        for name, value in env.items():
+            patch.setenv(name, value)
+        plugins.forget()
+        try:
+            yield
+        finally:
+            for name in set(sys.modules) - before:
+                if name.startswith(("own_", "ckpt_acme")):
+                    del sys.modules[name]
     plugins.switch(None)
     plugins.forget()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "site"
+    place.mkdir()
+    with reached(place):
+        yield place
 
 
 @pytest.fixture
@@ -58,9 +70,33 @@ def ckpt(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
     return run
 
 
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def here(ckpt: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """As ``process`` below, in this process, where it is not about a new one: starting that is most of a command."""
+    monkeypatch.chdir("/")
+    for name in not_for_them():
+        monkeypatch.delenv(name)
+
+    def run(place: Path, *words: object, **env: str) -> Done:
+        with reached(place, **env):
+            return Done(*ckpt(*words))
+
+    return run
+
+
+def not_for_them() -> list[str]:
+    return [name for name in os.environ if name.startswith(("CKPT_NO", "ACME"))]
+
+
 def process(place: Path | str, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
     """A command as a process of its own, with the packages in a place."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("CKPT_NO", "ACME"))}
+    clean = {name: os.environ[name] for name in os.environ.keys() - not_for_them()}
     return subprocess.run(
         [sys.executable, "-m", "ckpt_tools", *map(str, words)],
         env={**clean, "PYTHONPATH": f"{place}:{ROOT}", **env}, cwd="/", capture_output=True, text=True,
@@ -81,7 +117,9 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_the_example_is_planned_and_verified(example: Path, tmp_path: Path) -> None:
+def test_the_example_is_planned_and_verified(
+    here: Callable[..., Done], example: Path, tmp_path: Path
+) -> None:
     run = own_plugins.acme(tmp_path / "run")
     done = process(example, "plan", run, "--json", "--no-cache")
     answer = json.loads(done.stdout)
@@ -94,15 +132,15 @@ def test_the_example_is_planned_and_verified(example: Path, tmp_path: Path) -> N
     done = process(example, "verify", run, "--json", "--no-cache")
     found = {f["path"]: [x["code"] for x in f["findings"]] for f in json.loads(done.stdout)["files"]}
     assert (done.returncode, found[str(path)]) == (1, ["crc-mismatch"])
-    done = process(example, "plan", run, "--json", "--no-cache", "--settle", "0")
+    done = here(example, "plan", run, "--json", "--no-cache", "--settle", "0")
     assert json.loads(done.stdout)["checkpoint"]["step"] == 10
 
 
-def test_the_example_says_which_rank_asks(example: Path, tmp_path: Path) -> None:
+def test_the_example_says_which_rank_asks(here: Callable[..., Done], example: Path, tmp_path: Path) -> None:
     run = own_plugins.acme(tmp_path / "run")
-    done = process(example, "latest", run, ACME_RANK="1", ACME_SIZE="2")
+    done = here(example, "latest", run, ACME_RANK="1", ACME_SIZE="2")
     assert done.stdout == f"{run}/save-20/part-1-of-2.acme\n"
-    assert process(example, "latest", run).returncode == 2  # the test can fail
+    assert here(example, "latest", run).returncode == 2  # the test can fail
 
 
 @pytest.mark.parametrize("view", [(), ("--view", "view")])
@@ -131,17 +169,19 @@ def test_a_job_is_started_from_it(example: Path, tmp_path: Path, view: tuple[str
     assert path.startswith(str(tmp_path / "view")) is bool(view)
 
 
-def test_the_example_answers_in_its_own_words(example: Path, tmp_path: Path) -> None:
+def test_the_example_answers_in_its_own_words(
+    here: Callable[..., Done], example: Path, tmp_path: Path
+) -> None:
     run = own_plugins.acme(tmp_path / "run\x1b")
     said = ("--format", "acmeboard")
-    assert process(example, "verify", run, *said).stdout == f"ok: 6 files in {tmp_path}/run\\x1b\n"
-    assert process(example, "plan", run, *said).stdout == f"step 20: {tmp_path}/run\\x1b/save-20\n"
-    done = process(example, "plan", tmp_path / "none", *said)
+    assert here(example, "verify", run, *said).stdout == f"ok: 6 files in {tmp_path}/run\\x1b\n"
+    assert here(example, "plan", run, *said).stdout == f"step 20: {tmp_path}/run\\x1b/save-20\n"
+    done = here(example, "plan", tmp_path / "none", *said)
     assert (done.returncode, done.stdout.partition(":")[0]) == (5, "cannot-look")
-    done = process(example, "plan", run, *said, "--no-plugins")
+    done = here(example, "plan", run, *said, "--no-plugins")
     assert (done.returncode, done.stdout) == (2, "")
     assert "acmeboard" not in done.stderr.replace("'acmeboard'", "")
-    assert "acmeboard" in process(example, "plan", run, "--format", "nonsense").stderr
+    assert "acmeboard" in here(example, "plan", run, "--format", "nonsense").stderr
 
 
 OUTPUT = """
@@ -175,21 +215,23 @@ def test_a_broken_output_is_said_where_it_is_asked_for(
 @pytest.mark.parametrize(
     ("listing", "name"), [("formats", "acme_tensors"), ("layouts", "acme"), ("launchers", "acmerun")]
 )
-def test_a_list_names_the_package(example: Path, listing: str, name: str) -> None:
+def test_a_list_names_the_package(here: Callable[..., Done], example: Path, listing: str, name: str) -> None:
     rows = {
-        row["name"]: row["package"] for row in json.loads(process(example, listing, "--json").stdout)[listing]
+        row["name"]: row["package"] for row in json.loads(here(example, listing, "--json").stdout)[listing]
     }
     assert rows.pop(name) == "ckpt-acme 1.0.0"
     assert set(rows.values()) == {None}
-    assert "ckpt-acme 1.0.0" in process(example, listing).stdout
+    assert "ckpt-acme 1.0.0" in here(example, listing).stdout
 
 
-def test_without_plugins_the_example_is_not_there(example: Path, tmp_path: Path) -> None:
+def test_without_plugins_the_example_is_not_there(
+    here: Callable[..., Done], example: Path, tmp_path: Path
+) -> None:
     run = own_plugins.acme(tmp_path / "run")
     for words, env in ((("--no-plugins",), {}), ((), {"CKPT_NO_PLUGINS": "1"})):
-        done = process(example, "plan", run, *words, **env)
+        done = here(example, "plan", run, *words, **env)
         assert (done.returncode, "left out by --no-plugins: ckpt-acme 1.0.0" in done.stderr) == (3, True)
-    done = process(example, "seal", run, "--dry-run", CKPT_NO_PLUGINS="perhaps")  # it has no flag of its own
+    done = here(example, "seal", run, "--dry-run", CKPT_NO_PLUGINS="perhaps")  # it has no flag of its own
     assert done.returncode == 2
     assert "CKPT_NO_PLUGINS: 'perhaps' is neither true nor false" in done.stderr
 
@@ -590,16 +632,19 @@ def test_what_others_could_have_kept_hides_nothing(many: Path, tmp_path: Path, s
 # ---- verdicts, engines, launchers, manifests
 
 
-def test_a_verdict_of_another_version_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verdict_of_another_version_is_not_used(
+    here: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
     run = saved(tmp_path / "run")
     first = install(tmp_path / "a")
     worse = FORMAT.replace("yield from ()", 'raise Damage("bad-header", "version 2 sees more")')
     second = install(tmp_path / "b", source=worse + LAYOUT, version="2.0")
     same = install(tmp_path / "c", source=worse + LAYOUT)
-    assert process(first, "plan", run).returncode == 0
-    assert process(same, "plan", run).returncode == 0  # from the cache: the test can fail
-    assert process(second, "plan", run).returncode == 4
+    settle()
+    assert here(first, "plan", run).returncode == 0
+    assert here(same, "plan", run).returncode == 0  # from the cache: the test can fail
+    assert here(second, "plan", run).returncode == 4
 
 
 def test_a_worker_with_other_plugins_is_another_version(place: Path) -> None:
