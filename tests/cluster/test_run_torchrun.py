@@ -155,7 +155,12 @@ def test_the_outer_form_refuses_restarts_with_a_line_that_works(tmp_path: Path) 
     assert (
         subprocess.run(
             ["bash", "-c", hint],
-            env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                "PATH": path,
+                "OMP_NUM_THREADS": "1",
+                "PYTHON_EXEC": warm.python_with_torch(),
+            },
             timeout=1000,
             check=False,
         ).returncode

@@ -13,8 +13,10 @@ import sys
 SIZE = 4
 
 
-def main(place: str) -> None:
-    asked = json.dumps({"words": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd()}).encode()
+def main(place: str, first: tuple[str, ...] = ()) -> None:
+    asked = json.dumps(
+        {"words": [*first, *sys.argv[1:]], "env": dict(os.environ), "cwd": os.getcwd()}
+    ).encode()
     with socket.socket(socket.AF_UNIX) as ours:
         ours.connect(place)
         socket.send_fds(ours, [len(asked).to_bytes(SIZE, "big")], [0, 1, 2])
