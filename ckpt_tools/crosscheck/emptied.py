@@ -53,17 +53,24 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
     yield from _begun(s, c, home)
     if not s.found.empty:
         return
-    for pattern in sorted({_pattern(at) for at in _homes(s, os.path.dirname(home))}):
-        for top in _empty_after(s, os.path.dirname(home), pattern):
-            own = pattern == _pattern(home) or _may_be_later(top, c)
-            if own and not is_tracked(s, c, top):
-                text = f"it is empty, and called as a later save than {os.path.basename(home)} is"
-                yield finding("unfinished-save", text, path=top, hint=_HINT)
+    for top in _empty_later(s, os.path.dirname(home)):
+        own = _pattern(top) == _pattern(home) or _may_be_later(top, c)
+        if own and not is_tracked(s, c, top):
+            text = f"it is empty, and called as a later save than {os.path.basename(home)} is"
+            yield finding("unfinished-save", text, path=top, hint=_HINT)
 
 
-def _empty_after(s: Session, base: str, pattern: str) -> list[str]:
-    """The empty ones of a later number than all saves of their pattern."""
-    saves = sorted({_counted(at) for at in _homes(s, base) if _pattern(at) == pattern})
+def _empty_later(s: Session, base: str) -> Iterator[str]:
+    """The empty ones in a directory, each of a later number than all saves there of its pattern."""
+    saves = defaultdict[str, set[_Count]](set)
+    for at in _homes(s, base):
+        saves[_pattern(at)].add(_counted(at))
+    for pattern in sorted(saves.keys() & {_pattern(top) for top in _below(s.found.empty, base)}):
+        yield from _empty_after(s, base, pattern, sorted(saves[pattern]))
+
+
+def _empty_after(s: Session, base: str, pattern: str, saves: Sequence[_Count]) -> list[str]:
+    """The empty ones of a later number than all ``saves`` of their pattern."""
     empty = _empty(s, {top for top in _below(s.found.empty, base) if _pattern(top) == pattern})
     if _are_usual(saves, map(_counted, empty)):
         return []

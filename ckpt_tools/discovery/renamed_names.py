@@ -37,8 +37,8 @@ def tells_of_a_state(name: str) -> bool:
 
 
 def names_a_save(name: str) -> bool:
-    """The same of a name that is more than a number, as samples of data sets have it, and of one of several
-    models (``model_20``).
+    """Whether a name without a known ending is that of a save or of one of several models (``model_20``), and
+    more than a number, as samples of data sets have it.
     """
     return not name.partition(".")[0].isdigit() and (tells_of_a_state(name) or calls_one_of_models(name))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
-from enum import Enum
 from glob import escape
 from itertools import islice
 from shlex import quote
@@ -26,9 +25,7 @@ from ckpt_tools.discovery.written_since import (
     unnamed_since,
 )
 from ckpt_tools.errors import UsageError
-from ckpt_tools.findings import NOT_SEEN, finding
-from ckpt_tools.formats import Anatomy
-from ckpt_tools.formats.common.counters import is_optimizer_state
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common import loop_counters
 from ckpt_tools.layouts.common.bare_names import may_be_later, read_bare_name, says_checkpoint
@@ -36,50 +33,16 @@ from ckpt_tools.layouts.common.named_parts import are_parts
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.part import Kind, Part, Unseen
+from ckpt_tools.model.part import Kind, Unseen
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.reading.bare_file import has_optimizer
+from ckpt_tools.planning.held_states import MOST, Held, Steps, counted, held_in, is_training_state
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage import ShortRead, opened
 
-_BLOCK = 1 << 20
 _SMALLER = 10
 """How much smaller than the choice's largest file, an optimizer's, another state may be: a model's."""
-_MOST = 512
-"""Files that are inspected, the newest ones."""
 _NAMED = 3
 """Files without a training state that have a line of their own."""
-
-
-class _Held(Enum):
-    """What a file holds, as far as that tells whether training went on with it; why it is passed over."""
-
-    LATER = "it holds an optimizer's state, but is not called a checkpoint"
-    AS_MUCH = "it holds the same tensors as the choice and is called by a later step"
-    EARLIER = "it holds an optimizer's state, but is of no later step"
-    UNTOLD = "it holds an optimizer's state and tells no step, so --max-step leaves it out"
-    ABOVE = "it holds an optimizer's state, and by its contents alone is of a step above --max-step"
-    OTHER = "it holds no optimizer's state that can be read"
-
-
-class _Steps(NamedTuple):
-    """Between which a file is of interest: that of the choice, and the highest that is asked for."""
-
-    chosen: int | None
-    highest: int | None
-
-    def held(self, told: int | None) -> _Held | None:
-        """What a state of training is that tells this step."""
-        if self.highest is not None and (told is None or told > self.highest):
-            return _Held.UNTOLD if told is None else _Held.ABOVE
-        return _Held.LATER if told is None or self.chosen is None or told > self.chosen else _Held.EARLIER
-
-    def is_later(self, told: int | None) -> bool:
-        """Whether a number in a name surely is of a later step, and none is left out."""
-        if told is None or self.chosen is None or self.highest is not None:
-            return False
-        return told > self.chosen
 
 
 class _Unplaced(NamedTuple):
@@ -100,35 +63,35 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
     if _told_where(asked) or asked.level is Level.PRESENCE:
         return
     above = c.parts[0].base if asked.run is not None else s.root
-    steps = _Steps(step, asked.max_step)
+    steps = Steps(step, asked.max_step)
     yield from _left_out(s, c, step)
     yield from _begun(s, c, above)
     yield from _unread_saves(s, c, above, steps)
     renamed = list(_renamed(s, c, above))
     newer = sorted((*_saved_after(s, c, above), *renamed), key=lambda f: -f.mtime_ns)
     others, above_highest = list[str](), ""
-    for file in newer[:_MOST]:
+    for file in newer[:MOST]:
         if packed := wrapped_state(os.path.basename(file.path)):
             yield from _unread(s, c, _Unplaced(file.path, packed), steps)
             continue
-        held = _held(s, file, above, c, steps)
+        held = held_in(s, file, above, c, steps)
         kinds = {read_bare_name(name).kind for name in os.path.relpath(file.path, above).split("/")}
         periodic = kinds == {Kind.PERIODIC}
-        if held in (_Held.LATER, _Held.AS_MUCH) and periodic:
+        if held in (Held.LATER, Held.AS_MUCH) and periodic:
             raise _question(s, c, file.path, held)
-        if held is _Held.OTHER and _may_be_weights(file, renamed):
+        if held is Held.OTHER and _may_be_weights(file, renamed):
             others.append(file.path)
-        elif held is _Held.ABOVE:
+        elif held is Held.ABOVE:
             above_highest = file.path  # in the end the one that was saved first
-        elif held is not None and held is not _Held.OTHER:
+        elif held is not None and held is not Held.OTHER:
             yield _passed_over(file.path, c, held.value, _severity(held, periodic))
     yield from _above_the_highest(above_highest, c)
     yield from _without_training_state(others, above, c, steps)
 
 
-def _severity(held: _Held, periodic: bool) -> Severity | None:
+def _severity(held: Held, periodic: bool) -> Severity | None:
     """None for a note: the best and exports are as often of an earlier step."""
-    return Severity.WARNING if periodic and held is not _Held.LATER else None
+    return Severity.WARNING if periodic and held is not Held.LATER else None
 
 
 def _may_be_weights(file: BareFile, renamed: Sequence[BareFile]) -> bool:
@@ -159,7 +122,7 @@ def _above_the_highest(path: str, c: Checkpoint) -> Iterator[Finding]:
     an earlier one.
     """
     if path and not re.search(r"\d", os.path.basename(path)):
-        yield _passed_over(path, c, _Held.ABOVE.value)
+        yield _passed_over(path, c, Held.ABOVE.value)
 
 
 def _left_out(s: Session, c: Checkpoint, step: int | None) -> Iterator[Finding]:
@@ -176,7 +139,7 @@ def _left_out(s: Session, c: Checkpoint, step: int | None) -> Iterator[Finding]:
     for path in _unexplained(s, tuple({f"{p.home}/" for p in ours if p.home})):
         report, anatomy = s.inspect(path, Level.STRUCTURE)
         saved = _of_a_save(path, report)
-        state = _is_training_state(report, anatomy) and not _is_no_later(s, c, path, step)
+        state = is_training_state(report, anatomy) and not _is_no_later(s, c, path, step)
         if state or (guessed and saved):
             raise _less_than_is_there(s, c, path)
         if saved and report.verdict is Verdict.BROKEN:
@@ -193,7 +156,7 @@ def _is_no_later(s: Session, c: Checkpoint, path: str, step: int | None) -> bool
     told = loop_counters.number(report.metadata, loop_counters.STEPS)
     if told is None or step is None or told > step or (told == step and are_parts([os.path.basename(path)])):
         return False
-    return any(_is_training_state(*s.inspect(p.path, Level.STRUCTURE)) for p in c.parts)
+    return any(is_training_state(*s.inspect(p.path, Level.STRUCTURE)) for p in c.parts)
 
 
 def _unexplained(s: Session, homes: tuple[str, ...]) -> list[str]:
@@ -206,7 +169,7 @@ def _unexplained(s: Session, homes: tuple[str, ...]) -> list[str]:
     )
     beside = [f.path for f in states if f.size > 0 and f.path.startswith(homes)]
     explained = set(s.indexes.members({p.path for p in s.parts})) if beside else set[str]()
-    return [path for path in beside[:_MOST] if path not in explained]
+    return [path for path in beside[:MOST] if path not in explained]
 
 
 def _of_a_save(path: str, report: Report) -> bool:
@@ -231,13 +194,13 @@ def _less_than_is_there(s: Session, c: Checkpoint, path: str) -> UsageError:
 
 
 def _without_training_state(
-    paths: Sequence[str], above: str, c: Checkpoint, steps: _Steps
+    paths: Sequence[str], above: str, c: Checkpoint, steps: Steps
 ) -> Iterator[Finding]:
     for path in paths[:_NAMED]:
         called = os.path.basename(path)
-        later = says_checkpoint(called) and steps.is_later(_counted(called))
+        later = says_checkpoint(called) and steps.is_later(counted(called))
         later = later and read_bare_name(called).kind is Kind.PERIODIC
-        yield _passed_over(path, c, _Held.OTHER.value, Severity.WARNING if later else None)
+        yield _passed_over(path, c, Held.OTHER.value, Severity.WARNING if later else None)
     if more := paths[_NAMED:]:
         names = ranges.names(os.path.relpath(path, above) for path in more)
         yield _passed_over(above, c, f"{len(more):,} more hold no training state: {names}")
@@ -246,39 +209,6 @@ def _without_training_state(
 def _passed_over(path: str, c: Checkpoint, why: str, severity: Severity | None = None) -> Finding:
     text = f"saved no earlier than {c.label}, but in a place that no layout describes: {why}"
     return finding("passed-over", text, path=path, severity=severity)
-
-
-def _held(s: Session, file: BareFile, above: str, c: Checkpoint, steps: _Steps) -> _Held | None:
-    """None for a file that is a copy of one of the choice (latest.pth), and for one without an array."""
-    report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
-    s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
-    if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
-        return _Held.OTHER
-    if _is_optimizer_array(file, above, anatomy):
-        return steps.held(None)
-    if any(_same_bytes(s, file, p) for p in c.parts):
-        return None
-    if not _is_training_state(report, anatomy):
-        if not any(max(t.shape, default=1) > 1 for t in anatomy.tensors):
-            return None
-        later = steps.is_later(_counted(os.path.relpath(file.path, above)))
-        return _Held.AS_MUCH if later and _holds_as_much(s, c, anatomy) else _Held.OTHER
-    return steps.held(loop_counters.number(report.metadata, loop_counters.STEPS))
-
-
-def _counted(path: str) -> int | None:
-    """The step, or the number of an unknown unit, in the names of a path, that of the file first."""
-    read = (read_bare_name(name) for name in reversed(path.split("/")))
-    return next((n for said in read for n in (said.step, said.number) if n is not None), None)
-
-
-def _holds_as_much(s: Session, c: Checkpoint, anatomy: Anatomy) -> bool:
-    """Whether the choice has no optimizer's state that can be read, and a file with the very same tensors."""
-    inside = [s.inspect(p.path, Level.STRUCTURE) for p in c.parts[:_MOST]]
-    shapes = {(t.name, t.shape) for t in anatomy.tensors}
-    return not any(_is_training_state(*one) for one in inside) and any(
-        {(t.name, t.shape) for t in held.tensors} == shapes for _, held in inside
-    )
 
 
 def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
@@ -332,7 +262,7 @@ def _beside(s: Session, c: Checkpoint, above: str) -> set[str]:
     return {above, *map(os.path.dirname, own)} - {p.home for p in s.parts if p.home}
 
 
-def _unread_saves(s: Session, c: Checkpoint, above: str, steps: _Steps) -> Iterator[Finding]:
+def _unread_saves(s: Session, c: Checkpoint, above: str, steps: Steps) -> Iterator[Finding]:
     """Warnings about directories that are called later saves and hold nothing that can be read, and notes
     about packed files beside the choice.
 
@@ -353,12 +283,12 @@ def _unread_saves(s: Session, c: Checkpoint, above: str, steps: _Steps) -> Itera
 
 
 def _of_no_known_kind(
-    s: Session, c: Checkpoint, unread: Unread, steps: _Steps, lost: Collection[str | None]
+    s: Session, c: Checkpoint, unread: Unread, steps: Steps, lost: Collection[str | None]
 ) -> Iterator[Finding]:
     """What is called as a later save and of no known kind: a warning about a directory, unless it is known to
     be ``lost``. Raises UsageError for a file, and OSError.
     """
-    for path, called in islice(unread.files(), _MOST):
+    for path, called in islice(unread.files(), MOST):
         if may_be_later(called, steps.chosen, c.epoch):
             yield from _unread(s, c, _Unplaced(path, called, "of no kind that ckpt can read"), steps)
     for path, called in unread.saves():
@@ -372,7 +302,7 @@ def _has_parts(s: Session, home: str) -> bool:
     return any(p.path.startswith(f"{home}/") for p in s.parts)
 
 
-def _unread(s: Session, c: Checkpoint, file: _Unplaced, steps: _Steps) -> Iterator[Finding]:
+def _unread(s: Session, c: Checkpoint, file: _Unplaced, steps: Steps) -> Iterator[Finding]:
     """A note about such a file. Raises UsageError where it is called by a later step or epoch."""
     if steps.highest is None and may_be_later(file.called, steps.chosen, c.epoch):
         name = os.path.relpath(file.path, s.root)
@@ -384,35 +314,8 @@ def _unread(s: Session, c: Checkpoint, file: _Unplaced, steps: _Steps) -> Iterat
     yield _passed_over(file.path, c, f"it is {file.what}, and {why}")
 
 
-def _is_optimizer_array(file: BareFile, above: str, anatomy: Anatomy) -> bool:
-    """Whether a file describes an array that is called as an optimizer's state: zarr's is its directory. All
-    saves have the same bytes there.
-    """
-    return bool(anatomy.tensors) and is_optimizer_state(os.path.relpath(os.path.dirname(file.path), above))
-
-
-def _same_bytes(s: Session, file: BareFile, part: Part) -> bool:
-    if file.size != part.size:
-        return False
-    try:
-        with opened(file.path) as one, opened(part.path) as other:
-            sizes = ((at, min(_BLOCK, part.size - at)) for at in range(0, part.size, _BLOCK))
-            return all(one.read(at, size) == other.read(at, size) for at, size in sizes)
-    except OSError as why:
-        s.unplaced.append(Unseen(file.path, f"cannot be compared with {part.path}: {why.strerror}"))
-    except ShortRead:
-        s.unplaced.append(Unseen(file.path, "it changed while it was read"))
-    return False
-
-
-def _is_training_state(report: Report, anatomy: Anatomy) -> bool:
-    """Whether a file holds the state of an optimizer, and not only its settings."""
-    state = bool(anatomy.tensors) or "param_groups" in anatomy.keys
-    return state and has_optimizer(report, anatomy)
-
-
-def _question(s: Session, c: Checkpoint, path: str, held: _Held) -> UsageError:
-    holds = "the same tensors" if held is _Held.AS_MUCH else "an optimizer's state"
+def _question(s: Session, c: Checkpoint, path: str, held: Held) -> UsageError:
+    holds = "the same tensors" if held is Held.AS_MUCH else "an optimizer's state"
     name = os.path.relpath(path, s.root)
     top = name.partition("/")[0]
     text = (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import xxhash
 
@@ -16,7 +18,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.planning.other_writers import etag_of
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.retry import status
+from ckpt_tools.storage.retry import status, there
 from ckpt_tools.storage.urls import is_url
 
 _NEAR = 3
@@ -81,6 +83,24 @@ def stamp(c: Checkpoint) -> str:
     """What changes when a file of a checkpoint does, by its size or time."""
     rows = sorted((p.path, p.size, p.mtime_ns, *_etag(p.path)) for p in c.parts)
     return xxhash.xxh3_64_hexdigest("\n".join(map(repr, rows)).encode("utf-8", "surrogateescape"))
+
+
+def stamp_now(c: Checkpoint) -> str:
+    """The stamp of a checkpoint, by its files as they are now. Raises OSError where that cannot be told."""
+    from ckpt_tools.discovery.file_stat import stat_of
+
+    if urls := [part.path for part in c.parts if is_url(part.path)]:
+        from ckpt_tools.storage.stores.refresh import refresh_objects
+
+        for why in refresh_objects(urls).values():
+            raise why
+    rows = [(part, stat_of(part.path)) for part in c.parts]
+    for part, file in rows:
+        unread = next((f.message for f in file.findings if f.code == "unreadable"), "")
+        if unread and there(part.path):  # what is gone makes the stamp another one
+            raise OSError(errno.EIO, unread, part.path)
+    parts = tuple(part._replace(size=file.size, mtime_ns=file.mtime_ns) for part, file in rows)
+    return stamp(replace(c, parts=parts))
 
 
 def _etag(path: str) -> tuple[str, ...]:

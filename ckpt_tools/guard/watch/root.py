@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,7 @@ from ckpt_tools.guard.verifying import Checked, verified
 from ckpt_tools.guard.watch.answer import Answer, answer, selection
 from ckpt_tools.guard.watch.hooks import call
 from ckpt_tools.guard.watch.options import DAY, WatchOptions
-from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, listed, stamp
+from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, listed, stamp_now
 from ckpt_tools.guard.watch.records import Record, Records, Starts
 from ckpt_tools.guard.watch.tally import STATES, Tally
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -31,7 +30,6 @@ from ckpt_tools.planning import decision_log
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
-from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import is_url
 
 _BATCH_SECONDS = 60.0
@@ -161,7 +159,7 @@ class WatchedRoot:
     def _changed(self, one: Listed) -> bool:
         """Whether its files are others than those that were verified, or nobody can say."""
         try:
-            return _now(one.checkpoint) != one.stamp
+            return stamp_now(one.checkpoint) != one.stamp
         except OSError as e:
             why = f"cannot look whether it was written meanwhile: {e.strerror or e}"
             self._unasked.append(finding("unreadable", why, path=one.checkpoint.path))
@@ -360,24 +358,6 @@ class WatchedRoot:
 
     def _no_cache(self, why: str) -> None:
         self.problem("no-cache", why)
-
-
-def _now(c: Checkpoint) -> str:
-    """The stamp of a checkpoint, by its files as they are now. Raises OSError where that cannot be told."""
-    from ckpt_tools.discovery.file_stat import stat_of
-
-    if urls := [part.path for part in c.parts if is_url(part.path)]:
-        from ckpt_tools.storage.stores.refresh import refresh_objects
-
-        for why in refresh_objects(urls).values():
-            raise why
-    rows = [(part, stat_of(part.path)) for part in c.parts]
-    for part, file in rows:
-        unread = next((f.message for f in file.findings if f.code == "unreadable"), "")
-        if unread and there(part.path):  # what is gone makes the stamp another one
-            raise OSError(errno.EIO, unread, part.path)
-    parts = tuple(part._replace(size=file.size, mtime_ns=file.mtime_ns) for part, file in rows)
-    return stamp(replace(c, parts=parts))
 
 
 def _runs(found: Mapping[str, Listed]) -> list[str]:
