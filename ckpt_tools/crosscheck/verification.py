@@ -169,8 +169,10 @@ def _of_seals(s: Session, level: Level) -> _Sealed:
     if s.indexes.seals is None and s.signatures is None:
         return _Sealed()
     from ckpt_tools.crosscheck.sealed import reports, unnamed, unsigned  # most trees have none
+    from ckpt_tools.crosscheck.sealed_and_gone import newest_gone
 
-    return _Sealed(reports(s, level), [*unnamed(s), *unsigned(s)] if s.found.tree else [])
+    lost = list(newest_gone(s)) if s.found.tree else []  # before the reports forget what seals say
+    return _Sealed(reports(s, level), [*lost, *unnamed(s), *unsigned(s)] if s.found.tree else [])
 
 
 def _told(files: Sequence[FileReport], findings: Sequence[Finding]) -> set[str]:
@@ -196,7 +198,7 @@ def _beside_the_files(s: Session) -> list[Finding]:
     """What could not be looked at, and what is there although it is no part of a checkpoint."""
     unfinished, graph, mac = (
         "a temporary file of a save that never finished",
-        "TensorFlow's graph: it holds no state",
+        "a graph: it holds no state",
         "what macOS keeps of the file beside it: it holds no state",
     )
     unneeded = [(p, mac if os.path.basename(p).startswith("._") else graph) for p in s.found.unneeded]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from ckpt_tools import formats
@@ -41,6 +43,16 @@ class _Reading(NamedTuple):
     fields: NameFields | None
     describes: bool
     doubtful: bool
+
+
+def _has_other(start: str, ending: str, names: Sequence[str]) -> bool:
+    """Whether one of ``names``, which are sorted, begins with ``start`` and has another ending."""
+    for name in islice(names, bisect_left(names, start), None):
+        if not name.startswith(start):
+            return False
+        if not name.endswith(ending):
+            return True
+    return False
 
 
 def is_directory_alike(e: os.DirEntry[str]) -> bool:
@@ -146,14 +158,16 @@ class NameReader:
         suspects = [e for e in entries if e.name.endswith(endings) or e.name.startswith(_OF_MACS)]
         if not suspects:
             return []
-        beside = {e.name for e in entries}
+        beside = sorted(e.name for e in entries)
         return [e.path for e in suspects if self._is_unneeded(e.name, beside)]
 
-    def _is_unneeded(self, name: str, beside: set[str]) -> bool:
+    def _is_unneeded(self, name: str, beside: Sequence[str]) -> bool:
+        """Whether one of the names ``beside``, which are sorted, is of the file that this one belongs to."""
         if name.startswith(_OF_MACS):
-            return name.removeprefix(_OF_MACS) in beside
+            own = name.removeprefix(_OF_MACS)
+            return own in beside[bisect_left(beside, own) :][:1]
         return any(
-            name.endswith(ending) and name.removesuffix(ending) + of in beside
+            name.endswith(ending) and _has_other(name.removesuffix(ending) + of, ending, beside)
             for ending, of in self.layouts.unneeded
         )
 

@@ -49,8 +49,8 @@ def targets(s: Session) -> Iterator[Target]:
     for bare in s.found.bare:
         if bare.path not in taken and bare.size >= 0 and not is_apart(os.path.basename(bare.path)):
             yield _of_file(bare.path)
-    # TensorFlow's graphs: no state, but of one save as the files beside them are
-    yield from (_of_file(path) for path in s.found.unneeded if path not in taken)
+    # graphs: no state, but saved by the run whose files are beside them
+    yield from _of_graphs([path for path in s.found.unneeded if path not in taken], s)
 
 
 def _homes(checkpoints: Iterable[Checkpoint]) -> dict[str, int]:
@@ -96,6 +96,18 @@ def _beside(path: str, members: Sequence[str]) -> tuple[str, ...]:
 def _of_file(path: str) -> Target:
     base, name = os.path.split(path)
     return Target(path, base, f"{base}/{beside(name)}", (path,))
+
+
+def _of_graphs(paths: Sequence[str], s: Session) -> Iterator[Target]:
+    """Files without state: missed where the one file that each belongs to is there."""
+    parts = {part.path for part in s.parts} if paths else ()
+    for path in paths:
+        target = _of_file(path)
+        name = os.path.basename(path)
+        owners = [
+            name.removesuffix(ending) + of for ending, of in s.layouts.unneeded if name.endswith(ending)
+        ]
+        yield target._replace(beside=tuple(name for name in owners if f"{target.base}/{name}" in parts))
 
 
 def files_of(home: str, others: Sequence[str] = ()) -> Iterator[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 
 from ckpt_tools.findings import finding
 from ckpt_tools.model import ranges
@@ -22,18 +22,18 @@ _HINT = (
 )
 
 
-def gone(base: str, names: Sequence[str]) -> Iterator[Finding]:
+def gone(base: str, names: Sequence[str], severity: Severity) -> Iterator[Finding]:
     """What to say of files that were sealed below ``base`` and are not there."""
-    listed = cache(_listed)
+    listed, missing = cache(_listed), partial(finding, "seal-missing", severity=severity)
     for name in names[:LISTED]:
         why = f"{name[:200]!r} was sealed and is not there"
         if how := _respelled(base, name, listed):
-            yield finding("seal-missing", f"{why}; {how}", hint=_HINT)
+            yield missing(f"{why}; {how}", hint=_HINT)
         else:
-            yield finding("seal-missing", why)
+            yield missing(why)
     if more := names[LISTED:]:
         others = ranges.names(name[:200] for name in more)
-        yield finding("seal-missing", f"{len(more):,} more files were sealed and are not there: {others}")
+        yield missing(f"{len(more):,} more files were sealed and are not there: {others}")
 
 
 def in_its_place(base: str, names: Sequence[str]) -> Iterator[Finding]:

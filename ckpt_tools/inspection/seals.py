@@ -236,15 +236,21 @@ class Seals:
                 self._note(path, _Said(known, file))
         if outside:
             self.findings[known.path] += _escapes(outside)
-        beside = [p for name in known.seal.beside if (p := inside(known.base, name)) and self._there(p)]
         if absent:
             self.absent.add(known.path)
-        for f in gone(known.base, absent):
+            self._say_absent(known, absent, present)
+
+    def _say_absent(self, known: Known, absent: Sequence[str], present: Sequence[str]) -> None:
+        """Note which files of a seal are gone, for those that were saved with them."""
+        beside = [p for name in known.seal.beside if (p := inside(known.base, name)) and self._there(p)]
+        # a file without state beside others is no reason to resume from an older checkpoint
+        stateless = bool(beside) and known.seal.checkpoint.layout is None
+        for f in gone(known.base, absent, Severity.WARNING if stateless else Severity.ERROR):
             if present or beside:
                 self._say(known, f, [*present, *beside])
             else:  # what lies in its directory now is not what was sealed there
                 self._say_of_home(known.path, known.base, f)
-        if absent and not present:
+        if not present:
             self.findings[known.path] += in_its_place(known.base, absent)
 
     def _note(self, path: str, said: _Said) -> None:

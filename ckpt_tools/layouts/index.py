@@ -2722,7 +2722,7 @@ ray ray note:checkpoint_manager_snapshot.json
   {name}/{name}/{name}/{name}/{name}/{name}/
     rllib_5:<state|module_state|policy_state>.pkl rllib_5_maker:class_and_ctor_args.pkl
 
-mindspore mindspore note:meta.json stateless:-graph.meta
+mindspore mindspore note:meta.json stateless:-graph.meta unneeded:-graph.meta+-
   rank_{rank}/
     breakpoint_rank:{prefix}[_rank_{rank}][_{generation}]-{epoch}_{step_in_epoch}_breakpoint.ckpt
     iteration_rank:iteration-{epoch}_{step_in_epoch}[{tmp}].ckpt

@@ -78,6 +78,7 @@ LAYOUT = Layout(
     counts_restarts=True,
     rank_directories=True,
     stateless=("-graph.meta",),  # the graph as protobuf
+    unneeded=(("-graph.meta", "-"),),  # where checkpoints are, a new run gives its graph another name
     compared_by_role=True,
     crosscheck=_crosscheck,
     records=("meta.json",),  # MindFormers' note of a rank's last checkpoint

@@ -215,7 +215,7 @@ def _sealed(session: Session, inside: Scope) -> Outcome | None:
     """Seals although there is no checkpoint: what was sealed was whole."""
     if session.indexes.seals is None:
         return None
-    from ckpt_tools.planning.sealed_and_gone import only_seals  # only where there are seals
+    from ckpt_tools.crosscheck.sealed_and_gone import only_seals  # only where there are seals
 
     files = [path for path in only_seals(session) if inside(path)]
     if not files:

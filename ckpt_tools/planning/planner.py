@@ -444,7 +444,7 @@ class Planner(Candidates):
         )
         yield from unfinished.torn_lately(self.session, choice.rejected, self._usual)
         if self.session.indexes.seals is not None:
-            from ckpt_tools.planning.sealed_and_gone import later_and_gone  # only where there are seals
+            from ckpt_tools.crosscheck.sealed_and_gone import later_and_gone  # only where there are seals
 
             yield from later_and_gone(self.session, c, self.step(c), self.checkpoints)
         yield from self.other_writers(c)

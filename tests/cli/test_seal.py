@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_files
 from blake3 import blake3
 from fixture_trees import materialise
 from places import FORMAT_FILES, LAYOUT_TREES
@@ -22,6 +23,7 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats.seals.names import FRAGMENTS
 from ckpt_tools.formats.seals.whole_digests import Crc64Nvme
 from ckpt_tools.guard import sealing
+from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.selection import Selection
 
 
@@ -369,3 +371,24 @@ def test_the_graph_beside_a_bundle_is_sealed_as_well(tmp_path: Path) -> None:
     assert "seal-mismatch" not in set().union(*codes(root).values())
     flip(graph)
     assert "seal-mismatch" in codes(root)[graph.name]
+    graph.unlink()
+    assert verify(root).verdict is Verdict.SUSPECT
+    made = plan(root)  # it holds no state: that it is lost costs no checkpoint
+    assert made.checkpoint and made.checkpoint.path.endswith("model.ckpt-300")
+    assert [f.code for f in made.warnings] == ["seal-missing"]
+
+
+@pytest.mark.slow
+def test_the_graph_of_a_run_is_sealed_and_is_no_part_of_its_checkpoints(tmp_path: Path) -> None:
+    for step in (10, 20):
+        (tmp_path / f"net-1_{step}.ckpt").write_bytes(small_files.mindspore(True, 0, step_num=step))
+    graph = tmp_path / "net-graph.meta"
+    graph.write_bytes(b"\x08\x01\x22\xb3\x41\x0a\xaa\x01" + bytes(range(256)) * 40)
+    guard.seal(tmp_path)
+    assert verify(tmp_path).verdict is Verdict.OK
+    flip(graph)
+    assert "seal-mismatch" in codes(tmp_path)[graph.name]
+    graph.unlink()
+    made = plan(tmp_path)
+    assert made.checkpoint and made.checkpoint.step_in_epoch == 20 and not made.warnings
+    assert verify(tmp_path).verdict is Verdict.OK  # a run that starts anew writes another

@@ -42,7 +42,6 @@ class Allowed(NamedTuple):
 
 
 USERS_WORDS = [
-    Allowed("crosscheck/verification.py", "TensorFlow's graph: it holds no state", "a message"),
     Allowed("cli/pages.py", "(ckpt (layouts|hook install)|lines for) .*", "examples of commands"),
     Allowed("cli/run.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("findings.py", ".*MindSpore gives a finished checkpoint", "the title of a finding"),

@@ -69,7 +69,12 @@ _TYPES = {
     28: ("float6_e3m2fn", 6),
 }
 """TensorProto.DataType -> (dtype, bits per element)."""
-_BEGIN = re.compile(rb"\x08[\x01-\x20](?:[\x12\x1a][\x01-\x7f][ -\x7f]|[\x22\x28\x32\x3a\x42])", re.DOTALL)
+_BEGIN = re.compile(
+    rb"\x08[\x01-\x20](?:[\x12\x1a\x22][\x01-\x7f][ -\x7f]|\x22\x00|[\x28\x32\x3a\x42])", re.DOTALL
+)
+"""Its version, then a text or the field of another kind: MindSpore's graphs have their graph where ONNX has
+the text of its domain (anf_ir.proto).
+"""
 """``ir_version``, then the name of the producer or another field of a model."""
 _DATA = re.compile(r"(.+)\.onnx(?:\.data|_data(?:_\d+)?)", re.DOTALL)
 

@@ -193,8 +193,9 @@ class Layout:
     compares the finished checkpoints of one run with the framework's own notes beside them.
     ``traces`` fit paths to which its framework alone writes, for files that no piece explains where the rest
     of a checkpoint is gone.
-    ``stateless`` are the ends of names of files that hold no state; ``unneeded`` are (ending, ending of the
-    file beside it) of those that hold none where that file is there. ``rank_directories``: directories of its
+    ``stateless`` are the ends of names of files that hold no state; ``unneeded`` are (ending, what follows in
+    its place in the name of a file beside it) of those that hold none where that file is there, and that are
+    sealed with it. ``rank_directories``: directories of its
     files that are called alike but for a number, from 0 without a gap, hold those of one rank each.
     ``own_files``: a rank asks for no file that only other ranks load, but for those of rank 0; else every
     node needs all of them. ``kept_by_ranks``: what names call a node is the rank that keeps the file, which

@@ -7,12 +7,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
+from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.names import of_one_file
 from ckpt_tools.inspection.seals import Known, Seals
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
+from ckpt_tools.model.seal import SealedCheckpoint
 from ckpt_tools.reading.session import Session
 
 
@@ -29,11 +31,23 @@ def later_and_gone(
     there = {(c.layout, c.step, c.epoch, c.step_in_epoch) for c in others}
     for known in _without_files(seals):
         was = known.seal.checkpoint
+        if was.layout is None and _place(known).endswith(session.layouts.unneeded_endings):
+            continue  # a graph
         same = (was.layout, was.step, was.epoch, was.step_in_epoch) in there
         if not same and _beside(known, chosen) and _is_later(known, chosen, step):
-            at = f"step {was.step:,}" if was.step is not None else "a step that nothing tells"
-            why = f"a checkpoint at {at} was sealed here, and its files are not there"
-            yield finding("seal-missing", why, path=_place(known), severity=Severity.WARNING)
+            why = f"a checkpoint at {_when(was)} was sealed here, and its files are not there"
+            hint = f"bring it back; if it was removed on purpose, remove its seal, {known.path}, as well"
+            yield finding("seal-missing", why, path=_place(known), severity=Severity.WARNING, hint=hint)
+
+
+def newest_gone(session: Session) -> Iterator[Finding]:
+    """What `later_and_gone` says beside the newest checkpoint of each run: who prunes removes older ones."""
+    seals = session.indexes.seals
+    if seals is None or not seals.absent:
+        return
+    for checkpoints in session.runs(grouping.group(session.parts, session.layouts)).values():
+        newest = max(checkpoints, key=lambda c: (c.order, c.path))
+        yield from later_and_gone(session, newest, newest.step, checkpoints)
 
 
 def only_seals(session: Session) -> list[str]:
@@ -43,6 +57,16 @@ def only_seals(session: Session) -> list[str]:
         return []
     seals.read_all()
     return sorted({_place(known) for known in _without_files(seals)} | set(seals.about))
+
+
+def _when(was: SealedCheckpoint) -> str:
+    """When a sealed checkpoint was saved, as far as its seal tells."""
+    if was.step is not None:
+        return f"step {was.step:,}"
+    if was.epoch is None:
+        return "a step that nothing tells"
+    within = "" if was.step_in_epoch is None else f", step {was.step_in_epoch:,} of it"
+    return f"epoch {was.epoch:,}{within}"
 
 
 def _without_files(seals: Seals) -> Iterator[Known]:
