@@ -24,6 +24,28 @@ def later_and_gone(
     """Warnings about sealed checkpoints beside the chosen one (at ``step``) that would have gone before it,
     and of which nothing is left that could be a candidate. ``others`` are the checkpoints that are there.
     """
+    yield from map(_said, _later(session, chosen, step, others))
+
+
+def newest_gone(session: Session) -> Iterator[Finding]:
+    """The same of the newest checkpoint of each run, if it alone is gone: who prunes by age removes older
+    ones, and who keeps the best removes any, also between those that are left.
+    """
+    seals = session.indexes.seals
+    if seals is None or not seals.absent:
+        return
+    for checkpoints in session.runs(grouping.group(session.parts, session.layouts)).values():
+        in_order = sorted(checkpoints, key=lambda c: (c.order, c.path))
+        oldest, newest = in_order[0], in_order[-1]
+        gone = list(_later(session, oldest, oldest.step, checkpoints))
+        if len(gone) == 1 and _is_later(gone[0], newest, newest.step):
+            yield _said(gone[0])
+
+
+def _later(
+    session: Session, than: Checkpoint, step: int | None, others: Sequence[Checkpoint]
+) -> Iterator[Known]:
+    """The seals beside a checkpoint at ``step`` of which nothing is left, and which are of later ones."""
     seals = session.indexes.seals
     if seals is None:
         return
@@ -34,20 +56,14 @@ def later_and_gone(
         if was.layout is None and _place(known).endswith(session.layouts.unneeded_endings):
             continue  # a graph
         same = (was.layout, was.step, was.epoch, was.step_in_epoch) in there
-        if not same and _beside(known, chosen) and _is_later(known, chosen, step):
-            why = f"a checkpoint at {_when(was)} was sealed here, and its files are not there"
-            hint = f"bring it back; if it was removed on purpose, remove its seal, {known.path}, as well"
-            yield finding("seal-missing", why, path=_place(known), severity=Severity.WARNING, hint=hint)
+        if not same and _beside(known, than) and _is_later(known, than, step):
+            yield known
 
 
-def newest_gone(session: Session) -> Iterator[Finding]:
-    """What `later_and_gone` says beside the newest checkpoint of each run: who prunes removes older ones."""
-    seals = session.indexes.seals
-    if seals is None or not seals.absent:
-        return
-    for checkpoints in session.runs(grouping.group(session.parts, session.layouts)).values():
-        newest = max(checkpoints, key=lambda c: (c.order, c.path))
-        yield from later_and_gone(session, newest, newest.step, checkpoints)
+def _said(known: Known) -> Finding:
+    why = f"a checkpoint at {_when(known.seal.checkpoint)} was sealed here, and its files are not there"
+    hint = f"bring it back; if it was removed on purpose, remove its seal, {known.path}, as well"
+    return finding("seal-missing", why, path=_place(known), severity=Severity.WARNING, hint=hint)
 
 
 def only_seals(session: Session) -> list[str]:

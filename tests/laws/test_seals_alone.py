@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,12 +50,12 @@ def test_seals_alone_are_no_first_launch(case: Path, tmp_path: Path) -> None:
     assert plan(root, Selection(allow_none=True, allow_fresh=True)).checkpoint is None
 
 
-def flat(root: Path) -> Path:
-    """Three checkpoints of one file each, in one directory."""
+def flat(root: Path, steps: Sequence[int] = (10, 20, 30)) -> Path:
+    """Checkpoints of one file each, in one directory."""
     import small_files
 
     root.mkdir()
-    for step in (10, 20, 30):
+    for step in steps:
         path = root / f"net-1_{step}.ckpt"
         path.write_bytes(small_files.mindspore(True, 0, step_num=step))
         os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
@@ -82,6 +82,20 @@ def test_a_newest_file_that_is_gone_is_said(tmp_path: Path) -> None:
     made = plan(root)
     assert made.checkpoint and newest and made.checkpoint.step_in_epoch == 20
     assert warned(made) == ["net-1_30.ckpt"]
+
+
+@pytest.mark.parametrize(
+    ("pruned", "said"), [((10, 40), []), ((20, 50), []), ((50,), [50]), ((10, 50), [50])]
+)
+def test_who_keeps_the_best_removes_newer_ones_too(
+    pruned: tuple[int, ...], said: list[int], tmp_path: Path
+) -> None:
+    root = flat(tmp_path / "run", steps=(10, 20, 30, 40, 50))
+    guard.seal(root)
+    for step in pruned:
+        (root / f"net-1_{step}.ckpt").unlink()
+    assert missed(verify(root).findings) == [f"net-1_{step}.ckpt" for step in said]
+    assert bool(warned(plan(root))) == (50 in pruned)  # what chooses says it always
 
 
 def test_a_newest_directory_that_is_emptied_is_said(tmp_path: Path) -> None:
