@@ -39,7 +39,10 @@ _DATA = (
     "idx arrow parquet feather orc avro tfrecord tfrecords record recordio mindrecord rec lmdb mdb db sqlite"
     " sqlite3 wandb"
 )
-_MEDIA = "jpg jpeg png gif webp mp4 mkv webm avi mov wav flac mp3 ogg"
+_MEDIA = (
+    "jpg jpeg png gif webp bmp ico tif tiff exr hdr psd svg pdf mp4 m4v mpg mpeg mkv webm avi mov"
+    " wav flac mp3 ogg opus aac m4a mid midi ply obj stl glb gltf usd usdz fbx pcd las nii dcm ttf otf woff2"
+)
 _PROGRAMS = (
     "so a o whl egg jar apk docx xlsx pptx exe deb rpm sif sqsh squashfs iso pack core dmp prof trace"
     " nsys-rep qdrep"
@@ -233,7 +236,15 @@ def suspect_of(path: str, size: int) -> Suspect | None:
     if UNREAD_TEXTS.fullmatch(name) or begins.startswith(b"\x7fELF") or is_text(begins):
         return None
     fmt = _told_by_magic(begins)
-    return Suspect(path, size, fmt) if fmt or size >= LARGE or names_a_save(name) else None
+    told = fmt or size >= LARGE or names_a_save(name) or _is_numbered_save(path)
+    return Suspect(path, size, fmt) if told else None
+
+
+def _is_numbered_save(path: str) -> bool:
+    """Whether a file that is called by a number alone lies where saves do (``checkpoints/00000100``)."""
+    above, name = path.rsplit("/", 2)[-2:]
+    said = read_bare_name(above)
+    return name.partition(".")[0].isdigit() and said.noun and not said.words
 
 
 def _told_by_magic(begins: bytes) -> str:

@@ -78,6 +78,7 @@ LAYOUT = Layout(
     read_tracker=dcp.read_number,
     always_tracked=False,
     commit="trainer",
+    first_saved=("model",),
     needs=("model",),
     reference=(
         "skyrl/train/trainer.py save_checkpoints (policy, critic, data.pt, trainer_state.pt, the tracker), "

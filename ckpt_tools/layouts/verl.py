@@ -131,6 +131,7 @@ LAYOUT = Layout(
     read_tracker=read_tracker,
     always_tracked=False,
     commit="data",
+    first_saved=("model",),
     needs=("model",),
     own_files=True,  # FSDPCheckpointManager.load_checkpoint: torch.load of its own three, and nothing else
     reference=(

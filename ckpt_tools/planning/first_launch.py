@@ -66,6 +66,7 @@ def first_launch(
         lambda: _of_another_layout(session, selection, everything),
         lambda: _several_interrupted(session, unfinished) if selection.allow_none else None,
         lambda: _objection(session, saves, scope(session.root, selection) if one_run else anywhere),
+        lambda: _without_first(session, unfinished) if selection.allow_none else None,
     )
     if objection := next(filter(None, (asked() for asked in objections)), None):
         return objection
@@ -123,7 +124,8 @@ def _no_checkpoint(session: Session, unfinished: Sequence[Checkpoint]) -> NoChec
 
 def _not_whole(session: Session, unfinished: Sequence[Checkpoint]) -> str:
     """What to do where saves were begun and none is whole."""
-    asks = " --allow-fresh" if _several_interrupted(session, unfinished) else ""
+    asked = _several_interrupted(session, unfinished) or _without_first(session, unfinished)
+    asks = " --allow-fresh" if asked else ""
     return (
         "nothing can resume from them: bring back what they lack, or start from nothing with"
         f" --allow-none{asks}"
@@ -186,6 +188,18 @@ def _several_interrupted(session: Session, unfinished: Sequence[Checkpoint]) -> 
     )
     found = [finding("unfinished-save", f"it {why}", path=c.path) for c in several[:_LISTED]]
     return Outcome(NotRecognised(text, f"bring the lost files back; {_FRESH}"), found)
+
+
+def _without_first(session: Session, unfinished: Sequence[Checkpoint]) -> Outcome | None:
+    """A save of which nothing is left that its framework writes before what is there."""
+    for c in unfinished:
+        first = session.layouts.of(c).first_saved
+        if first and all(p.role not in first for p in c.parts):
+            why = f"it has no {first[0]} file, which is written before the others"
+            text = f"{c.path}: {why}: no job that dies in its first save leaves that"
+            error = NotRecognised(text, f"bring the lost files back; {_FRESH}")
+            return Outcome(error, [finding("missing-part", why, path=c.path)])
+    return None
 
 
 def _tracked(session: Session, inside: Scope) -> Outcome | None:

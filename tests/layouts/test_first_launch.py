@@ -445,8 +445,14 @@ def test_a_pickle_of_any_name_is_no_first_launch(name: str, protocol: int, tmp_p
 
 @pytest.mark.parametrize(
     "names",
-    [["model_10", "model_20"], ["ckpt-300"], ["model-last/model", "model-last/meta.json"]],
-    ids=["models", "checkpoint", "directory"],
+    [
+        ["model_10", "model_20"],
+        ["ckpt-300"],
+        ["model-last/model", "model-last/meta.json"],
+        ["checkpoints/00000100", "checkpoints/00000200"],
+        ["ckpts/100.vault"],
+    ],
+    ids=["models", "checkpoint", "directory", "numbers", "a number"],
 )
 def test_what_is_called_one_of_several_models_is_a_question_whatever_is_in_it(
     names: list[str], tmp_path: Path
@@ -458,7 +464,10 @@ def test_what_is_called_one_of_several_models_is_a_question_whatever_is_in_it(
         plan(str(tmp_path), FIRST)
 
 
-@pytest.mark.parametrize("name", ["resnet50", "sample_100", "model-last/config.json", "model_20.log"])
+@pytest.mark.parametrize(
+    "name",
+    ["resnet50", "sample_100", "model-last/config.json", "model_20.log", "data/100", "checkpoints/100.png"],
+)
 def test_what_is_called_otherwise_is_still_a_first_launch(name: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(b"{}" if name.endswith("json") else b"\x01\xff\x00own" * 50)
@@ -530,3 +539,27 @@ def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(errors.UsageError, match=r"that ckpt cannot read: .* only you know"):
         plan(str(tmp_path), FIRST)
+
+
+FIRST_SAVED = [
+    case for case in CASES if any(x.name == case.parent.parent.name and x.first_saved for x in LAYOUTS)
+]
+
+
+@pytest.mark.parametrize("case", FIRST_SAVED, ids=lambda case: "/".join(case.parts[-3:-1]))
+def test_a_lone_save_that_lost_what_is_written_first_is_no_first_launch(case: Path, tmp_path: Path) -> None:
+    """A job that dies in its first save has written that."""
+    root = materialise(case, tmp_path)
+    newest = plan(str(root)).checkpoint
+    assert newest is not None
+    layout = next(x for x in LAYOUTS if x.name == newest.layout)
+    last = next(p for p in newest.parts if p.role == layout.commit)
+    first = [p for p in newest.parts if p.role in layout.first_saved]
+    keep_of = {p.path for p in newest.parts} - {last.path}
+    for path in [p for p in root.rglob("*") if p.is_file() and str(p) not in keep_of]:
+        path.unlink()
+    assert fresh(root)
+    for p in first:
+        Path(p.path).unlink()
+    with pytest.raises(errors.NotRecognised, match="written before the others"):
+        plan(str(root), FIRST)

@@ -169,11 +169,11 @@ class Layout:
     ``sized_by`` is the piece whose content tells how many ranks saved, where the model files do not.
     ``commit`` is the role of the file that is written last: without it a save is unfinished. Where no save of
     a run has that file, nor one of ``commit_beside``, another of the framework's writers made it, which
-    writes ``commit_alone`` last. ``needs`` are
-    roles without which nothing can be resumed, ``needs_any`` those of which one must be there, unless files
-    that no piece explains lie in the checkpoint's own directory. ``saved_with`` are (piece, role): no save
-    has a file of the piece without one of the role. ``one_of`` are groups of
-    pieces: no save has files of more than one of a group.
+    writes ``commit_alone`` last. Files of a role that is ``first_saved`` are written before all others: an
+    unfinished save without any has lost them. ``needs`` are roles without which nothing can be resumed,
+    ``needs_any`` those of which one must be there, unless files that no piece explains lie in the
+    checkpoint's own directory. ``saved_with`` are (piece, role): no save has a file of the piece without
+    one of the role. ``one_of`` are groups of pieces: no save has files of more than one of a group.
     ``steps`` reads (step, epoch, step_in_epoch) from a part's metadata, ``place`` works a part's step out
     from its siblings' metadata, nearest in time first. ``check`` compares names with contents over the parts
     of one run and yields (path, finding). ``resume`` tells the framework. ``committed`` says that a
@@ -232,6 +232,7 @@ class Layout:
     commit: str = ""
     commit_beside: tuple[str, ...] = ()
     commit_alone: str = ""
+    first_saved: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     needs_any: tuple[str, ...] = ()
     saved_with: tuple[tuple[str, str], ...] = ()
