@@ -16,7 +16,7 @@ from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import ranges, words
@@ -44,6 +44,9 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
             f"there is a block of number {max(blocks)}, and no tensor of block {words(ranges(sorted(gone)))}"
         )
         yield finding("missing-part", text, path=c.path)
+    for path, f in _missing_ranks([part for part in c.parts if part.role == "random"]):
+        text = f"{f.message}: of random numbers, which nanotron does not load again"
+        yield replace(f, message=text, path=path, severity=Severity.WARNING)
 
 
 def _tensors(c: Checkpoint) -> frozenset[str]:

@@ -77,6 +77,7 @@ def missed(root: Path, survivable: bool) -> bool:
         ("levanter/steps/tree/step-20", "opt_state", True),
         ("mindformers/lone/tree/iteration_00000010", "qwen3-opt-0000000-0000001.safetensors", True),
         ("mindformers/ranks/tree/iteration_00000030", "opt-*.safetensors", False),
+        ("nanotron/zero/tree/20", "random/tp-1-*", True),
         ("nemo-rl/dtensor/tree/step_4", "policy", False),
         ("nemo-rl/dtensor/tree/step_4", "value/weights", False),
         ("nemo-rl/dtensor/tree/step_4", "policy/optimizer", True),
