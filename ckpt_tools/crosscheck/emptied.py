@@ -85,9 +85,22 @@ def _of_the_same_words(s: Session, c: Checkpoint, home: str) -> Iterator[Finding
     alike = {top for top in _below(s.found.empty, base) if len(words) > 1 and _words(top) == words}
     for top in _empty(s, alike):
         told = _pattern(top) == _pattern(home) and _names_its_save(c)
-        if not told and (_number(top) < 0 or _number(top) > _number(home)):
+        if not told and _is_next(top, home):
             text = f"it is empty, and called as {os.path.basename(home)} is: it may have been a later save"
             yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def is_called_alike(path: str, c: Checkpoint) -> bool:
+    """Whether something beside the directory of ``c`` is called as that is but for the number: by a higher
+    one, or by none.
+    """
+    home = c.parts[0].home
+    same = len(_words(path)) > 1 or (_names_its_save(c) and _pattern(path) == _pattern(home))
+    return bool(home) and same and _words(path) == _words(home) and _is_next(path, home)
+
+
+def _is_next(top: str, home: str) -> bool:
+    return _number(top) < 0 or _number(top) > _number(home)
 
 
 def _words(home: str) -> list[str]:

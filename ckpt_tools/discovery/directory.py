@@ -60,12 +60,10 @@ def is_directory_alike(e: os.DirEntry[str]) -> bool:
     return formats.names.of_directories(e.name) and surely_directory(e)
 
 
-def is_lost(e: os.DirEntry[str]) -> bool:
-    """Whether it is a link that leads nowhere, called as checkpoints are (``step-300``), or as what points to
-    the newest (``latest``): a mount may be lost.
-    """
+def leads_nowhere(e: os.DirEntry[str]) -> bool:
+    """Whether it is a link to what is not there: a mount may be lost."""
     try:
-        if not (e.is_symlink() and calls_a_save(e.name)):  # where entries are of no known type, a call
+        if not e.is_symlink():  # where entries are of no known type, a call
             return False
         patiently(e.stat)
     except ABSENT:
@@ -234,8 +232,9 @@ class Listing:
         ours.
         """
         name, found = e.name, self.found
-        if is_lost(e):
-            found.gone.append(e.path)
+        if leads_nowhere(e):
+            # called as checkpoints are (step-300), or as what points to the newest (latest)
+            (found.gone if calls_a_save(e.name) else found.dangling).append(e.path)
         if name in here.layouts.note_names:
             found.trackers[name, here.path] = e.path
         elif formats.names.known(name) or alone or self._is_addressed(e):

@@ -59,13 +59,13 @@ class Discovery:
     ``unfinished`` are paths of temporary files of interrupted saves, ``indexes`` those of files that may
     describe others, ``unneeded`` those of files that hold no state, ``copies`` those of unrecognised files
     whose names call them copies, ``gone`` those of links that lead nowhere under a name that only a
-    checkpoint or a pointer to one has, ``renamed`` those of files whose names have a checkpoint's in them,
-    ``packed`` those of files that were packed, ``texts`` those of texts that nothing recognises.
-    ``links`` is what leads to directories, ``lone`` says which numbered directories lack their first,
-    ``strange`` are the directories of files that nothing recognises, ``empty`` those in which nothing was
-    seen, ``unseen`` is what could not be
-    listed, and what vanished meanwhile; ``states`` are the directories ``.ckpt``. ``tree``: ROOT is a
-    directory; ``alone``: it is one file.
+    checkpoint or a pointer to one has, ``dangling`` those under other names, ``renamed`` those of files whose
+    names have a checkpoint's in them, ``packed`` those of files that were packed, ``texts`` those of texts
+    that nothing recognises. ``links`` is what leads to directories, ``lone`` says which numbered
+    directories lack their first, ``strange`` are the directories of files that nothing recognises,
+    ``empty`` those in which nothing was seen, ``unseen`` is what could not be listed, and what vanished
+    meanwhile; ``states`` are the directories ``.ckpt``. ``tree``: ROOT is a directory; ``alone``: it is
+    one file.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -78,6 +78,7 @@ class Discovery:
     unneeded: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+    dangling: list[str] = field(default_factory=list)
     renamed: list[str] = field(default_factory=list)
     packed: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)

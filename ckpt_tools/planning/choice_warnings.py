@@ -4,7 +4,6 @@ finished.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import chain, dropwhile, islice
@@ -14,7 +13,7 @@ from ckpt_tools.discovery.group import essential
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.layouts.common.bare_names import calls_a_save, may_be_later, read_bare_name
+from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint, comparable
 from ckpt_tools.model.finding import Finding, Severity
@@ -35,34 +34,6 @@ _SAVES = 5
 """Unfinished saves that have a line of their own, the newest ones; a job that dies in every save leaves
 hundreds.
 """
-
-
-def lost_links(
-    paths: Sequence[str], c: Checkpoint, step: int | None, tracker: str | None
-) -> Iterator[Finding]:
-    """Links that lead nowhere and may have led to a later checkpoint than the choice; of its own ``tracker``
-    more is said elsewhere.
-    """
-    for path in paths:
-        name = path.rpartition("/")[2]
-        if name != tracker and may_be_later(name, step, c.epoch):
-            text = "it leads to what is not there, and what was saved there may be newer than the choice"
-            yield finding("dangling-link", text, path=path, severity=Severity.WARNING)
-
-
-def links_to_others(links: dict[str, str], c: Checkpoint, step: int | None) -> Iterator[Finding]:
-    """Links to directories that are called as what they lead to but for a number, which is no lower than the
-    choice's: an earlier save lies where a later one was, or belongs.
-    """
-    for path, to in sorted(links.items()):
-        name, of = os.path.basename(path), os.path.basename(to)
-        said, real = read_bare_name(name), read_bare_name(of)
-        others = (said.step, said.epoch, said.number) != (real.step, real.epoch, real.number)
-        if not (others and said.pattern == real.pattern and calls_a_save(name)):
-            continue
-        if may_be_later(name, None if step is None else step - 1, c.epoch):
-            text = f"it leads to {of}: a save of its own name may be lost, or was never there"
-            yield finding("step-mismatch", text, path=path, severity=Severity.WARNING)
 
 
 def heads(
@@ -206,13 +177,29 @@ def left_out(choice: Choice, save_interval: int | None) -> Iterator[Finding]:
 
 
 def unplaced(
-    chosen: Checkpoint, ranked: Sequence[Checkpoint], s: Session, *, ordered: bool
+    chosen: Checkpoint,
+    ranked: Sequence[Checkpoint],
+    s: Session,
+    *,
+    ordered: bool,
+    same: Callable[[Checkpoint, Checkpoint], bool],
 ) -> Iterator[Finding]:
-    """Those that rank behind the choice and may be later, although nobody was asked."""
+    """Those that rank behind the choice and may be later, although nobody was asked; but none that is the
+    ``same`` and was written at one time.
+    """
     behind = dropwhile(lambda c: c.key != chosen.key, ranked)
     for c in islice(behind, 1, None):
-        if c.kind not in (Kind.BEST, Kind.RELEASE) and (text := _maybe_later(c, chosen, s, ordered)):
+        if c.kind in (Kind.BEST, Kind.RELEASE):
+            continue
+        text = _maybe_later(c, chosen, s, ordered)
+        if not text and _is_of_one_time(c, chosen) and not same(c, chosen):
+            text = "it was written at the same time, and no known step orders it: it may be later than"
+        if text:
             yield finding("passed-over", f"{text} {chosen.label}", path=c.path, severity=Severity.WARNING)
+
+
+def _is_of_one_time(c: Checkpoint, chosen: Checkpoint) -> bool:
+    return c.mtime_ns == chosen.mtime_ns and not comparable(c.order, chosen.order)
 
 
 def _maybe_later(c: Checkpoint, chosen: Checkpoint, s: Session, ordered: bool) -> str:

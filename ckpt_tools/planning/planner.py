@@ -50,10 +50,13 @@ from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import in_order, ordered
 from ckpt_tools.planning.topology import ALONE, HIGHEST
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
+from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url
 
 _TELLING = 8
 """Files at most that are asked for the step and the epoch."""
+_LINKED = 64
+"""Files at most of which is asked whether they are links: of a save that was made of links all are."""
 
 
 class _Worlds(NamedTuple):
@@ -425,7 +428,7 @@ class Planner(Candidates):
         yield from choice_warnings.left_out(choice, self.selection.save_interval)
         order = self.selection.resume_from or self.selection.order
         ordered = order in ("mtime", "step")
-        yield from choice_warnings.unplaced(c, self.ranked, self.session, ordered=ordered)
+        yield from choice_warnings.unplaced(c, self.ranked, self.session, ordered=ordered, same=self._same)
         yield from assignment.findings
         yield from self._warnings_of_files(parts)
         yield from losses(c, self.expected)
@@ -452,16 +455,21 @@ class Planner(Candidates):
 
     def _lost_links(self, c: Checkpoint) -> Iterator[Finding]:
         found, step = self.session.found, self.step(c)
-        yield from choice_warnings.lost_links(found.gone, c, step, self.layouts.of(c).tracker)
-        for links in found.links:
-            yield from choice_warnings.links_to_others({**links.inside, **links.outside}, c, step)
+        directories = dict(chain(*((links.inside | links.outside).items() for links in found.links)))
+        files = [p.path for p in c.parts[:_LINKED] if not is_url(p.path) and is_link(p.path)]
+        if found.gone or found.dangling or directories or files:
+            from ckpt_tools.planning import choice_links  # rare
+
+            yield from choice_links.lost_links(found, c, step, self.layouts.of(c).tracker)
+            yield from choice_links.links_to_others(directories, c, step)
+            yield from choice_links.files_of_others(files, c, step)
 
     def _require_newest(self, c: Checkpoint) -> None:
         """Raises NotNewest where the caller wants the newest or nothing, and what a link led to, or one that
         is damaged or tells no step, may be it.
         """
         if self.selection.no_fallback and self.selection.max_step is None:
-            others = choice_warnings.unplaced(c, self.ranked, self.session, ordered=False)
+            others = choice_warnings.unplaced(c, self.ranked, self.session, ordered=False, same=self._same)
             for f in chain(self._lost_links(c), others):
                 raise NotNewest(f"{f.path}: {f.message}", plan=self.empty(Choice(None)))
 

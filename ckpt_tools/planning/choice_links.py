@@ -1,0 +1,83 @@
+"""Warnings about links beside a choice, and among its files: what they lead to is not there, or an older save
+under the name of a later one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+
+from ckpt_tools.crosscheck.emptied import is_called_alike
+from ckpt_tools.discovery.found import Discovery
+from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.bare_names import BareName, calls_a_save, may_be_later, read_bare_name
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Kind
+
+
+def lost_links(found: Discovery, c: Checkpoint, step: int | None, tracker: str | None) -> Iterator[Finding]:
+    """Links that lead nowhere and may have led to a later checkpoint than the choice; of its own ``tracker``
+    more is said elsewhere.
+    """
+    text = "it leads to what is not there, and what was saved there may be newer than the choice"
+    gone = (path for path in found.gone if os.path.basename(path) != tracker)
+    later = [path for path in gone if may_be_later(os.path.basename(path), step, c.epoch)]
+    later += (path for path in found.dangling if _may_be_of_its_run(path, c))
+    yield from (finding("dangling-link", text, path=path, severity=Severity.WARNING) for path in later)
+
+
+def _may_be_of_its_run(path: str, c: Checkpoint) -> bool:
+    """Whether a link beside the choice is called as that is but for a number, or as the end of training."""
+    if os.path.dirname(path) != os.path.dirname(c.parts[0].home or c.parts[0].path):
+        return False
+    said = read_bare_name(os.path.basename(path))
+    return is_called_alike(path, c) or (said.kind is Kind.RELEASE and not said.words)
+
+
+def links_to_others(links: Mapping[str, str], c: Checkpoint, step: int | None) -> Iterator[Finding]:
+    """Links to directories that are called as what they lead to but for a number, which is no lower than the
+    choice's: an earlier save lies where a later one was, or belongs.
+    """
+    for path, to in sorted(links.items()):
+        name = os.path.basename(path)
+        if not (_are_two_saves(name, os.path.basename(to)) and calls_a_save(name)):
+            continue
+        if may_be_later(name, None if step is None else step - 1, c.epoch):
+            yield _of_another(path, os.path.basename(to))
+
+
+def files_of_others(files: Iterable[str], c: Checkpoint, step: int | None) -> Iterator[Finding]:
+    """The same of those ``files`` of the choice that are links: by their names, or by those of the
+    directories in which they lie.
+    """
+    for path in files:
+        try:
+            mine, theirs = path.split("/"), os.path.realpath(path).split("/")
+        except OSError:
+            continue  # it was read, so that it changes now: that is looked at elsewhere
+        while mine and theirs and mine[-1] == theirs[-1]:
+            mine, theirs = mine[:-1], theirs[:-1]
+        if mine and theirs and _are_two_saves(mine[-1], theirs[-1]) and _tells(mine[-1], c, step):
+            yield _of_another(path, "/".join(os.path.realpath(path).split("/")[len(theirs) - 1 :]))
+
+
+def _of_another(path: str, of: str) -> Finding:
+    text = f"it leads to {of}: a save of its own name may be lost, or was never there"
+    return finding("step-mismatch", text, path=path, severity=Severity.WARNING)
+
+
+def _are_two_saves(name: str, of: str) -> bool:
+    """Whether two names are the same but for numbers that count steps, epochs or saves."""
+    said, real = read_bare_name(name), read_bare_name(of)
+    return said.pattern == real.pattern and _counted(said) != _counted(real)
+
+
+def _tells(name: str, c: Checkpoint, step: int | None) -> bool:
+    """Whether the number in a name is that of the choice, and not of a rank or a part."""
+    numbers = {n for n in _counted(read_bare_name(name)) if n is not None}
+    return not numbers.isdisjoint({step, c.step, c.epoch})
+
+
+def _counted(said: BareName) -> tuple[int | None, ...]:
+    return said.step, said.epoch, said.number

@@ -1,0 +1,87 @@
+"""Links whose names are those of later saves than what they lead to, or that lead nowhere: never older without a
+word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from small_files import adam, saved, tensor
+
+from ckpt_tools import errors
+from ckpt_tools.api import plan
+from ckpt_tools.model.selection import Selection
+
+
+def write(path: Path, data: bytes, step: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (1_735_700_000 + 10 * step,) * 2)
+
+
+def put(root: Path, name: str, step: int) -> None:
+    """A file in which nothing tells the step."""
+    state = adam(step) if "optim" in name else {"w": tensor(step), "b": tensor(step, 1)}
+    write(root / name, saved(state), step)
+
+
+def kohya(root: Path, name: str, step: int) -> None:
+    for file in ("model.bin", "optimizer.bin", "scheduler.bin", "random_states_0.pkl"):
+        put(root, f"{name}/{file}", step)
+    said = {"current_epoch": step // 10, "current_step": step}
+    write(root / name / "train_state.json", json.dumps(said).encode(), step)
+
+
+def told(root: Path) -> list[tuple[str, str]]:
+    return [(f.code, os.path.relpath(str(f.path), root)) for f in plan(str(root)).warnings]
+
+
+FILES = [
+    ("step_20.pt", "step_10.pt", True),
+    ("ckpt-20.pth", "ckpt-10.pth", True),
+    ("20/model.pt", "../10/model.pt", True),
+    ("epoch_2.pt", "epoch_1.pt", True),
+    ("step_0010.pt", "step_10.pt", False),
+    ("step_20.pt", "../4f2a.pt", False),
+]
+
+
+@pytest.mark.parametrize(("name", "to", "wrong"), FILES)
+def test_a_file_of_a_later_name_that_leads_to_an_earlier_one_is_told(
+    name: str, to: str, wrong: bool, tmp_path: Path
+) -> None:
+    root = tmp_path / "run"
+    link = root / name
+    link.parent.mkdir(parents=True)
+    put(link.parent, to, 10)
+    link.symlink_to(to)
+    if "/" in name:
+        put(root, "10/optimizer.pt", 10)
+        put(root, "20/optimizer.pt", 20)
+    found = [row for row in told(root) if row[0] != "mtime-not-kept"]
+    assert found == [("step-mismatch", name)] * wrong
+    if wrong:
+        with pytest.raises(errors.NotNewest):
+            plan(str(root), Selection(no_fallback=True))
+
+
+@pytest.mark.parametrize("name", ["cat-state", "cat-000003-state", "final"])
+def test_a_link_called_as_the_choice_is_but_for_its_number_that_leads_nowhere_is_told(
+    name: str, tmp_path: Path
+) -> None:
+    for step in (10, 20):
+        kohya(tmp_path, f"cat-{step // 10:06d}-state", step)
+    (tmp_path / name).symlink_to(tmp_path.parent / "unmounted" / name)
+    assert told(tmp_path) == [("dangling-link", name)]
+    with pytest.raises(errors.NotNewest):
+        plan(str(tmp_path), Selection(no_fallback=True))
+
+
+@pytest.mark.parametrize("name", ["best", "data", "cat-000001-old", "dog-state", "cat-000001-state.bak"])
+def test_another_link_that_leads_nowhere_is_not(name: str, tmp_path: Path) -> None:
+    kohya(tmp_path, "cat-000002-state", 20)
+    (tmp_path / name).symlink_to(tmp_path.parent / "unmounted" / name)
+    assert told(tmp_path) == []
