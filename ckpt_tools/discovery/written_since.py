@@ -87,6 +87,20 @@ class Unread(NamedTuple):
             for path in self._unread_in(directory, lambda name: bool(called(re.sub(r"\d+", "1", name)))):
                 yield path, self._called(os.path.basename(path))
 
+    def others(self) -> Iterator[tuple[str, str]]:
+        """Those that are called otherwise than the others there, and count steps or epochs
+        (``epoch_3.vault`` beside ``step_200.pt``): pictures and meshes are called so, too. Raises OSError.
+        """
+        counts = cache(self._counts)
+        for directory in self.found.strange.keys() & set(self.directories):
+            for path in self._unread_in(directory, lambda name: counts(re.sub(r"\d+", "1", name))):
+                yield path, os.path.splitext(os.path.basename(path))[0]
+
+    def _counts(self, name: str) -> bool:
+        said = read_bare_name(stem := os.path.splitext(name)[0])
+        counted = (said.step, said.epoch) != (None, None)
+        return counted and calls_a_save(stem) and not self._called(name)
+
     def saves(self) -> Iterator[tuple[str, str]]:
         """The same of directories that hold such files, whatever these are called."""
         inside = defaultdict[str, list[str]](list)

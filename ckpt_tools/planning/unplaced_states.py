@@ -291,6 +291,10 @@ def _of_no_known_kind(
     for path, called in islice(unread.files(), MOST):
         if may_be_later(called, steps.chosen, c.epoch):
             yield from _unread(s, c, _Unplaced(path, called, "of no kind that ckpt can read"), steps)
+    others = (path for path, called in unread.others() if may_be_later(called, steps.chosen, c.epoch))
+    for path in islice(others, _NAMED):
+        why = "it is called as a later save, and is of no kind that ckpt can read"
+        yield _passed_over(path, c, why, Severity.WARNING)
     for path, called in unread.saves():
         later = may_be_later(called, steps.chosen, c.epoch) and not _has_parts(s, path)
         if later and path not in {*lost, *(f.path for f in headless(s, s.members(c)))}:

@@ -282,6 +282,19 @@ def test_a_later_save_in_files_of_no_known_kind_is_named(name: str, run: Path) -
     assert not said(answer(run))
 
 
+@pytest.mark.parametrize("older", ["model_2.pt", "best.pt", "step-20/model.pt"])
+def test_an_epoch_of_no_known_kind_beside_saves_of_other_names_is_named(older: str, tmp_path: Path) -> None:
+    put(tmp_path / older, full(20), 20)
+    put(tmp_path / "epoch_3.vault", b"\x13\x37vault" * 40, 30)
+    assert ("passed-over", "epoch_3.vault") in said(answer(tmp_path))
+    for name in ("epoch_3.ply", "noise_3.vault", "0003.vault"):
+        (tmp_path / "epoch_3.vault").rename(tmp_path / name)
+        assert not said(answer(tmp_path)), name
+        (tmp_path / name).rename(tmp_path / "epoch_3.vault")
+    (tmp_path / "epoch_3.vault").write_text("a note")
+    assert not said(answer(tmp_path))
+
+
 def test_names_that_differ_in_numbers_are_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run may write thousands of files of its own after its last save."""
     for i in range(300):
