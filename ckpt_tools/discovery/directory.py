@@ -17,7 +17,6 @@ from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_aside, is_fragment
 from ckpt_tools.formats.seals.names import NAME as SEAL
 from ckpt_tools.layouts import Layouts, NameFields, Places
-from ckpt_tools.layouts.common.bare_names import calls_a_save
 from ckpt_tools.layouts.common.places import PieceName
 from ckpt_tools.layouts.common.under_way import TEMPORARY
 from ckpt_tools.model.part import Unseen
@@ -233,8 +232,7 @@ class Listing:
         """
         name, found = e.name, self.found
         if leads_nowhere(e):
-            # called as checkpoints are (step-300), or as what points to the newest (latest)
-            (found.gone if calls_a_save(e.name) else found.dangling).append(e.path)
+            found.add_lost_link(e.path)
         if name in here.layouts.note_names:
             found.trackers[name, here.path] = e.path
         elif formats.names.known(name) or alone or self._is_addressed(e):

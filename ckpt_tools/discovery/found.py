@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.formats import names
 from ckpt_tools.layouts import NameFields, Place, Places
+from ckpt_tools.layouts.common.bare_names import calls_a_save
 from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen
@@ -105,6 +106,12 @@ class Discovery:
             self.packed.append(f"{directory}/{name}")
         if name.endswith(_TEXTS) and len(self.texts) < _RENAMED:
             self.texts.append(f"{directory}/{name}")
+
+    def add_lost_link(self, path: str) -> None:
+        """A link that leads nowhere: called as checkpoints are (``step-300``), or as what points to the
+        newest (``latest``), or otherwise.
+        """
+        (self.gone if calls_a_save(path.rpartition("/")[2]) else self.dangling).append(path)
 
     @property
     def leftovers(self) -> bool:

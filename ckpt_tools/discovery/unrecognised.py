@@ -236,13 +236,14 @@ def suspect_of(path: str, size: int) -> Suspect | None:
     if UNREAD_TEXTS.fullmatch(name) or begins.startswith(b"\x7fELF") or is_text(begins):
         return None
     fmt = _told_by_magic(begins)
-    told = fmt or size >= LARGE or names_a_save(name) or _is_numbered_save(path)
-    return Suspect(path, size, fmt) if told else None
+    return Suspect(path, size, fmt) if fmt or size >= LARGE or _is_called_a_save(path) else None
 
 
-def _is_numbered_save(path: str) -> bool:
-    """Whether a file that is called by a number alone lies where saves do (``checkpoints/00000100``)."""
+def _is_called_a_save(path: str) -> bool:
+    """Whether its name is one of a save, or a number in a place of saves (``checkpoints/00000100``)."""
     above, name = path.rsplit("/", 2)[-2:]
+    if names_a_save(name):
+        return True
     said = read_bare_name(above)
     return name.partition(".")[0].isdigit() and said.noun and not said.words
 

@@ -32,6 +32,8 @@ _STATE = b"optim"
 _WORDS = ("global_step", "step", "iteration", "current_step")
 
 
+_FILES = "ckpt|pth|pt"
+"""Endings of files that directories have whose job saves one file where it is not distributed."""
 _OF_FSDP = re.compile(r"pytorch_model_fsdp(?:_[0-9]+)?")
 
 
@@ -125,8 +127,14 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Also all but the model of a lone save of Accelerate's or the Trainer's with FSDP, which is first."""
+    """Also all but the model of a lone save of Accelerate's or the Trainer's with FSDP, which is first, and
+    the rest of a state beside the tensors of one that is called as a file.
+    """
     yield from lost_beside(c, beside)
+    name = _directory(c).rpartition("/")[2]
+    if not beside and re.search(rf"\.(?:{_FILES})$", name) and all(p.role != "state" for p in c.parts):
+        text = f"{name} has no meta.pt, which Lightning and Fabric save last into directories called so"
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
     if not beside and _OF_FSDP.fullmatch(c.path.rpartition("/")[2]):
         text = "it holds a model alone, and is called as in a save that has an optimizer's state beside it"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
@@ -136,8 +144,13 @@ def _later(c: Checkpoint, _others: Sequence[Checkpoint]) -> bool:
     return c.kind is Kind.RELEASE
 
 
+def _directory(c: Checkpoint) -> str:
+    """The directory of its files: its own, or one below that."""
+    return next((p.path.rpartition("/")[0] for p in c.parts if p.path.endswith("/.metadata")), c.path)
+
+
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # torch.distributed.checkpoint.load(checkpoint_id=…)
+    return Resume(_directory(checkpoint))  # torch.distributed.checkpoint.load(checkpoint_id=…)
 
 
 def pieces(home: str, mark: str, state_word: bytes = b"") -> Iterator[Piece]:
@@ -232,7 +245,13 @@ def rest_of_state(home: str, mark: str) -> Piece:
     )
 
 
-HOMES = ((STEP, ""), (EPOCH, "_epoch"), (EPOCH_STEP, "_epoch_step"), ("{name}", "_any"))
+HOMES = (
+    (STEP, ""),
+    (EPOCH, "_epoch"),
+    (EPOCH_STEP, "_epoch_step"),
+    (f"{STEP}/{{name}}.<{_FILES}>", "_file"),  # LitGPT's step-00000500/lit_model.pth
+    ("{name}", "_any"),
+)
 
 LAYOUT = Layout(
     name="dcp",

@@ -1477,6 +1477,34 @@ torchsnapshot torchsnapshot
     data6_epoch_step:{name}
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/{name}/{name}/{name}/{name}/{name}/{name}/
     ?other6_epoch_step:{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/
+    metadata_file:.snapshot_metadata
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/batched/
+    slab_file:{name}-{name}-{name}-{name}-{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/<0|replicated|sharded>/
+    data1_file:{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/{name}/
+    ?other1_file:{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/<0|replicated|sharded>/{name}/
+    data2_file:{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/{name}/{name}/
+    ?other2_file:{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/<0|replicated|sharded>/{name}/{name}/
+    data3_file:{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/{name}/{name}/{name}/
+    ?other3_file:{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/<0|replicated|sharded>/{name}/{name}/{name}/
+    data4_file:{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/{name}/{name}/{name}/{name}/
+    ?other4_file:{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/<0|replicated|sharded>/{name}/{name}/{name}/{name}/
+    data5_file:{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/{name}/{name}/{name}/{name}/{name}/
+    ?other5_file:{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/<0|replicated|sharded>/{name}/{name}/{name}/{name}/{name}/
+    data6_file:{name}
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/{name}/{name}/{name}/{name}/{name}/{name}/
+    ?other6_file:{name}
   {name}/
     metadata_any:.snapshot_metadata
   {name}/batched/
@@ -1519,6 +1547,14 @@ dcp dcp note:dlrover_latest.txt
     spread_epoch_step:__{rank}_{shard}.distcp
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/{name}/<epoch_>{name}/
     spread_deep_epoch_step:__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/{layer:010d}/
+    numbered_file:__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/{layer:010d}/<epoch_>{name}/
+    numbered_deep_file:__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/{name}/
+    spread_file:__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/{name}/<epoch_>{name}/
+    spread_deep_file:__{rank}_{shard}.distcp
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
     metadata:.metadata rank_metadata:__{rank}.metadata data:__{rank}_{shard}.distcp
     prefixed:{name}__{rank}_{shard}.distcp
@@ -1528,6 +1564,9 @@ dcp dcp note:dlrover_latest.txt
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
     metadata_epoch_step:.metadata rank_metadata_epoch_step:__{rank}.metadata
     data_epoch_step:__{rank}_{shard}.distcp prefixed_epoch_step:{name}__{rank}_{shard}.distcp
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/
+    metadata_file:.metadata rank_metadata_file:__{rank}.metadata data_file:__{rank}_{shard}.distcp
+    prefixed_file:{name}__{rank}_{shard}.distcp
   {name}/
     metadata_any:.metadata rank_metadata_any:__{rank}.metadata data_any:__{rank}_{shard}.distcp
     prefixed_any:{name}__{rank}_{shard}.distcp
@@ -1537,6 +1576,8 @@ dcp dcp note:dlrover_latest.txt
     meta_epoch:meta.pt
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
     meta_epoch_step:meta.pt
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/
+    meta_file:meta.pt
   {name}/
     meta_any:meta.pt
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
@@ -1545,6 +1586,8 @@ dcp dcp note:dlrover_latest.txt
     core_epoch:metadata.json common_epoch:common.pt
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
     core_epoch_step:metadata.json common_epoch_step:common.pt
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/
+    core_file:metadata.json common_file:common.pt
   {name}/
     core_any:metadata.json common_any:common.pt
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
@@ -1565,6 +1608,12 @@ dcp dcp note:dlrover_latest.txt
     state_below_epoch_step:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
   <epoch-|epoch_|epoch=>{epoch}<_|-><step-|step_|step=|step>{step}/
     state_of_loop_epoch_step:metadata.pth told_epoch_step:<train_state|trainer_state>[_{shard}].json
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/
+    state_file:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/
+    state_below_file:[<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>][<_global|_dp>][<_|->][rank][<_|->]{shard}.<pt|pth>
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/{name}.<ckpt|pth|pt>/
+    state_of_loop_file:metadata.pth told_file:<train_state|trainer_state>[_{shard}].json
   {name}/
     state_any:<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>[[<_global|_dp>][<_|->][rank][<_|->]{shard}].<pt|pth>
   {name}/<extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states|lr_scheduler|scheduler>/

@@ -14,6 +14,7 @@ from ckpt_tools.layouts.common.bare_names import BareName, calls_a_save, may_be_
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
+from ckpt_tools.storage.urls import real_path
 
 
 def lost_links(found: Discovery, c: Checkpoint, step: int | None, tracker: str | None) -> Iterator[Finding]:
@@ -52,14 +53,12 @@ def files_of_others(files: Iterable[str], c: Checkpoint, step: int | None) -> It
     directories in which they lie.
     """
     for path in files:
-        try:
-            mine, theirs = path.split("/"), os.path.realpath(path).split("/")
-        except OSError:
-            continue  # it was read, so that it changes now: that is looked at elsewhere
+        to = real_path(path)
+        mine, theirs = path.split("/"), to.split("/")
         while mine and theirs and mine[-1] == theirs[-1]:
             mine, theirs = mine[:-1], theirs[:-1]
         if mine and theirs and _are_two_saves(mine[-1], theirs[-1]) and _tells(mine[-1], c, step):
-            yield _of_another(path, "/".join(os.path.realpath(path).split("/")[len(theirs) - 1 :]))
+            yield _of_another(path, "/".join(to.split("/")[len(theirs) - 1 :]))
 
 
 def _of_another(path: str, of: str) -> Finding:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fixture_trees import CASES, materialise, tree
 from places import LAYOUT_TREES
-from small_files import adam, saved, tensor, trainer
+from small_files import adam, dcp, saved, tensor, trainer
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable, UsageError
@@ -202,3 +202,31 @@ def test_directories_of_one_save_are_one_whatever_it_is_called(at: str, tmp_path
             with pytest.raises(NoneUsable):
                 plan(str(root))
             (tmp_path / name).rename(root / at / kind / name)
+
+
+@pytest.mark.parametrize("name", ["state.ckpt", "step-00000010/lit_model.pth", "step-10"])
+def test_a_lone_directory_called_as_a_file_has_the_rest_of_the_state(name: str, tmp_path: Path) -> None:
+    """Fabric saves a directory where the model is sharded, and ``meta.pt`` last into it."""
+    home = tmp_path / name
+    home.mkdir(parents=True)
+    for file, data in dcp(10).items():
+        (home / file).write_bytes(data)
+    codes = [f.code for f in plan(str(tmp_path)).warnings]
+    assert codes == ["missing-part"] * ("." in name)  # a loop of one's own saves no more
+    (home / "meta.pt").write_bytes(saved({"iter_num": 10}))
+    made = plan(str(tmp_path))
+    assert not made.warnings and made.resume.path == str(home)
+
+
+def test_directories_called_as_files_below_those_of_steps_are_saves_of_one_run(tmp_path: Path) -> None:
+    """LitGPT's, where the model is sharded."""
+    for step in (500, 1000):
+        home = tmp_path / f"step-{step:08d}/lit_model.pth"
+        home.mkdir(parents=True)
+        for file, data in {**dcp(step), "meta.pt": saved({"iter_num": step})}.items():
+            (home / file).write_bytes(data)
+            os.utime(home / file, (1_735_700_000 + step,) * 2)
+    made = plan(str(tmp_path))
+    assert (made.resume_step, made.resume.path) == (1000, str(tmp_path / "step-00001000/lit_model.pth"))
+    (tmp_path / "step-00001000/lit_model.pth/meta.pt").unlink()
+    assert plan(str(tmp_path)).resume_step == 500
