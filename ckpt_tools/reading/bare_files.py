@@ -22,6 +22,7 @@ from ckpt_tools.layouts.common.bare_names import (
 from ckpt_tools.layouts.common.held import piece_for
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.reading.bare_file import Bare, numbers_in, numbers_of, read_bare_file
+from ckpt_tools.reading.rolling_states import beside_the_newest
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.step_folders import in_step_folders
 from ckpt_tools.reading.told_apart import with_parts_apart, written_over_by_runs
@@ -61,7 +62,8 @@ def settle_bare_files(s: Session) -> None:
         newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
         bare = _states([(p, read_bare_file(p, s, p.path in newest)) for p in parts], s)
         in_runs = _trained_on(with_units(_with_runs(_in_pairs(_like_their_peers(bare)))))
-        for save in _saves(_with_roles_of_their_own(_beside_a_model(_of_the_last(in_runs)))).values():
+        of_saves = beside_the_newest(_of_the_last(in_runs))
+        for save in _saves(_with_roles_of_their_own(_beside_a_model(of_saves))).values():
             kept += _parts_of(save)
     s.found.parts = kept
 
