@@ -48,6 +48,7 @@ _NAMES = {
     "torch": (_ending("pt", "pth", "pth.tar", "tar", "pyth", "th", "torch", "bin"), TORCH),
     "vocoder": ("<g|do>_{step:08d}", TORCH),  # HiFi-GAN, BigVGAN: the generator, and all else
     "plain": ("checkpoint_{step}", TORCH),  # Tacotron 2
+    "counted": ("<ckpt|checkpoint|model.ckpt>.{step}", TORCH),
     "ckpt": (_ending("ckpt"), (*TORCH, "mindspore_ckpt")),
     "safetensors": (_ending("safetensors"), ("safetensors",)),
     "numpy": (_ending("npz", "npy"), MAY_BE_DATA),

@@ -348,7 +348,12 @@ class Candidates:
         from ckpt_tools.planning import own_runs  # most roots hold one run
 
         last = own_runs.finals(runs)
-        aside = {*own_runs.shares(runs, self.layouts), *own_runs.no_saves(runs), *last}
+        aside = {
+            *own_runs.shares(runs, self.layouts),
+            *own_runs.no_saves(runs),
+            *own_runs.kept_longer(runs),
+            *last,
+        }
         self.warnings += last.values()
         finished = [c for c in finished if (c.layout, c.run) not in aside]
         runs = {run: members for run, members in runs.items() if run not in aside}

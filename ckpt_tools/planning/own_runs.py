@@ -37,6 +37,23 @@ def shares(runs: Runs, layouts: Layouts) -> set[tuple[str, str]]:
     }
 
 
+_KEPT = re.compile("milestones?", re.IGNORECASE)
+"""What a directory is called in which a run keeps some of its saves longer than the others."""
+
+
+def kept_longer(runs: Runs) -> set[tuple[str, str]]:
+    """Those in such a directory among the saves of another run that are of no later step and time."""
+    return {
+        run
+        for run, members in runs.items()
+        if all(_KEPT.fullmatch(os.path.basename(_directory(c))) for c in members)
+        for other, saves in runs.items()
+        if other[0] == run[0] and {_directory(c) for c in saves} == {os.path.dirname(_directory(members[0]))}
+        if max(c.order for c in members) <= max(c.order for c in saves)
+        if max(c.mtime_ns for c in members) <= max(c.mtime_ns for c in saves)
+    }
+
+
 def no_saves(runs: Runs) -> set[tuple[str, str]]:
     """Those below the directory of another run's training states, in one that is called an export or after an
     evaluation, and with nothing of a state but weights.

@@ -9,12 +9,33 @@ from dataclasses import replace
 
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.names_apart import APART_NS, Words, are_of_several, of_folds
-from ckpt_tools.model.part import Part
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.reading.bare_file import Bare, numbers_of
 
 _TOGETHER_NS = 2_000_000_000
 """The time within which one save writes its files: nobody trains from one save to the next in it."""
 _COUNTED = re.compile(r"([a-z]+)(\d{1,4})")
+
+
+_PHASE = "swa"
+"""The word of a second phase of training, in which weights are averaged."""
+
+
+def with_phases_joined(bare: Sequence[Bare]) -> list[Bare]:
+    """Saves of a second phase (MACE's ``x_epoch-9_swa.pt``) are of the run of the first, where they count on
+    from there: all are later by their numbers, and of no number of the first.
+    """
+    phases: dict[Words, list[Bare]] = defaultdict(list)
+    for b in bare:
+        if b.name.numbered and b.is_state and b.kind is Kind.PERIODIC:
+            phases[b.name.words].append(b)
+    joined = dict[str, Bare]()
+    for words, second in phases.items():
+        rest = tuple(word for word in words if word != _PHASE)
+        first = phases.get(rest, []) if rest != words else []
+        if first and max(map(numbers_of, first)) < min(map(numbers_of, second)):
+            joined |= {b.part.path: replace(b, name=b.name._replace(words=rest)) for b in second}
+    return [joined.get(b.part.path, b) for b in bare]
 
 
 def written_over_by_runs(bare: Sequence[Bare]) -> set[Words]:

@@ -213,6 +213,8 @@ _KNOWN = frozenset({*_UNITS, *_ROLES, *_KINDS, *ALIASES, *_PLAIN, *METRICS, *_GL
 _TOKEN = re.compile(r"[a-z]+\d*|\d+[a-z]*")
 _SPLIT = re.compile(r"([a-z]+)(\d+)$|(\d+)([a-z]+)$")
 _DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])$")
+_CAPPED = re.compile(r"(?<![A-Za-z])([Bb]est|[Ll]ast|[Ll]atest|[Ff]inal)(?=[A-Z])")
+"""Such a word before another one that begins with a capital (``bestModel``, CHGNet's ``bestE``)."""
 _SCALES = {"k": 1000, "m": 1000000}
 
 
@@ -222,6 +224,7 @@ def stem_of(name: str) -> str:
 
 def _tokens(stem: str) -> Iterator[str]:
     """Words and numbers: known words apart from the number that they are written with, fractions left out."""
+    stem = _CAPPED.sub(r"\1 ", stem)
     for token in _TOKEN.findall(re.sub(r"\d+(?:\.\d+)+(e-?\d+)?", " ", stem.lower())):
         m = _SPLIT.match(token)
         word, number = ((m[1], m[2]) if m[1] else (m[4], m[3])) if m else ("", "")

@@ -1,0 +1,63 @@
+"""Names of one run that read like those of several: a second phase of training, saves that are kept longer, words
+that are written together. What may be another run stays a question.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from small_files import adam, saved, tensor
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import UsageError
+
+
+def put(root: Path, rows: dict[str, int]) -> None:
+    """Whole states that tell no step, by their names and times."""
+    for name, at in rows.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(saved({"model": {"w": tensor(at), "b": tensor(at, 1)}, "optimizer": adam(at)}))
+        os.utime(path, (1_735_700_000 + 10 * at,) * 2)
+
+
+PHASES = {"x_run-1_epoch-8.pt": 8, "x_run-1_epoch-12_swa.pt": 12, "x_run-1_epoch-14_swa.pt": 14}
+KEPT = {"p0/checkpoint_000000010_40960.pth": 10, "p0/checkpoint_000000020_81920.pth": 20}
+COUNTED = {"model.ckpt.5": 5, "model.ckpt.10": 10}
+
+
+@pytest.mark.parametrize(
+    ("rows", "newest"),
+    [
+        (PHASES, "x_run-1_epoch-14_swa.pt"),
+        (KEPT | {"p0/milestones/checkpoint_000000010_40960.pth": 10}, "p0/checkpoint_000000020_81920.pth"),
+        ({"epoch_1.pt": 1, "epoch_2.pt": 2, "bestModel.pt": 1, "bestE_epoch_1.pt": 1}, "epoch_2.pt"),
+        (COUNTED, "model.ckpt.10"),
+        ({"ckpt.5": 5, "ckpt.10": 10}, "ckpt.10"),
+    ],
+    ids=["a second phase", "milestones", "the best", "counted", "counted saves"],
+)
+def test_they_are_of_one_run(rows: dict[str, int], newest: str, tmp_path: Path) -> None:
+    put(tmp_path, rows)
+    made = plan(str(tmp_path))
+    assert (made.resume.path, made.warnings) == (str(tmp_path / newest), ())
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"x_epoch-8.pt": 8, "x_epoch-12.pt": 12, "x_epoch-12_swa.pt": 13},
+        {"x_epoch-8.pt": 8, "x_epoch-12_ft.pt": 12},
+        KEPT | {"p0/milestones/checkpoint_000000030_99999.pth": 30},
+        KEPT | {"p0/other/checkpoint_000000010_40960.pth": 10},
+        {"model.ckpt": 30, "model.ckpt.1": 20, "model.ckpt.2": 10},
+        {"model.ckpt.1": 10, "model.ckpt.2": 5},
+    ],
+    ids=["one number", "another word", "a later one", "another place", "rotated beside", "rotated"],
+)
+def test_what_may_be_another_run_or_order_is_asked(rows: dict[str, int], tmp_path: Path) -> None:
+    put(tmp_path, rows)
+    with pytest.raises(UsageError):
+        plan(str(tmp_path))
