@@ -37,6 +37,8 @@ OBJECTS = ("pickle_plain", "joblib")
 FORMATS = (*TORCH, "mindspore_ckpt", "safetensors", *MAY_BE_DATA, "eqx")
 PADDLE = ("pickle_plain", "paddle_tensors")
 KERAS = ("zip_archive", "hdf5")
+NUMBERED = "numbered"
+"""The piece of names that say nothing of the format: of other content they are those of anything."""
 
 
 def _ending(*endings: str) -> str:
@@ -48,7 +50,7 @@ _NAMES = {
     "torch": (_ending("pt", "pth", "pth.tar", "tar", "pyth", "th", "torch", "bin"), TORCH),
     "vocoder": ("<g|do>_{step:08d}", TORCH),  # HiFi-GAN, BigVGAN: the generator, and all else
     "plain": ("checkpoint_{step}", TORCH),  # Tacotron 2
-    "counted": ("<ckpt|checkpoint|model.ckpt>.{step}", TORCH),
+    NUMBERED: ("<ckpt|checkpoint|model.ckpt>.{step}", TORCH),
     "ckpt": (_ending("ckpt"), (*TORCH, "mindspore_ckpt")),
     "safetensors": (_ending("safetensors"), ("safetensors",)),
     "numpy": (_ending("npz", "npy"), MAY_BE_DATA),

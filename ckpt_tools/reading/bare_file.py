@@ -90,7 +90,7 @@ def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
         return by_name
     if report.format in (*files.FORMATS, *s.layouts.piece_of(p).formats):
         return _by_content(p, name, report, anatomy)
-    if report.format is None and name.says_something:
+    if report.format is None and name.says_something and p.piece != files.NUMBERED:
         return by_name
     return None
 
