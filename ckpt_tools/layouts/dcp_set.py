@@ -197,6 +197,7 @@ LAYOUT = Layout(
     always_tracked=False,
     reshardable=True,
     compare_steps=False,
+    steps_by_epoch=True,
     reference=(
         "lm-engine lm_engine/checkpointing/__init__.py save_checkpoint; prime-rl prime_rl/trainer/ckpt.py; "
         "XTuner xtuner/v1/train/trainer.py _maybe_save; NeMo AutoModel "

@@ -297,6 +297,7 @@ LAYOUT = Layout(
     reshardable=True,
     compare_steps=False,
     last_resort=True,
+    steps_by_epoch=True,
     reference=(
         "the files' own formats, and the names that training loops give; the sample that this replaces sorts"
         " them by modification time and tries the newest five"

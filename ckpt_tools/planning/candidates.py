@@ -33,7 +33,12 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, filters
 from ckpt_tools.planning import other_writers as writers
 from ckpt_tools.planning.choose import rank
-from ckpt_tools.planning.common_steps import newest_untold, untold, with_common_steps
+from ckpt_tools.planning.common_steps import (
+    newest_untold,
+    untold,
+    with_common_steps,
+    with_steps_in_epochs,
+)
 from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import Signature, ask_where_unclear, in_order, ordered, passed_over
@@ -167,11 +172,20 @@ class Candidates:
 
     def _settle_steps_and_places(self) -> None:
         """Steps where names count them differently, and coordinates, as the contents tell them."""
+        both = with_steps_in_epochs([*self.checkpoints, *self.unfinished], self.layouts, self._doubtful)
+        finished = len(self.checkpoints)
+        self.checkpoints, self.unfinished = both[:finished], both[finished:]
         if len({c.layout for c in self.checkpoints}) > 1:
             self.checkpoints = [replace(c, step=self.step(c)) for c in self.checkpoints]
         elif not any(self.layouts.of(c).last_resort for c in self.checkpoints):  # those are placed already
             self.checkpoints = with_common_steps(self.session, self.checkpoints, self.step, self.names)
         self.checkpoints = expert_names(self.session, self.checkpoints, self.names)
+
+    def _doubtful(self, one: Checkpoint, other: Checkpoint) -> None:
+        """Raises UsageError unless the caller has said what tells the newest."""
+        selection = self.selection
+        if (selection.resume_from or selection.order or selection.prefer) is None:
+            raise newest_untold(self.root, one, other, mute=True)
 
     def _not_hidden(self) -> list[Checkpoint]:
         """The checkpoints that --kind and --max-step leave. Raises NoneUsable where they leave none."""

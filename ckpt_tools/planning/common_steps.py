@@ -11,6 +11,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools.errors import UsageError
+from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.layout import whole
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, comparable
 from ckpt_tools.model.part import Kind
@@ -34,6 +35,36 @@ def with_common_steps(
         told = _by_counter(told, partial(_count, s, role, counter, level))
     by_key = {c.key: c for c in told}
     return [by_key.get(c.key, c) for c in checkpoints]
+
+
+def with_steps_in_epochs(
+    checkpoints: Sequence[Checkpoint], layouts: Layouts, doubtful: Callable[[Checkpoint, Checkpoint], None]
+) -> list[Checkpoint]:
+    """Those of a run in which a later epoch has no higher step, with their steps as counted from the start of
+    each epoch, where their layout may name them so, and times or steps that come again tell it. Where neither
+    does, nor times that follow the steps, the last by epoch and the last by step are ``doubtful``.
+    """
+    runs: dict[tuple[str, str], list[Checkpoint]] = {}
+    for c in checkpoints:
+        if c.step is not None and c.epoch is not None and layouts.of(c).steps_by_epoch:
+            runs.setdefault((c.layout, c.run), []).append(c)
+    anew = set[CheckpointKey]()
+    for saves in runs.values():
+        by_epoch = sorted(saves, key=lambda c: (c.epoch, c.step))
+        by_step = sorted(saves, key=lambda c: (c.step, c.epoch))
+        if by_epoch == by_step or _follow(by_step):
+            continue
+        again = len({c.step for c in saves}) < len({(c.epoch, c.step) for c in saves})
+        if again or _follow(by_epoch):
+            anew.update(c.key for c in saves)
+        elif by_epoch[-1] is not by_step[-1]:
+            doubtful(by_epoch[-1], by_step[-1])
+    return [replace(c, step=None, step_in_epoch=c.step) if c.key in anew else c for c in checkpoints]
+
+
+def _follow(saves: Sequence[Checkpoint]) -> bool:
+    """Whether each was written after the one before."""
+    return all(a.mtime_ns < b.mtime_ns for a, b in pairwise(saves))
 
 
 def _by_counter(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 from places import FIXTURES
+from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
+from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts.common.bare_names import may_be_later
+from ckpt_tools.model.selection import Selection
 
 
 @pytest.mark.parametrize("how", ["empty", "dangling"])
@@ -40,3 +44,46 @@ def test_the_last_save_of_an_epoch_is_missed_beside_one_of_its_number(how: str, 
 )
 def test_what_may_be_later_than_epoch_1_step_2(name: str, later: bool) -> None:
     assert may_be_later(name, 2, 1) is later
+
+
+NAMES = ["epoch_{}_step_{}.pt", "epoch_{}_step_{}/model.pt", "model-epoch{}-iter{}.pth"]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["times", "times lost"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_later_epoch_is_the_newest_whatever_its_step(name: str, kept: bool, tmp_path: Path) -> None:
+    saves = [(1, 10), (1, 20), (2, 10)]
+    for n, (epoch, step) in enumerate(saves):
+        path = tmp_path / name.format(epoch, step)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(saved({"model": {"w": tensor(epoch, step)}, "optimizer": adam(20 * epoch + step)}))
+        os.utime(path, (1_735_700_000 + 100 * n * kept,) * 2)
+    made = plan(str(tmp_path))
+    newest = tmp_path / name.format(2, 10)
+    assert [f.path for f in made.shared] == [str(newest)]
+    assert [f.code for f in made.warnings] == ["mtime-not-kept"] * (not kept)
+
+
+@pytest.mark.parametrize(
+    ("saves", "kept", "newest"),
+    [
+        ([(1, 10), (2, 20), (3, 30), (1, 40)], True, (1, 40)),  # epochs that were counted anew
+        ([(1, 20), (2, 10)], True, (2, 10)),
+        ([(1, 20), (2, 10)], False, None),
+        ([(1, 10), (2, 20), (3, 30), (1, 40)], False, None),
+        ([(1, 10), (2, 20)], False, (2, 20)),
+    ],
+)
+def test_what_is_counted_anew_is_what_times_tell(
+    saves: list[tuple[int, int]], kept: bool, newest: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    for n, (epoch, step) in enumerate(saves):
+        path = tmp_path / f"epoch_{epoch}_step_{step}.pt"
+        path.write_bytes(saved({"model": {"w": tensor(epoch, step)}, "optimizer": adam(1)}))
+        os.utime(path, (1_735_700_000 + 100 * n * kept,) * 2)
+    if newest is None:
+        with pytest.raises(UsageError, match="which checkpoint is the newest is in doubt"):
+            plan(str(tmp_path))
+        assert plan(str(tmp_path), Selection(order="step")).checkpoint is not None
+    else:
+        assert plan(str(tmp_path)).resume.path == str(tmp_path / "epoch_{}_step_{}.pt".format(*newest))

@@ -187,6 +187,7 @@ class Layout:
     (an error is a reason not to resume from it). ``later``: it is tried only after the others, however new it
     is; ``unclear``: nothing tells whether it is newer than the others, although it may be. The files of a
     ``last_resort`` are checkpoints only where no other layout has any.
+    ``steps_by_epoch``: steps in names that tell an epoch as well may count from the start of each.
     ``counts_restarts``: the generation in its names counts the restarts of a run. ``renewed`` is the piece
     that every save writes anew.
     ``compared_by_role``: files of one role hold the same tensors, whatever piece they are. ``crosscheck``
@@ -252,6 +253,7 @@ class Layout:
     later: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
     unclear: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
     last_resort: bool = False
+    steps_by_epoch: bool = False
     counts_restarts: bool = False
     compared_by_role: bool = False
     crosscheck: Callable[[Sequence[Checkpoint], Notes], Iterator[Finding]] = nothing_noted
