@@ -220,6 +220,7 @@ LAYOUT = Layout(
     check=_check,
     lost=_lost,
     commit="state",
+    first_saved=("model",),
     needs=("model",),
     saved_with=(  # save_only_model leaves out all three
         *((piece, "optimizer") for piece in ("scheduler", "pd_scheduler")),

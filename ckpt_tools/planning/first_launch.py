@@ -194,7 +194,8 @@ def _without_first(session: Session, unfinished: Sequence[Checkpoint]) -> Outcom
     """A save of which nothing is left that its framework writes before what is there."""
     for c in unfinished:
         first = session.layouts.of(c).first_saved
-        if first and all(p.role not in first for p in c.parts):
+        roles = {p.role for p in c.parts if not session.layouts.piece_of(p).survivable}
+        if first and roles and roles.isdisjoint(first):  # each rank saves random numbers at once
             why = f"it has no {first[0]} file, which is written before the others"
             text = f"{c.path}: {why}: no job that dies in its first save leaves that"
             error = NotRecognised(text, f"bring the lost files back; {_FRESH}")

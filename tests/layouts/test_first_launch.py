@@ -558,6 +558,9 @@ def test_a_lone_save_that_lost_what_is_written_first_is_no_first_launch(case: Pa
     keep_of = {p.path for p in newest.parts} - {last.path}
     for path in [p for p in root.rglob("*") if p.is_file() and str(p) not in keep_of]:
         path.unlink()
+    for path in sorted((p for p in root.rglob("*") if p.is_dir()), reverse=True):
+        if not any(path.iterdir()):
+            path.rmdir()
     assert fresh(root)
     for p in first:
         Path(p.path).unlink()
