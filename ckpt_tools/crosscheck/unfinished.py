@@ -14,6 +14,7 @@ from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Rejected
+from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session
 
 TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})
@@ -52,9 +53,15 @@ def not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
         done = not commit or any(p.role == commit for p in c.parts)
         pieces = [s.layouts.piece_of(p) for p in c.parts]
         own = any(p.unfinished or p.finished for p in pieces)
-        if done and not own and marked(c):
+        if done and not own and marked(c) and not _is_cut(s, c):
             return c
     return None
+
+
+def _is_cut(s: Session, c: Checkpoint) -> bool:
+    """Whether one of its files ends early, as one does that was being written."""
+    findings = (f for p in c.parts for f in s.report(p, Level.STRUCTURE).findings)
+    return any(f.code in TORN for f in findings)
 
 
 def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Iterator[Finding]:

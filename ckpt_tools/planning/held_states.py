@@ -33,6 +33,7 @@ class Held(Enum):
     EARLIER = "it holds an optimizer's state, but is of no later step"
     UNTOLD = "it holds an optimizer's state and tells no step, so --max-step leaves it out"
     ABOVE = "it holds an optimizer's state, and by its contents alone is of a step above --max-step"
+    DAMAGED = "it is damaged, and called by a later step: that save may never have finished"
     OTHER = "it holds no optimizer's state that can be read"
 
 
@@ -60,7 +61,8 @@ def held_in(s: Session, file: BareFile, above: str, c: Checkpoint, steps: Steps)
     report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
     s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
-        return Held.OTHER
+        later = steps.is_later(counted(os.path.basename(file.path)))
+        return Held.DAMAGED if later and report.verdict is Verdict.BROKEN else Held.OTHER
     if _is_optimizer_array(file, above, anatomy):
         return steps.held(None)
     if any(_same_bytes(s, file, p) for p in c.parts):

@@ -566,3 +566,14 @@ def test_a_lone_save_that_lost_what_is_written_first_is_no_first_launch(case: Pa
         Path(p.path).unlink()
     with pytest.raises(errors.NotRecognised, match="written before the others"):
         plan(str(root), FIRST)
+
+
+@pytest.mark.parametrize("left", [1.0, 0.5, 0.0], ids=["whole", "cut", "empty"])
+def test_a_first_save_that_was_not_renamed_is_a_question_only_where_it_is_whole(
+    left: float, tmp_path: Path
+) -> None:
+    """A job that dies while it writes leaves a file that ends early."""
+    data = small_files.saved({"model": {"w": small_files.tensor(10)}, "optimizer": small_files.adam(10)})
+    (tmp_path / "step_10.tmp").mkdir()
+    (tmp_path / "step_10.tmp/state.pt").write_bytes(data[: int(len(data) * left)])
+    assert fresh(tmp_path) is (left < 1)

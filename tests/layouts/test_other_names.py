@@ -338,6 +338,16 @@ def test_a_later_state_under_another_name_is_a_question(name: str, run: Path) ->
     assert step_of(answer(run, exclude=("*300*",))) == 200
 
 
+@pytest.mark.parametrize("name", ["step_300.pt.writing", "step_300.pt.incomplete", "step_300.pt.1"])
+def test_a_later_state_under_another_name_that_is_cut_is_a_warning(name: str, run: Path) -> None:
+    """Whatever word its writer has for a file that is not done."""
+    put(run / name, full(300)[:900], 300)
+    made = answer(run)
+    assert step_of(made) == 200 and said(made) == {("passed-over", name)}
+    put(run / name, full(100)[:900], 50)
+    assert not said(answer(run))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["step_300.pt.1", ".step_300.pt.Ab12Cd", "step_300"])
 def test_what_is_cut_or_earlier_or_no_state_is_not(name: str, run: Path) -> None:
