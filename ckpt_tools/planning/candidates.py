@@ -360,12 +360,14 @@ class Candidates:
                 names_of_runs.require_one(self.root, self.session, finished)
             return finished
         from ckpt_tools.planning import own_runs  # most roots hold one run
+        from ckpt_tools.planning.choice_links import runs_of_links
 
-        last = own_runs.finals(runs)
+        last = own_runs.finals(runs) | own_runs.exports_beside(runs)
         aside = {
             *own_runs.shares(runs, self.layouts),
             *own_runs.no_saves(runs),
             *own_runs.kept_longer(runs),
+            *(() if is_url(self.root) else runs_of_links(runs)),
             *last,
         }
         self.warnings += last.values()

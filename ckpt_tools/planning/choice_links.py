@@ -14,6 +14,8 @@ from ckpt_tools.layouts.common.bare_names import BareName, calls_a_save, may_be_
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
+from ckpt_tools.planning.own_runs import Runs
+from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import real_path
 
 
@@ -59,6 +61,13 @@ def files_of_others(files: Iterable[str], c: Checkpoint, step: int | None) -> It
             mine, theirs = mine[:-1], theirs[:-1]
         if mine and theirs and _are_two_saves(mine[-1], theirs[-1]) and _tells(mine[-1], c, step):
             yield _of_another(path, "/".join(to.split("/")[len(theirs) - 1 :]))
+
+
+def runs_of_links(runs: Runs) -> set[tuple[str, str]]:
+    """Those of which every file is a link to one of another run (``wandb/run-1/files/model.pt``)."""
+    linked = {run for run, members in runs.items() if all(is_link(p.path) for c in members for p in c.parts)}
+    others = {real_path(p.path) for run in runs.keys() - linked for c in runs[run] for p in c.parts if linked}
+    return {run for run in linked if others.issuperset(real_path(p.path) for c in runs[run] for p in c.parts)}
 
 
 def _of_another(path: str, of: str) -> Finding:

@@ -48,18 +48,21 @@ def with_steps_in_epochs(
     for c in checkpoints:
         if c.step is not None and c.epoch is not None and layouts.of(c).steps_by_epoch:
             runs.setdefault((c.layout, c.run), []).append(c)
-    anew = set[CheckpointKey]()
-    for saves in runs.values():
-        by_epoch = sorted(saves, key=lambda c: (c.epoch, c.step))
-        by_step = sorted(saves, key=lambda c: (c.step, c.epoch))
-        if by_epoch == by_step or _follow(by_step):
-            continue
-        again = len({c.step for c in saves}) < len({(c.epoch, c.step) for c in saves})
-        if again or _follow(by_epoch):
-            anew.update(c.key for c in saves)
-        elif by_epoch[-1] is not by_step[-1]:
-            doubtful(by_epoch[-1], by_step[-1])
+    anew = {c.key for saves in runs.values() if _count_anew(saves, doubtful) for c in saves}
     return [replace(c, step=None, step_in_epoch=c.step) if c.key in anew else c for c in checkpoints]
+
+
+def _count_anew(saves: Sequence[Checkpoint], doubtful: Callable[[Checkpoint, Checkpoint], None]) -> bool:
+    by_epoch = sorted(saves, key=lambda c: (c.epoch, c.step))
+    by_step = sorted(saves, key=lambda c: (c.step, c.epoch))
+    if by_epoch == by_step or _follow(by_step):
+        return False
+    again = len({c.step for c in saves}) < len({(c.epoch, c.step) for c in saves})
+    if again or _follow(by_epoch):
+        return True
+    if by_epoch[-1] is not by_step[-1]:
+        doubtful(by_epoch[-1], by_step[-1])
+    return False
 
 
 def _follow(saves: Sequence[Checkpoint]) -> bool:

@@ -72,9 +72,33 @@ def _is_of_no_saves(directory: str) -> bool:
 
 
 def _is_below_states(run: tuple[str, str], runs: Runs) -> bool:
-    others = (c for other, members in runs.items() if other[0] == run[0] and other != run for c in members)
-    states = tuple({f"{_directory(c)}/" for c in others if (held := holds_of(c)) and held.optimizer})
+    states = tuple(f"{at}/" for at in _of_states(run, runs))
     return all(_directory(c).startswith(states) for c in runs[run])
+
+
+def _of_states(run: tuple[str, str], runs: Runs) -> set[str]:
+    """The directories of other runs' training states."""
+    others = (c for other, members in runs.items() if other[0] == run[0] and other != run for c in members)
+    return {_directory(c) for c in others if (held := holds_of(c)) and held.optimizer}
+
+
+def exports_beside(runs: Runs) -> dict[tuple[str, str], Finding]:
+    """Weights alone in a directory that is called by nothing but an export, beside that of another run's
+    training states (``export/`` beside ``checkpoints/``).
+    """
+    text = "it holds a model alone in a directory that is called an export, beside states of training"
+    return {
+        run: finding("passed-over", text, path=members[0].path, severity=Severity.NOTE)
+        for run, members in runs.items()
+        if _are_no_states(members) and all(_is_export_beside(c, run, runs) for c in members)
+    }
+
+
+def _is_export_beside(c: Checkpoint, run: tuple[str, str], runs: Runs) -> bool:
+    above, name = os.path.split(_directory(c))
+    said = read_bare_name(name)
+    called = said.kind is Kind.RELEASE and not said.words
+    return called and above in map(os.path.dirname, _of_states(run, runs))
 
 
 def finals(runs: Runs) -> dict[tuple[str, str], Finding]:

@@ -184,7 +184,7 @@ def _alike(c: Checkpoint) -> tuple[object, ...]:
     return c.layout, c.run, c.order, re.sub(r"\d+", "", _name(c))
 
 
-_NO_COUNT = re.compile(rf"\d+\.\d+|(?:{'|'.join(METRICS)})[\W_]*\d+", re.IGNORECASE)
+_NO_COUNT = re.compile(rf"\d+\.\d+|(?:{'|'.join(METRICS)})[\W_]*\d+(?:\.\d+)?", re.IGNORECASE)
 """Numbers in a name that measure something."""
 
 

@@ -12,6 +12,7 @@ from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import UsageError
+from ckpt_tools.model.finding import Severity
 
 
 def put(root: Path, rows: dict[str, int]) -> None:
@@ -36,8 +37,9 @@ COUNTED = {"model.ckpt.5": 5, "model.ckpt.10": 10}
         ({"epoch_1.pt": 1, "epoch_2.pt": 2, "bestModel.pt": 1, "bestE_epoch_1.pt": 1}, "epoch_2.pt"),
         (COUNTED, "model.ckpt.10"),
         ({"ckpt.5": 5, "ckpt.10": 10}, "ckpt.10"),
+        ({"model_loss_0.3.pt": 5, "model_loss_0.1.pt": 10}, "model_loss_0.1.pt"),
     ],
-    ids=["a second phase", "milestones", "the best", "counted", "counted saves"],
+    ids=["a second phase", "milestones", "the best", "counted", "counted saves", "measured"],
 )
 def test_they_are_of_one_run(rows: dict[str, int], newest: str, tmp_path: Path) -> None:
     put(tmp_path, rows)
@@ -59,5 +61,39 @@ def test_they_are_of_one_run(rows: dict[str, int], newest: str, tmp_path: Path) 
 )
 def test_what_may_be_another_run_or_order_is_asked(rows: dict[str, int], tmp_path: Path) -> None:
     put(tmp_path, rows)
+    with pytest.raises(UsageError):
+        plan(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["model.pt", "step_20.pt"])
+def test_links_to_the_files_of_a_run_are_no_other_run(name: str, tmp_path: Path) -> None:
+    """As wandb.save leaves them."""
+    put(tmp_path, {"ckpts/step_10.pt": 10, "ckpts/step_20.pt": 20})
+    link = tmp_path / "wandb/run-1/files" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to("../../../ckpts/step_20.pt")
+    assert plan(str(tmp_path)).resume.path == str(tmp_path / "ckpts/step_20.pt")
+    link.unlink()
+    put(tmp_path, {str(link.relative_to(tmp_path)): 30})
+    with pytest.raises(UsageError):
+        plan(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("at", "asked"), [("export", False), ("final_model", False), ("resnet_export", True), ("other", True)]
+)
+def test_an_export_beside_the_states_of_a_run_is_no_other_run(at: str, asked: bool, tmp_path: Path) -> None:
+    put(tmp_path, {"ckpts/step_10.pt": 10, "ckpts/step_20.pt": 20})
+    export = tmp_path / at / "model.pt"
+    export.parent.mkdir()
+    export.write_bytes(saved({"w": tensor(30), "b": tensor(30, 1)}))
+    if asked:
+        with pytest.raises(UsageError):
+            plan(str(tmp_path))
+        return
+    made = plan(str(tmp_path))
+    assert made.resume.path == str(tmp_path / "ckpts/step_20.pt")
+    assert [(f.code, f.severity) for f in made.warnings] == [("passed-over", Severity.NOTE)]
+    export.write_bytes((tmp_path / "ckpts/step_20.pt").read_bytes())  # a whole state
     with pytest.raises(UsageError):
         plan(str(tmp_path))
