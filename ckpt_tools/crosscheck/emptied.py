@@ -46,6 +46,8 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
     home = c.parts[0].home
     if not home and c.step is None and c.epoch is None:
         yield from _beside_untold(s, c)
+    if not home:
+        yield from _beside_its_directory(s, c)
     if home and s.found.empty:
         yield from _of_the_same_words(s, c, home)
     if not home or not _names_its_save(c):
@@ -94,9 +96,10 @@ def is_called_alike(path: str, c: Checkpoint) -> bool:
     """Whether something beside the directory of ``c`` is called as that is but for the number: by a higher
     one, or by none.
     """
-    home = c.parts[0].home
-    same = len(_words(path)) > 1 or (_names_its_save(c) and _pattern(path) == _pattern(home))
-    return bool(home) and same and _words(path) == _words(home) and _is_next(path, home)
+    own, words = directory_of(c), _words(path)
+    if not own or words != _words(own) or not _is_next(path, own):
+        return False
+    return len(words) > 1 or _is_called_later(path, own)
 
 
 def _is_next(top: str, home: str) -> bool:
@@ -142,6 +145,35 @@ def _beside_untold(s: Session, c: Checkpoint) -> Iterator[Finding]:
                 f"it is called as a save, and holds none; nothing tells the step of {os.path.basename(path)}"
             )
             yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def _beside_its_directory(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Those beside the directory of files that count nothing, and called as that is but for a higher number:
+    it may be that of a step (``20/model.pt``), which only a second one shows.
+    """
+    if not (own := directory_of(c)):
+        return
+    below = dict.fromkeys(_below((*s.found.empty, *_strange(s)), os.path.dirname(own)))
+    if tops := [top for top in below if _is_called_later(top, own)]:
+        taken, usual = _taken(s), {*_names(s, own)}
+        for top in (top for top in tops if top not in taken and usual.issuperset(_names(s, top))):
+            text = (
+                f"it holds no checkpoint, and is called as {os.path.basename(own)} is: it may be a later save"
+            )
+            yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def directory_of(c: Checkpoint) -> str:
+    """The directory of a save's own, or that of files that count nothing, where its name has a number; ""
+    for none. The first of several may be a rank's.
+    """
+    own = c.parts[0].home or os.path.dirname(c.parts[0].path)
+    counted = any(read_bare_name(p.name).numbered or os.path.dirname(p.path) != own for p in c.parts)
+    return own if c.parts[0].home or (not counted and _number(own) > 0) else ""
+
+
+def _is_called_later(top: str, own: str) -> bool:
+    return _pattern(top) == _pattern(own) and _words(top) == _words(own) and _number(top) > _number(own)
 
 
 def _names(s: Session, directory: str) -> list[str]:

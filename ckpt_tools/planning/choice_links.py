@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
-from ckpt_tools.crosscheck.emptied import is_called_alike
+from ckpt_tools.crosscheck.emptied import directory_of, is_called_alike
 from ckpt_tools.discovery.found import Discovery
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import BareName, calls_a_save, may_be_later, read_bare_name
@@ -32,7 +32,7 @@ def lost_links(found: Discovery, c: Checkpoint, step: int | None, tracker: str |
 
 def _may_be_of_its_run(path: str, c: Checkpoint) -> bool:
     """Whether a link beside the choice is called as that is but for a number, or as the end of training."""
-    if os.path.dirname(path) != os.path.dirname(c.parts[0].home or c.parts[0].path):
+    if os.path.dirname(path) != os.path.dirname(directory_of(c) or c.parts[0].path):
         return False
     said = read_bare_name(os.path.basename(path))
     return is_called_alike(path, c) or (said.kind is Kind.RELEASE and not said.words)
