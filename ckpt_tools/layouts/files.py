@@ -269,8 +269,9 @@ def _snapshots(data: bytes, _base: str) -> str | None:
 
 
 def named(checkpoint: Checkpoint) -> str:
-    """What such a text holds: of several files the model's, which comes first."""
-    return (checkpoint.parts[0].home or checkpoint.parts[0].path).rpartition("/")[2]
+    """What such a text holds: of several files the model's, and of two of these the one that is kept."""
+    first = min(checkpoint.parts, key=lambda p: (p.role != "model", p.piece.startswith(ROLLING)))
+    return (first.home or first.path).rpartition("/")[2]
 
 
 LAYOUT = Layout(

@@ -306,7 +306,10 @@ class Candidates:
         selection = self.selection
         if (selection.resume_from or selection.order or selection.prefer) is None:
             saves = in_order(candidates, self.layouts)
-            yield from untold(chosen, saves, mute=self.times.mute)
+            if others := list(untold(chosen, saves, mute=self.times.mute)):
+                from ckpt_tools.planning.choice_links import are_one_file  # rare
+
+                yield from (c for c in others if not are_one_file(c, chosen))
 
     def _session(self) -> Session:
         """What is below the root. Raises CannotLook."""

@@ -16,7 +16,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.own_runs import Runs
 from ckpt_tools.storage.retry import is_link
-from ckpt_tools.storage.urls import real_path
+from ckpt_tools.storage.urls import is_url, real_path
 
 
 def lost_links(found: Discovery, c: Checkpoint, step: int | None, tracker: str | None) -> Iterator[Finding]:
@@ -61,6 +61,14 @@ def files_of_others(files: Iterable[str], c: Checkpoint, step: int | None) -> It
             mine, theirs = mine[:-1], theirs[:-1]
         if mine and theirs and _are_two_saves(mine[-1], theirs[-1]) and _tells(mine[-1], c, step):
             yield _of_another(path, "/".join(to.split("/")[len(theirs) - 1 :]))
+
+
+def are_one_file(c: Checkpoint, other: Checkpoint) -> bool:
+    """Whether both are one file under two names, of which one is a link to the other."""
+    paths = [p.path for p in (*c.parts, *other.parts)]
+    if len(c.parts) != 1 or len(other.parts) != 1 or is_url(paths[0]) or not any(map(is_link, paths)):
+        return False
+    return len(set(map(real_path, paths))) == 1
 
 
 def runs_of_links(runs: Runs) -> set[tuple[str, str]]:

@@ -30,6 +30,7 @@ from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common import loop_counters
 from ckpt_tools.layouts.common.bare_names import may_be_later, read_bare_name, says_checkpoint
 from ckpt_tools.layouts.common.named_parts import are_parts
+from ckpt_tools.layouts.common.under_way import is_marked
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -246,14 +247,27 @@ def _renamed(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
 def _begun(s: Session, c: Checkpoint, above: str) -> Iterator[Finding]:
     """That a later save beside the choice was not given its name, or lies so in a directory of its own."""
     text = f"a temporary file that was written no earlier than {c.label}: that save never finished"
-    beside = _beside(s, c, above)
+    beside, since = _beside(s, c, above), max(p.mtime_ns for p in c.parts)
+    under_way = {_just_below(f.path, beside) for f in s.found.bare if f.mtime_ns >= since}
+    for home in sorted(home for home in under_way if is_marked(home)):
+        called = f"it is called as a save that is not done, and was written no earlier than {c.label}"
+        yield finding("unfinished-save", called, path=home)
     others = {home for path in s.found.unfinished if os.path.dirname(home := os.path.dirname(path)) in beside}
     beside |= others and others - {os.path.dirname(p.path) for p in s.parts}
     try:
-        for path in begun_since(s.found, beside, max(p.mtime_ns for p in c.parts)):
+        for path in begun_since(s.found, beside, since):
             yield finding("unfinished-save", text, path=path)
     except OSError as why:
         s.unplaced.append(Unseen(why.filename or above, why.strerror or str(why)))
+
+
+def _just_below(path: str, directories: Collection[str]) -> str:
+    """The directory on the way to a file that lies in one of these; "" where there is none."""
+    while (above := os.path.dirname(path)) not in directories:
+        if above == path:
+            return ""
+        path = above
+    return path
 
 
 def _beside(s: Session, c: Checkpoint, above: str) -> set[str]:

@@ -80,7 +80,9 @@ def _lifted(p: Part) -> Part:
     above, folder = os.path.split(p.base)
     if basename(p.run) != folder or not (
         is_called_after_a_role(folder)
-        and (basename(above).isdigit() or _counts(read_bare_name(basename(above))))
+        and (
+            basename(above).isdigit() or _counts(said := read_bare_name(basename(above))) or _is_rolling(said)
+        )
     ):
         return p
     return p._replace(base=above, run=dirname(p.run) or ".")

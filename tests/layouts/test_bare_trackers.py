@@ -148,3 +148,14 @@ def test_one_of_another_layout_that_names_a_later_step_is_asked(name: str, said:
     assert {r.checkpoint.step for r in plan(str(root)).rejected} == {30}
     (root / name).write_text(said.replace("30", "20"))
     assert not plan(str(root)).rejected
+
+
+@pytest.mark.parametrize("beside", ["ema_{}.pt", "last.pt"])
+def test_it_names_the_model_of_several_files(beside: str, tmp_path: Path) -> None:
+    for step in (100, 200):
+        put(tmp_path, f"model_{step}.pt", step, step)
+        put(tmp_path, beside.format(step), step, step)
+    (tmp_path / TRACKER).write_text("model_200.pt")
+    assert plan(str(tmp_path)).warnings == ()
+    (tmp_path / TRACKER).write_text("model_100.pt")
+    assert [f.code for f in plan(str(tmp_path)).warnings] == ["stale-tracker"]

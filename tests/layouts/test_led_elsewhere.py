@@ -108,3 +108,21 @@ def test_directories_that_may_be_of_ranks_are_not(tmp_path: Path) -> None:
     put(tmp_path, "0/model.pt", 20)
     (tmp_path / "1").mkdir()
     assert told(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["net-100-1000.pt", "ckpt_2026-01-03.pt"])
+def test_a_link_to_the_newest_is_the_newest_where_nothing_tells_a_step(name: str, tmp_path: Path) -> None:
+    put(tmp_path, "net-5-50.pt" if "net" in name else "ckpt_2026-01-02.pt", 5)
+    put(tmp_path, name, 100)
+    assert plan(str(tmp_path)).resume.path == str(tmp_path / name)
+    (tmp_path / "last.pt").symlink_to(name)
+    assert os.path.realpath(str(plan(str(tmp_path)).resume.path)) == str(tmp_path / name)
+
+
+@pytest.mark.parametrize("called", ["step_30.tmp", "tmp-step_30", "step_30.incomplete"])
+def test_a_later_directory_that_is_not_done_is_told_whatever_lies_in_it(called: str, tmp_path: Path) -> None:
+    for step in (10, 20):
+        for file in ("model.bin", "optimizer.bin", "random_states_0.pkl"):
+            put(tmp_path, f"step_{step}/{file}", step)
+    put(tmp_path, f"{called}/model.bin", 30)
+    assert ("unfinished-save", called) in told(tmp_path)

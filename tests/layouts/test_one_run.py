@@ -38,8 +38,9 @@ COUNTED = {"model.ckpt.5": 5, "model.ckpt.10": 10}
         (COUNTED, "model.ckpt.10"),
         ({"ckpt.5": 5, "ckpt.10": 10}, "ckpt.10"),
         ({"model_loss_0.3.pt": 5, "model_loss_0.1.pt": 10}, "model_loss_0.1.pt"),
+        ({"step_5/model/w.pt": 5, "step_10/model/w.pt": 10, "best/model/w.pt": 5}, "step_10/model/w.pt"),
     ],
-    ids=["a second phase", "milestones", "the best", "counted", "counted saves", "measured"],
+    ids=["a second phase", "milestones", "the best", "counted", "counted saves", "measured", "roles"],
 )
 def test_they_are_of_one_run(rows: dict[str, int], newest: str, tmp_path: Path) -> None:
     put(tmp_path, rows)
