@@ -1,8 +1,8 @@
 """Directories of which each is one save of a training loop of one's own: ``step_100/model.pt`` and
 ``step_100/optimizer.pt`` are of one run with ``step_200/``, as ``model_100.pt`` is with ``model_200.pt``; so
 are ``step_100/model/w.pt`` and ``step_100/optimizer/state.pt``, and ``weights/step_100.pt`` with
-``optim/step_100.pt``. A directory called by a number alone is one where its files tell that number, too.
-Files that count steps in a directory that counts epochs (``epoch_1/step_300.pt``) are each a save.
+``optim/step_100.pt``. A directory called by a number alone, or by ``e`` and one, is a save where its files
+tell that number, too. Files that count steps in a directory that counts epochs (``epoch_1/step_300.pt``) are each a save.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from os.path import basename, dirname
 
-from ckpt_tools.layouts.common.bare_names import BareName, is_called_after_a_role, read_bare_name
+from ckpt_tools.layouts.common.bare_names import (
+    BareName,
+    is_called_after_a_role,
+    is_number,
+    read_bare_name,
+    read_folder_name,
+)
 from ckpt_tools.layouts.common.directories import is_called_in_a_save
 from ckpt_tools.model.part import Kind, Part
 
@@ -93,10 +99,11 @@ def _folders(by_base: Mapping[str, Sequence[Part]], told: Told) -> set[str]:
     best.
     """
     names = _lowest(by_base)
-    proven = _proven({base: by_base[base] for base in names if basename(base).isdigit()}, told)
+    proven = _proven({base: by_base[base] for base in names if is_number(basename(base))}, told)
     counting = proven | {base for base, name in names.items() if _counts(name)}
     rolling = {base for base, name in names.items() if _is_rolling(name)}
-    saves = {base for base in counting | rolling if _is_save(by_base[base], names[base])}
+    called = {base: read_folder_name(basename(base)) for base in counting | rolling}
+    saves = {base for base, name in called.items() if _is_save(by_base[base], name)}
     places = {dirname(base) for base in saves & counting}
     return {base for base in saves if base in counting or dirname(base) in places}
 
@@ -111,14 +118,17 @@ def _proven(numbered: Mapping[str, Sequence[Part]], told: Told) -> set[str]:
     """Those of the directories that are called by a number alone and lie beside each other, where the files
     of the newest tell their numbers: seeds, folds and sizes do not. One of which none is whole says nothing.
     """
-    places: dict[str, list[str]] = defaultdict(list)
+    places: dict[tuple[str, str], list[str]] = defaultdict(list)
     for base in numbered:
-        places[dirname(base)].append(base)
+        places[dirname(base), basename(base).rstrip("0123456789")].append(base)
     out = set[str]()
-    for bases in places.values():
+    for (_, letter), bases in places.items():
         bases.sort(key=lambda base: -max(p.mtime_ns for p in numbered[base]))
-        rows = [(int(basename(base)), _told_in(numbered[base], told)) for base in bases[:_MOST]]
-        of_saves = all(is_called_in_a_save(p.name) for base in bases for p in numbered[base])
+        rows = [
+            (int(basename(base).removeprefix(letter)), _told_in(numbered[base], told))
+            for base in bases[:_MOST]
+        ]
+        of_saves = not letter and all(is_called_in_a_save(p.name) for base in bases for p in numbered[base])
         if of_saves or _tell_their_numbers([row for row in rows if row[1]]):
             out.update(bases)
     return out

@@ -98,3 +98,21 @@ def test_an_export_beside_the_states_of_a_run_is_no_other_run(at: str, asked: bo
     export.write_bytes((tmp_path / "ckpts/step_20.pt").read_bytes())  # a whole state
     with pytest.raises(UsageError):
         plan(str(tmp_path))
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_directories_of_e_and_a_number_are_epochs_where_their_files_tell_them(
+    told: bool, tmp_path: Path
+) -> None:
+    for epoch in (0, 1, 2):
+        (tmp_path / f"e{epoch}").mkdir()
+        state = {"model": {"w": tensor(epoch)}, "optimizer": adam(10 * epoch + 10)}
+        path = tmp_path / f"e{epoch}/state.pt"
+        path.write_bytes(saved(state | {"epoch": epoch} if told else state))
+        os.utime(path, (1_735_700_000 + 10_000 * epoch,) * 2)
+    if told:
+        made = plan(str(tmp_path))
+        assert made.checkpoint is not None and made.checkpoint.epoch == 2 and not made.warnings
+    else:
+        with pytest.raises(UsageError):
+            plan(str(tmp_path))

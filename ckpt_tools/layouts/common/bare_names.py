@@ -291,6 +291,23 @@ def may_be_later(name: str, step: int | None, epoch: int | None) -> bool:
     return number is None or step is None or number > step
 
 
+_EPOCH = re.compile(r"[eE](\d{1,18})")
+
+
+def read_folder_name(name: str) -> BareName:
+    """What the name of a directory says that is a save: of ``e12`` as well the epoch; of another directory
+    that may be anything.
+    """
+    told = _EPOCH.fullmatch(name)
+    said = read_bare_name(name)
+    return said if told is None else said._replace(epoch=int(told[1]), words=())
+
+
+def is_number(directory: str) -> bool:
+    """Whether a directory is called by a number alone, or by the first letter of an epoch and one."""
+    return directory.isdigit() or _EPOCH.fullmatch(directory) is not None
+
+
 def bare_name_of(p: Part) -> BareName:
     """What the name of a bare file says, and that of the directory that is its save."""
     own = read_bare_name(p.name)
@@ -302,7 +319,7 @@ def bare_name_of(p: Part) -> BareName:
         )
     if not p.home:
         return own
-    folder = read_bare_name(p.home.rpartition("/")[2])
+    folder = read_folder_name(p.home.rpartition("/")[2])
     return own._replace(
         kind=folder.kind if own.kind is Kind.PERIODIC else own.kind,
         step=folder.step,
