@@ -2,7 +2,8 @@
 ``step_100/optimizer.pt`` are of one run with ``step_200/``, as ``model_100.pt`` is with ``model_200.pt``; so
 are ``step_100/model/w.pt`` and ``step_100/optimizer/state.pt``, and ``weights/step_100.pt`` with
 ``optim/step_100.pt``. A directory called by a number alone, or by ``e`` and one, is a save where its files
-tell that number, too. Files that count steps in a directory that counts epochs (``epoch_1/step_300.pt``) are each a save.
+tell that number, too. Files that count steps in a directory that counts epochs (``epoch_1/step_300.pt``)
+are each a save.
 """
 
 from __future__ import annotations
