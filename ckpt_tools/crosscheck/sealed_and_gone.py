@@ -5,7 +5,8 @@ silence, and where nothing else is there the job was started before.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import finding
@@ -24,7 +25,11 @@ def later_and_gone(
     """Warnings about sealed checkpoints beside the chosen one (at ``step``) that would have gone before it,
     and of which nothing is left that could be a candidate. ``others`` are the checkpoints that are there.
     """
-    yield from map(_said, _later(session, chosen, step, others))
+    seals = session.indexes.seals
+    if seals is None:
+        return
+    seals.read_all(besides={p.home for c in others for p in c.parts if p.home})
+    yield from map(_said, _later(session, _without_files(seals), chosen, step, others))
 
 
 def newest_gone(session: Session) -> Iterator[Finding]:
@@ -34,29 +39,39 @@ def newest_gone(session: Session) -> Iterator[Finding]:
     seals = session.indexes.seals
     if seals is None or not seals.absent:
         return
+    below = defaultdict[str, list[Known]](list)
+    for known in _without_files(seals):
+        for directory in {known.base, os.path.dirname(known.base)}:
+            below[directory].append(known)
     for checkpoints in session.runs(grouping.group(session.parts, session.layouts)).values():
         in_order = sorted(checkpoints, key=lambda c: (c.order, c.path))
         oldest, newest = in_order[0], in_order[-1]
-        gone = list(_later(session, oldest, oldest.step, checkpoints))
+        near = {known.path: known for p in oldest.parts for known in below[os.path.dirname(p.home or p.path)]}
+        gone = list(_later(session, near.values(), oldest, oldest.step, checkpoints))
         if len(gone) == 1 and _is_later(gone[0], newest, newest.step):
             yield _said(gone[0])
 
 
 def _later(
-    session: Session, than: Checkpoint, step: int | None, others: Sequence[Checkpoint]
+    session: Session,
+    gone: Iterable[Known],
+    than: Checkpoint,
+    step: int | None,
+    others: Sequence[Checkpoint],
 ) -> Iterator[Known]:
-    """The seals beside a checkpoint at ``step`` of which nothing is left, and which are of later ones."""
-    seals = session.indexes.seals
-    if seals is None:
-        return
-    seals.read_all(besides={p.home for c in others for p in c.parts if p.home})
+    """The seals among those of what is ``gone`` that are of later saves than a checkpoint at ``step``, and
+    beside it.
+    """
     there = {(c.layout, c.step, c.epoch, c.step_in_epoch) for c in others}
-    for known in _without_files(seals):
+    homes = {p.home for p in than.parts if p.home}
+    inside, above = {os.path.dirname(p.path) for p in than.parts}, {os.path.dirname(home) for home in homes}
+    for known in gone:
         was = known.seal.checkpoint
         if was.layout is None and _place(known).endswith(session.layouts.unneeded_endings):
             continue  # a graph
         same = (was.layout, was.step, was.epoch, was.step_in_epoch) in there
-        if not same and _beside(known, than) and _is_later(known, than, step):
+        beside = known.base in inside or (os.path.dirname(known.base) in above and known.base not in homes)
+        if not same and beside and _is_of_its_run(known, than) and _is_later(known, than, step):
             yield known
 
 
@@ -96,17 +111,12 @@ def _place(known: Known) -> str:
     return f"{known.base}/{own}" if own else known.base
 
 
-def _beside(known: Known, chosen: Checkpoint) -> bool:
-    """Whether it is of the chosen one's run, as far as its place tells."""
-    was, homes = known.seal.checkpoint, {p.home for p in chosen.parts if p.home}
+def _is_of_its_run(known: Known, chosen: Checkpoint) -> bool:
+    """Whether a seal is of the chosen one's run, as far as it tells."""
+    was = known.seal.checkpoint
     if was.layout not in (None, chosen.layout) or was.kind in (Kind.RELEASE.value, Kind.BEST.value):
         return False
-    if was.run is not None and os.path.basename(was.run) != os.path.basename(chosen.run):
-        return False
-    above = {os.path.dirname(home) for home in homes}
-    return known.base in {os.path.dirname(p.path) for p in chosen.parts} or (
-        os.path.dirname(known.base) in above and known.base not in homes
-    )
+    return was.run is None or os.path.basename(was.run) == os.path.basename(chosen.run)
 
 
 def _is_later(known: Known, chosen: Checkpoint, step: int | None) -> bool:
