@@ -23,6 +23,8 @@ _HOMES = (("checkpoint_{generation:06d}", ""), (DATED, "_dated"))
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
 _COMPONENTS = ("env_runner", "learner_group/learner", "learner_group/learner/rl_module/{name}")
 """Directories of an RLlib algorithm in which it keeps what it trains."""
+_ITERATION = "training_iteration"
+"""What RLlib's algorithms count in algorithm_state.pkl."""
 _DEEP = 5
 """Directories below it in which RLlib keeps the states of its components."""
 
@@ -58,7 +60,7 @@ def _write_snapshot(said: int | str) -> bytes:
 
 
 def _steps(_part: Part, metadata: Metadata) -> Steps:
-    return number(metadata, STEPS), number(metadata, EPOCHS), None
+    return number(metadata, (*STEPS, _ITERATION)), number(metadata, EPOCHS), None
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:

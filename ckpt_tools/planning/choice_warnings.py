@@ -13,7 +13,7 @@ from ckpt_tools.discovery.group import essential
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.layouts.common.bare_names import read_bare_name
+from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint, comparable
 from ckpt_tools.model.finding import Finding, Severity
@@ -224,12 +224,19 @@ def _maybe_later(c: Checkpoint, chosen: Checkpoint, s: Session, ordered: bool) -
 
 
 def _is_called_later(c: Checkpoint, chosen: Checkpoint) -> bool:
-    """Whether the number in a name that tells no step is higher than the step of the choice: times may be
-    those of a copy.
+    """Whether the number in a name that tells no step is higher than the step of the choice, or than the
+    number in a like name of a choice that tells none: times may be those of a copy.
     """
-    said = read_bare_name(c.path.rpartition("/")[2])
-    number = said.number if said.step is None else said.step
-    return number is not None and chosen.step is not None and number > chosen.step
+    said, of_choice = (read_bare_name(o.path.rpartition("/")[2]) for o in (c, chosen))
+    number, least = _number(said), chosen.step
+    if least is None and said.pattern == of_choice.pattern:
+        least = _number(of_choice)
+    return number is not None and least is not None and number > least
+
+
+def _number(said: BareName) -> int | None:
+    """What a name counts."""
+    return said.number if said.step is None else said.step
 
 
 def _damage(c: Checkpoint, s: Session) -> str | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_tools.api import plan, verify
+from ckpt_tools.api import plan, scan, verify
+from ckpt_tools.errors import UsageError
 from ckpt_tools.model.finding import Verdict
 
 FILES = (
@@ -56,6 +57,24 @@ def test_components_that_are_gone_are_missed(gone: tuple[str, ...], tmp_path: Pa
     assert [(r.checkpoint.path, r.findings[0].code) for r in made.rejected] == [
         (str(root / "iter_2"), "missing-part")
     ]
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_times_of_a_copy_do_not_make_an_older_save_the_newest(counted: bool, tmp_path: Path) -> None:
+    """The algorithm counts its iterations; where it does not, the names contradict the times."""
+    root = saved(tmp_path / "algo")
+    for number in (1, 2):
+        home = root / f"iter_{number}"
+        if counted:
+            (home / "algorithm_state.pkl").write_bytes(pickle.dumps({"training_iteration": number}))
+        for path in (p for p in home.rglob("*") if p.is_file()):
+            os.utime(path, (1_735_700_000 - number,) * 2)
+    if counted:
+        assert {c.step for c in scan(root).checkpoints} == {1, 2}
+        with pytest.raises(UsageError, match="which checkpoint is the newest is in doubt"):
+            plan(root)
+    else:
+        assert [(w.code, w.path) for w in plan(root).warnings] == [("passed-over", str(root / "iter_2"))]
 
 
 @pytest.mark.parametrize("called", ["iter_{}", "PPO_0_0/checkpoint_00000{}"])
