@@ -20,6 +20,8 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of, names_of
 
 _ENDING = re.compile(r"(?<=[_-])[0-9]+\Z")
+_LAST = re.compile(r"(?<![a-z])(?:final|last|latest)(?![a-z])", re.IGNORECASE)
+"""How the last save of all is called."""
 _HINT = "bring back what was removed; if nothing was saved there, move the directory away"
 _Count = tuple[int, int]
 
@@ -50,6 +52,7 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
         yield from _beside_its_directory(s, c)
     if home and s.found.empty:
         yield from _of_the_same_words(s, c, home)
+        yield from _of_the_last(s, c, home)
     if not home or not _names_its_save(c):
         return
     yield from _begun(s, c, home)
@@ -104,6 +107,25 @@ def is_called_alike(path: str, c: Checkpoint) -> bool:
 
 def _is_next(top: str, home: str) -> bool:
     return _number(top) < 0 or _number(top) > _number(home)
+
+
+def _of_the_last(s: Session, c: Checkpoint, home: str) -> Iterator[Finding]:
+    """Those called as the last save of all is (``final``) that were made no earlier than the choice was: a
+    script may make one before it trains.
+    """
+    below = _below(s.found.empty, os.path.dirname(home))
+    for top in _empty(s, {top for top in below if _LAST.search(os.path.basename(top))}):
+        if not is_tracked(s, c, top) and _made_ns(s, top) >= c.mtime_ns:
+            text = f"it is empty, called as the last save is, and no older than {os.path.basename(home)}"
+            yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def _made_ns(s: Session, directory: str) -> int:
+    """When an empty directory was made; now where nobody can say."""
+    try:
+        return os.stat(directory).st_mtime_ns
+    except OSError:
+        return s.now_ns
 
 
 def _words(home: str) -> list[str]:

@@ -29,6 +29,7 @@ _MOST = 64
 _LARGEST = 1 << 20
 """Bytes of a text that is read: counters and settings are small; a vocabulary would take a start a second.
 """
+_YAML = (".yaml", ".yml")
 _DESCRIBING = frozenset(("config", "tokenizer", "args"))
 """Roles of files that say how a model is built, and how it is trained."""
 _NUMBER = re.compile(r"\d+")
@@ -50,6 +51,7 @@ def unlike_siblings(
         told = {path: s.inspect(path, Level.STRUCTURE)[0] for path in _texts(s, c, unplaced)}
         yield from _damaged({p: r for p, r in told.items() if not formats.names.beside(basename(p))})
         yield from counts_of_another(s, c, unplaced, told)
+        yield from _emptied(c, saves, unplaced)
         small = [path for path in islice(_not_loaded(s, c), _MOST) if stat_of(path)[0] <= _LARGEST]
         yield from _damaged({path: s.inspect(path, Level.STRUCTURE)[0] for path in small})
 
@@ -104,6 +106,22 @@ def _damaged(told: Mapping[str, Report]) -> Iterator[Finding]:
         if report.verdict is Verdict.BROKEN and formats.names.known(basename(path)):
             wrong = next(f for f in report.findings if f.severity is Severity.ERROR)
             yield replace(wrong, path=path, severity=Severity.WARNING)
+
+
+def _emptied(c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Collection[str]) -> Iterator[Finding]:
+    """Settings in YAML beside its files that are empty where another save's are not: no format of ours tells
+    that one is cut, but a job that is killed while it writes one leaves it so.
+    """
+    homes = {p.home for p in c.parts if p.home}
+    others = {p.home for o in saves if o.key != c.key and _alike(o, c) for p in o.parts}
+    texts = [path for path in unplaced if path.endswith(_YAML)] if others else []
+    for path in islice((path for path in texts if dirname(path) in homes), _MOST):
+        if stat_of(path)[0] != 0:
+            continue
+        like = (o for o in texts if dirname(o) in others and basename(o) == basename(path))
+        if any(stat_of(o)[0] > 0 for o in islice(like, _MOST)):
+            text = "it has no bytes, and that of another save has"
+            yield finding("empty-file", text, path=path, severity=Severity.WARNING)
 
 
 def _alike(o: Checkpoint, c: Checkpoint) -> bool:

@@ -5,6 +5,7 @@ without a word.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -145,6 +146,19 @@ def test_a_later_save_without_any_file_is_told(folder: str, tmp_path: Path) -> N
     whole = Selection(exclude=(f"{newest.name}/weights.safetensors",))
     shutil.copy2(chosen / "weights.safetensors", newest)
     assert not [f for f in plan(tmp_path, whole).warnings if f.path == str(newest)]
+
+
+@pytest.mark.parametrize("called", ["final", "checkpoint-last", "final_model", "last"])
+def test_an_empty_last_save_is_told_unless_it_is_older(called: str, tmp_path: Path) -> None:
+    """A job was killed in its last save; what a script makes before it trains is none."""
+    newest = saves(tmp_path, FOLDERS[0], BESIDE[0])[-1]
+    last = tmp_path / called
+    last.mkdir()
+    made = newest.joinpath("weights.safetensors").stat().st_mtime_ns
+    os.utime(last, ns=(made + 1, made + 1))
+    assert [(f.code, f.path) for f in plan(tmp_path).warnings] == [("unfinished-save", str(last))]
+    os.utime(last, ns=(made - 10**9, made - 10**9))
+    assert not plan(tmp_path).warnings
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -69,6 +69,17 @@ def test_a_text_that_is_lost_or_cut_or_of_another_save_is_said(name: str, tmp_pa
     assert said(tmp_path) == [("missing-part", os.path.dirname(at))]
 
 
+def test_settings_in_yaml_that_are_empty_are_said(tmp_path: Path) -> None:
+    """A save of LitGPT that is killed while it writes the last of its files; one that is always empty is none."""
+    for name in ("model_config.yaml", "overrides.yml"):
+        make(tmp_path, "step_{}/model.safetensors", name, (20, 30))
+    empty = tmp_path / "step_30/model_config.yaml"
+    put(empty, b"", 30)
+    put(tmp_path / "step_20/overrides.yml", b"", 20)
+    put(tmp_path / "step_30/overrides.yml", b"", 30)
+    assert said(tmp_path) == [("empty-file", "step_30/model_config.yaml")]
+
+
 def test_a_lone_adapter_whose_settings_are_cut_is_said(tmp_path: Path) -> None:
     put(tmp_path / "adapter_model.safetensors", safetensors_save({"a": tensor(1)}), 1)
     put(tmp_path / "adapter_config.json", b'{"peft_type": "LO', 1)
