@@ -38,9 +38,21 @@ COUNTED = {"model.ckpt.5": 5, "model.ckpt.10": 10}
         (COUNTED, "model.ckpt.10"),
         ({"ckpt.5": 5, "ckpt.10": 10}, "ckpt.10"),
         ({"model_loss_0.3.pt": 5, "model_loss_0.1.pt": 10}, "model_loss_0.1.pt"),
+        ({"step1000-tokens4B.pt": 5, "step2000-tokens8B.pt": 10}, "step2000-tokens8B.pt"),
+        ({"ep0_it100_0.5M_tok/w.pt": 5, "ep1_it200_1M_tok/w.pt": 10}, "ep1_it200_1M_tok/w.pt"),
         ({"step_5/model/w.pt": 5, "step_10/model/w.pt": 10, "best/model/w.pt": 5}, "step_10/model/w.pt"),
     ],
-    ids=["a second phase", "milestones", "the best", "counted", "counted saves", "measured", "roles"],
+    ids=[
+        "a second phase",
+        "milestones",
+        "the best",
+        "counted",
+        "counted saves",
+        "measured",
+        "tokens",
+        "tokens last",
+        "roles",
+    ],
 )
 def test_they_are_of_one_run(rows: dict[str, int], newest: str, tmp_path: Path) -> None:
     put(tmp_path, rows)
@@ -57,8 +69,17 @@ def test_they_are_of_one_run(rows: dict[str, int], newest: str, tmp_path: Path) 
         KEPT | {"p0/other/checkpoint_000000010_40960.pth": 10},
         {"model.ckpt": 30, "model.ckpt.1": 20, "model.ckpt.2": 10},
         {"model.ckpt.1": 10, "model.ckpt.2": 5},
+        {"llama_1B_step_10.pt": 5, "llama_7B_step_20.pt": 10},
     ],
-    ids=["one number", "another word", "a later one", "another place", "rotated beside", "rotated"],
+    ids=[
+        "one number",
+        "another word",
+        "a later one",
+        "another place",
+        "rotated beside",
+        "rotated",
+        "two sizes",
+    ],
 )
 def test_what_may_be_another_run_or_order_is_asked(rows: dict[str, int], tmp_path: Path) -> None:
     put(tmp_path, rows)

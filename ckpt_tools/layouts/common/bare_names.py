@@ -215,6 +215,13 @@ _SPLIT = re.compile(r"([a-z]+)(\d+)$|(\d+)([a-z]+)$")
 _DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])$")
 _CAPPED = re.compile(r"(?<![A-Za-z])([Bb]est|[Ll]ast|[Ll]atest|[Ff]inal)(?=[A-Z])")
 """Such a word before another one that begins with a capital (``bestModel``, CHGNet's ``bestE``)."""
+_STEPS = re.compile(rf"(?<![a-z])(?:{'|'.join(_UNITS)})[-_=.]?\d", re.IGNORECASE)
+_OF_TOKENS = re.compile(
+    r"(?<![a-z])tok(?:en)?s?[-_=]?\d+(?:\.\d+)?[kmbt]?(?![a-z\d])"
+    r"|(?<![a-z\d.])\d+(?:\.\d+)?[kmbt]?[-_]?tok(?:en)?s?(?![a-z])",
+    re.IGNORECASE,
+)
+"""How many tokens a save has seen: no more than its step or epoch, where it is told (``step10-tokens4B``)."""
 _SCALES = {"k": 1000, "m": 1000000}
 
 
@@ -225,6 +232,8 @@ def stem_of(name: str) -> str:
 def _tokens(stem: str) -> Iterator[str]:
     """Words and numbers: known words apart from the number that they are written with, fractions left out."""
     stem = _CAPPED.sub(r"\1 ", stem)
+    if _STEPS.search(stem):
+        stem = _OF_TOKENS.sub(" ", stem)
     for token in _TOKEN.findall(re.sub(r"\d+(?:\.\d+)+(e-?\d+)?", " ", stem.lower())):
         m = _SPLIT.match(token)
         word, number = ((m[1], m[2]) if m[1] else (m[4], m[3])) if m else ("", "")
