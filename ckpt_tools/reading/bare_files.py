@@ -22,7 +22,6 @@ from ckpt_tools.layouts.common.bare_names import (
 from ckpt_tools.layouts.common.held import piece_for
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.reading.bare_file import Bare, numbers_in, numbers_of, read_bare_file
-from ckpt_tools.reading.rolling_states import beside_the_newest
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.step_folders import in_step_folders
 from ckpt_tools.reading.told_apart import with_parts_apart, with_phases_joined, written_over_by_runs
@@ -62,7 +61,7 @@ def settle_bare_files(s: Session) -> None:
         newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
         bare = _states([(p, read_bare_file(p, s, p.path in newest)) for p in parts], s)
         in_runs = _trained_on(with_units(_with_runs(_in_pairs(_like_their_peers(bare)))))
-        of_saves = beside_the_newest(_of_the_last(in_runs))
+        of_saves = _of_the_newest(_of_the_last(in_runs))
         for save in _saves(_with_roles_of_their_own(_beside_a_model(of_saves))).values():
             kept += _parts_of(save)
     s.found.parts = kept
@@ -288,6 +287,15 @@ def _of_the_last(bare: Sequence[Bare]) -> list[Bare]:
     alias = called.pop()
     of_it = {b.part.path for b in regular if not b.name.alias}
     return [replace(b, name=b.name._replace(alias=alias)) if b.part.path in of_it else b for b in bare]
+
+
+def _of_the_newest(bare: Sequence[Bare]) -> list[Bare]:
+    """An optimizer's state that is written over beside models that are kept is of the newest of these."""
+    if all(b.role != "optimizer" or not b.rolling for b in bare):
+        return list(bare)
+    from ckpt_tools.reading.rolling_states import beside_the_newest  # few loops have one
+
+    return beside_the_newest(bare)
 
 
 def _beside_a_model(bare: Sequence[Bare]) -> list[Bare]:
