@@ -125,8 +125,26 @@ class Contradictions:
         self, candidate: Candidate, compared: Sequence[Part], wrong: Collection[str]
     ) -> Iterable[Copied]:
         """Files with the bytes of another; of two equal ones the one that is ``wrong`` anyway is the copy."""
-        sound = [p for p in compared if p.path not in wrong]
-        return same_content(sound, self.session, self._elsewhere(candidate, {p.path for p in compared}))
+        sound = [self._placed(p) for p in compared if p.path not in wrong]
+        elsewhere = self._elsewhere(candidate, {p.path for p in compared})
+        return same_content(sound, self.session, list(map(self._placed, elsewhere)))
+
+    @cached_property
+    def _told_inside(self) -> dict[str, int]:
+        """By their paths, the steps of directories whose names tell none."""
+        saves = (c for c in self.run.checkpoints if c.step is not None and c.epoch is None and c.parts)
+        return {c.parts[0].home: c.step for c in saves if c.step is not None and c.parts[0].step is None}
+
+    def _placed(self, p: Part) -> Part:
+        """A file of such a directory with the step that another one there tells."""
+        if (
+            p.step is None
+            and p.epoch is None
+            and p.home
+            and (step := self._told_inside.get(p.home)) is not None
+        ):
+            return p._replace(step=step)
+        return p
 
     def _inspect(self, parts: Sequence[Part]) -> None:
         for p in parts:

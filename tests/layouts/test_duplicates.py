@@ -17,7 +17,7 @@ from fixture_trees import materialise, overwrite
 from places import LAYOUT_TREES
 from safetensors.torch import save as safetensors_save
 from shards import DAY, copy, numbers, optimizer, put, shard
-from small_files import adam, saved, trainer
+from small_files import adam, dcp, saved, trainer
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import UsageError
@@ -535,3 +535,20 @@ def test_a_copy_from_a_save_that_counts_steps_over_one_of_an_epoch_is_told(name:
     made = plan(str(root))
     told = (*made.warnings, *(f for r in made.rejected for f in r.findings))
     assert {f.severity for f in told if f.path == str(over)} & {Severity.WARNING, Severity.ERROR}
+
+
+@pytest.mark.parametrize("name", ["step-30", "good", "step-30-ok"])
+def test_a_file_of_another_step_is_seen_in_a_directory_whose_name_tells_none(
+    name: str, tmp_path: Path
+) -> None:
+    """Another file there tells the step."""
+    for step in (10, 20, 30):
+        files = {**dcp(step), "__0_1.distcp": dcp(20 if step == 30 else step)["__0_1.distcp"]}
+        home = tmp_path / (name if step == 30 else f"step-{step}")
+        home.mkdir()
+        for file, data in files.items():
+            put(home / file, data, step)
+    with pytest.raises(UsageError, match="byte for byte the same"):
+        plan(str(tmp_path))
+    put(tmp_path / name / "__0_1.distcp", dcp(30)["__0_1.distcp"], 30)
+    assert plan(str(tmp_path)).resume_step == 30
