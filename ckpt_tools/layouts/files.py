@@ -321,6 +321,10 @@ LAYOUT = Layout(
             " written it as well: of others nobody knows whether they are data"
         ),
         "what joblib keeps, or a pickle of no arrays, is taken for a model, whatever its classes are",
+        (
+            "an optimizer's state that is written over beside models that are kept is of the newest of these"
+            " only if both were written within seconds"
+        ),
         "of two optimizers' states in one save, or of two other files, each has its name as its role",
         (
             "files of one step that hold different models are two runs: say how they belong together with"
