@@ -53,6 +53,7 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
     if home and s.found.empty:
         yield from _of_the_same_words(s, c, home)
         yield from _of_the_last(s, c, home)
+        yield from _of_no_earlier_date(s, c, home)
     if not home or not _names_its_save(c):
         return
     yield from _begun(s, c, home)
@@ -117,6 +118,21 @@ def _of_the_last(s: Session, c: Checkpoint, home: str) -> Iterator[Finding]:
     for top in _empty(s, {top for top in below if _LAST.search(os.path.basename(top))}):
         if not is_tracked(s, c, top) and _made_ns(s, top) >= c.mtime_ns:
             text = f"it is empty, called as the last save is, and no older than {os.path.basename(home)}"
+            yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def _of_no_earlier_date(s: Session, c: Checkpoint, home: str) -> Iterator[Finding]:
+    """Those that are called by a date, as the layout's saves are, which is no earlier than the choice's."""
+    dated = s.layouts.of(c).dated
+    own = dated and dated.fullmatch(os.path.basename(home))
+    if not (dated and own):
+        return
+    dates = {
+        top: dated.fullmatch(os.path.basename(top)) for top in _below(s.found.empty, os.path.dirname(home))
+    }
+    for top in _empty(s, {top for top, date in dates.items() if date and date[1] >= own[1]}):
+        if not is_tracked(s, c, top):
+            text = f"it is empty, and its date is no earlier than that of {os.path.basename(home)}"
             yield finding("unfinished-save", text, path=top, hint=_HINT)
 
 

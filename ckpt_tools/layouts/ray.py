@@ -158,7 +158,7 @@ LAYOUT = Layout(
         (
             "Tune has RLlib pickle code (class_and_ctor_args.pkl), which is unsafe-pickle;"
             " where a job resumes by Tuner.restore, which does not read it: --exclude"
-            " '*/class_and_ctor_args.pkl'"
+            " '**/class_and_ctor_args.pkl'"
         ),
     ),
 )

@@ -148,6 +148,18 @@ def test_a_later_save_without_any_file_is_told(folder: str, tmp_path: Path) -> N
     assert not [f for f in plan(tmp_path, whole).warnings if f.path == str(newest)]
 
 
+@pytest.mark.parametrize("tree", ["speechbrain/epochs", "ray/train-v2", "elements/kept"])
+def test_an_empty_save_of_a_later_date_is_told(tree: str, tmp_path: Path) -> None:
+    """Nothing but the date in its name says when it was saved."""
+    root = materialise(LAYOUT_TREES / tree / "expected.json", tmp_path)
+    chosen = plan(root).checkpoint
+    assert chosen is not None
+    for path in [p for p in Path(chosen.path).rglob("*") if p.is_file()]:
+        path.unlink()
+    told = [f"{f.path} {f.message}" for f in plan(root).warnings]
+    assert any(os.path.basename(chosen.path) in text for text in told)  # or by a tracker that names it
+
+
 @pytest.mark.parametrize("called", ["final", "checkpoint-last", "final_model", "last"])
 def test_an_empty_last_save_is_told_unless_it_is_older(called: str, tmp_path: Path) -> None:
     """A job was killed in its last save; what a script makes before it trains is none."""
