@@ -18,6 +18,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of, names_of
+from ckpt_tools.storage.retry import status
 
 _ENDING = re.compile(r"(?<=[_-])[0-9]+\Z")
 _LAST = re.compile(r"(?<![a-z])(?:final|last|latest)(?![a-z])", re.IGNORECASE)
@@ -139,7 +140,7 @@ def _of_no_earlier_date(s: Session, c: Checkpoint, home: str) -> Iterator[Findin
 def _made_ns(s: Session, directory: str) -> int:
     """When an empty directory was made; now where nobody can say."""
     try:
-        return os.stat(directory).st_mtime_ns
+        return status(directory).st_mtime_ns
     except OSError:
         return s.now_ns
 

@@ -112,16 +112,19 @@ def _emptied(c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Collection[st
     """Settings in YAML beside its files that are empty where another save's are not: no format of ours tells
     that one is cut, but a job that is killed while it writes one leaves it so.
     """
-    homes = {p.home for p in c.parts if p.home}
     others = {p.home for o in saves if o.key != c.key and _alike(o, c) for p in o.parts}
+    homes = {p.home for p in c.parts if p.home} if others else set()
     texts = [path for path in unplaced if path.endswith(_YAML)] if others else []
-    for path in islice((path for path in texts if dirname(path) in homes), _MOST):
-        if stat_of(path)[0] != 0:
-            continue
-        like = (o for o in texts if dirname(o) in others and basename(o) == basename(path))
+    empty = (path for path in islice(_in(texts, homes), _MOST) if stat_of(path)[0] == 0)
+    for path in empty:
+        like = (o for o in _in(texts, others) if basename(o) == basename(path))
         if any(stat_of(o)[0] > 0 for o in islice(like, _MOST)):
             text = "it has no bytes, and that of another save has"
             yield finding("empty-file", text, path=path, severity=Severity.WARNING)
+
+
+def _in(paths: Iterable[str], directories: Collection[str]) -> Iterator[str]:
+    return (path for path in paths if dirname(path) in directories)
 
 
 def _alike(o: Checkpoint, c: Checkpoint) -> bool:
