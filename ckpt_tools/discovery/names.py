@@ -285,19 +285,21 @@ def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[_OfRa
     return joined
 
 
-def _is_whole(place: Place) -> bool:
-    """Whether a file is a checkpoint by itself under a name that has no prefix."""
-    return place.piece.single and "{prefix}" not in place.piece.template
+def _follows(place: Place) -> bool:
+    """Whether a file has no prefix, and is a checkpoint by itself or of the run of those beside it."""
+    return (place.piece.single or place.piece.follows) and "{prefix}" not in place.piece.template
 
 
 def _lone_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
-    """(layout, directory) -> the prefix of all its files of which each is a checkpoint and whose names may
-    have one: what lies beside them without one (``last.ckpt``) is of the same run.
+    """(layout, directory) -> the prefix of all its files whose names may have one, and of which each is a
+    checkpoint or some file follows them: what has none (``last.ckpt``) is of the same run.
     """
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
+    followed = {file.place.layout.name for file in files if file.place.piece.follows}
     for file in files:
         place = file.place
-        if place.piece.single and "{prefix}" in place.piece.template:
+        leads = place.piece.single or place.layout.name in followed
+        if leads and "{prefix}" in place.piece.template:
             seen[place.layout.name, place.base].add(file.name.prefix or place.prefix)
     return {at: next(iter(found)) for at, found in seen.items() if len(found) == 1 and found != {""}}
 
@@ -394,7 +396,7 @@ class _Naming:
         not.
         """
         prefix = name.prefix or place.prefix
-        if not prefix and self._lone and _is_whole(place):
+        if not prefix and self._lone and _follows(place):
             prefix = self._lone.get((place.layout.name, place.base), "")
         generation = place.generation if name.generation is None else name.generation
         if generation and (base, prefix, generation) in self._own_prefixes:

@@ -2257,6 +2257,18 @@ safetensors_set sharded-safetensors
   .
     index:{prefix}.safetensors.index.json shard:{prefix}-{shard:05d}-of-{of:05d}.safetensors
     index_bin:{prefix}.bin.index.json shard_bin:{prefix}-{shard:05d}-of-{of:05d}.bin
+  <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/
+    optimizer:<optimizer|optimizer_state|optimizer_states|optim>.<pt|pth|bin>
+    training:<training_state|train_state|trainer_state>.<pt|pth|bin>
+    rest:<scheduler|lr_scheduler|scaler|rng_state|rng_states|random_states>.<pt|pth|bin>
+  {step}/
+    optimizer_number:<optimizer|optimizer_state|optimizer_states|optim>.<pt|pth|bin>
+    training_number:<training_state|train_state|trainer_state>.<pt|pth|bin>
+    rest_number:<scheduler|lr_scheduler|scaler|rng_state|rng_states|random_states>.<pt|pth|bin>
+  <epoch-|epoch_|epoch=>{epoch}/
+    optimizer_epoch:<optimizer|optimizer_state|optimizer_states|optim>.<pt|pth|bin>
+    training_epoch:<training_state|train_state|trainer_state>.<pt|pth|bin>
+    rest_epoch:<scheduler|lr_scheduler|scaler|rng_state|rng_states|random_states>.<pt|pth|bin>
 
 numpy_steps numpy
   <step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_>{step}[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]/

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -96,12 +97,31 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         )
 
 
+_STATES = (
+    ("optimizer", "optimizer|optimizer_state|optimizer_states|optim", True),
+    ("training", "training_state|train_state|trainer_state", True),
+    ("rest", "scheduler|lr_scheduler|scaler|rng_state|rng_states|random_states", False),
+)
+"""By role: what loops of one's own call a file of the state beside the model, and whether all saves have it
+where one has.
+"""
+
+
+def _beside(home: str, mark: str) -> Iterator[Piece]:
+    """The files of a training state in the directory of the model."""
+    for role, names, required in _STATES:
+        template = f"{home}/<{names}>.<pt|pth|bin>"
+        beside = Piece(f"{role}{mark}", role, template, ("torch_zip", "torch_legacy"), shared=True)
+        yield replace(beside, required=required, companion=True, inside=True, follows=True)
+
+
 LAYOUT = Layout(
     name="sharded-safetensors",
     title="Sharded safetensors or torch model",
     pieces=(
         *(piece for home, mark in NUMBERED for piece in _pieces(home, mark or "_step")),
         *_pieces("", ""),
+        *(piece for home, mark in NUMBERED for piece in _beside(home, mark)),
     ),
     resume=_resume,
     check=_check,
@@ -119,6 +139,10 @@ LAYOUT = Layout(
         (
             "nothing but the directory's name tells the step or epoch, and nothing but the index which shards"
             " belong together"
+        ),
+        (
+            "of a state beside the model, files of these names: optimizer, optimizer_state, training_state,"
+            " trainer_state, scheduler, scaler, rng_state (.pt, .pth, .bin)"
         ),
         (
             "torchtune writes its recipe_state.pt over at every save: it belongs to the newest epoch alone,"

@@ -208,13 +208,18 @@ def _export_of_another(run: tuple[str, str], runs: Runs, layouts: Layouts) -> bo
     """Whether its directories are called like those of the states of another run among which they lie, or lie
     within such; or each lies beside the directory of states, and is called after a step of theirs.
     """
-    if not layouts[run[0]].models_alone:
+    if not layouts[run[0]].models_alone or _have_states_beside(runs[run], layouts):
         return False
     states = [members for (layout, _), members in runs.items() if not layouts[layout].models_alone]
     return any(
         all(not called.isdisjoint(map(_called, _and_above(c.parts[0].home))) for c in runs[run])
         for called in ({_called(c.parts[0].home) for c in members} - {""} for members in states)
     ) or any(all(_is_of_a_step(c.parts[0].home, members) for c in runs[run]) for members in states)
+
+
+def _have_states_beside(checkpoints: Sequence[Checkpoint], layouts: Layouts) -> bool:
+    """Whether a loop of one's own keeps more than models in their directories."""
+    return any(layouts.piece_of(p).companion for c in checkpoints for p in c.parts)
 
 
 def _is_of_a_step(home: str, states: Sequence[Checkpoint]) -> bool:

@@ -32,7 +32,8 @@ class Piece(Template):
     makes the piece only when the content has one of ``formats`` (and ``proof`` among its metadata), and
     nothing else explains its directory.
     A ``companion`` is such a piece only beside other pieces of its layout: in its own directory, or in a
-    sibling where no other layout claims its own; one from ``inside`` only in its own directory.
+    sibling where no other layout claims its own; one from ``inside`` only in its own directory. One that
+    ``follows`` is of the run of the files beside it whose names have a prefix, where all have the same.
     A ``generic`` name is such a piece only in a directory in which no other layout has a file.
     A ``counted`` name tells its rank by a number alone: it is such a piece only where the numbers count from
     0 without a gap, or are those of a lone directory, below the steps of their directories.
@@ -75,6 +76,7 @@ class Piece(Template):
     proof: str = ""
     companion: bool = False
     inside: bool = False
+    follows: bool = False
     generic: bool = False
     counted: bool = False
     described: bool = False
