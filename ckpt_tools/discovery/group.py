@@ -316,7 +316,7 @@ def _checkpoint(
         run=first.run,
         kind=_kind(parts, layout, most_ranks, save_interval),
         parts=tuple(sorted(parts, key=lambda p: (p.rank if p.rank is not None else -1, p.path))),
-        path=first.home or (first.path if len(parts) == 1 else _common_path(parts, layout) or first.base),
+        path=first.home or _path(parts, layout),
         mtime_ns=times[len(times) // 2],
         step=first.step,
         epoch=first.epoch,
@@ -344,6 +344,17 @@ def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
         or [p for p in parts if not layout.piece(p.piece).described]
         or parts
     )
+
+
+def _path(parts: Sequence[Part], layout: Layout) -> str:
+    """What names files of a checkpoint that has no directory of its own; links to them name nothing."""
+    own, base = essential(parts, layout), parts[0].base
+    if len(parts) == 1:
+        return own[0].path
+    common = _common_path(parts, layout)
+    if common not in ("", base):
+        return common
+    return own[0].path if len(own) == 1 else base
 
 
 def _common_path(parts: Sequence[Part], layout: Layout) -> str:
