@@ -113,14 +113,16 @@ def _emptied(c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Collection[st
     that one is cut, but a job that is killed while it writes one leaves it so.
     """
     others = {p.home for o in saves if o.key != c.key and _alike(o, c) for p in o.parts}
-    homes = {p.home for p in c.parts if p.home} if others else set()
     texts = [path for path in unplaced if path.endswith(_YAML)] if others else []
-    empty = (path for path in islice(_in(texts, homes), _MOST) if stat_of(path)[0] == 0)
-    for path in empty:
-        like = (o for o in _in(texts, others) if basename(o) == basename(path))
-        if any(stat_of(o)[0] > 0 for o in islice(like, _MOST)):
+    for path in islice(_in(texts, {p.home for p in c.parts if p.home}), _MOST):
+        if stat_of(path)[0] == 0 and _is_filled(_in(texts, others), basename(path)):
             text = "it has no bytes, and that of another save has"
             yield finding("empty-file", text, path=path, severity=Severity.WARNING)
+
+
+def _is_filled(paths: Iterable[str], name: str) -> bool:
+    """Whether a file of that name has bytes."""
+    return any(stat_of(path)[0] > 0 for path in islice((p for p in paths if basename(p) == name), _MOST))
 
 
 def _in(paths: Iterable[str], directories: Collection[str]) -> Iterator[str]:
