@@ -46,11 +46,13 @@ def targets(s: Session) -> Iterator[Target]:
             made = list(_of_checkpoint(s, c, checkpoints, homes))
             taken.update(path for target in made for path in target.files)
             yield from made
+    graphs = [path for path in s.found.unneeded if path not in taken]
+    taken.update(graphs)
     for bare in s.found.bare:
         if bare.path not in taken and bare.size >= 0 and not is_apart(os.path.basename(bare.path)):
             yield _of_file(bare.path)
     # graphs: no state, but saved by the run whose files are beside them
-    yield from _of_graphs([path for path in s.found.unneeded if path not in taken], s)
+    yield from _of_graphs(graphs, s)
 
 
 def _homes(checkpoints: Iterable[Checkpoint]) -> dict[str, int]:

@@ -22,9 +22,14 @@ _HINT = (
 )
 
 
-def gone(base: str, names: Sequence[str], severity: Severity) -> Iterator[Finding]:
-    """What to say of files that were sealed below ``base`` and are not there."""
-    listed, missing = cache(_listed), partial(finding, "seal-missing", severity=severity)
+def gone(base: str, names: Sequence[str], stateless: str = "") -> Iterator[Finding]:
+    """What to say of files that were sealed below ``base`` and are not there; ``stateless`` is the seal of
+    one that holds no state, which sealing anew leaves.
+    """
+    listed, missing = cache(_listed), partial(finding, "seal-missing")
+    if stateless:
+        hint = f"bring it back; if it was removed on purpose, remove its seal, {stateless}, as well"
+        missing = partial(missing, severity=Severity.WARNING, hint=hint)
     for name in names[:LISTED]:
         why = f"{name[:200]!r} was sealed and is not there"
         if how := _respelled(base, name, listed):

@@ -245,7 +245,7 @@ class Seals:
         beside = [p for name in known.seal.beside if (p := inside(known.base, name)) and self._there(p)]
         # a file without state beside others is no reason to resume from an older checkpoint
         stateless = bool(beside) and known.seal.checkpoint.layout is None
-        for f in gone(known.base, absent, Severity.WARNING if stateless else Severity.ERROR):
+        for f in gone(known.base, absent, known.path if stateless else ""):
             if present or beside:
                 self._say(known, f, [*present, *beside])
             else:  # what lies in its directory now is not what was sealed there

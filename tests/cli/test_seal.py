@@ -376,6 +376,12 @@ def test_the_graph_beside_a_bundle_is_sealed_as_well(tmp_path: Path) -> None:
     made = plan(root)  # it holds no state: that it is lost costs no checkpoint
     assert made.checkpoint and made.checkpoint.path.endswith("model.ckpt-300")
     assert [f.code for f in made.warnings] == ["seal-missing"]
+    again = [one.path for one in guard.seal(root, again=True).checkpoints]
+    assert len(again) == len(set(again)) and str(graph) not in again
+    seal = graph.with_name(f".{graph.name}.ckpt-seal.json")
+    assert str(seal) in (made.warnings[0].hint or "")  # sealing anew leaves it
+    seal.unlink()
+    assert verify(root).verdict is Verdict.OK
 
 
 @pytest.mark.slow

@@ -212,8 +212,8 @@ class Layout:
     ``lists`` is (role, pattern): a file of that role tells which files and directories were saved beside it:
     the group in the keys of its metadata.
     ``keeps`` are layouts of what its framework keeps beside it, and never goes on from by itself.
-    ``models_alone``: its files hold a model and never a state, so among the states of a run they are what
-    its last save has exported.
+    ``models_alone``: its files, but for companions, hold a model and never a state, so among the states of a
+    run they are what its last save has exported.
     """
 
     name: str
