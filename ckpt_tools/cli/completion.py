@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from ckpt_tools.cli import console
 from ckpt_tools.cli.candidates import SHELLS, script
+from ckpt_tools.cli.words import Argument
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 
 
 def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)],
+    shell: Annotated[str, Argument("SHELL", "bash, zsh or fish.")],
 ) -> int:
     """Print the script that makes a shell complete commands, flags and their values, finding codes, layouts,
     and the runs and steps of the directory.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
+from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.finding import Verdict, blind
 from ckpt_tools.model.report import Level
@@ -22,18 +21,15 @@ LEVELS = (Level.STRUCTURE, Level.CONTENT)
 def diff(
     a: Annotated[
         str,
-        typer.Argument(
-            metavar="A", help="A checkpoint's directory or prefix, or a file.", show_default=False
-        ),
+        Argument("A", "A checkpoint's directory or prefix, or a file."),
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="What to compare it with.", show_default=False)],
+    b: Annotated[str, Argument("B", "What to compare it with.")],
     level: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--level",
             metavar="LEVEL",
             help="structure: names, types and shapes alone; content (default): the bytes too.",
-            show_default=False,
         ),
     ] = None,
     seal_dir: options.SealDir = None,

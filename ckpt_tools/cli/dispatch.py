@@ -8,17 +8,11 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
-from importlib import import_module
 from typing import Any, NoReturn
 
-import typer
-
-from ckpt_tools import __version__
-from ckpt_tools.cli import console
-from ckpt_tools.cli.command import COMMANDS, Command, Commands
+from ckpt_tools.cli import console, words
 from ckpt_tools.cli.signals import INTERRUPTED, TERMINATED, Terminated
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.storage.urls import is_url
@@ -91,17 +85,34 @@ def _dispatch(argv: list[str]) -> int:
 
         return look(path)
     completes = "_CKPT_COMPLETE" in os.environ
-    single = bool(argv) and argv[0] in COMMANDS and not completes
+    single = bool(argv) and argv[0] in words.COMMANDS and not completes
     if not completes:
         _require_known(argv)
     within = WITHIN.get((argv[0], argv[1])) if single and len(argv) > 1 else None
-    words = (2 if within else 1) if single else 0
-    parser = _parser(within or argv[0]) if single else _parser(*COMMANDS)
-    result = parser(argv[words:], prog_name=" ".join(["ckpt", *argv[:words]]), standalone_mode=False)
+    if single:
+        return _answered(within or argv[0], argv[: 2 if within else 1], argv[2 if within else 1 :])
+    result = _by_typer(words.COMMANDS, ["ckpt"], argv)
     if not argv:
         return (
             UsageError.exit_code
         )  # versions of typer differ in whether the help text that they show here is an error
+    return result
+
+
+def _answered(name: str, called: Sequence[str], rest: Sequence[str]) -> int:
+    """The exit code of one command, ``called`` by one or two words."""
+    command = words.command(name)
+    values = words.read(words.parameters(command), rest)
+    if values is not None:
+        return int(command(**values) or 0)
+    return _by_typer((name,), ["ckpt", *called], rest)
+
+
+def _by_typer(names: Sequence[str], called: Sequence[str], rest: Sequence[str]) -> int:
+    """The same of a command line that asks for help, or has a mistake."""
+    from ckpt_tools.cli.typer_app import parser
+
+    result = parser(*names)(list(rest), prog_name=" ".join(called), standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 
@@ -109,7 +120,7 @@ def _require_known(argv: Sequence[str]) -> None:
     """Raises UsageError for a first word that is no command, and where the second word of two is mistyped,
     which would be taken for a directory.
     """
-    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+    if argv and not argv[0].startswith("-") and argv[0] not in words.COMMANDS:
         raise _no_command(argv[0])
     if len(argv) > 1 and not argv[1].startswith("-") and not os.path.lexists(argv[1]):
         seconds = [second for first, second in WITHIN if first == argv[0] and second != argv[1]]
@@ -130,7 +141,7 @@ def _only_a_path(argv: Sequence[str]) -> str | None:
     if len(argv) == 1:
         word = argv[0]
         is_path = is_url(word) or os.path.lexists(word) or "/" in word
-        return word if is_path and word not in COMMANDS else None
+        return word if is_path and word not in words.COMMANDS else None
     if argv or not console.terminal(sys.stdout):
         return None
     from ckpt_tools.api import scan
@@ -141,82 +152,19 @@ def _only_a_path(argv: Sequence[str]) -> str | None:
         return None
 
 
-@cache
-def _parser(*names: str) -> Callable[..., Any]:
-    """What reads and runs the command lines of these commands, made once in a process: an app of one command
-    takes no command name.
-    """
-    # Without rich_markup_mode=None typer imports rich for every help text and error, without
-    # pretty_exceptions_enable=False for every crash.
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    settings = {"help_option_names": ["-h", "--help"]}
-    for name in names:
-        module = import_module(f"ckpt_tools.cli.{name}")
-        app.command(name, cls=getattr(module, "CLASS", Command), context_settings=settings)(
-            getattr(module, name)
-        )
-    if len(names) > 1:
-        app.callback(cls=Commands, context_settings=settings, no_args_is_help=True)(_top)
-    return typer.main.get_command(app)
-
-
-def parameters(name: str, words: Sequence[str]) -> dict[str, Any]:
+def parameters(name: str, said: Sequence[str]) -> dict[str, Any]:
     """What a command line of one command says, flag by flag, without running it. Raises ValueError."""
+    values = words.read(words.parameters(words.command(name)), said)
+    if values is not None:
+        return values
+    from ckpt_tools.cli.typer_app import parser
+
     try:
-        return dict(_parser(name).make_context(f"ckpt {name}", list(words)).params)  # type: ignore[attr-defined]
+        return dict(parser(name).make_context(f"ckpt {name}", list(said)).params)
     except Exception as error:
         if hasattr(error, "show"):  # see execute()
             raise ValueError(getattr(error, "message", str(error))) from error
         raise
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        console.out(f"ckpt {__version__}\n")
-        raise typer.Exit
-
-
-def _install_completion(wanted: bool) -> None:
-    if wanted:
-        from ckpt_tools.cli.candidates import install
-
-        console.out(install.install(install.own_shell(os.environ), os.environ))
-        raise typer.Exit
-
-
-def _show_completion(wanted: bool) -> None:
-    if wanted:
-        from ckpt_tools.cli.candidates import install, script
-
-        console.out(script(install.own_shell(os.environ)))
-        raise typer.Exit
-
-
-def _top(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-    ),
-    install_completion: bool = typer.Option(
-        False,
-        "--install-completion",
-        callback=_install_completion,
-        is_eager=True,
-        help="Install completion for the shell that SHELL names.",
-    ),
-    show_completion: bool = typer.Option(
-        False,
-        "--show-completion",
-        callback=_show_completion,
-        is_eager=True,
-        help="Print what that would install ('ckpt completion SHELL' names the shell).",
-    ),
-) -> None:
-    """Find, verify and plan the loading of training checkpoints, without a GPU, without their framework and
-    without running code found in them.
-
-    Results go to stdout, all else to stderr. Exit codes: 0 good, 1 damage found, 2 usage, 3 nothing there, 4
-    none usable, 5 could not look, 6 newest unusable.
-    """
 
 
 def _fail(argv: Sequence[str], error: CkptError) -> int:
@@ -259,7 +207,9 @@ def _usage(argv: Sequence[str], error: Exception) -> int:
     shown = getattr(error, "format_message", None)
     message = (shown() if shown else str(error)).rstrip(".")
     context = getattr(error, "ctx", None)
-    command = getattr(context, "command_path", " ".join(["ckpt", *[w for w in argv[:1] if w in COMMANDS]]))
+    command = getattr(
+        context, "command_path", " ".join(["ckpt", *[w for w in argv[:1] if w in words.COMMANDS]])
+    )
     hint = f"'{command} -h' shows how it is called"
     undashed = "run" in argv[:1] and "--" not in argv  # its flag may be one of the command to start
     if flag := getattr(error, "option_name", None) if "No such option" in message else None:
@@ -302,7 +252,7 @@ def _no_command(word: str) -> UsageError:
 
     if os.path.lexists(word):
         return UsageError(f"there is no command {word!r}", f"'ckpt ls {quote(word)}' lists what is there")
-    meant = nearest(word, COMMANDS, 0.6) or nearest(word, os.listdir()[:_NAMES], 0.6)
+    meant = nearest(word, words.COMMANDS, 0.6) or nearest(word, os.listdir()[:_NAMES], 0.6)
     text = f"there is no command {word!r}, and no file or directory"
     hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
     return UsageError(text, hint)

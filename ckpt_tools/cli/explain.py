@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.words import Argument
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import CODES
 from ckpt_tools.settings.resolve import nearest
@@ -15,7 +14,7 @@ from ckpt_tools.settings.resolve import nearest
 def explain(
     code: Annotated[
         str,
-        typer.Argument(metavar="CODE", help="A code of a finding, such as truncated.", show_default=False),
+        Argument("CODE", "A code of a finding, such as truncated."),
     ],
     output_file: options.OutputFile = None,
     format: options.Format = None,

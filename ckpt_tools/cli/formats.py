@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.words import Argument
 from ckpt_tools.errors import UsageError
 
 
 def formats(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="FORMAT", help="A format, such as torch_zip. Default: all.", show_default=False
-        ),
+        Argument("FORMAT", "A format, such as torch_zip. Default: all."),
     ] = None,
     *,
     no_plugins: options.NoPlugins = False,

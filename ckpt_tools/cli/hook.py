@@ -8,20 +8,15 @@ import os
 import sys
 from typing import Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.run import Worker, reporter
+from ckpt_tools.cli.words import option
 from ckpt_tools.errors import UsageError
 
 Read = Annotated[
     bool,
-    typer.Option(
-        "--read",
-        help="Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks.",
-        show_default=False,
-    ),
+    option("--read", help="Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks."),
 ]
 
 

@@ -10,9 +10,8 @@ from difflib import get_close_matches
 from importlib.resources import files
 from typing import Annotated
 
-import typer
-
 from ckpt_tools.cli import console
+from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.frozen import frozen
 
@@ -20,16 +19,11 @@ EXAMPLE = "/path/to/checkpoints"
 _PLACE = "@ROOT@"
 What = Annotated[
     str | None,
-    typer.Argument(metavar="[WHAT]", help="Which snippet; without it they are listed.", show_default=False),
+    Argument("[WHAT]", "Which snippet; without it they are listed."),
 ]
 Root = Annotated[
     str | None,
-    typer.Option(
-        "--root",
-        metavar="DIR",
-        help=f"Directory of the checkpoints, put in place of {EXAMPLE}.",
-        show_default=False,
-    ),
+    option("--root", metavar="DIR", help=f"Directory of the checkpoints, put in place of {EXAMPLE}."),
 ]
 
 

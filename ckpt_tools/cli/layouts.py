@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.words import option
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.settings.resolve import nearest
 
@@ -19,20 +18,12 @@ if TYPE_CHECKING:
 
 Check = Annotated[
     bool,
-    typer.Option(
-        "--check",
-        help="Say what each template matches below ROOT, and what it narrowly misses.",
-        show_default=False,
-    ),
+    option("--check", help="Say what each template matches below ROOT, and what it narrowly misses."),
 ]
 
 Guess = Annotated[
     bool,
-    typer.Option(
-        "--guess",
-        help="Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows.",
-        show_default=False,
-    ),
+    option("--guess", help="Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows."),
 ]
 
 _TRUSTED = ("config", "no_plugins", "trust_group", "trust_owner", "trust_dir")

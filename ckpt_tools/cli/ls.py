@@ -8,10 +8,9 @@ import time
 from dataclasses import replace
 from typing import Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
+from ckpt_tools.cli.words import option
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
@@ -35,22 +34,19 @@ def ls(
     jobs: options.Jobs = None,
     since: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--since",
             metavar="TIME",
             help="Only checkpoints modified since: 2h, 3d, or a date such as 2025-01-31T18:00.",
-            show_default=False,
         ),
     ] = None,
     tree: Annotated[
         bool,
-        typer.Option(
-            "--tree", help="Show the runs, their checkpoints and the files of each.", show_default=False
-        ),
+        option("--tree", help="Show the runs, their checkpoints and the files of each."),
     ] = False,
     quarantine: Annotated[
         bool,
-        typer.Option("--quarantine", help="List instead what is in quarantine.", show_default=False),
+        option("--quarantine", help="List instead what is in quarantine."),
     ] = False,
     state_dir: options.StateDir = None,
     store_option: options.StoreOption = None,

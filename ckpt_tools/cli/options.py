@@ -6,13 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
-from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output, requested
+from ckpt_tools.cli.words import Argument, from_annotations, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Selection
@@ -29,21 +27,19 @@ def _setting(key: str, metavar: str, *short: str) -> Any:
     parser.
     """
     variable = config.BY_KEY[key]
-    return typer.Option(variable.flag, *short, metavar=metavar, help=_help(variable), show_default=False)
+    return option(variable.flag, *short, metavar=metavar, help=_help(variable))
 
 
 def _switch(key: str) -> Any:
     variable = config.BY_KEY[key]
-    return typer.Option(variable.flag, help=_help(variable), show_default=False)
+    return option(variable.flag, help=_help(variable))
 
 
 def _help(variable: config.Variable) -> str:
     return f"{variable.meaning[0].upper()}{variable.meaning[1:]}. [{variable.name}]"
 
 
-Root = Annotated[
-    str | None, typer.Argument(metavar="ROOT", help=_help(config.BY_KEY["root"]), show_default=False)
-]
+Root = Annotated[str | None, Argument("ROOT", _help(config.BY_KEY["root"]))]
 
 Rank = Annotated[str | None, _setting("rank", "N")]
 WorldSize = Annotated[str | None, _setting("world-size", "N")]
@@ -89,18 +85,15 @@ MaxAge = Annotated[str | None, _setting("max-age", "TIME")]
 NoCache = Annotated[bool, _switch("no-cache")]
 ExplainBytes = Annotated[
     bool,
-    typer.Option(
-        "--explain-bytes", help="Also say of every byte what it is and what protects it.", show_default=False
-    ),
+    option("--explain-bytes", help="Also say of every byte what it is and what protects it."),
 ]
 Explain = Annotated[
     bool,
-    typer.Option(
+    option(
         "--explain",
         help=(
             "Explain the choice: candidates and why each lost, substitutes and their proof, what was unseen."
         ),
-        show_default=False,
     ),
 ]
 Strict = Annotated[bool, _switch("strict")]
@@ -127,72 +120,52 @@ waits.
 
 History = Annotated[
     bool,
-    typer.Option(
-        "--history",
-        help="List instead what earlier starts resumed from, and what was lost.",
-        show_default=False,
-    ),
+    option("--history", help="List instead what earlier starts resumed from, and what was lost."),
 ]
 FailOn = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--fail-on",
         metavar="error|warning",
         help="With warning: exit 1 for a warning too; the answer stays the same.",
-        show_default=False,
     ),
 ]
 Apply = Annotated[
     bool,
-    typer.Option(
-        "--apply", help="Do it; without this the command only says what it would do.", show_default=False
-    ),
+    option("--apply", help="Do it; without this the command only says what it would do."),
 ]
 OutputFile = Annotated[
     str | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write the answer to FILE, whole or not at all; - is stdout.",
-        show_default=False,
+    option(
+        "--output", "-o", metavar="FILE", help="Write the answer to FILE, whole or not at all; - is stdout."
     ),
 ]
 ProgressAs = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--progress",
         metavar="auto|bar|json|none",
         help="Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
-        show_default=False,
     ),
 ]
 Format = Annotated[
     str | None,
-    typer.Option(
-        "--format",
-        metavar="FORMAT",
-        help="Output format; an unknown name lists the formats of the command.",
-        show_default=False,
+    option(
+        "--format", metavar="FORMAT", help="Output format; an unknown name lists the formats of the command."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="The same as --format json.", show_default=False)]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress, warnings or notes on stderr.", show_default=False)
-]
+Json = Annotated[bool, option("--json", help="The same as --format json.")]
+Quiet = Annotated[bool, option("--quiet", "-q", help="No progress, warnings or notes on stderr.")]
 Verbose = Annotated[
     bool,
-    typer.Option(
-        "--verbose", "-v", help="List everything, and say what led to the answer.", show_default=False
-    ),
+    option("--verbose", "-v", help="List everything, and say what led to the answer."),
 ]
 Color = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--color",
         metavar="auto|always|never",
         help="When to use colour; NO_COLOR and FORCE_COLOR are honoured.",
-        show_default=False,
     ),
 ]
 
@@ -373,29 +346,17 @@ def choosing(
     and those in ``more``, by parameter; the first format is its default. One that answers with a ``document``
     has the formats of the registry too.
     """
-    flags = {**_SELECTION, **more}
-    signature = Signature(
-        [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=_default(kind), annotation=kind)
-            for name, kind in flags.items()
-        ]
-    )
+    parameters = from_annotations({**_SELECTION, **more})
 
     def decorate(answer: Callable[[Request], int]) -> Callable[..., int]:
         def command(**given: Any) -> int:
             return answer(_request(formats, document, more, given))
 
-        # typer reads parameters from the signature
-        command.__signature__ = signature  # type: ignore[attr-defined]
-        command.__annotations__ = flags
+        command.parameters = parameters  # type: ignore[attr-defined]
         command.__doc__ = answer.__doc__
         return command
 
     return decorate
-
-
-def _default(kind: Any) -> bool | None:
-    return False if kind.__origin__ is bool else None
 
 
 def _request(

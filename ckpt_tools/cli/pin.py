@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.words import Argument, option
 
 FORMATS = ("table", "json")
 _WHY = "a pin is a file in the directory that is pruned"
@@ -17,22 +16,13 @@ _INSTEAD = (
 
 
 def pin(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Checkpoints.", show_default=False)],
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Remove the pins of PATH.", show_default=False)
-    ] = False,
+    paths: Annotated[list[str], Argument("PATH", "Checkpoints.")],
+    remove: Annotated[bool, option("--remove", help="Remove the pins of PATH.")] = False,
     root: Annotated[
         str | None,
-        typer.Option(
-            "--root",
-            metavar="DIR",
-            help="Directory that is pruned; default: the one that PATH lies in.",
-            show_default=False,
-        ),
+        option("--root", metavar="DIR", help="Directory that is pruned; default: the one that PATH lies in."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done.", show_default=False)
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Only say what would be done.")] = False,
     trust_group: options.TrustGroup = False,
     trust_owner: options.TrustOwner = None,
     trust_dir: options.TrustDir = None,

@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.words import option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 
@@ -18,52 +17,65 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json")
 
 
-def _keep(metavar: str, text: str, *names: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
-
-
 def prune(
     root: options.Root = None,
     keep_last: Annotated[
         str | None,
-        _keep("N", "Keep the last N (keep_checkpoint_max).", "--keep-last", "--keep-checkpoint-max"),
+        option(
+            "--keep-last", "--keep-checkpoint-max", metavar="N", help="Keep the last N (keep_checkpoint_max)."
+        ),
     ] = None,
     keep_every: Annotated[
-        str | None, _keep("STEPS", "Keep those whose step is a multiple of STEPS.", "--keep-every")
+        str | None,
+        option("--keep-every", metavar="STEPS", help="Keep those whose step is a multiple of STEPS."),
     ] = None,
     keep_within: Annotated[
-        str | None, _keep("TIME", "Keep those saved at most this long before the last one.", "--keep-within")
+        str | None,
+        option(
+            "--keep-within", metavar="TIME", help="Keep those saved at most this long before the last one."
+        ),
     ] = None,
     keep_hourly: Annotated[
         str | None,
-        _keep("N", "Keep the last one of each of the last N hours that have one.", "--keep-hourly"),
+        option(
+            "--keep-hourly", metavar="N", help="Keep the last one of each of the last N hours that have one."
+        ),
     ] = None,
     keep_daily: Annotated[
-        str | None, _keep("N", "Keep the last one of each of the last N days that have one.", "--keep-daily")
+        str | None,
+        option(
+            "--keep-daily", metavar="N", help="Keep the last one of each of the last N days that have one."
+        ),
     ] = None,
     keep_weekly: Annotated[
         str | None,
-        _keep("N", "Keep the last one of each of the last N weeks that have one.", "--keep-weekly"),
+        option(
+            "--keep-weekly", metavar="N", help="Keep the last one of each of the last N weeks that have one."
+        ),
     ] = None,
     keep_per_minutes: Annotated[
         str | None,
-        _keep(
-            "N",
-            "Keep the first of each N minutes (keep_checkpoint_per_n_minutes).",
+        option(
             "--keep-per-minutes",
             "--keep-checkpoint-per-n-minutes",
+            metavar="N",
+            help="Keep the first of each N minutes (keep_checkpoint_per_n_minutes).",
         ),
     ] = None,
     keep_kind: Annotated[
-        list[str] | None, _keep("KIND", "Keep all of a kind, such as best.", "--keep-kind")
+        list[str] | None, option("--keep-kind", metavar="KIND", help="Keep all of a kind, such as best.")
     ] = None,
     max_total: Annotated[
         str | None,
-        _keep("SIZE", "Of those kept, remove the oldest until the rest fits into SIZE.", "--max-total"),
+        option(
+            "--max-total",
+            metavar="SIZE",
+            help="Of those kept, remove the oldest until the rest fits into SIZE.",
+        ),
     ] = None,
     damaged: Annotated[
         bool,
-        typer.Option("--damaged", help="Remove damaged checkpoints as well.", show_default=False),
+        option("--damaged", help="Remove damaged checkpoints as well."),
     ] = False,
     run: options.Run = None,
     max_age: options.MaxAge = None,

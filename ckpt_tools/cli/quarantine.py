@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.errors import UsageError
 
 FORMATS = ("table", "json")
@@ -19,27 +18,22 @@ _INSTEAD = (
 def quarantine(
     paths: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PATH",
-            help="Checkpoints; with --damaged the directory in which they lie.",
-            show_default=False,
-        ),
+        Argument("PATH", "Checkpoints; with --damaged the directory in which they lie."),
     ],
     damaged: Annotated[
         bool,
-        typer.Option("--damaged", help="All damaged checkpoints below PATH.", show_default=False),
+        option("--damaged", help="All damaged checkpoints below PATH."),
     ] = False,
     restore: Annotated[
         bool,
-        typer.Option("--restore", help="Bring back the checkpoint that was at PATH.", show_default=False),
+        option("--restore", help="Bring back the checkpoint that was at PATH."),
     ] = False,
     root: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--root",
             metavar="DIR",
             help="Directory in which the quarantine lies; default: the one that PATH lies in.",
-            show_default=False,
         ),
     ] = None,
     apply: options.Apply = False,

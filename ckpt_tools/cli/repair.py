@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model.change import Changes
 
@@ -17,41 +16,34 @@ FORMATS = ("table", "json")
 def repair(
     paths: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PATH", help="Checkpoints, files of them, or directories.", show_default=False
-        ),
+        Argument("PATH", "Checkpoints, files of them, or directories."),
     ],
     copies: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--from",
             metavar="DIR",
             help="A tree with copies, such as a backup or another node's tree. May be repeated.",
-            show_default=False,
         ),
     ] = None,
     accept_odds: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--accept-odds",
             metavar="P",
             help="Also flip back bits that only a CRC locates, if wrong with at most this probability.",
-            show_default=False,
         ),
     ] = None,
     tracker: Annotated[
         bool,
-        typer.Option(
-            "--tracker", help="Make the tracker in PATH name what 'ckpt plan' chooses.", show_default=False
-        ),
+        option("--tracker", help="Make the tracker in PATH name what 'ckpt plan' chooses."),
     ] = False,
     root: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--root",
             metavar="DIR",
             help="Directory in whose .ckpt the old files are kept; default: PATH, or the one it lies in.",
-            show_default=False,
         ),
     ] = None,
     apply: options.Apply = False,

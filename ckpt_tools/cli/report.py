@@ -8,11 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.verify import READING, exit_code
+from ckpt_tools.cli.words import Argument
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -32,7 +31,7 @@ RUNS = 64
 def report(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="ROOT", help="Directories of checkpoints.", show_default=False),
+        Argument("ROOT", "Directories of checkpoints."),
     ],
     output_file: options.OutputFile = None,
     level: options.Level = None,

@@ -6,29 +6,22 @@ import os
 import sys
 from typing import Annotated, Any
 
-import typer
-
 from ckpt_tools.cli import console, options, output, signals
-from ckpt_tools.cli.command import Wrapper
 from ckpt_tools.cli.progress import progress
+from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
 
-CLASS = Wrapper
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of shells for a command that cannot be started."""
 AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
 Worker = Annotated[
     bool,
-    typer.Option(
-        "--worker",
-        help="This is one rank: torchrun, msrun, srun or mpirun starts this command.",
-        show_default=False,
-    ),
+    option("--worker", help="This is one rank: torchrun, msrun, srun or mpirun starts this command."),
 ]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="-- COMMAND...", help="What to start, after --.", show_default=False),
+    Argument("-- COMMAND...", "What to start, after --.", after_dashes=True),
 ]
 
 

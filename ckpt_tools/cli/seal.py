@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
+from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.model.seal import Sealing
 
 FORMATS = ("table", "json")
@@ -17,51 +16,36 @@ READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_di
 def seal(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH", help="Checkpoints, or directories of them.", show_default=False),
+        Argument("PATH", "Checkpoints, or directories of them."),
     ],
     digest: Annotated[
         str | None,
-        typer.Option(
-            "--digest",
-            metavar="NAME",
-            help="Digest of whole files: xxh3 (default), sha256 or blake3.",
-            show_default=False,
-        ),
+        option("--digest", metavar="NAME", help="Digest of whole files: xxh3 (default), sha256 or blake3."),
     ] = None,
     also: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--also",
             metavar="NAMES",
             help="Further digests, separated by commas: md5, sha1, sha256, sha512, blake3, crc64nvme.",
-            show_default=False,
         ),
     ] = None,
-    tensors: Annotated[
-        bool, typer.Option("--tensors", help="A digest for each tensor as well.", show_default=False)
-    ] = False,
+    tensors: Annotated[bool, option("--tensors", help="A digest for each tensor as well.")] = False,
     seal_dir: options.SealDir = None,
     sign_key: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--sign-key",
             metavar="FILE",
             help="Also sign it with this private key (PEM, elliptic curve), as model_signing does.",
-            show_default=False,
         ),
     ] = None,
     again: Annotated[
         bool,
-        typer.Option(
-            "--again", help="Replace seals without comparing the files with them first.", show_default=False
-        ),
+        option("--again", help="Replace seals without comparing the files with them first."),
     ] = False,
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Merge the seals of all ranks into one.", show_default=False)
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read and verify, but write nothing.", show_default=False)
-    ] = False,
+    merge: Annotated[bool, option("--merge", help="Merge the seals of all ranks into one.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Read and verify, but write nothing.")] = False,
     require: options.Require = None,
     settle: options.Settle = None,
     key_file: options.KeyFile = None,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.words import Argument
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
@@ -15,7 +14,7 @@ FORMATS = ("table", "json")
 
 
 def show(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A checkpoint file.", show_default=False)],
+    file: Annotated[str, Argument("FILE", "A checkpoint file.")],
     level: options.Level = None,
     key_file: options.KeyFile = None,
     store_option: options.StoreOption = None,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.run import reporter
+from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute, is_url
@@ -17,14 +16,13 @@ from ckpt_tools.storage.urls import absolute, is_url
 if TYPE_CHECKING:
     from ckpt_tools.job.staged_start import Copied
 
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="Directory on this machine for all copies.")]
+Directory = Annotated[str, Argument("DIR", "Directory on this machine for all copies.")]
 Ranks = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--ranks",
         metavar="RANKS",
         help="Ranks of this node, such as 0-7; default: those that the launcher tells, else all.",
-        show_default=False,
     ),
 ]
 

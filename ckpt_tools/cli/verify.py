@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated
 
-import typer
-
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
+from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
 
@@ -37,7 +36,7 @@ READING = (
 def verify(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH", help="Checkpoint files, directories or prefixes.", show_default=False),
+        Argument("PATH", "Checkpoint files, directories or prefixes."),
     ],
     level: options.Level = None,
     require: options.Require = None,
@@ -56,10 +55,9 @@ def verify(
     trust_dir: options.TrustDir = None,
     by_store: Annotated[
         bool,
-        typer.Option(
+        option(
             "--by-store",
             help="In an object store read no contents: compare the checksums that it keeps with the seals.",
-            show_default=False,
         ),
     ] = False,
     explain_bytes: options.ExplainBytes = False,
@@ -75,9 +73,7 @@ def verify(
     format: options.Format = None,
     json: options.Json = False,
     progress_as: options.ProgressAs = None,
-    all: Annotated[
-        bool, typer.Option("--all", help="List good files and notes as well.", show_default=False)
-    ] = False,
+    all: Annotated[bool, option("--all", help="List good files and notes as well.")] = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.Color = None,

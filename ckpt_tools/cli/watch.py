@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Annotated
 
 from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute
@@ -16,54 +15,52 @@ READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_di
 _PORTS = 1 << 16
 
 
-def _text(flag: str, metavar: str, help: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, show_default=False)
-
-
 def watch(
     roots: Annotated[
         list[str],
-        typer.Argument(
-            metavar="ROOT", help="Directories in which checkpoints are saved.", show_default=False
-        ),
+        Argument("ROOT", "Directories in which checkpoints are saved."),
     ],
-    once: Annotated[bool, typer.Option("--once", help="One pass, then exit.", show_default=False)] = False,
+    once: Annotated[bool, option("--once", help="One pass, then exit.")] = False,
     rescan: Annotated[
-        str | None, _text("--rescan", "TIME", "List ROOT again after this time; default: 60s.")
+        str | None, option("--rescan", metavar="TIME", help="List ROOT again after this time; default: 60s.")
     ] = None,
     every: Annotated[
-        str | None, _text("--every", "TIME", "Verify old checkpoints again after this time; default: 7d.")
+        str | None,
+        option("--every", metavar="TIME", help="Verify old checkpoints again after this time; default: 7d."),
     ] = None,
     on_good: Annotated[
-        str | None, _text("--on-good", "COMMAND", "Shell command for each checkpoint that is good.")
+        str | None,
+        option("--on-good", metavar="COMMAND", help="Shell command for each checkpoint that is good."),
     ] = None,
     on_bad: Annotated[
-        str | None, _text("--on-bad", "COMMAND", "Shell command for each checkpoint that is damaged.")
+        str | None,
+        option("--on-bad", metavar="COMMAND", help="Shell command for each checkpoint that is damaged."),
     ] = None,
     hook_timeout: Annotated[
         str | None,
-        _text("--hook-timeout", "TIME", "Time that such a command may take at most; default: 10m."),
+        option(
+            "--hook-timeout", metavar="TIME", help="Time that such a command may take at most; default: 10m."
+        ),
     ] = None,
-    seal_good: Annotated[
-        bool, typer.Option("--seal", help="Seal checkpoints that are good.", show_default=False)
-    ] = False,
+    seal_good: Annotated[bool, option("--seal", help="Seal checkpoints that are good.")] = False,
     prune: Annotated[
         str | None,
-        _text(
+        option(
             "--prune",
-            "POLICY",
-            "Prune after each new good checkpoint: flags of 'ckpt prune', as one argument.",
+            metavar="POLICY",
+            help="Prune after each new good checkpoint: flags of 'ckpt prune', as one argument.",
         ),
     ] = None,
     apply: options.Apply = False,
     metrics_file: Annotated[
-        str | None, _text("--metrics-file", "FILE", "Replace FILE with metrics for Prometheus.")
+        str | None, option("--metrics-file", metavar="FILE", help="Replace FILE with metrics for Prometheus.")
     ] = None,
     metrics_port: Annotated[
-        str | None, _text("--metrics-port", "N", "Serve metrics over HTTP; 0: any free port.")
+        str | None, option("--metrics-port", metavar="N", help="Serve metrics over HTTP; 0: any free port.")
     ] = None,
     metrics_address: Annotated[
-        str | None, _text("--metrics-address", "ADDRESS", "Where to serve them; default: 127.0.0.1.")
+        str | None,
+        option("--metrics-address", metavar="ADDRESS", help="Where to serve them; default: 127.0.0.1."),
     ] = None,
     state_dir: options.StateDir = None,
     plan_dir: options.PlanDir = None,
