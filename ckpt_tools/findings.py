@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 
 N, W, E = Severity.NOTE, Severity.WARNING, Severity.ERROR
 

@@ -6,15 +6,13 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
-
-import typer
 
 from ckpt_tools import guard
 from ckpt_tools.cli import candidates, dispatch, pages
-from ckpt_tools.cli.command import COMMANDS, Command
 from ckpt_tools.cli.hook_install import snippets
+from ckpt_tools.cli.typer_app import parser
+from ckpt_tools.cli.words import COMMANDS
 from ckpt_tools.findings import CODES
 from ckpt_tools.formats.named import NAMED
 from ckpt_tools.layouts import BUILT_IN
@@ -48,10 +46,7 @@ CALLED = {
 
 def parsed(name: str) -> Any:
     """The command as typer parses it."""
-    module = import_module(f"ckpt_tools.cli.{LINES.get(name, name)}")
-    app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(name, cls=getattr(module, "CLASS", Command))(getattr(module, name.replace(" ", "_")))
-    return typer.main.get_command(app)
+    return parser(LINES.get(name, name))
 
 
 def words() -> str:

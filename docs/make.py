@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
-from itertools import groupby
 from pathlib import Path
 from textwrap import fill
 
@@ -297,10 +296,9 @@ def _indexed(module: str) -> Iterator[str]:
             *(f"unneeded:{ending}+{beside}" for ending, beside in names.unneeded),
         ]
     )
-    pieces = [(*piece.template.rpartition("/"), piece) for piece in names.pieces]
-    for directory, group in groupby(pieces, key=lambda row: row[0] + row[1]):
-        yield f"  {directory or '.'}"
-        words = (f"{WEAK * p.weak}{DESCRIBED * p.described}{p.name}:{file}" for _, _, file, p in group)
+    for one in names.directories:
+        yield f"  {one.directory}/" if one.directory else "  ."
+        words = (f"{WEAK * p.weak}{DESCRIBED * p.described}{p.name}:{p.file_template}" for p in one.pieces)
         text = " ".join(words)
         yield fill(text, 106, initial_indent=" " * 4, subsequent_indent=" " * 4, **UNBROKEN)
     yield ""

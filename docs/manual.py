@@ -12,7 +12,7 @@ from typing import Any
 
 import commands
 
-from ckpt_tools.cli import dispatch, pages
+from ckpt_tools.cli import pages, typer_app
 
 HERE = Path(__file__).resolve().parent
 EXITS = """
@@ -39,7 +39,7 @@ def manual_pages() -> dict[Path, Callable[[], str]]:
 
 def top() -> str:
     """ckpt(1)."""
-    about = _paragraphs(inspect.getdoc(dispatch._top) or "")  # noqa: SLF001 - its docstring is the first page
+    about = _paragraphs(inspect.getdoc(typer_app.top) or "")
     lines = [
         *_head("ckpt", "find, verify and plan the loading of training checkpoints"),
         ".SH SYNOPSIS", ".B ckpt", ".I command", "[\\fIoptions\\fR] [\\fIarguments\\fR]",

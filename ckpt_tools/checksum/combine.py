@@ -7,11 +7,10 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable
-from dataclasses import field
 from functools import cache, lru_cache
 from types import ModuleType
 
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen
 
 try:  # Intel's isa-l: three to ten times zlib's speed, releases the GIL
     from isal.isal_zlib import crc32, crc32_combine

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from ckpt_tools.checksum.combine import CRC32, Crc, crc32c
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 
 
 @frozen

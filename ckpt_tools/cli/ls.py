@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import time
-from dataclasses import replace
 from typing import Annotated
 
 from ckpt_tools.cli import options, output
@@ -14,6 +13,7 @@ from ckpt_tools.cli.words import option
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.settings import parsers
 from ckpt_tools.settings.resolve import Settings
 

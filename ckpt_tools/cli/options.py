@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output, requested
 from ckpt_tools.cli.words import Argument, from_annotations, option
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen, replace
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings import resolve as config

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from ckpt_tools.cli import console, options, output
@@ -13,6 +12,7 @@ from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.verify import READING, exit_code
 from ckpt_tools.cli.words import Argument
 from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage.urls import absolute

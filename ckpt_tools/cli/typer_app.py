@@ -64,7 +64,7 @@ def parser(*names: str) -> Any:
         kind = Wrapper if words.wrapped(words.parameters(command)) else Command
         app.command(name, cls=kind, context_settings=settings)(_declared(command))
     if len(names) > 1:
-        app.callback(cls=Commands, context_settings=settings, no_args_is_help=True)(_top)
+        app.callback(cls=Commands, context_settings=settings, no_args_is_help=True)(top)
     return typer.main.get_command(app)
 
 
@@ -117,7 +117,7 @@ def _show_completion(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _top(
+def top(
     version: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Annotated
 
 from ckpt_tools.cli import options, output
@@ -12,6 +11,7 @@ from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
+from ckpt_tools.model.frozen import replace
 
 FORMATS = ("table", "json", "jsonl")
 READING = (

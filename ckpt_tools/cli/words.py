@@ -42,7 +42,7 @@ COMMANDS = (
 
 @frozen
 class Argument:
-    """A word that is known by its place. ``after_dashes``: all words after ``--``, which are another command."""
+    """A word that is known by its place. ``after_dashes``: all words after ``--``, a command of its own."""
 
     metavar: str
     help: str

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpt_tools.checksum import chunks, default_jobs
@@ -19,6 +18,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.inspection.digests import file_digest, tensor_digests
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.selection import ReadOptions

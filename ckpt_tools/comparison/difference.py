@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.inspection.digests import placed
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen, record
 from ckpt_tools.model.report import Level, Report, Scalar
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.tensor import Tensor
@@ -129,7 +128,7 @@ class Difference:
         )
 
 
-@dataclass
+@record
 class Side:
     """One file while it is compared: ``digests`` of its tensors, or of the ``whole`` file where no tensor has
     a place, or seals of both sides say it; ``sealed`` is what a seal says of a file that was not written

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ckpt_tools.crosscheck import consistency
@@ -32,6 +31,7 @@ from ckpt_tools.layouts.common.layout import Layout
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
+from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.session import Session, with_findings
@@ -40,7 +40,7 @@ FileFinding = tuple[str, Finding]
 """The path of a file, and what is said of it."""
 
 
-@dataclass
+@record
 class _Run:
     """The checkpoints of one run, and what the checks so far have shown.
 

@@ -8,13 +8,13 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import calls_a_save, may_be_later, read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of, names_of

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from ckpt_tools.crosscheck import consistency
 from ckpt_tools.findings import finding
@@ -16,6 +15,7 @@ from ckpt_tools.layouts import Layout
 from ckpt_tools.model.answers import Tracker
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session

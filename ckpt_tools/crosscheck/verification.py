@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.cache.verdicts import Cache, remembering
@@ -14,6 +13,7 @@ from ckpt_tools.discovery.renamed_names import is_packed
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.model.answers import FileReport, Summary, Verification
 from ckpt_tools.model.finding import Finding, Verdict, blind, worst
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session

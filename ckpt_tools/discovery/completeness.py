@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -14,6 +13,7 @@ from ckpt_tools.layouts import COORDS, Layout, Layouts, Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.part import Kind, Part
 
 Coordinates = tuple[tuple[str, int], ...]
@@ -100,7 +100,7 @@ class RankFile(NamedTuple):
     restarts: int
 
 
-@dataclass
+@record
 class Expected:
     """What the checkpoints of one run have between them: the measure for what one of them lacks.
 

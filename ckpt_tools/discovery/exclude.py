@@ -7,16 +7,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 
+from ckpt_tools.model.frozen import field, record
 from ckpt_tools.storage.retry import is_directory
 
 STATE = ".ckpt"
 """The directory in a root where commands that change something keep what they put away, and their journal."""
 
 
-@dataclass
+@record
 class Excluded:
     """``globs`` are relative to the root they are asked about: ``*`` stays within a name, ``**`` stands for
     any number of directories.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ckpt_tools.discovery.exclude import Excluded
@@ -11,6 +10,7 @@ from ckpt_tools.layouts import NameFields, Place, Places
 from ckpt_tools.layouts.common.bare_names import calls_a_save
 from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.storage.links import Links
 
@@ -53,7 +53,7 @@ class BareFile(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-@dataclass
+@record
 class Discovery:
     """What directory listings show. ``bare`` are files that only a format's suffix recognises; ``trackers``
     maps (name, directory) to the path of a file that some layout calls its tracker or one of its records;

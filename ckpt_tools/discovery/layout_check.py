@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.near_miss import Miss, near_miss
+from ckpt_tools.model.frozen import field, record
 from ckpt_tools.storage.retry import ABSENT, is_directory
 from ckpt_tools.storage.urls import absolute
 from ckpt_tools.storage.walk import walk
@@ -17,7 +17,7 @@ from ckpt_tools.storage.walk import walk
 _SHOWN = 5
 
 
-@dataclass
+@record
 class Checked:
     """One template: how many files it matched, one of them, and paths that miss it narrowly (the nearest
     first).

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
 from ckpt_tools.discovery.directory import DirectoryNames, Listing
 from ckpt_tools.discovery.found import Discovery, NamedFile
 from ckpt_tools.discovery.names import next_reading
+from ckpt_tools.model.frozen import field, record
 from ckpt_tools.storage.links import Links, within
 
 _LINKED = 10_000
@@ -20,7 +20,7 @@ Walk = Callable[[str], Iterator[tuple[str, "DirectoryNames | OSError"]]]
 """The directories at and below a link, as ``storage.walk.walk`` has them."""
 
 
-@dataclass
+@record
 class _Behind:
     """What the names behind a link tell, links inside it followed as well: for each real directory the
     ``way`` there and its ``files``.

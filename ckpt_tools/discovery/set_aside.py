@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from os.path import basename, relpath, split
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.copies import Found, Proof, copies, is_of_snapshots, suspected
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part, Unseen
 from ckpt_tools.storage import ShortRead, opened
 

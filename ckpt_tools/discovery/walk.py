@@ -17,7 +17,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.storage.links import Links
 from ckpt_tools.storage.listing import Entries, EntryFilter, entries_of
-from ckpt_tools.storage.urls import absolute
+from ckpt_tools.storage.urls import absolute, real_path
 from ckpt_tools.storage.walk import THREADS, walk
 
 
@@ -89,7 +89,7 @@ def _below(
     hear: Callable[[str], object] | None,
 ) -> list[NamedFile]:
     """Those of a directory added to the files; those behind links by the names that tell most."""
-    links, listing = Links(top), Listing(found, files)
+    links, listing = Links(top, real_path(top)), Listing(found, files)
     found.links.append(links)
 
     def listed(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from ckpt_tools.elastic import names
 from ckpt_tools.elastic.guard import Guard
 from ckpt_tools.elastic.replicas import Groups, Replicas, checked, in_world
 from ckpt_tools.errors import UsageError
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.settings import fault_file as _fault_file
 from ckpt_tools.settings import parsers
 from ckpt_tools.settings.declarations import trusted

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.guard.options import SealOptions
 from ckpt_tools.inspection.digest_pass import DigestPass, Seen
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.local import Identity

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ckpt_tools.crosscheck.unfinished import TORN
 from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.discovery import completeness
@@ -12,6 +10,7 @@ from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.targets import Target
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import there

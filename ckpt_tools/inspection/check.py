@@ -6,7 +6,6 @@ import errno
 import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ckpt_tools.checksum import Crc, InflateError, Outcome, Progress, Sum, covered, mismatches
@@ -18,6 +17,7 @@ from ckpt_tools.formats.named import MANIFESTS
 from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.inspection.twice import held_against_store, in_doubt, judged, not_kept
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import NO_METADATA, Level, Region, Report
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import OpenFile, ShortRead, Stopped, opened

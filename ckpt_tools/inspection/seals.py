@@ -8,7 +8,6 @@ import errno
 import os
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from ckpt_tools.formats.seals.seal import compare, read, whole_of
 from ckpt_tools.inspection.sealed_and_lost import LISTED, gone, in_its_place
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level, Scalar
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import ShortRead, opened

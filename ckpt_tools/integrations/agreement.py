@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import replace
 from typing import Any
 
 from ckpt_tools import api, errors, job, launchers
@@ -21,6 +20,7 @@ from ckpt_tools.integrations.resumed import Resumed, resumed_by
 from ckpt_tools.job import decision as decisions
 from ckpt_tools.job.decider import digest
 from ckpt_tools.job.decision import Body, Decision
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage.paths import Path, one
@@ -57,8 +57,8 @@ def resume(
 
 
 def _selection(allow_none: bool, plan_dir: str | None, asked: dict[str, Any]) -> Selection:
-    if unknown := sorted(asked.keys() - Selection.__dataclass_fields__.keys() | asked.keys() & {"rank"}):
-        hint = f"known: {', '.join(sorted(Selection.__dataclass_fields__.keys() - {'rank'}))}"
+    if unknown := sorted(asked.keys() - set(Selection.__match_args__) | asked.keys() & {"rank"}):
+        hint = f"known: {', '.join(sorted({*Selection.__match_args__} - {'rank'}))}"
         raise UsageError(f"{unknown[0]!r} is not an argument of this function", hint)
     return Selection(**{**_VALUES, **asked, "allow_none": allow_none, "plan_dir": plan_dir})
 

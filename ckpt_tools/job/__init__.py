@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpt_tools import launchers
@@ -20,7 +19,7 @@ from ckpt_tools.job.membership import Membership, of_node, of_worker
 from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.launchers import LaunchLine, Started
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import directories
 from ckpt_tools.storage.urls import is_url

@@ -8,7 +8,6 @@ import os
 import shlex
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ckpt_tools.cache.verdicts import Cache, remembering
@@ -22,6 +21,7 @@ from ckpt_tools.job.reported import LISTED, Round, Value
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.codec import decode_object, encode_object
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Choice, LoadPlan, RankLoad
 from ckpt_tools.planning import decision_log

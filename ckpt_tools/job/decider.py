@@ -5,7 +5,6 @@ nodes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from ckpt_tools import api
 from ckpt_tools.cache.verdicts import Note
@@ -17,7 +16,7 @@ from ckpt_tools.job.membership import Membership
 from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.layouts import Layouts, layouts_of
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection

@@ -14,11 +14,11 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from ckpt_tools.job.hosts import listener
 from ckpt_tools.job.secret import Seal, shown
+from ckpt_tools.model.frozen import field, record
 
 NAME = 32
 """Characters of a name and of a number that was never used."""
@@ -35,7 +35,7 @@ def number() -> str:
     return secrets.token_hex(NAME // 2)
 
 
-@dataclass
+@record
 class _Stranger:
     """Somebody who has connected: what we asked, and what of the answer has come."""
 

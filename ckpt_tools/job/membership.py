@@ -6,12 +6,11 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import field, replace
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.process import Process
 from ckpt_tools.launchers import LaunchLine, Started
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen, replace
 from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.decision_log import safe
 

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from types import TracebackType
 
 from ckpt_tools.errors import CkptError, UsageError
@@ -21,12 +20,12 @@ from ckpt_tools.job.membership import Membership
 from ckpt_tools.job.options import Options
 from ckpt_tools.job.secret import FLAG, MAKE, Seal
 from ckpt_tools.launchers import LaunchLine
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen, record
 
 _PORTS = 1 << 16
 
 
-@dataclass
+@record
 class Rendezvous:
     """Entered for as long as the decision is made. ``joined`` is the meeting, once this process has come to
     it; None where the job needs none, or another process of this node decides.

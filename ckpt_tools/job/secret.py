@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import field
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 

@@ -5,7 +5,6 @@ verified on its way. What comes damaged is decided about anew, where nobody can 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 
 from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook, UsageError
@@ -15,7 +14,7 @@ from ckpt_tools.job.membership import Membership, of_worker
 from ckpt_tools.job.options import Options
 from ckpt_tools.job.staging import Damaged, How, Staged, described, of_decision
 from ckpt_tools.layouts import layouts_of
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 

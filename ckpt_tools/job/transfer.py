@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.job import reported, wire
@@ -15,6 +14,7 @@ from ckpt_tools.job.reported import Value
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.planning.planner import Planner
 
@@ -78,7 +78,7 @@ def on_other_nodes(offered: Sequence[Value], hosts: Sequence[str]) -> Iterator[F
         yield finding("on-other-node", f"{text}, where that rank does not run", path=row["part"]["path"])
 
 
-@dataclass
+@record
 class Transfer:
     """Brings files of other nodes into the directory ``to``, by a ``command`` for which ``timeout`` is in
     seconds. ``failures`` are findings about those that could not be brought.

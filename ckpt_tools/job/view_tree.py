@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,13 +16,14 @@ from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.own_name import named_for
 from ckpt_tools.layouts.common.under_way import TEMPORARY
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import FileLoad, LoadPlan, Resume
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_file
 
 
-@dataclass
+@record
 class Tree:
     """``links`` map paths below the view to absolute paths of files, ``texts`` to the bytes of small files;
     ``ranks`` and ``shared`` are the links of the plan's file entries, in their order.

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 
 from ckpt_tools.launchers.launcher import Launcher, LaunchLine, Started
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.settings import plugins
 
 ORDER = {

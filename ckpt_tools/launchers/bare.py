@@ -8,9 +8,9 @@ with RANK_SIZE.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, known, number, seen, settled
+from ckpt_tools.model.frozen import replace
 
 _VARIABLES = (
     "CKPT_RANK",

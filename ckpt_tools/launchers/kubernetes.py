@@ -11,9 +11,9 @@ variables, not RANK.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, job_id, known, seen, settled
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import Known
 
 _VARIABLES = (

@@ -5,9 +5,8 @@ did not start us.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import Known
 from ckpt_tools.settings.parsers import MAX_RANK
 

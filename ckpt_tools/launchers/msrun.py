@@ -10,9 +10,9 @@ MindCluster gives a pod MS_ROLE, MS_WORKER_NUM, MS_LOCAL_WORKER and MS_NODE_RANK
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, job_id, known, number, seen, settled
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import Known
 
 _VARIABLES = (

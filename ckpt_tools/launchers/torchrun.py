@@ -5,10 +5,10 @@ another one, and another WORLD_SIZE.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ckpt_tools.launchers import torchrun_line
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, known, number, seen, settled
+from ckpt_tools.model.frozen import replace
 
 _PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _VARIABLES = (

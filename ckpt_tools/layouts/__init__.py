@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from importlib import import_module
 
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
-from ckpt_tools.layouts.common.places import NameFields, Place, Places, Templates
+from ckpt_tools.layouts.common.places import NameFields, PieceNames, Place, Places, Templates
 from ckpt_tools.layouts.common.templates import COORDS, compile_template
 from ckpt_tools.layouts.index import LayoutNames, names_of, read_index
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -187,12 +187,14 @@ class Layouts:
 
     @cached_property
     def _templates(self) -> Templates:
-        pieces = (piece for names in self.names for piece in names.pieces if not piece.described)
-        return Templates(pieces, self.__getitem__)
+        return Templates(self._directories(), self.__getitem__, listing=False)
 
     @cached_property
     def _described(self) -> Templates:
-        return Templates((piece for names in self.names for piece in names.pieces), self.__getitem__)
+        return Templates(self._directories(), self.__getitem__, listing=True)
+
+    def _directories(self) -> Iterator[PieceNames]:
+        return (directory for names in self.names for directory in names.directories)
 
     @cached_property
     def note_names(self) -> frozenset[str]:

@@ -6,7 +6,6 @@ It is ``step_N.tmp`` until the save is done; a directory with the model alone is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
@@ -15,6 +14,7 @@ from ckpt_tools.layouts.common.loop_counters import number
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.layout import Piece
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Kind
 
 _WORDS = (

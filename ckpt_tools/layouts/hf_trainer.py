@@ -5,7 +5,6 @@ RNG states and, written last, ``trainer_state.json``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 from ckpt_tools.findings import finding
@@ -15,6 +14,7 @@ from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, who
 from ckpt_tools.layouts.common.lost_files import lost, without_index
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

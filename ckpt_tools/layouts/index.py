@@ -5,11 +5,13 @@ INDEX is copied from the layouts by docs/make.py, and its --check compares them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common.layout import Layout
-from ckpt_tools.layouts.common.places import PieceName
+from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.places import PieceName, PieceNames
 
 INDEX = """
 mindio_ttp mindio-ttp
@@ -2839,20 +2841,35 @@ class LayoutNames(NamedTuple):
     """What one layout says about names; ``notes`` are its tracker and its records."""
 
     name: str
-    pieces: tuple[PieceName, ...]
+    directories: tuple[PieceNames, ...]
     notes: tuple[str, ...]
     stateless: tuple[str, ...]
     unneeded: tuple[tuple[str, str], ...]
+
+    @property
+    def pieces(self) -> tuple[PieceName, ...]:
+        return tuple(piece for directory in self.directories for piece in directory.pieces)
 
 
 def names_of(layout: Layout) -> LayoutNames:
     return LayoutNames(
         layout.name,
-        tuple(PieceName(layout.name, p.name, p.template, p.weak, p.described) for p in layout.pieces),
+        tuple(
+            PieceNames(layout.name, directory, partial(map, partial(_named, layout.name), list(pieces)))
+            for directory, pieces in groupby(layout.pieces, _directory_of)
+        ),
         tuple(name for name in (layout.tracker, *_other_trackers(layout), *layout.records) if name),
         layout.stateless,
         layout.unneeded,
     )
+
+
+def _directory_of(piece: Piece) -> str:
+    return piece.template.rpartition("/")[0]
+
+
+def _named(layout: str, piece: Piece) -> PieceName:
+    return PieceName(layout, piece.name, piece.template, piece.weak, piece.described)
 
 
 def _other_trackers(layout: Layout) -> Iterator[str]:
@@ -2865,7 +2882,7 @@ def read_index(index: str = INDEX) -> dict[str, LayoutNames]:
 
 
 def _names(block: str) -> LayoutNames:
-    head, *lines = block.splitlines()
+    head, *directories = block.replace("\n    ", " ").split("\n  ")
     _, name, *notes = head.split()
     told: dict[str, list[str]] = {"note": [], "stateless": [], "unneeded": []}
     for key, _, value in (note.partition(":") for note in notes):
@@ -2873,21 +2890,22 @@ def _names(block: str) -> LayoutNames:
     unneeded = (pair.partition("+") for pair in told["unneeded"])
     return LayoutNames(
         name,
-        tuple(_pieces(name, lines)),
+        tuple(_directory(name, text) for text in directories),
         tuple(told["note"]),
         tuple(told["stateless"]),
         tuple((ending, beside) for ending, _, beside in unneeded),
     )
 
 
-def _pieces(layout: str, lines: Iterable[str]) -> Iterator[PieceName]:
-    directory = ""
-    for line in lines:
-        words = line.split()
-        if not line.startswith("    "):
-            directory = "" if words[0] == "." else words[0]
-            continue
-        for word in words:
-            name, _, file = word.partition(":")
-            plain = name.lstrip(WEAK + DESCRIBED)
-            yield PieceName(layout, plain, directory + file, WEAK in name, DESCRIBED in name)
+def _directory(layout: str, text: str) -> PieceNames:
+    directory, _, pieces = text.partition(" ")
+    directory = "" if directory == "." else directory.rstrip("/")
+    return PieceNames(layout, directory, partial(_pieces, layout, directory, pieces))
+
+
+def _pieces(layout: str, directory: str, text: str) -> Iterator[PieceName]:
+    at = f"{directory}/" if directory else ""
+    for word in text.split():
+        name, _, file = word.partition(":")
+        plain = name.lstrip(WEAK + DESCRIBED)
+        yield PieceName(layout, plain, at + file, WEAK in name, DESCRIBED in name)

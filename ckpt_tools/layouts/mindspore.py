@@ -5,12 +5,12 @@ or in ``<dir>_R/`` beside each other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.mindspore_steps import check, place, steps
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume

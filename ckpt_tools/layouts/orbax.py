@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -15,6 +14,7 @@ from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import Resume
 
 JSON = ("json_member",)

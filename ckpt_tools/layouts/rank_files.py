@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import prod
 
 from ckpt_tools.findings import finding
@@ -19,6 +18,7 @@ from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.files import FORMATS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

@@ -5,7 +5,6 @@ with Train V2 ``checkpoint_2026-11-26_08-53-44.772248/``, called by its time. Wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 
 from ckpt_tools.findings import finding
@@ -16,6 +15,7 @@ from ckpt_tools.layouts.files import OBJECTS, TORCH
 from ckpt_tools.layouts.rank_files import DATE, DATED
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 

@@ -6,7 +6,6 @@ and the other state of each rank, with Megatron ``policy/__R_K.distcp`` and ``po
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
@@ -15,6 +14,7 @@ from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.layouts.verl import FORMATS, KINDS, without_kinds
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
@@ -17,7 +16,7 @@ _GATHERED: dict[str, type] = {t.__name__: t for t in (tuple, list, set, frozense
 
 def encode(value: object) -> Any:
     """A value as plain data. Raises TypeError when it cannot be one: an open file, a function within a
-    function, a dataclass that does not say that it may be ``SENT`` (it may hold a key).
+    function, a value that does not say that it may be ``SENT`` (it may hold a key).
     """
     kind = type(value)
     if kind in _BARE:
@@ -32,8 +31,9 @@ def encode(value: object) -> Any:
             return "named", kind.__module__, known
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return ("record", *_name(kind), *_all(value))
-    if is_dataclass(value) and getattr(value, "SENT", False) and not isinstance(value, type):
-        return ("record", *_name(kind), *(encode(getattr(value, f.name)) for f in fields(value) if f.init))
+    if getattr(value, "SENT", False) and not isinstance(value, type):
+        names: tuple[str, ...] = kind.__match_args__  # type: ignore[attr-defined]
+        return ("record", *_name(kind), *(encode(getattr(value, name)) for name in names))
     return "named", *_name(value)
 
 

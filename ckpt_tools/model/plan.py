@@ -5,13 +5,12 @@ loads.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from itertools import chain
 from typing import NamedTuple
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.tensor import Stats
 
 Scalar = int | float | str | bool | None

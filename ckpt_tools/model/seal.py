@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields
 
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.report import Scalar
 
 _NOTHING: Mapping[str, str] = {}
@@ -38,7 +37,7 @@ class SealedFile:
 
 def values(file: SealedFile) -> tuple[object, ...]:
     """What ``SealedFile`` makes the same of again, in the order of its fields."""
-    return tuple(getattr(file, f.name) for f in fields(file))
+    return tuple(getattr(file, name) for name in file.__match_args__)
 
 
 @frozen

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen
 
 
 @frozen

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen
 
 TYPES = ("started", "checkpoint", "gone", "pass", "restart", "hook", "pruned", "problem", "stopped")
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import View

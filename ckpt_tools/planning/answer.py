@@ -4,11 +4,11 @@ needs.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import LoadPlan, Resume
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.planner import Planner

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby, pairwise
 from shlex import quote
@@ -14,6 +13,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.layout import whole
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, comparable
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session

@@ -5,7 +5,6 @@ choice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, takewhile
 from shlex import quote
 from typing import NamedTuple
@@ -27,6 +26,7 @@ from ckpt_tools.errors import (
 from ckpt_tools.findings import filled, finding
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import (
     Assignment,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.errors import UsageError
@@ -15,6 +14,7 @@ from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import METRICS, NEVER_ALONE, bare_name_of, stem_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.choose import rank
 

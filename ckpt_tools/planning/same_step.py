@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from glob import escape
 from shlex import quote
 
@@ -13,6 +12,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.checkpoint import Checkpoint, apart
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment, Choice
 from ckpt_tools.model.report import Level

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ckpt_tools.crosscheck.steps import epoch_in_contents, step_in_contents
 from ckpt_tools.crosscheck.trackers import as_told, told
@@ -12,6 +11,7 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.choose import rank

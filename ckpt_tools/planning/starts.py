@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
 from ckpt_tools.errors import CkptError
 from ckpt_tools.findings import finding
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.planning import decision_log
 from ckpt_tools.storage.trust import OURS, Trust

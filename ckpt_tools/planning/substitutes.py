@@ -5,13 +5,12 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Load
 from ckpt_tools.planning.replicas import Group, Groups

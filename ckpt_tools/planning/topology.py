@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from math import prod
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.layouts.common.templates import COORDS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Level, Report

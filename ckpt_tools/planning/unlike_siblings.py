@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from os.path import basename, dirname
 
@@ -16,6 +15,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import METRICS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.planning.counts_beside import counts_of_another
 from ckpt_tools.reading.session import Session

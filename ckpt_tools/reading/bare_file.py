@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
@@ -14,7 +13,7 @@ from ckpt_tools.layouts.common.held import BEGUN, Holds
 from ckpt_tools.layouts.common.layout import whole
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, numbers
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Tensor

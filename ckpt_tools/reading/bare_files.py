@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.layouts.common.bare_names import (
@@ -20,6 +19,7 @@ from ckpt_tools.layouts.common.bare_names import (
     together,
 )
 from ckpt_tools.layouts.common.held import piece_for
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.reading.bare_file import Bare, numbers_in, numbers_of, read_bare_file
 from ckpt_tools.reading.session import Session

@@ -11,11 +11,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.model.frozen import field, record
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -36,7 +36,7 @@ MPIRUN = (
 )
 
 
-@dataclass
+@record
 class Engine:
     """An executor, and what its interface does not tell: ``width`` says how many calls run at once (0: no
     worker is there), ``check`` raises CannotLook when it is gone.

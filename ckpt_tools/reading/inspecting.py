@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ckpt_tools.cache.codec import Seen, unpack
@@ -11,6 +10,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.inspection.check import Ask, Inspection, Told, steps_twice
 from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plain import encode
 from ckpt_tools.model.report import Report
 from ckpt_tools.reading.remote_report import ours, seen_from_here, unknown

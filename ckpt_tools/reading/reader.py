@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Generic, TypeVar
 
 from ckpt_tools.cache.codec import Places, Seen, pack, unpack
@@ -15,7 +14,7 @@ from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy, Claim
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.settings.plugins import tool_version

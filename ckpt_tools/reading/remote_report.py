@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.request import Request
 from ckpt_tools.storage import Identity, OpenFile, opened

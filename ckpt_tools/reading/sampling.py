@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from ckpt_tools.inspection.check import Ask, Inspection, Told, driven, steps_twi
 from ckpt_tools.inspection.digest_pass import Wanted
 from ckpt_tools.model import answers
 from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.history import DAMAGED, Times
 from ckpt_tools.reading.prefetch import unknown_requests

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 from ckpt_tools.cache.codec import Seen
 from ckpt_tools.checksum import Blocks, Picked
 from ckpt_tools.model.finding import Verdict, worst
+from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.reading.history import turn
 from ckpt_tools.reading.request import Request
 from ckpt_tools.settings.sample_size import Share
 from ckpt_tools.storage import Identity
 
 
-@dataclass
+@record
 class File:
     """``home`` is a number that its place in the tree gives it, ``times`` has one for each of its ``blocks``,
     ``done`` those that this run has read. ``picked`` is being read, of the file that ``identity`` tells.

@@ -8,7 +8,6 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +28,7 @@ from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.layouts import Layouts, Piece, layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.names_apart import APART_NS, Words, are_of_several, of_folds
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.reading.bare_file import Bare, numbers_of
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from ckpt_tools.layouts.common.bare_names import BareName
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.reading.bare_file import Bare
 
 

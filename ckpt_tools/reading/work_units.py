@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from ckpt_tools.checksum.remote import Content, Result
 from ckpt_tools.inspection.check import Told
 from ckpt_tools.inspection.digest_pass import Wanted
+from ckpt_tools.model.frozen import field, record
 from ckpt_tools.reading.request import Request
 
 UNIT = 256 * 1024 * 1024
@@ -26,7 +26,7 @@ _ITEMS = 1 << 14
 """Ranges of one file in a unit at most."""
 
 
-@dataclass
+@record
 class Open:
     """A file whose content is out; ``steps`` are those of an inspection, or of a pass that digests it."""
 

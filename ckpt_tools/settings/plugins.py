@@ -11,18 +11,21 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import redirect_stdout
-from dataclasses import MISSING, Field, fields, replace
 from functools import wraps
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.settings import directories, installed, parsers
 from ckpt_tools.settings.installed import GROUPS, EntryPoint, Package
 from ckpt_tools.storage import ShortRead, Stopped
+
+if TYPE_CHECKING:
+    from dataclasses import Field
 
 API_VERSION = 1
 """Raised when something is taken away that docs/plugins.md promises, and never for what is added."""
@@ -263,6 +266,8 @@ def _value(entry: EntryPoint) -> Any:
 
 def _guarded(value: Any, entry: EntryPoint) -> Any:
     """The same value, whose functions say whose they are when they fail."""
+    from dataclasses import fields
+
     changed = dict[str, Any]()
     for f in fields(value):
         own = getattr(value, f.name)
@@ -288,6 +293,8 @@ def _render(how: Callable[..., Any] | str) -> Callable[..., Any]:
 
 
 def _default(f: Field[Any]) -> object:
+    from dataclasses import MISSING
+
     return f.default_factory() if f.default_factory is not MISSING else f.default
 
 

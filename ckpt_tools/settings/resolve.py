@@ -8,11 +8,10 @@ import os
 import shlex
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen, record
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.model.stores import Pairs, StoreOptions
 from ckpt_tools.settings.declarations import BY_KEY, ENV, SIZES, Variable, trusted
@@ -64,7 +63,7 @@ class Settings:
 
     def selection(self) -> Selection:
         """Which checkpoint to choose; what was not given is as Selection has it."""
-        given = self.named(Selection.__dataclass_fields__)
+        given = self.named(Selection.__match_args__)
         rank, world_size = given.get("rank"), given.get("world_size")
         if rank is not None and world_size is not None and rank >= world_size:
             raise UsageError(
@@ -138,7 +137,7 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-@dataclass(slots=True)
+@record
 class _Search:
     """The nearest configuration file from ``cwd`` upward, for as far as nobody else can put one or take one
     away.
@@ -318,7 +317,7 @@ def resolve(
     )
 
 
-@dataclass(slots=True)
+@record
 class _Given:
     """The values that were given so far, each parsed, and where each comes from."""
 

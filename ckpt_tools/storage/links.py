@@ -7,32 +7,28 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from ckpt_tools.storage import urls
+from ckpt_tools.model.frozen import field, record
 from ckpt_tools.storage.retry import is_directory, patiently
 
 
-@dataclass
+@record
 class Links:
     """``inside`` maps links to the directories below ``root`` that they lead to, spelled as ``root`` is;
     ``outside`` those that lead elsewhere. ``followed`` are those that say more than the names of what they
     lead to, ``unseen`` those of which nobody can say where they lead; ``met`` those that ``follow`` met.
     ``above`` are those to a directory that the root lies in, such as /: they are loops, and nobody follows
-    them.
+    them. ``real`` is the root after every link.
     """
 
     root: str
+    real: str
     inside: dict[str, str] = field(default_factory=dict)  # of several threads: adding is one step
     outside: dict[str, str] = field(default_factory=dict)
     followed: set[str] = field(default_factory=set)
     unseen: dict[str, OSError] = field(default_factory=dict)
     met: list[str] = field(default_factory=list)
     above: set[str] = field(default_factory=set)
-    real: str = ""
-
-    def __post_init__(self) -> None:
-        self.real = urls.real_path(self.root)
 
     def keep(self, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
         """The entries of one directory without the links to directories that lie below the root anyway."""

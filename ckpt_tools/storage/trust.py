@@ -15,10 +15,9 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen, record
 from ckpt_tools.model.selection import Trust
 from ckpt_tools.storage.ownership import Opened, Untrusted, hint, owner, readers, unfit, writers
 
@@ -210,7 +209,7 @@ def _path_of(at: int, name: str) -> str:
         return name
 
 
-@dataclass
+@record
 class _Walk:
     """The way to ``path``, from the root directory on, after every link was followed."""
 

@@ -4,28 +4,24 @@ elsewhere.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import typing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sample_results as sample
-import typer
 from places import LAYOUT_TREES
-from typer.core import TyperCommand
 
 import ckpt_tools
 from ckpt_tools import __version__, api, cli
-from ckpt_tools.cli import console, options
-from ckpt_tools.cli.command import COMMANDS, Command
+from ckpt_tools.cli import console, words
 from ckpt_tools.cli.progress import Meter
+from ckpt_tools.cli.words import COMMANDS
 from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.answers import Summary
@@ -39,8 +35,6 @@ CLEAN = {
     for k, v in os.environ.items()
     if not k.startswith("CKPT_") and k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")
 }
-
-Paths = typing.Annotated[list[str], typer.Argument(metavar="PATH")]
 
 
 @pytest.fixture(autouse=True)
@@ -388,44 +382,11 @@ def test_arguments_need_not_be_text(capfd, tmp_path):
     assert b"there is no file" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["a", "b"],
-        ["a", "--level", "load", "-j4", "--strict", "--json", "-qv", "--require=x,y"],
-        ["--config", "f", "--", "-a", "--b"],
-        ["a", "--no-strict"],
-        ["a", "--level"],
-        [],
-    ],
-)
-def test_our_short_cut_reads_arguments_as_typer_does(monkeypatch, capfd, argv):
-    seen = []
-
-    def look(paths: Paths, level: options.Level = None, require: options.Require = None, strict: options.Strict = False, jobs: options.Jobs = None,
-             json: options.Json = False, quiet: options.Quiet = False, verbose: options.Verbose = False, config: options.Config = None) -> int:  # fmt: skip
-        seen.append(dict(locals()))
-        return 0
-
-    def outcome(cls):
-        app = typer.Typer(rich_markup_mode=None, add_completion=False)
-        app.command(cls=cls)(look)
-        try:
-            result = app(argv, prog_name="ckpt x", standalone_mode=False)
-        except Exception as e:
-            result = (type(e), str(e))
-        return result, capfd.readouterr(), seen and seen.pop()
-
-    assert outcome(Command) == outcome(TyperCommand)
-    assert not seen
-
-
 def test_every_parameter_is_text_or_flag():
-    """The short cut in cli/command.py rests on it."""
+    """cli/words.py rests on it."""
     for name in COMMANDS:
-        function = getattr(importlib.import_module(f"ckpt_tools.cli.{name}"), name)
-        for parameter, hint in typing.get_type_hints(function).items():
-            assert hint in (str, bool, int, list[str], str | None, list[str] | None), f"{name} {parameter}"
+        for p in words.parameters(words.command(name)):
+            assert p.kind in (str, bool, list[str], str | None, list[str] | None), f"{name} {p.name}"
 
 
 def test_ctrl_c_is_130(answer, capfd):
@@ -587,21 +548,23 @@ HEAVY = (
     "safetensors",
     "cryptography",
     "pydantic",
+    "typer",
+    "click",
+    "inspect",
 )
 LOADED = """
 import sys
-import typer
-typer_needs = set(sys.modules)
+before = set(sys.modules)
 from ckpt_tools import cli
 code = cli.execute(sys.argv[1:])
-print("\\n".join(sorted(set(sys.modules) - typer_needs)), file=sys.stderr)
+print("\\n".join(sorted(set(sys.modules) - before)), file=sys.stderr)
 sys.exit(code)
 """
 
 
 @pytest.mark.slow
 def test_latest_loads_only_what_it_needs(tmp_path):
-    """Hooks run it on every rank. What importing typer loads cannot be helped; we must not add to it."""
+    """Hooks run it on every rank: typer takes a third of that time, and a dataclass imports inspect."""
     (tmp_path / "rank_0").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", LOADED, "latest", str(tmp_path), "--rank", "0", "--allow-none"],
@@ -649,4 +612,4 @@ def test_no_module_has_the_name_of_a_public_function():
 
 def test_every_command_is_a_function_of_its_module():
     for name in COMMANDS:
-        assert getattr(importlib.import_module(f"ckpt_tools.cli.{name}"), name).__doc__
+        assert words.command(name).__doc__

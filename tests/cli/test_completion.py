@@ -18,7 +18,7 @@ from run_helpers import CLEAN, ckpt, megatron
 from ckpt_tools import scan
 from ckpt_tools.cli import candidates
 from ckpt_tools.cli.candidates import live
-from ckpt_tools.cli.command import COMMANDS
+from ckpt_tools.cli.words import COMMANDS
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.report import Level

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import typer
 from one_question import COMMANDS as CHOOSING
 from one_question import Asker
 from own_pickles import CALL, adding
@@ -33,7 +32,8 @@ from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_bef
 
 from ckpt_tools import guard
 from ckpt_tools.cli import dispatch
-from ckpt_tools.cli.command import COMMANDS, Command
+from ckpt_tools.cli.typer_app import parser
+from ckpt_tools.cli.words import COMMANDS
 from ckpt_tools.guard.quarantine import quarantine
 from ckpt_tools.planning import decision_log
 from ckpt_tools.reading import prefetch, processes
@@ -49,10 +49,8 @@ NAMES = (*COMMANDS, *(" ".join(words) for words in dispatch.WITHIN))
 def parameters(command: str) -> dict[str, Any]:
     """The real parameters of a command, by name."""
     module = dispatch.WITHIN.get(tuple(command.split()), command)  # type: ignore[call-overload]
-    loaded = import_module(f"ckpt_tools.cli.{module}")
-    app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(command, cls=getattr(loaded, "CLASS", Command))(getattr(loaded, module))
-    return {str(p.name): p for p in typer.main.get_command(app).params if p.name not in PRINTING}
+    app = parser(module)
+    return {str(p.name): p for p in app.params if p.name not in PRINTING}
 
 
 class Case(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
 import subprocess
@@ -11,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import run_helpers
-import typer
 import warm
 from small_files import saved
 
 from ckpt_tools.cli import pages
-from ckpt_tools.cli.command import COMMANDS, Command
+from ckpt_tools.cli.typer_app import parser
+from ckpt_tools.cli.words import COMMANDS
 from ckpt_tools.guard.prune import pin
 from ckpt_tools.guard.quarantine import quarantine
 
@@ -26,10 +25,8 @@ EXIT_1 = ("ckpt diff run/iter_0000010 run/iter_0000020", "ckpt layouts --check r
 
 
 def params(module: str) -> list:
-    loaded = importlib.import_module(f"ckpt_tools.cli.{module}")
-    app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(module, cls=getattr(loaded, "CLASS", Command))(getattr(loaded, module))
-    return typer.main.get_command(app).params
+    app = parser(module)
+    return app.params
 
 
 def test_every_command_is_in_one_group() -> None:

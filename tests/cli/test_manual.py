@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
-import typer
 from places import DOCS
 
 from ckpt_tools.cli import dispatch, pages
-from ckpt_tools.cli.command import COMMANDS, Command
+from ckpt_tools.cli.typer_app import parser
+from ckpt_tools.cli.words import COMMANDS
 
 NAMES = (*COMMANDS, *(" ".join(words) for words in dispatch.WITHIN))
 FILES = sorted((DOCS / "man").iterdir())
@@ -20,10 +19,8 @@ FILES = sorted((DOCS / "man").iterdir())
 
 def params(name: str) -> list:
     module = "_".join(name.split())
-    loaded = importlib.import_module(f"ckpt_tools.cli.{module}")
-    app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(name, cls=getattr(loaded, "CLASS", Command))(getattr(loaded, module))
-    return typer.main.get_command(app).params
+    app = parser(module)
+    return app.params
 
 
 def shown(page: Path) -> str:

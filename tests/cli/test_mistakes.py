@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from run_helpers import megatron
 
 from ckpt_tools.cli import dispatch
-from ckpt_tools.cli.command import COMMANDS, Command
+from ckpt_tools.cli.typer_app import parser
+from ckpt_tools.cli.words import COMMANDS
 
 
 def flags(command: str) -> dict[str, Any]:
     """Its long flags, and what typer knows of each."""
-    loaded = import_module(f"ckpt_tools.cli.{command}")
-    app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(command, cls=getattr(loaded, "CLASS", Command))(getattr(loaded, command))
-    params = typer.main.get_command(app).params
+    app = parser(command)
+    params = app.params
     return {name: p for p in params for name in p.opts if name.startswith("--")}
 
 

@@ -20,7 +20,7 @@ from stores.bucket import Bucket
 from stores.serving import Handler, serving
 
 from ckpt_tools import api, cli
-from ckpt_tools.cli.command import COMMANDS
+from ckpt_tools.cli.words import COMMANDS
 from ckpt_tools.job import command as job_command
 from ckpt_tools.storage import retry, signed
 from ckpt_tools.storage.stores import credentials, object_store

@@ -8,7 +8,6 @@ nemo/collections/nlp/parts/nlp_overrides.py (NLPSaveRestoreConnector); RFC 1952.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ckpt_tools.checksum.sums import Deflated, Sum
 from ckpt_tools.findings import finding
@@ -17,6 +16,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, Format, inside
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.torch import torch_legacy, torch_zip
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 

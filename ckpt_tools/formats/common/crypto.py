@@ -10,12 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import field
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.storage import ShortRead, Source
 
 UNIT = 16

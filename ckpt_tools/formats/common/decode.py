@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from typing import Any
@@ -19,6 +18,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.zstd import stream
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.storage import Source
 
 RATIO, FLOOR = 1100, 4 << 30

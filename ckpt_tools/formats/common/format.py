@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen, record, replace
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Guard, Level, Region, Report, Scalar, Unlisted
@@ -59,7 +58,7 @@ class Claim(NamedTuple):
     stem: bool = False
 
 
-@dataclass
+@record
 class Anatomy:
     """What a structure pass learns about one file; checks fill it in.
 

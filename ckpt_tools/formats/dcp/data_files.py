@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from ckpt_tools.formats.safetensors import safetensors
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import BytesSource, Source

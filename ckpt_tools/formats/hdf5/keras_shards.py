@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 
 from ckpt_tools.findings import finding
@@ -19,6 +18,7 @@ from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_INDEXED, MAX_NAME, MAX_TENSORS, remember
 from ckpt_tools.formats.safetensors.safetensors_index import MAX_SHARDS, begins_so, read_index
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
@@ -28,7 +28,7 @@ _WHOLE_BYTES = ("float", "int", "uint", "bfloat", "complex")
 """How the types begin that Keras counts as h5py stores them; it counts a bool as a bit."""
 
 
-@dataclass
+@record
 class _Map:
     """What an index says, shared by all its claims: group -> its shards, shard -> its groups. ``held`` are
     the variables that the shards turn out to hold, name -> bytes, -1 for one whose bytes Keras counts

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
-from dataclasses import replace
 from functools import partial
 from ntpath import commonpath
 from ntpath import dirname as directory_on_windows
@@ -29,6 +28,7 @@ from ckpt_tools.formats.common.pointers import stands_for
 from ckpt_tools.formats.common.stored_digests import LENGTHS, Digest, can_compare, claim, needs_blake3
 from ckpt_tools.formats.named import CHECKSUM_NAMES
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 

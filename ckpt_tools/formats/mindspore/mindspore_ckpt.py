@@ -8,7 +8,6 @@ MindSpore 2.0 to 2.10.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
@@ -27,6 +26,7 @@ from ckpt_tools.formats.mindspore.records import (
     records,
 )
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Guard, Level, Report
 from ckpt_tools.storage import Source
@@ -72,7 +72,7 @@ def _trailer(reader: Reader, anatomy: Anatomy) -> Iterator[Finding]:
             )
 
 
-@dataclass
+@record
 class _Walk:
     """What is known so far of the records: ``pending`` is a tensor of which more pieces may follow,
     ``pieces`` are its records.

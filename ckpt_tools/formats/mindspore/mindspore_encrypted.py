@@ -10,7 +10,6 @@ mindspore/train/serialization.py (``_exec_save``).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 from ckpt_tools.checksum import Extent, Sum
@@ -32,6 +31,7 @@ from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.encrypted_blocks import Framing, framing
 from ckpt_tools.formats.mindspore.records import CIPHERS, FINAL_MODE
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import ShortRead, Source
 

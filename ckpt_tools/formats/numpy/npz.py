@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import DEFLATED, STORED, Record, of_numpy, protect, read_zip, unsummed
@@ -14,6 +13,7 @@ from ckpt_tools.formats.common.tensors import is_single, remember, scalar
 from ckpt_tools.formats.numpy.npy import read_array, read_array_header, tensor_of
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source, Window
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from ckpt_tools.findings import finding
@@ -27,6 +26,7 @@ from ckpt_tools.formats.pickles.reader import (
 )
 from ckpt_tools.formats.torch.legacy_magic import legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.storage import Source
 
 _FIRST = 64 * 1024

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ckpt_tools.checksum import chunks
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.common.json_text import MAX_SIZE, parse
 from ckpt_tools.formats.seals.names import fragment_name, is_fragment, of_one_file
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile
 
 SCHEMA = "ckpt-tools/seal/v1"

@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.notes import Notes
 
 LIMIT = 1 << 20

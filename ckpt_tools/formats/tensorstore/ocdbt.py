@@ -12,7 +12,6 @@ Facts: tensorstore 0.1.86, kvstore/ocdbt/index.rst and kvstore/ocdbt/format; orb
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
 from ckpt_tools.formats.common.tensors import remember
@@ -20,6 +19,7 @@ from ckpt_tools.formats.tensorstore import ocdbt_nodes as db
 from ckpt_tools.formats.tensorstore.ocdbt_parts import record, say
 from ckpt_tools.formats.tensorstore.ocdbt_record import MANIFEST
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import ClassVar
 
 from ckpt_tools.checksum import CRC32C, Extent, Sum
@@ -22,7 +21,7 @@ from ckpt_tools.formats.tensorstore.ocdbt_values import Value, apart, arrays_in,
 from ckpt_tools.formats.tensorstore.zarr_array import Coding
 from ckpt_tools.formats.tensorstore.zarr_chunk import check_chunk
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 

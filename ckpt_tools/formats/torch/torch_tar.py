@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ckpt_tools.findings import finding
@@ -24,6 +23,7 @@ from ckpt_tools.formats.pickles.stubs import Global, Persistent, Pickled
 from ckpt_tools.formats.torch.names import named
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, extent
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source

@@ -5,7 +5,6 @@ other to the last byte.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import STORED, Record, of_numpy, protect, read_record, read_zip, unsummed
@@ -18,6 +17,7 @@ from ckpt_tools.formats.torch.contents import Contents, read_contents
 from ckpt_tools.formats.torch.serialization_id import NAME, serialization_id
 from ckpt_tools.formats.torch.tensors import Place, Storage
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from glob import escape
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from ckpt_tools.guard.prune.protected import Claims, always, name_of, needed, no
 from ckpt_tools.guard.writing import DELETE_ELSEWHERE, require_writable
 from ckpt_tools.model.change import Change, Changes
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import filters

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.discovery import group as grouping
@@ -12,7 +11,7 @@ from ckpt_tools.guard.quarantine.chosen import Group, groups
 from ckpt_tools.guard.verifying import Checked, verified
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict, blind
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from glob import escape
 
 from ckpt_tools.api import plan, verify
@@ -16,7 +15,7 @@ from ckpt_tools.guard.quarantine.chosen import Group, groups, named
 from ckpt_tools.guard.trackers import Pointed, naming, pointed
 from ckpt_tools.model.change import Change, Changes
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session

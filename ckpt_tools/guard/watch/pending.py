@@ -6,7 +6,6 @@ import errno
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import xxhash
 
@@ -15,7 +14,7 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.records import Record
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.planning.other_writers import etag_of
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import status, there

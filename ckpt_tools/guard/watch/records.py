@@ -10,11 +10,11 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard.kept_file import replaced
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
@@ -24,6 +23,7 @@ from ckpt_tools.guard.watch.records import Record, Records, Starts
 from ckpt_tools.guard.watch.tally import STATES, Tally
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.watching import Event
 from ckpt_tools.planning import decision_log

@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.process import Process
@@ -19,7 +18,7 @@ from ckpt_tools.job.staging.locks import Lock
 from ckpt_tools.job.staging.place import Place
 from ckpt_tools.job.staging.records import LINES, NOTE, Record, seen
 from ckpt_tools.job.staging.wanted import Staging, Wanted, described
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen, replace
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.storage.stores.copies import digest_of_file
 from ckpt_tools.storage.trust import OURS, Trust

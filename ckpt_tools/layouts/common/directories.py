@@ -24,8 +24,8 @@ def _patterns(
     names = {
         name
         for layout in layouts
-        for piece in layout.pieces
-        for name in piece.template.split("/")[:-1]
+        for one in layout.directories
+        for name in one.directory.split("/")
         if name.count("[") == name.count("]")
     }
     telling = [name for name in names if "{step" in name and "{step_in_epoch" not in name]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import read_bare_name, stem_of
 from ckpt_tools.layouts.common.layout import Metadata, Steps, whole
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Report
 
@@ -75,7 +75,7 @@ Found = Iterator[tuple[str, Finding]]
 Values = list[tuple[Part, int]]
 
 
-@dataclass
+@record
 class _Counters:
     """What the files of one run count, grouped so that each group should agree."""
 

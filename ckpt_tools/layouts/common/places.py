@@ -13,7 +13,14 @@ from sys import intern
 from typing import NamedTuple
 
 from ckpt_tools.layouts.common.layout import Layout, Piece
-from ckpt_tools.layouts.common.templates import NUMBERS, Edges, Template, compile_template, edges
+from ckpt_tools.layouts.common.templates import (
+    NUMBERS,
+    Edges,
+    Template,
+    compile_template,
+    edges,
+    may_begin_with,
+)
 
 _PART = frozenset({"rank", "step", "epoch", "step_in_epoch", "generation"})
 _COORDS = frozenset(NUMBERS) - _PART
@@ -29,6 +36,19 @@ class PieceName(Template):
     def __init__(self, layout: str, name: str, template: str, weak: bool, described: bool) -> None:
         self.layout, self.name, self.template = layout, name, template
         self.weak, self.described = weak, described
+
+
+class PieceNames:
+    """The names of the pieces of one layout in one directory, read when it is found: a tree has few of them.
+    ``directory`` is its template, "" for those at home anywhere.
+    """
+
+    def __init__(self, layout: str, directory: str, read: Callable[[], Iterable[PieceName]]) -> None:
+        self.layout, self.directory, self._read = layout, directory, read
+
+    @cached_property
+    def pieces(self) -> tuple[PieceName, ...]:
+        return tuple(self._read())
 
 
 class NameFields(NamedTuple):
@@ -110,17 +130,17 @@ def _fields_of(fields: Fields, index: int, piece: PieceName, whole: str) -> Name
 
 
 class _Ordered(NamedTuple):
-    """A piece, and where it comes among those of all layouts."""
+    """Pieces, and where they come among those of all layouts."""
 
     order: int
-    piece: PieceName
+    names: PieceNames
 
 
 class _Directory:
     """Pieces that share the template of a directory: it fits the last ``depth`` names of a path."""
 
-    def __init__(self, depth: int, template: str) -> None:
-        self.depth, self.template = depth, template
+    def __init__(self, template: str) -> None:
+        self.template, self.depth = template, template.count("/") + 1
         self.pieces: list[_Ordered] = []
 
     @cached_property
@@ -167,7 +187,7 @@ class _Arranged:
         return [
             _Tried(i, 0, *piece.edges)
             for i, piece in enumerate(self.pieces)
-            if piece.edges.may_begin_with(letter)
+            if may_begin_with(piece.file_template, letter)
         ]
 
 
@@ -177,21 +197,22 @@ def _found(layout_of: Callable[[str], Layout], piece: PieceName) -> tuple[Layout
 
 
 class Templates:
-    """All layouts' pieces by the directories they may be at home in; ``layout_of`` finds the layout of that
-    name once a file is there.
+    """All layouts' pieces by the directories they may be at home in, for a ``listing`` also those of what an
+    index describes; ``layout_of`` finds the layout of that name once a file is there.
     """
 
-    def __init__(self, pieces: Iterable[PieceName], layout_of: Callable[[str], Layout]) -> None:
-        self._found = cache(partial(_found, layout_of))
+    def __init__(
+        self, names: Iterable[PieceNames], layout_of: Callable[[str], Layout], *, listing: bool
+    ) -> None:
+        self._found, self._listing = cache(partial(_found, layout_of)), listing
         self._anywhere: list[_AtHome] = []
         self._arranged: dict[tuple[int, ...], _Arranged] = {}
-        directories: dict[tuple[int, str], _Directory] = {}
-        for order, piece in enumerate(pieces):
-            if piece.depth:
-                key = piece.depth, piece.template.rpartition("/")[0]
-                directories.setdefault(key, _Directory(*key)).pieces.append(_Ordered(order, piece))
+        directories: dict[str, _Directory] = {}
+        for order, one in enumerate(names):
+            if at := one.directory:
+                directories.setdefault(at, _Directory(at)).pieces.append(_Ordered(order, one))
             else:
-                self._anywhere.append(_AtHome(None, piece))
+                self._anywhere += (_AtHome(None, piece) for piece in self._of(one))
         self._directories = sorted(directories.values(), key=lambda directory: directory.depth)
         self._beginning = cache(self._beginning_with)
 
@@ -219,19 +240,27 @@ class Templates:
         return [
             _Tried(i, one.depth, *one.edges)
             for i, one in enumerate(self._directories)
-            if edges(one.template.rpartition("/")[2]).may_begin_with(letter)
+            if may_begin_with(one.template.rpartition("/")[2], letter)
         ]
 
     def _in_order(self, matched: tuple[int, ...]) -> _Arranged:
         """The pieces in the order in which names are tried where these directories match."""
         known = self._arranged.get(matched)
         if known is None:
-            deep = sorted((one.order, i, one.piece) for i in matched for one in self._directories[i].pieces)
-            at_home = [*(_AtHome(self._directories[i], piece) for _, i, piece in deep), *self._anywhere]
+            deep = sorted(
+                (one.order, n, i, piece)
+                for i in matched
+                for one in self._directories[i].pieces
+                for n, piece in enumerate(self._of(one.names))
+            )
+            at_home = [*(_AtHome(self._directories[i], piece) for *_, i, piece in deep), *self._anywhere]
             # a name that says little is what is left when no other fits
             at_home.sort(key=lambda one: (one.piece.described, one.piece.weak))
             known = self._arranged.setdefault(matched, _Arranged(matched, at_home))
         return known
+
+    def _of(self, names: PieceNames) -> Iterable[PieceName]:
+        return (piece for piece in names.pieces if self._listing or not piece.described)
 
 
 class Places(Sequence[Place]):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from functools import cached_property
 
 from ckpt_tools.layouts import COORDS
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.plan import Known
 
 _DENSE = {"tp": "tp", "cp": "cp", "dp": "dp", "pp": "pp"}

@@ -96,9 +96,14 @@ class Edges(NamedTuple):
     ends: tuple[str, ...]
     contained: str
 
-    def may_begin_with(self, letter: str) -> bool:
-        """Whether the template may fit a name that begins so."""
-        return not letter.isascii() or any(start[:1] in ("", letter) for start in self.starts)
+
+def may_begin_with(template: str, letter: str) -> bool:
+    """Whether a template may fit a name that begins so: nearly all say it by their own first letter."""
+    if not letter.isascii():
+        return True
+    if template[:1] not in "{[<":
+        return template[:1] == letter
+    return any(start[:1] in ("", letter) for start in edges(template).starts)
 
 
 @cache
@@ -176,10 +181,14 @@ class Template:
         return re.compile(compile_template(self.template.rpartition("/")[0]))
 
     @cached_property
+    def file_template(self) -> str:
+        return self.template.rpartition("/")[2]
+
+    @cached_property
     def file(self) -> re.Pattern[str]:
-        return re.compile(compile_template(self.template.rpartition("/")[2]))
+        return re.compile(compile_template(self.file_template))
 
     @cached_property
     def edges(self) -> Edges:
         """How the names of its files begin and end."""
-        return edges(self.template.rpartition("/")[2])
+        return edges(self.file_template)

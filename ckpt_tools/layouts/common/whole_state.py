@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import PAIRS, SECOND_NETWORKS, bare_name_of
 from ckpt_tools.layouts.common.held import BEGUN, Holds, held_by, holds_of
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 
 _MORE = 1.5

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
 from ckpt_tools.errors import CkptError
 from ckpt_tools.model.answers import Scan, Verification
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Region
 

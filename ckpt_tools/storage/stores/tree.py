@@ -10,11 +10,11 @@ import errno
 import os
 import stat as modes
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice, pairwise, takewhile
 from threading import RLock
 from typing import NamedTuple
 
+from ckpt_tools.model.frozen import record
 from ckpt_tools.storage import signed
 from ckpt_tools.storage.stalls import watched
 from ckpt_tools.storage.stores.store import CLOUDS, FOLDER, PAGE, WEAK, Object, Store
@@ -32,7 +32,7 @@ class _Facts(NamedTuple):
     version: str
 
 
-@dataclass
+@record
 class _Directory:
     """The objects in one directory, and the directories; ``whole`` when that is all it has."""
 
