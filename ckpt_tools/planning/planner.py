@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, takewhile
-from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck import unfinished
@@ -23,9 +22,8 @@ from ckpt_tools.errors import (
     NotRecognised,
     UsageError,
 )
-from ckpt_tools.findings import filled, finding
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import (
@@ -40,8 +38,8 @@ from ckpt_tools.model.plan import (
     Resume,
     Rollback,
 )
-from ckpt_tools.planning import choice_warnings, other_writers
-from ckpt_tools.planning.candidates import Candidates, number
+from ckpt_tools.planning import choice_warnings, depth, other_writers
+from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.common_steps import newest_untold
 from ckpt_tools.planning.judge import Judge
@@ -310,40 +308,9 @@ class Planner(Candidates):
 
     def failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
         """Why there is no checkpoint to resume from, although some exist."""
-        plan = self.empty(choice)
-        if choice.exhausted:
-            read = f"none of {choice.attempts} checkpoints that were read is usable"
-            if choice.attempts == 1:
-                read = "the one checkpoint that was read is not usable"
-            text = f"{read}; --max-attempts {self.selection.max_attempts} stopped the search"
-            f = finding("attempts-exhausted", text, path=self.root)
-            return NoneUsable(
-                text, filled(f.hint, f.path, self.root), plan=replace(plan, warnings=(*plan.warnings, f))
-            )
-        errors = (f for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR)
-        reasons = "; ".join(dict.fromkeys(f.code for f in errors))
-        if self.selection.no_fallback:
-            return NotNewest(f"the newest checkpoint is not usable ({reasons})", plan=plan)
-        text = f"{number(ranked)}, none is usable ({reasons})"
-        for f in choice_warnings.left_out(choice, self.selection.save_interval):
-            text += f"; {f.message}"
-        return NoneUsable(text, self._way_out(choice), plan=plan)
+        from ckpt_tools.planning import none_usable
 
-    def _way_out(self, choice: Choice) -> str:
-        """What to do where no checkpoint is usable."""
-        from ckpt_tools.planning import missing_ranks
-
-        if choice.left_out:
-            return "leave --save-interval out to have these looked at too, newest first"
-        if torn := missing_ranks.hint(choice):
-            return torn
-        errors = [f for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR]
-        first = next((f for f in errors if not f.follows), errors[0]) if errors else None
-        look = f"'ckpt verify {quote(self.root)}' shows all damage"
-        hint = f"{filled(first.hint, first.path, self.root)}; {look}" if first and first.hint else look
-        from ckpt_tools.planning.first_launch import in_no_layout
-
-        return f"{hint}{in_no_layout(self.session)}"
+        return none_usable.failure(choice, ranked, self.selection, self.session, self.empty(choice))
 
     def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
         """The plan that loads ``c``, which is the choice as this machine has found it.
@@ -382,7 +349,7 @@ class Planner(Candidates):
             fingerprint=fingerprint(self.root, ranks, shared),
             candidates=tuple(self.ranked),
             budget=self.selection.budget,
-            below_level=len(self._below_level(assignment.parts)),
+            below_level=len(depth.below_level(assignment.parts, self.session, self.selection)),
             excluded=len(self.session.found.excluded.paths),
         )
 
@@ -430,7 +397,7 @@ class Planner(Candidates):
         ordered = order in ("mtime", "step")
         yield from choice_warnings.unplaced(c, self.ranked, self.session, ordered=ordered, same=self._same)
         yield from assignment.findings
-        yield from self._warnings_of_files(parts)
+        yield from depth.warnings_of_files(parts, self.session)
         yield from losses(c, self.expected)
         if self.session.found.strange:
             yield from headless(self.session, self.session.members(c))
@@ -451,7 +418,7 @@ class Planner(Candidates):
 
             yield from later_and_gone(self.session, c, self.step(c), self.checkpoints)
         yield from self.other_writers(c)
-        yield from self._warnings_of_depth(parts)
+        yield from depth.warnings_of_depth(parts, self.session, self.selection)
 
     def _lost_links(self, c: Checkpoint) -> Iterator[Finding]:
         found, step = self.session.found, self.step(c)
@@ -477,32 +444,6 @@ class Planner(Candidates):
         """The checkpoints that cannot be resumed from, as far as that is known."""
         lost = {r.checkpoint.key for r in choice.rejected if r.checkpoint.parts}
         return lost | {o.key for o in run if completeness.missing(o, self.expected)}
-
-    def _warnings_of_files(self, parts: Sequence[Part]) -> Iterator[Finding]:
-        for p in parts:
-            for f in self.session.reports[p.path].findings:
-                if f.severity is Severity.WARNING:
-                    yield replace(f, path=f.path or p.path)
-
-    def _below_level(self, parts: Sequence[Part]) -> list[Part]:
-        """The files that were not looked at as deeply as asked. An empty mark has nothing in it."""
-        level = self.selection.level
-        return [p for p in parts if p.size and self.session.reports[p.path].level < level]
-
-    def _warnings_of_depth(self, parts: Sequence[Part]) -> Iterator[Finding]:
-        """What the level or the budget left out."""
-        level, not_read = self.selection.level, self.session.reader.unread
-        unread = [p for p in parts if p.path in not_read]
-        if unread:
-            size = sum(p.size for p in unread)
-            files = f"{len(unread)} of the {len(parts)} files to load, {size:,} bytes,"
-            over = f"the budget of {self.selection.budget:g} s was over"
-            text = f"{over} before {files} were read as deeply as --level {level} asks"
-            yield finding("budget-spent", text, path=self.root)
-        others = [p for p in self._below_level(parts) if p.path not in not_read]
-        if others:
-            text = f"{len(others)} files were looked at less deeply than --level {level}"
-            yield finding("below-level", text, path=self.root)
 
 
 def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:
