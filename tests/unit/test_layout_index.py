@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from counted import calls
 from places import LAYOUT_TREES
 
+from ckpt_tools.cli import dispatch
 from ckpt_tools.layouts import BUILT_IN, LAYOUTS, ORDER, Layout, Layouts
 from ckpt_tools.layouts.common.templates import FIELD, METRIC, TEXTS, TOKENS
 from ckpt_tools.layouts.index import names_of, read_index
@@ -82,6 +86,30 @@ def test_every_path_of_a_template_finds_its_piece(digit: str, optional: bool) ->
         read = places.read_name(name, after=at - 1)
         assert read is not None, path
         assert read.piece == at, path
+
+
+@pytest.mark.slow
+def test_a_save_directly_below_the_root_directory_has_it_as_its_base() -> None:
+    """A volume is often mounted so: a path that ended above it was an internal error."""
+    templates = BUILT_IN.templates(listing=True)
+    for layout, piece in PIECES:
+        directory, _, _ = f"/{spelled(piece.template, '1', optional=True)}".rpartition("/")
+        if directory:
+            places = templates.places(directory)
+            at = [(one.layout, one.name) for one in places.pieces].index((layout.name, piece.name))
+            assert places[at].base == "/", (layout.name, piece.template)
+
+
+@pytest.mark.skipif(not os.access("/", os.W_OK), reason="nothing can be made directly below /")
+def test_a_save_directly_below_the_root_directory(capfd: pytest.CaptureFixture[str]) -> None:
+    root = Path(f"/run-{os.getpid()}")
+    shutil.copytree(LAYOUT_TREES / "torchsnapshot/plain/tree/run-4", root)
+    try:
+        assert dispatch.execute(["verify", str(root), "--quiet"]) == 0
+        assert dispatch.execute(["plan", str(root), "--quiet"]) == 0
+    finally:
+        shutil.rmtree(root)
+    assert f"path: {root}\n" in capfd.readouterr().out
 
 
 def test_few_templates_are_compiled_for_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:

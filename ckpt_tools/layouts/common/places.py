@@ -318,5 +318,5 @@ class Places(Sequence[Place]):
         home = intern("/".join(names[:top])) if piece.home or piece.here else ""
         # matched again rather than kept: many directories of a tree fit many templates
         m = one.by.pattern.fullmatch("/".join(names[-depth:]))
-        base = intern("/".join(names[:-depth]))  # the same for every directory of a checkpoint
+        base = intern("/".join(names[:-depth]) or "/")  # the same for every directory of a checkpoint
         return Place(layout, piece, m.groupdict() if m else {}, base, home)
