@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 
 from _other_targets import OTHERS
 
@@ -22,7 +23,8 @@ KEPT = ROOT / "fixtures" / "fuzz"
 SETS = 4
 """Members of good sets that each input is tried as."""
 
-Target = Callable[[bytes], None]
+Target = Callable[[bytes], "float | None"]
+"""Takes one input; returns the CPU seconds of the slowest of several checks, each of one file."""
 
 
 def every() -> list[str]:
@@ -91,9 +93,12 @@ def _checks(name: str) -> Target:
             assert f.offset is None or f.offset >= 0, f
             f.message.encode()  # it will be printed
 
-    def run(data: bytes) -> None:
+    def run(data: bytes) -> float:
+        """The CPU seconds of the slowest of several checks: each is that of one file."""
         anatomy = Anatomy(key=key, regions=[])
+        began = process_time()
         judge(list(findings(data, fmt, anatomy, (), path)))
+        slowest = process_time() - began
         regions = regions_of(anatomy, len(data))
         ends = [0, *(r.offset + r.length for r in regions)]
         assert [r.offset for r in regions] == ends[:-1], "the map has a hole or an overlap"
@@ -107,7 +112,10 @@ def _checks(name: str) -> Target:
             )
             judge(list(findings(named[1], named[2], Anatomy(), [claim])))
         for _, _, of, claims in roles:
+            began = process_time()
             judge(list(findings(data, of, Anatomy(), claims)))
+            slowest = max(slowest, process_time() - began)
+        return slowest
 
     return run
 

@@ -81,12 +81,12 @@ class Watch:
 
     def __call__(self, data: bytes) -> None:
         self.executions += 1
-        peak, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+        peak, began, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time(), None
         try:
-            self.run(data)
+            cpu = self.run(data)
         except Exception as e:
             self.keep("crash", where(e), data)
-        cpu = time.process_time() - cpu
+        cpu = time.process_time() - began if cpu is None else cpu
         if cpu > self.slowest:
             self.slowest = cpu
             (self.out / f"slowest-{self.phase}").write_bytes(data)
@@ -194,12 +194,14 @@ def replay(name: str, path: str) -> dict[str, object]:
     """One input, without instrumentation, in this process."""
     run, data = target(name), Path(path).read_bytes()
     run(b"")  # what is imported on first use does not count
-    before, cpu, raised = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time(), ""
+    before, began, raised = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time(), ""
+    cpu = None
     try:
-        run(data)
+        cpu = run(data)
     except Exception as e:
         raised = f"{where(e)}: {e}"[:300]
-    cpu, peak = time.process_time() - cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    cpu = time.process_time() - began if cpu is None else cpu
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "size": len(data),
         "ms": round(cpu * 1000, 1),
