@@ -270,8 +270,9 @@ def _older(m: Mishap, made: LoadPlan, c: Checkpoint) -> Iterator[str]:
 
 
 def _same(a: Checkpoint, b: Checkpoint) -> bool:
+    """One save: by what it counts, or by its path, also in capitals."""
     known = (a.step, a.epoch) != (None, None) and (a.step, a.epoch) == (b.step, b.epoch)
-    return known or a.path == b.path
+    return known or a.path.lower() == b.path.lower()
 
 
 def _by_rank(m: Mishap, made: LoadPlan) -> Iterator[str]:
