@@ -124,7 +124,7 @@ def read_header(text: str, offset: int) -> Header:
     start = stop = 0
     while not literal.skip("}"):
         key = literal.value()
-        if key not in _KEYS or key in said:
+        if type(key) is not str or key not in _KEYS or key in said:
             raise literal.bad("has a key that is not one of descr, fortran_order and shape, or one twice")
         literal.expect(":")
         begins = literal.at
