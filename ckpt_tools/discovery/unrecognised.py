@@ -24,7 +24,7 @@ from ckpt_tools.formats.archives.packed import (
     is_whole,
     names_at,
 )
-from ckpt_tools.formats.named import UNREAD, UNREAD_BEGINNINGS, UNREAD_TEXTS
+from ckpt_tools.formats.named import UNREAD, UNREAD_BEGINNINGS, UNREAD_BINARIES, UNREAD_TEXTS
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.bare_names import calls_a_save, calls_one_of_models, read_bare_name
 from ckpt_tools.storage import opened
@@ -236,13 +236,17 @@ def suspect_of(path: str, size: int) -> Suspect | None:
     if UNREAD_TEXTS.fullmatch(name) or begins.startswith(b"\x7fELF") or is_text(begins):
         return None
     fmt = _told_by_magic(begins)
-    return Suspect(path, size, fmt) if fmt or size >= LARGE or _is_called_a_save(path) else None
+    called = UNREAD_BINARIES.fullmatch(name) or _is_called_a_save(path)
+    return Suspect(path, size, fmt) if fmt or size >= LARGE or called else None
 
 
 def _is_called_a_save(path: str) -> bool:
-    """Whether its name is one of a save, or a number in a place of saves (``checkpoints/00000100``)."""
+    """Whether its name is one of a save, or of a model and nothing more (``model.bin``), or a number in a
+    place of saves (``checkpoints/00000100``).
+    """
     above, name = path.rsplit("/", 2)[-2:]
-    if names_a_save(name):
+    own = read_bare_name(name)
+    if names_a_save(name) or (own.noun and not own.words):
         return True
     said = read_bare_name(above)
     return name.partition(".")[0].isdigit() and said.noun and not said.words

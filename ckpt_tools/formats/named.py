@@ -96,7 +96,7 @@ NAMED = (
     Named(
         "pickle_plain",
         "pickles",
-        (".pkl", ".pdparams", ".pdz", ".pdopt", ".pdckpt", ".pdstates", ".pdema", ".joblib"),
+        (".pkl", ".pdparams", ".pdz", ".pdopt", ".pdckpt", ".pdstates", ".states", ".pdema", ".joblib"),
         r"\d+_\d+\.distcp",
         words=(".distcp",),
     ),
@@ -374,6 +374,13 @@ def _whole(expression: str) -> Callable[[str], re.Match[str] | None]:
 UNREAD = re.compile(r".*\.(ubj|xgb|lgb|cbm|bst|cbsnapshot|snapshot_iter_\d+)", re.IGNORECASE)
 """Names of formats that hold a state, and that nothing here reads: XGBoost, LightGBM (which calls what it
 saves on the way ``model.txt.snapshot_iter_100``), CatBoost.
+"""
+UNREAD_BINARIES = re.compile(
+    r".*\.(weights|params|caffemodel|solverstate|t7|ot|mpk|jld2|bson|nnp|dnn|mdl|chk|ckp|state|snapshot)",
+    re.IGNORECASE,
+)
+"""The same of formats whose names are also those of texts: Darknet, MXNet, Caffe, Torch7, tch-rs, Burn, Flux,
+NNabla, CNTK, Kaldi, and what people call the states of their own.
 """
 UNREAD_TEXTS = re.compile(r".*(?:model|boost|xgb|lgb|\d).*\.(?:json|txt)", re.IGNORECASE)
 UNREAD_BEGINNINGS = (b'{"learner":{', b"tree\nversion=v")

@@ -24,6 +24,7 @@ from ckpt_tools.discovery.unrecognised import LARGE
 from ckpt_tools.formats import FORMATS, HEAD, names
 from ckpt_tools.formats.named import MANIFESTS, NAMED
 from ckpt_tools.layouts import LAYOUTS
+from ckpt_tools.layouts.common.bare_names import SUFFIXES
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 
@@ -274,12 +275,12 @@ def test_a_large_file_of_no_known_kind_is_a_question(name: str, begins: bytes, t
         plan(str(tmp_path), FIRST)
     assert (caught.value.exit_code, [f.path for f in caught.value.plan.warnings]) == (2, [str(path)])  # type: ignore[union-attr]
     os.truncate(path, LARGE - 1)
-    assert plan(str(tmp_path), FIRST).checkpoint is None
+    assert name == "model.bin" or plan(str(tmp_path), FIRST).checkpoint is None
 
 
 @pytest.mark.parametrize(
     "name",
-    ["ckpt-500", "ckpt.5", "model.ckpt.500", "epoch_5", "step_500.bin2", "last.state", "checkpoint-5.enc2"],
+    "ckpt-500 ckpt.5 model.ckpt.500 epoch_5 step_500.bin2 last.state checkpoint-5.enc2 model.bin state".split(),
 )
 @pytest.mark.parametrize("begins", [b"\0" * 512, b"\0\1\2\3" * 128], ids=["zeros", "unknown"])
 def test_a_small_file_that_is_called_a_save_is_a_question(name: str, begins: bytes, tmp_path: Path) -> None:
@@ -440,7 +441,7 @@ def test_a_pickle_of_any_name_is_no_first_launch(name: str, protocol: int, tmp_p
     with pytest.raises(errors.NoneUsable, match=name):
         plan(str(tmp_path), FIRST)
     (tmp_path / name).write_bytes(saved[:2] + b"\xff" + saved[3:])
-    assert name.endswith(".pickle") or fresh(tmp_path)
+    assert name.endswith(".pickle") or name == "state" or fresh(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -539,6 +540,60 @@ def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(errors.UsageError, match=r"that ckpt cannot read: .* only you know"):
         plan(str(tmp_path), FIRST)
+
+
+BINARIES = [
+    "weights",
+    "params",
+    "caffemodel",
+    "solverstate",
+    "t7",
+    "ot",
+    "mpk",
+    "jld2",
+    "bson",
+    "nnp",
+    "dnn",
+    "mdl",
+    "chk",
+    "ckp",
+    "state",
+    "snapshot",
+]
+
+
+@pytest.mark.parametrize("ending", BINARIES)
+def test_a_binary_that_is_called_as_a_state_of_another_framework(ending: str, tmp_path: Path) -> None:
+    """Of Darknet, MXNet, Caffe, Torch7, Burn, Flux, Kaldi …; a text of that name is somebody's settings."""
+    file = tmp_path / f"network.{ending}"
+    file.write_bytes(bytes(range(256)) * 8)
+    with pytest.raises(errors.UsageError, match=r"that ckpt cannot read: .* only you know"):
+        plan(str(tmp_path), FIRST)
+    file.write_text("learning rate: 3\n" * 100)
+    assert plan(str(tmp_path), FIRST).checkpoint is None
+
+
+ENDINGS = re.findall(r"[\w.]+(?=\\?\||\)\$)", SUFFIXES.pattern.replace("\\.", "."))
+
+
+@pytest.mark.parametrize(
+    ("stem", "ending"),
+    [
+        (stem, ending)
+        for stem in ("model", "trainer", "step_20")
+        for ending in ENDINGS
+        # containers of anything
+        if ending != "tar" and (stem != "trainer" or ending not in ("bin", "npy", "npz"))
+    ],
+)
+def test_nobody_resumes_from_bytes_of_no_format(stem: str, ending: str, tmp_path: Path) -> None:
+    """Whatever ending a layout takes for that of a state, something reads it: 'trainer.states' was resumed
+    from unread.
+    """
+    (tmp_path / f"{stem}.{ending}").write_bytes(b"\xfe" + bytes(range(256)) * 8)
+    with pytest.raises(errors.CkptError) as stopped:
+        plan(str(tmp_path), FIRST)
+    assert stopped.value.exit_code in (2, 4)
 
 
 FIRST_SAVED = [
