@@ -280,7 +280,17 @@ def test_a_large_file_of_no_known_kind_is_a_question(name: str, begins: bytes, t
 
 @pytest.mark.parametrize(
     "name",
-    "ckpt-500 ckpt.5 model.ckpt.500 epoch_5 step_500.bin2 last.state checkpoint-5.enc2 model.bin state".split(),
+    [
+        "ckpt-500",
+        "ckpt.5",
+        "model.ckpt.500",
+        "epoch_5",
+        "step_500.bin2",
+        "last.state",
+        "checkpoint-5.enc2",
+        "model.bin",
+        "state",
+    ],
 )
 @pytest.mark.parametrize("begins", [b"\0" * 512, b"\0\1\2\3" * 128], ids=["zeros", "unknown"])
 def test_a_small_file_that_is_called_a_save_is_a_question(name: str, begins: bytes, tmp_path: Path) -> None:
