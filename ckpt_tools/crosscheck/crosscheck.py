@@ -287,7 +287,8 @@ def _emptied(run: _Run) -> Iterator[Finding]:
     """Directories of later saves of which nothing else is left: lost, or cut short at their beginning."""
     lost = emptied(run.session, run.finished) if run.tree else ()
     yield from (replace(f, severity=Severity.WARNING) for r in lost for f in r.findings)
-    if run.tree and run.finished and (run.session.found.empty or run.session.found.bare):
+    found = run.session.found
+    if run.tree and run.finished and (found.empty or found.bare or found.strange):
         from ckpt_tools.crosscheck.emptied import empty_saves
 
         yield from empty_saves(run.session, run.finished[-1])

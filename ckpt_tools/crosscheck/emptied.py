@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from ckpt_tools.discovery.found import LAST
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import calls_a_save, may_be_later, read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -21,8 +22,7 @@ from ckpt_tools.storage.listing import entries_of, names_of
 from ckpt_tools.storage.retry import status
 
 _ENDING = re.compile(r"(?<=[_-])[0-9]+\Z")
-_LAST = re.compile(r"(?<![a-z])(?:final|last|latest)(?![a-z])", re.IGNORECASE)
-"""How the last save of all is called."""
+_TEXT = re.compile(r"\.(?:json|ya?ml|toml|txt|md|jinja|py)\Z")
 _HINT = "bring back what was removed; if nothing was saved there, move the directory away"
 _Count = tuple[int, int]
 
@@ -53,8 +53,9 @@ def empty_saves(s: Session, c: Checkpoint) -> Iterator[Finding]:
         yield from _beside_its_directory(s, c)
     if home and s.found.empty:
         yield from _of_the_same_words(s, c, home)
-        yield from _of_the_last(s, c, home)
         yield from _of_no_earlier_date(s, c, home)
+    if home:
+        yield from _of_the_last(s, c, home)
     if not home or not _names_its_save(c):
         return
     yield from _begun(s, c, home)
@@ -113,13 +114,31 @@ def _is_next(top: str, home: str) -> bool:
 
 def _of_the_last(s: Session, c: Checkpoint, home: str) -> Iterator[Finding]:
     """Those called as the last save of all is (``final``) that were made no earlier than the choice was: a
-    script may make one before it trains.
+    script may make one before it trains. One in which only such texts are left as lie in the choice too was
+    no less a save.
     """
-    below = _below(s.found.empty, os.path.dirname(home))
-    for top in _empty(s, {top for top in below if _LAST.search(os.path.basename(top))}):
+    tops = {top for top in _below(s.found.empty, os.path.dirname(home)) if _is_called_last(top)}
+    late = dict.fromkeys(_empty(s, tops), "is empty") | _with_texts_alone(s, home)
+    for top, state in late.items():
         if not is_tracked(s, c, top) and _made_ns(s, top) >= c.mtime_ns:
-            text = f"it is empty, called as the last save is, and no older than {os.path.basename(home)}"
+            text = f"it {state}, is called as the last save is, and no older than {os.path.basename(home)}"
             yield finding("unfinished-save", text, path=top, hint=_HINT)
+
+
+def _is_called_last(top: str) -> bool:
+    return LAST.search(os.path.basename(top)) is not None
+
+
+def _with_texts_alone(s: Session, home: str) -> dict[str, str]:
+    """Directories beside the choice's that are called as the last save, and what of a save they hold."""
+    tops = [top for top in dict.fromkeys(_below(_strange(s), os.path.dirname(home))) if _is_called_last(top)]
+    taken = _taken(s) if tops else frozenset[str]()
+    out, usual = dict[str, str](), set(_names(s, home)) if tops else set[str]()
+    for top in tops:
+        names = set(_names(s, top)) if top not in taken else set[str]()
+        if (like := names & usual) and all(name in like or _TEXT.search(name) for name in names):
+            out[top] = f"holds {min(like)}, and no checkpoint"
+    return out
 
 
 def _of_no_earlier_date(s: Session, c: Checkpoint, home: str) -> Iterator[Finding]:

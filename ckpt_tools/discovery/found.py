@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from typing import NamedTuple
 
 from ckpt_tools.discovery.exclude import Excluded
@@ -25,6 +27,9 @@ _RENAMED = 10_000
 """Such names that are kept at most: a tree may hold a million files that are none of ours."""
 _TEXTS = (".json", ".yaml", ".yml", ".txt", ".model", ".jinja")
 """Endings of what describes a model, and of what training loops note beside it."""
+
+LAST = re.compile(r"(?<![a-z])(?:final|last|latest)(?![a-z])", re.IGNORECASE)
+"""How directories of the last save of all are called."""
 
 
 class NamedFile(NamedTuple):
@@ -117,6 +122,15 @@ class Discovery:
     def leftovers(self) -> bool:
         """Whether there is anything that may be left of a checkpoint, or be one of another name."""
         return bool(self.bare or self.renamed or self.packed or self.unfinished or self.empty)
+
+    def is_strange_beside(self, directories: Collection[str]) -> bool:
+        """Whether files that nothing recognises lie in one of the directories, or in one there that is called
+        as the last save.
+        """
+        return any(
+            at in directories or (LAST.search(at[at.rindex("/") :]) and at[: at.rindex("/")] in directories)
+            for at in self.strange
+        )
 
     @property
     def unplaced(self) -> list[str]:

@@ -162,7 +162,7 @@ class Planner(Candidates):
 
             require_no_stranger(self.session, c, self.selection)
         found = self.session.found
-        if found.leftovers or found.strange.keys() & c.directories_above:
+        if found.leftovers or found.is_strange_beside(c.directories_above):
             from ckpt_tools.planning.unplaced_states import newer_states  # rare: a start is faster without
 
             self.warnings += newer_states(self.session, c, self.step(c), self.selection)

@@ -173,6 +173,22 @@ def test_an_empty_last_save_is_told_unless_it_is_older(called: str, tmp_path: Pa
     assert not plan(tmp_path).warnings
 
 
+@pytest.mark.parametrize("beside", ["model_config.yaml", "config.json"])
+def test_a_last_save_with_nothing_but_texts_of_saves_is_told(beside: str, tmp_path: Path) -> None:
+    """What LitGPT's ``final/`` is without its model; a script that writes a page there has lost nothing."""
+    homes = saves(tmp_path, FOLDERS[0], "model_config.yaml")
+    for home in homes:
+        (home / beside).write_text("{}\n")
+    newest, last = homes[-1], tmp_path / "final"
+    last.mkdir()
+    (last / "README.md").write_text("# a model\n")
+    assert not plan(tmp_path).warnings
+    shutil.copy(newest / beside, last)
+    assert [(f.code, f.path) for f in plan(tmp_path).warnings] == [("unfinished-save", str(last))]
+    (last / "model.mlmodel").write_bytes(b"\x03\x9a\xb2\x7f" * 99)  # exported, to something else
+    assert not plan(tmp_path).warnings
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_several_saves_without_any_file_are_no_first_launch(folder: str, tmp_path: Path) -> None:
     first, second, third = saves(tmp_path, folder, BESIDE[2])
