@@ -30,6 +30,7 @@ class Named(NamedTuple):
 
 TORCH_SUFFIXES = (
     *(".pt", ".pth", ".pth.tar", ".ckpt", ".pkl", ".th", ".pyth", ".torch"),
+    *(".pth.lora", ".pth.adapter", ".pth.adapter_v2"),
     *("optimizer.bin", "scheduler.bin", "training_args.bin", "pytorch_model.bin", "adapter_model.bin"),
     "scaler.bin",
 )

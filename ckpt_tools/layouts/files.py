@@ -48,6 +48,7 @@ def _ending(*endings: str) -> str:
 
 _NAMES = {
     "torch": (_ending("pt", "pth", "pth.tar", "tar", "pyth", "th", "torch", "bin"), TORCH),
+    "adapter": ("{name}.pth.<lora|adapter|adapter_v2>", TORCH),  # what LitGPT trains beside a model
     "vocoder": ("<g|do>_{step:08d}", TORCH),  # HiFi-GAN, BigVGAN: the generator, and all else
     "plain": ("checkpoint_{step}", TORCH),  # Tacotron 2
     NUMBERED: ("<ckpt|checkpoint|model.ckpt>.{step}", TORCH),

@@ -135,10 +135,12 @@ def _own_pieces() -> Iterator[Piece]:
     for name, end, formats in (("", "safetensors", ST), ("_bin", "bin", TORCH)):
         below = f"{NAMED}/adapter_model.{end}"
         yield Piece(f"named_adapter{name}", "model", below, formats, shared=True, companion=True)
-    yield torch("optimizer", "optimizer", f"{HOME}/optimizer.pt")
+    # a loop of one's own calls them so, too, in a checkpoint-N of its own; the trainer has saved its
+    # arguments before them
+    yield torch("optimizer", "optimizer", f"{HOME}/optimizer.pt", companion=True)
     # with FSDP; Accelerate, too, saves optimizer.bin and scaler.pt into a checkpoint-N of its own
     yield torch("optimizer_bin", "optimizer", f"{HOME}/optimizer.bin", companion=True)
-    yield torch("scheduler", "scheduler", f"{HOME}/scheduler.pt")
+    yield torch("scheduler", "scheduler", f"{HOME}/scheduler.pt", companion=True)
     yield torch("scaler", "scaler", f"{HOME}/scaler.pt", required=False, companion=True)
     either = partial(Piece, formats=(*TORCH, *PADDLE), shared=True)
     yield either("rng", "rng", f"{HOME}/rng_state.pth", survivable=True)

@@ -2808,8 +2808,9 @@ mindspore mindspore note:meta.json stateless:-graph.meta unneeded:-graph.meta+-
 files files note:latest_checkpoint.txt note:latest note:latest.txt note:last.txt note:last_checkpoint.txt note:latest_ckpt.txt note:checkpoint_latest note:records.jsonl
   .
     ~torch:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~vocoder:<g|do>_{step:08d} ~plain:checkpoint_{step} ~numbered:<ckpt|checkpoint|model.ckpt>.{step}
-    ~ckpt:{name}.<ckpt|CKPT> ~safetensors:{name}.<safetensors|SAFETENSORS> ~numpy:{name}.<npz|NPZ|npy|NPY>
+    ~adapter:{name}.pth.<lora|adapter|adapter_v2> ~vocoder:<g|do>_{step:08d} ~plain:checkpoint_{step}
+    ~numbered:<ckpt|checkpoint|model.ckpt>.{step} ~ckpt:{name}.<ckpt|CKPT>
+    ~safetensors:{name}.<safetensors|SAFETENSORS> ~numpy:{name}.<npz|NPZ|npy|NPY>
     ~equinox:{name}.<eqx|EQX>
     ~paddle:{name}.<pdparams|PDPARAMS|pdz|PDZ|pdopt|PDOPT|pdema|PDEMA|pdstates|PDSTATES|states|STATES>
     ~joblib:{name}.<joblib|JOBLIB> ~pickle:{name}.<pkl|PKL> ~keras:{name}.<keras|KERAS>

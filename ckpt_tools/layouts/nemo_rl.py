@@ -91,7 +91,7 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
     )
     yield replace(data, unasked=True)
     config = Piece(f"config{mark}", "config", f"{home}/config.yaml", mark=True, required=False)
-    yield replace(config, loaded=False)
+    yield replace(config, loaded=False, companion=True)  # others call it so, too
 
 
 LAYOUT = Layout(
