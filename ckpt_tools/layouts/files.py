@@ -13,6 +13,7 @@ from ckpt_tools.layouts.common.bare_names import (
     NEVER_ALONE,
     SUFFIXES,
     bare_name_of,
+    done_name,
     read_bare_name,
 )
 from ckpt_tools.layouts.common.counters import borrowed
@@ -93,6 +94,10 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """
     yield from _optimizers_alone(c, beside)
     yield from model_of_a_trainer(c, beside)
+    for p in c.parts:
+        if (done := done_name(p.name)) != p.name:
+            text = f"it is called as a file that is being written, and {done} when it is done"
+            yield finding("unfinished-save", text, path=p.path)
     if text := "" if beside else _called_as_a_part(c):
         yield finding("missing-part", text, path=c.parts[0].path, severity=Severity.WARNING)
     like = [o for o in beside if not _holds_more(o, c)]

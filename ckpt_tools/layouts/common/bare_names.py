@@ -264,6 +264,12 @@ def read_bare_name(name: str) -> BareName:
     )
 
 
+def done_name(name: str) -> str:
+    """How a file will be called when it is whole, of one that is called as if it were not."""
+    stem = stem_of(name)
+    return under_way.without_mark(stem) + name[len(stem) :]
+
+
 _SAVES = frozenset(("checkpoint", "checkpoints", "ckpt", "ckpts", "chkpt", "chkpnt"))
 
 
@@ -319,7 +325,7 @@ def is_number(directory: str) -> bool:
 
 def bare_name_of(p: Part) -> BareName:
     """What the name of a bare file says, and that of the directory that is its save."""
-    own = read_bare_name(p.name)
+    own = read_bare_name(done_name(p.name))
     inside = p.path[len(p.home or p.base) + 1 :].rpartition("/")[0]
     if inside:
         held = read_bare_name(inside)

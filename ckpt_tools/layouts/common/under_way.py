@@ -18,6 +18,19 @@ number or a dot a word may mean anything.
 _BEGUN = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$)|tmp-\d+")
 """Names of directories of which no layout knows anything."""
 
+_OF_FILES = re.compile(
+    r"(?<![a-z])(?:tmp(?![a-z])|incomplete(?![a-z])|temp(?![a-z]|[-_=.]?[0-9]))", re.IGNORECASE
+)
+"""Such a word in the name of a file; ``temp2`` is a temperature."""
+
+
+def without_mark(stem: str) -> str:
+    """The name of a file, without its ending, as it would be called when it is done; the same where no word
+    says that it is not, or nothing else is left (``tmp``).
+    """
+    done = _OF_FILES.sub("", stem)
+    return done.strip("-_. ") if done != stem and re.search(r"[A-Za-z0-9]", done) else stem
+
 
 def is_marked(home: str) -> bool:
     """Whether the name of the directory of any framework's save says that it was not renamed yet."""
