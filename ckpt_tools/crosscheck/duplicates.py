@@ -10,8 +10,20 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckpt_tools.crosscheck.pages import differing, equal, unlike
+from ckpt_tools.crosscheck.pages import are_linked, differing, equal, unlike
 from ckpt_tools.crosscheck.run_files import File, Pair, RunFiles, judged, order, place
+from ckpt_tools.crosscheck.two_parts import (
+    alike,
+    apart,
+    before,
+    both_placed,
+    differ_in_a_number,
+    elsewhere,
+    of_two_saves,
+    placed,
+    where,
+    whose,
+)
 from ckpt_tools.findings import finding
 from ckpt_tools.inspection.recognise import by_layout
 from ckpt_tools.model.finding import Finding, Severity
@@ -76,13 +88,13 @@ class _Duplicates:
         """Each file beside the first equal one of its place, else of another place."""
         for files in self.files.same.values():
             # what shows no step hides no other one
-            placed_first = sorted(files, key=lambda p: not _placed(p))
+            placed_first = sorted(files, key=lambda p: not placed(p))
             first_of_place = {place(p): p for p in reversed(placed_first)}
             first_of_step = {order(p): p for p in reversed(placed_first)}
             for p in files:
                 others = (o for at, o in first_of_place.items() if at != place(p))
                 firsts = (first_of_step[order(p)], *islice(others, 2))
-                elsewhere = (o for o in firsts if place(o) != place(p) and _before(o, p))
+                elsewhere = (o for o in firsts if place(o) != place(p) and before(o, p))
                 partners = (o for o in (first_of_place[place(p)], *elsewhere) if o is not p)
                 yield from next(filter(None, (self._confirmed(o, p) for o in partners)), ())
 
@@ -91,9 +103,20 @@ class _Duplicates:
             return []
         severity = self._severity(older, p)
         reported = [] if severity is None else list(self._reported(self._which(older, p), severity))
-        if not reported or not equal(older, p, self.files.session):  # last, because it reads both to the end
-            return []
-        return reported
+        if reported and are_linked(older, p):
+            return list(self._linked(older, p)) if severity is Severity.ERROR else []
+        # last, because it reads both to the end
+        return reported if reported and equal(older, p, self.files.session) else []
+
+    def _linked(self, older: Part, p: Part) -> Iterator[Copied]:
+        """What is said of a hard link to the state of another step, where nothing else tells the two saves
+        apart: who links a file means it, but a state with an optimizer is of one step.
+        """
+        told = place(older) == place(p) and p.path in self.files.judged and apart(older, p)
+        state = told and (self.files.counts(p) or self.files.holds_optimizer_state(p))
+        if state and self.files.rest(order(older), order(p)).equal:
+            text = f"it is the file of {whose(older, p)}, by a hard link: it is of one of the two steps"
+            yield Copied(p.path, finding("same-content", text, severity=Severity.WARNING))
 
     def _severity(self, older: Part, p: Part) -> Severity | None:
         """How bad it is that two files are equal; None where they may be."""
@@ -104,9 +127,9 @@ class _Duplicates:
             severity = self._of_two_places(older, p)
         elif self._of_one_told_step(older, p):
             severity = Severity.ERROR
-        elif _both_placed(older, p) and order(older) != order(p) and p.path in self.files.judged:
+        elif both_placed(older, p) and order(older) != order(p) and p.path in self.files.judged:
             severity = self._of_two_steps(older, p)
-        elif self._of_two_dates(older, p):
+        elif self._of_two_dates(older, p) or self._of_two_counts(older, p):
             severity = Severity.WARNING  # who starts again may come to the same state again
         if severity is Severity.ERROR and older.role == p.role and p.role in ("rng", "data"):
             return Severity.WARNING  # random numbers and what only an index names may repeat
@@ -117,16 +140,16 @@ class _Duplicates:
         copy, original, known = found
         same_step = order(copy) == order(original)
         ranks = same_step and copy.role == original.role and place(copy) != place(original)
-        doubtful = severity is Severity.ERROR and not known and _of_two_saves(copy, original)
+        doubtful = severity is Severity.ERROR and not known and of_two_saves(copy, original)
         if self._matters(copy, original):
-            of = f"the {original.role} file of {_whose(original, copy)}"
+            of = f"the {original.role} file of {whose(original, copy)}"
             if ranks:
-                of = f"{_where(original, copy)}, from which this rank's files differ at other steps"
+                of = f"{where(original, copy)}, from which this rank's files differ at other steps"
             f = finding("same-content", f"byte for byte {of}", severity=severity)
             yield Copied(copy.path, f, original if doubtful else None)
         if not (known or ranks) and original.path in self.files.judged:
-            text = f"byte for byte the {copy.role} file of {_whose(copy, original)}: either is the copy"
-            unplaced = not same_step and not _apart(copy, original)  # either may be the later one
+            text = f"byte for byte the {copy.role} file of {whose(copy, original)}: either is the copy"
+            unplaced = not same_step and not apart(copy, original)  # either may be the later one
             less = severity if unplaced and severity is Severity.WARNING else Severity.NOTE
             f = finding("same-content", text, severity=less)
             yield Copied(original.path, f, copy if doubtful else None)
@@ -141,7 +164,7 @@ class _Duplicates:
     def _of_one_told_step(self, older: Part, p: Part) -> bool:
         """Whether each is the file that tells its save's step, and the two saves hold other tensors."""
         told = self._piece(p).step_from == "content" and p.path in self.files.judged
-        return told and not _apart(older, p) and _elsewhere(older, p) and self.files.parted(older, p)
+        return told and not apart(older, p) and elsewhere(older, p) and self.files.parted(older, p)
 
     def _of_two_dates(self, older: Part, p: Part) -> bool:
         """Whether two saves of one step, or of which nothing tells the step, are called after two dates."""
@@ -150,6 +173,15 @@ class _Duplicates:
             return False
         dates = [dated.fullmatch(o.home.rpartition("/")[2]) for o in (older, p)]
         return all(dates) and older.home != p.home and self.files.session.reports[p.path].tensors > 0
+
+    def _of_two_counts(self, older: Part, p: Part) -> bool:
+        """Whether two files that tell no step are called alike but for a number (``stage-2``, ``ck3``), and
+        training moves on: they hold an optimizer's state, or another such file is unlike them.
+        """
+        if placed(p) or placed(older) or not differ_in_a_number(older, p):
+            return False
+        state = self.files.counts(p) or self.files.holds_optimizer_state(p)
+        return state or any(differ_in_a_number(o, p) for o in self.files.others_than(p))
 
     def _of_two_steps(self, older: Part, p: Part) -> Severity | None:
         """What one place holds at two steps.
@@ -192,7 +224,7 @@ class _Duplicates:
         """Whether their checkpoints are the same state under two names, of which one counts steps and the
         other epochs, or one tells less, so that nothing says that training moved on between them.
         """
-        return not _apart(older, p) and not self.files.rest(order(older), order(p)).differs
+        return not apart(older, p) and not self.files.rest(order(older), order(p)).differs
 
     def _moves_on(self, older: Part, p: Part) -> bool:
         """Whether anything in the file must change; two equal states of random numbers show nothing."""
@@ -245,7 +277,7 @@ class _Duplicates:
         if any(pair.same for pair in pairs):
             return None  # replicas
         same_step = order(p) == order(older)
-        stateless = _alike(older, p) and same_step and not self._either_holds(older, p)
+        stateless = alike(older, p) and same_step and not self._either_holds(older, p)
         if stateless and self.files.odd(older) == self.files.odd(p):
             return None
         sound = [x for x in pairs if not (self.files.unsound(x.a.part) or self.files.unsound(x.b.part))]
@@ -255,14 +287,14 @@ class _Duplicates:
 
     def _certain(self, older: Part, p: Part, sound: Sequence[Pair]) -> bool:
         """Whether one of two places must be a copy that hold different, ``sound`` files at other steps."""
-        alike, proven = _alike(older, p), all(map(self._proven, sound))
+        same_kind, proven = alike(older, p), all(map(self._proven, sound))
         if order(p) == order(older):
             # all may begin alike, and part ways later
             early = min(order(pair.a.part) for pair in sound) < order(p)
-            return early and (not alike or (len(sound) > 1 and proven))
+            return early and (not same_kind or (len(sound) > 1 and proven))
         if p.role == older.role and self.files.lags(older, p):
             return False
-        return proven or not alike or len(sound) > 1
+        return proven or not same_kind or len(sound) > 1
 
     def _pairs(self, older: Part, p: Part) -> list[Pair]:
         """What the two places hold at the steps that tell whether they are replicas."""
@@ -301,7 +333,10 @@ class _Duplicates:
         """
         if (original := self._first_saved(older, p)) is not None:
             return _Copy(p if original is older else older, original, known=True)
-        if _elsewhere(older, p) and order(older) == order(p):
+        if differ_in_a_number(older, p) and not (placed(older) or placed(p)):
+            first, last = sorted((older, p), key=lambda o: o.mtime_ns)
+            return _Copy(last, first, known=True)
+        if elsewhere(older, p) and order(older) == order(p):
             first, last = sorted((older, p), key=lambda o: o.home)  # by their dates
             return _Copy(last, first, known=False)
         if place(older) != place(p) and (odd := self.files.odd(older)) != self.files.odd(p):
@@ -325,52 +360,3 @@ class _Duplicates:
         apart = None not in (older.step, p.step) and older.step != p.step
         told = [o for o in (older, p) if apart and o.step in steps]
         return next((found[0] for found in (named, told) if len(found) == 1), None)
-
-
-def _alike(a: Part, b: Part) -> bool:
-    """Whether two files are of the same kind."""
-    return a.role == b.role and a.piece == b.piece
-
-
-def _both_placed(a: Part, b: Part) -> bool:
-    """Whether something tells when in training each was saved: a copy of the newest (``last``) that has lost
-    the file with its step is of no other step.
-    """
-    return _placed(a) and _placed(b)
-
-
-def _placed(p: Part) -> bool:
-    return (p.step, p.epoch, p.generation) != (None, None, None)
-
-
-def _apart(a: Part, b: Part) -> bool:
-    """Whether something known of both says that one is older than the other."""
-    return any(x >= 0 and y >= 0 and x != y for x, y in zip(order(a), order(b), strict=True))
-
-
-def _before(a: Part, b: Part) -> bool:
-    return (order(a), a.rank or 0, a.path) < (order(b), b.rank or 0, b.path)
-
-
-def _whose(original: Part, copy: Part) -> str:
-    """Whose file the original is, as seen from the copy."""
-    a, b = order(original), order(copy)
-    same = "another" if _elsewhere(original, copy) else "the same"
-    which = "an older" if a < b else "a newer" if a > b else same
-    return f"{which} checkpoint, {_where(original, copy)}"
-
-
-def _elsewhere(a: Part, b: Part) -> bool:
-    """Whether two files have one place in two saves."""
-    return place(a) == place(b) and a.home != b.home
-
-
-def _of_two_saves(a: Part, b: Part) -> bool:
-    return order(a) != order(b) or _elsewhere(a, b)
-
-
-def _where(older: Part, p: Part) -> str:
-    """The path of one file from where it parts from the other's."""
-    a, b = older.path.split("/"), p.path.split("/")
-    common = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
-    return "/".join(a[common:])

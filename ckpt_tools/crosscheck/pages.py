@@ -11,6 +11,7 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Identity, ShortRead, Source, opened
+from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:
@@ -71,6 +72,17 @@ def differing(a: Pages, b: Pages) -> int:
         return 0
     starts = range(0, len(a), _DIGEST)
     return sum(a[at : at + _DIGEST] != b[at : at + _DIGEST] for at in starts)
+
+
+def are_linked(a: Part, b: Part) -> bool:
+    """Whether two paths lead to one file; not where nobody can say."""
+    if is_url(a.path):
+        return False
+    try:
+        one, other = status(a.path), status(b.path)
+    except OSError:
+        return False
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
 def equal(a: Part, b: Part, s: Session) -> bool:

@@ -145,6 +145,11 @@ class RunFiles:
             if a in steps and b in steps:
                 yield Pair(steps[a], steps[b])
 
+    def others_than(self, p: Part) -> Iterator[Part]:
+        """The files that hold something else than this one does."""
+        own = {o.path for same in self.same.values() if p in same for o in same}
+        return (f.part for f in self._known if f.part.path not in own)
+
     # --- of one file
 
     def holds_tensors(self, p: Part) -> bool:

@@ -552,3 +552,33 @@ def test_a_file_of_another_step_is_seen_in_a_directory_whose_name_tells_none(
         plan(str(tmp_path))
     put(tmp_path / name / "__0_1.distcp", dcp(30)["__0_1.distcp"], 30)
     assert plan(str(tmp_path)).resume_step == 30
+
+
+@pytest.mark.parametrize("form", ["stage-{}.pth", "ck{}.pt"])
+@pytest.mark.parametrize("of", [1, 2])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_copy_over_the_newest_of_names_that_count_in_no_known_unit(
+    whole: bool, of: int, form: str, tmp_path: Path
+) -> None:
+    for n in (1, 2, 3):
+        optimizer_state = {"optimizer": {"state": {0: {"exp_avg": numbers(n, 1)}}}} if whole else {}
+        put(tmp_path / form.format(n), saved({"model": {"w": numbers(n)}, **optimizer_state}), 600 * n)
+    assert not plan(str(tmp_path)).warnings
+    copy(tmp_path, form.format(of), form.format(3), "now")
+    made = plan(str(tmp_path))
+    assert [(f.code, f.path) for f in made.warnings] == [("same-content", str(tmp_path / form.format(3)))]
+
+
+@pytest.mark.parametrize("name", ["step_{}.pt", "step_{}/state.pt"])
+def test_a_save_that_is_only_a_link_to_the_state_of_another_step_is_told(name: str, tmp_path: Path) -> None:
+    for step in TWO:
+        put(tmp_path / name.format(step), saved({"model": {"w": numbers(step)}, "optimizer": adam(0)}), step)
+    older, newer = (tmp_path / name.format(step) for step in TWO)
+    newer.unlink()
+    os.link(older, newer)
+    made = plan(str(tmp_path))
+    assert made.resume_step == 20
+    assert [f.path for f in made.warnings if f.code == "same-content"] == [str(newer)]
+    newer.unlink()
+    os.link(older, tmp_path / "last.pt")  # a name for the newest, whatever its step is
+    assert "same-content" not in {f.code for f in plan(str(tmp_path)).warnings}
