@@ -30,6 +30,10 @@ _TOKENIZER = (
 )
 
 
+_BY_EVALUATIONS = "num_bad_epochs"
+"""An entry of a schedule that counts these (ReduceLROnPlateau)."""
+
+
 def _steps(part: Part, _metadata: Metadata) -> Steps:
     return part.step, part.epoch, None
 
@@ -56,9 +60,16 @@ def _behind(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding
         return
     at, every = (whole(state[1].get(key)) for key in ("global_step", "save_steps"))
     taken, set_at = whole(optimizer[1].get("optimizer_step")), whole(schedule[1].get("last_epoch"))
-    if at and every and taken and taken == set_at and taken < at and taken % every == at % every == 0:
+    if not (at and every and taken and set_at) or at % every or _BY_EVALUATIONS in schedule[1]:
+        return
+    older = {n for n in (taken, set_at) if n < at and n % every == 0}
+    if older == {taken, set_at}:
         text = f"it and its schedule have taken {taken} steps, like checkpoint-{taken}, and the Trainer {at}"
         yield optimizer[0].path, finding("step-mismatch", text, severity=Severity.WARNING)
+    elif older and at in (taken, set_at):
+        part, _ = optimizer if set_at == at else schedule
+        text = f"it has taken {min(older)} steps, like checkpoint-{min(older)}, and all else here {at}"
+        yield part.path, finding("step-mismatch", text, severity=Severity.WARNING)
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:

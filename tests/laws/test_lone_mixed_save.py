@@ -94,6 +94,57 @@ def test_an_optimizer_and_its_schedule_are_not_those_of_the_save_before(
     assert [f.code for f in plan(str(tmp_path)).warnings] == found
 
 
+@pytest.mark.parametrize(
+    ("taken", "set_at", "more", "found"),
+    [
+        (20, 10, {}, ["scheduler.pt"]),
+        (10, 20, {}, ["optimizer.pt"]),
+        (20, 17, {}, []),  # of no save
+        (20, 2, {"num_bad_epochs": 0}, []),
+        (20, 10, {"num_bad_epochs": 0}, []),  # it counts evaluations
+    ],
+)
+def test_one_of_them_alone_is_not_that_of_the_save_before(
+    taken: int, set_at: int, more: dict[str, int], found: list[str], tmp_path: Path
+) -> None:
+    _rated(tmp_path, 0.07, 0.07)
+    home = tmp_path / "checkpoint-20"
+    state = json.loads((home / "trainer_state.json").read_text())
+    put(home / "trainer_state.json", json.dumps(state | {"save_steps": 10}, indent=2).encode() + b"\n", AT)
+    put(home / "optimizer.pt", small_files.saved(small_files.adam(taken)), AT)
+    put(home / "scheduler.pt", small_files.saved({"last_epoch": set_at, "_last_lr": [0.001], **more}), AT)
+    warnings = plan(str(tmp_path)).warnings
+    assert [f.path for f in warnings if f.code == "step-mismatch"] == [str(home / name) for name in found]
+
+
+@pytest.mark.parametrize("form", ["step_{}/{}.pt", "{1}_{0}.pt"], ids=["directories", "files"])
+@pytest.mark.parametrize(
+    ("optimizer", "scheduler", "found"),
+    [
+        (50, 50, []),
+        (20, 50, ["optimizer"]),
+        (50, 20, ["scheduler"]),
+        (10, 10, []),  # begun anew at 40
+        (50, 7, []),  # a schedule of a new phase of training
+    ],
+)
+def test_a_counter_behind_that_of_an_older_save_is_of_one_that_is_gone(
+    optimizer: int, scheduler: int, found: list[str], form: str, tmp_path: Path
+) -> None:
+    for step, counts in ((40, (40, 40)), (50, (optimizer, scheduler))):
+        held = {
+            "model": small_files.saved({"w": small_files.tensor(step)}),
+            "optimizer": small_files.saved(small_files.adam(counts[0])),
+            "scheduler": small_files.saved({"last_epoch": counts[1], "_last_lr": [0.001]}),
+        }
+        for name, data in held.items():
+            put(tmp_path / form.format(step, name), data, AT + 60 * step)
+    made = plan(str(tmp_path))
+    assert made.resume_step == 50
+    expected = [("step-mismatch", str(tmp_path / form.format(50, name))) for name in found]
+    assert [(f.code, f.path) for f in made.warnings] == expected
+
+
 @pytest.mark.parametrize("now", [0.1, 0.07], ids=["constant", "moved on"])
 @pytest.mark.parametrize("beside", ["", "scheduler.bin", "custom_checkpoint_0.pkl"])
 @pytest.mark.parametrize("steps", [(20,), (10, 20)], ids=["alone", "two"])

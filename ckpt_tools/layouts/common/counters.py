@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -99,26 +101,32 @@ def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Finding
     """Schedulers' states of another checkpoint of the run, in any layout; of those ``told`` more is known."""
     by_name: dict[str, list[tuple[Part, Report]]] = {}
     for p, r in parts:
-        if p.home and whole(r.metadata.get("last_epoch")) is not None and p.path not in told:
-            by_name.setdefault(p.path.removeprefix(p.home), []).append((p, r))
+        if whole(r.metadata.get("last_epoch")) is not None and p.path not in told:
+            name = p.path.removeprefix(p.home) if p.home else re.sub("[0-9]+", "", p.path)
+            by_name.setdefault(name, []).append((p, r))
     taken = steps_taken(parts)
     for rows in by_name.values():
-        if all(p.home in taken for p, _ in rows):  # in one unit, whether their names tell steps or epochs
+        if all(_save(p) in taken for p, _ in rows):  # in one unit, whether their names tell steps or epochs
             said = ((p, first(r.metadata, ("last_epoch",))) for p, r in rows)
-            counts = [_Counted(taken[p.home], n, p) for p, n in said if n is not None]
+            counts = [_Counted(taken[_save(p)], n, p) for p, n in said if n is not None]
             counts.sort(key=lambda row: row[:2])
             yield from _borrowed(counts, growing=True, beside="the optimizer beside it")
         else:
             yield from borrowed(rows, {p.piece: ("last_epoch",) for p, _ in rows}, place_in_run)
 
 
-def steps_taken(parts: Rows) -> dict[str, int]:
-    """How many steps a checkpoint's optimizer has taken, by its directory, where several agree."""
-    said: dict[str, set[int]] = {}
+def _save(p: Part) -> object:
+    """Which save a file is of: its directory, or among files beside each other what they count."""
+    return p.home or (p.base, p.step, p.epoch)
+
+
+def steps_taken(parts: Rows) -> dict[object, int]:
+    """How many steps a checkpoint's optimizer has taken, by its save, where several agree."""
+    said: dict[object, set[int]] = {}
     for p, r in parts:
         if (taken := whole(r.metadata.get("optimizer_step"))) is not None:
-            said.setdefault(p.home, set()).add(taken)
-    return {home: min(taken) for home, taken in said.items() if len(taken) == 1}
+            said.setdefault(_save(p), set()).add(taken)
+    return {save: min(taken) for save, taken in said.items() if len(taken) == 1}
 
 
 def place_in_run(p: Part) -> int | None:
@@ -132,9 +140,28 @@ def _borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Iterator[
     for at, row in enumerate(rows):
         if row.number not in exact and row.said in numbers and _elsewhere(row, exact):
             yield row.part.path, finding("step-mismatch", _whose(row, beside))
+        elif _may_be_a_save_s(row, numbers, beside) and (older := _ahead(rows[:at], row, exact)):
+            text = f"its counter says {row.said}, less than the {older} of an older checkpoint of the run"
+            yield row.part.path, finding("step-mismatch", text, severity=Severity.WARNING)
         elif not may_stop and any(_stopped(o, row, rows) for o in rows[:at]):
             text = f"its counter says {row.said}, the same as in an older checkpoint of the run"
             yield row.part.path, finding("step-mismatch", text, severity=Severity.WARNING)
+
+
+def _may_be_a_save_s(row: _Counted, numbers: Collection[int], beside: str) -> bool:
+    """Whether a counter may be that of a save that is gone. One that was begun anew counts from the save that
+    training went on from; a schedule also begins anew at any step.
+    """
+    restarted = row.number - row.said in numbers
+    return not restarted and (not beside or (row.said > 0 and row.said % gcd(*numbers) == 0))
+
+
+def _ahead(older: Sequence[_Counted], row: _Counted, exact: Collection[int]) -> int | None:
+    """What the counter of an older checkpoint says that has counted further; None where the own one is right,
+    or none is known to be.
+    """
+    counted = [o.said for o in older if o.number < row.number and o.number in exact]
+    return max((n for n in counted if row.number not in exact and n > row.said), default=None)
 
 
 def _exact(rows: Sequence[_Counted]) -> set[int]:
