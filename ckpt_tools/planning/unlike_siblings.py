@@ -29,7 +29,7 @@ _MOST = 64
 _LARGEST = 1 << 20
 """Bytes of a text that is read: counters and settings are small; a vocabulary would take a start a second.
 """
-_YAML = (".yaml", ".yml")
+YAML = (".yaml", ".yml")
 _DESCRIBING = frozenset(("config", "tokenizer", "args"))
 """Roles of files that say how a model is built, and how it is trained."""
 _NUMBER = re.compile(r"\d+")
@@ -51,7 +51,7 @@ def unlike_siblings(
         told = {path: s.inspect(path, Level.STRUCTURE)[0] for path in _texts(s, c, unplaced)}
         yield from _damaged({p: r for p, r in told.items() if not formats.names.beside(basename(p))})
         yield from counts_of_another(s, c, unplaced, told)
-        yield from _emptied(c, saves, unplaced)
+        yield from _settings(c, saves, unplaced)
         small = [path for path in islice(_not_loaded(s, c), _MOST) if stat_of(path)[0] <= _LARGEST]
         yield from _damaged({path: s.inspect(path, Level.STRUCTURE)[0] for path in small})
 
@@ -108,25 +108,12 @@ def _damaged(told: Mapping[str, Report]) -> Iterator[Finding]:
             yield replace(wrong, path=path, severity=Severity.WARNING)
 
 
-def _emptied(c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Collection[str]) -> Iterator[Finding]:
-    """Settings in YAML beside its files that are empty where another save's are not: no format of ours tells
-    that one is cut, but a job that is killed while it writes one leaves it so.
-    """
-    others = {p.home for o in saves if o.key != c.key and _alike(o, c) for p in o.parts}
-    texts = [path for path in unplaced if path.endswith(_YAML)] if others else []
-    for path in islice(_in(texts, {p.home for p in c.parts if p.home}), _MOST):
-        if stat_of(path)[0] == 0 and _is_filled(_in(texts, others), basename(path)):
-            text = "it has no bytes, and that of another save has"
-            yield finding("empty-file", text, path=path, severity=Severity.WARNING)
+def _settings(c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Collection[str]) -> Iterator[Finding]:
+    """Those in YAML beside its files that a killed job or a copy that stopped has left damaged."""
+    if any(path.endswith(YAML) for path in unplaced):
+        from ckpt_tools.planning.damaged_yaml import damaged_yaml  # many saves have none
 
-
-def _is_filled(paths: Iterable[str], name: str) -> bool:
-    """Whether a file of that name has bytes."""
-    return any(stat_of(path)[0] > 0 for path in islice((p for p in paths if basename(p) == name), _MOST))
-
-
-def _in(paths: Iterable[str], directories: Collection[str]) -> Iterator[str]:
-    return (path for path in paths if dirname(path) in directories)
+        yield from damaged_yaml(c, [o for o in saves if o.key != c.key and _alike(o, c)], unplaced)
 
 
 def _alike(o: Checkpoint, c: Checkpoint) -> bool:

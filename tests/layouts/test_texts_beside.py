@@ -80,6 +80,21 @@ def test_settings_in_yaml_that_are_empty_are_said(tmp_path: Path) -> None:
     assert said(tmp_path) == [("empty-file", "step_30/model_config.yaml")]
 
 
+@pytest.mark.parametrize("name", ["step_{}/model.safetensors", "step_{}.pt"])
+def test_settings_in_yaml_that_are_zeros_or_cut_are_said(name: str, tmp_path: Path) -> None:
+    make(tmp_path, name, "settings.yaml", (20, 30))
+    path = (tmp_path / name.format(30)).parent / "settings.yaml"
+    at = os.path.relpath(path, tmp_path)
+    put(path, b"\0" * 12, 30)
+    assert said(tmp_path) == [("zero-filled", at)]
+    if os.path.dirname(at):  # each save has its own
+        put(tmp_path / "step_20/settings.yaml", b"a: 1\nb: 2\n", 20)
+        put(path, b"a: 1\nb:", 30)
+        assert said(tmp_path) == [("truncated", at)]
+        put(path, b"a: 1\nb: 2\nc: 3\n", 30)  # a list that grows
+        assert said(tmp_path) == []
+
+
 def test_a_lone_adapter_whose_settings_are_cut_is_said(tmp_path: Path) -> None:
     put(tmp_path / "adapter_model.safetensors", safetensors_save({"a": tensor(1)}), 1)
     put(tmp_path / "adapter_config.json", b'{"peft_type": "LO', 1)
