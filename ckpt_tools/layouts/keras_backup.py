@@ -15,8 +15,13 @@ from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _BEFORE = "weights_before"
-_APART_NS = 2 * 10**9
-"""Copies that do not keep times write the two files of a save in any order, but close together."""
+_APART_NS, _SLOWEST = 250_000_000, 100
+"""Copies that do not keep times write the two files of a save in any order, but close together: within this
+time, and this many ns for each byte (10 MB/s).
+"""
+_ROUNDED_NS = 2 * 10**9
+"""The same where times are those of uploads to a store, or were rounded to seconds."""
+_SECOND_NS = 10**9
 
 
 def _steps(_part: Part, metadata: Metadata) -> Steps:
@@ -39,7 +44,11 @@ def _without_epoch(parts: Mapping[str, Part]) -> Iterator[tuple[str, Finding]]:
     would train it once more.
     """
     weights, progress = parts.get("weights"), parts.get("progress")
-    if weights and progress and weights.mtime_ns - progress.mtime_ns > _APART_NS:
+    if weights is None or progress is None:
+        return
+    exact = weights.mtime_ns % _SECOND_NS and "://" not in weights.path
+    apart = _APART_NS if exact else _ROUNDED_NS
+    if weights.mtime_ns - progress.mtime_ns > apart + _SLOWEST * weights.size:
         text = f"it was written before {weights.name}: the epoch in it is that of an earlier save"
         yield progress.path, finding("epoch-mismatch", text, severity=Severity.WARNING)
 

@@ -211,6 +211,16 @@ def test_what_was_the_latest_before_is_older_whatever_its_times_are(later: int, 
     assert all(p.name != "latest.weights.h5.bkp" for p in made.checkpoint.parts)
 
 
+@pytest.mark.parametrize("ms", [-400, 50, 400, 1900])
+def test_an_epoch_of_less_than_two_seconds_from_before_its_weights(ms: int, tmp_path: Path) -> None:
+    """Where times are exact, a copy of such small files takes less."""
+    root = Path(shutil.copytree(LAYOUT_TREES / "keras-backup/one/tree", tmp_path / "run"))
+    at = 1_760_000_000_123_456_789
+    os.utime(root / "training_metadata.json", ns=(at, at))
+    os.utime(root / "latest.weights.h5", ns=(at + ms * 10**6,) * 2)
+    assert [f.code for f in plan(str(root)).warnings] == (["epoch-mismatch"] if ms > 250 else [])
+
+
 @pytest.mark.parametrize("apart", [-1, 1, 60])
 def test_an_epoch_from_before_its_weights_is_that_of_an_earlier_save(apart: int, tmp_path: Path) -> None:
     """As a job leaves it that is killed between the two: Keras would train that epoch once more."""
