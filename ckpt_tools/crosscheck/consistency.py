@@ -171,7 +171,7 @@ def trackers(
     if target is None:
         yield finding("bad-tracker", "the tracker is empty, or not what its framework writes", path=path)
         return
-    named = [c for c in checkpoints if layout.tracked(c) == target]
+    named = [c for c in checkpoints if layout.is_tracked(c, target)]
     if not named:
         text = f"the tracker names {target}, which is not there{_overwritten(checkpoints, target, layout)}"
         yield finding("dangling-tracker", text, path=path)

@@ -94,15 +94,15 @@ def declared(session: Session, c: Checkpoint) -> str | None:
 
 def _names(target: int | str | Finding | None, layout: Layout, c: Checkpoint) -> bool:
     """Whether what a tracker of the layout says is this checkpoint."""
-    return target is not None and not isinstance(target, Finding) and _named(layout, c) == target
+    return not isinstance(target, Finding) and _is_named(layout, c, target)
 
 
-def _named(layout: Layout, c: Checkpoint) -> int | str | None:
-    """What the tracker of a layout would hold if it named a checkpoint, which need not be of that layout."""
+def _is_named(layout: Layout, c: Checkpoint, target: int | str | None) -> bool:
+    """Whether the tracker of a layout names a checkpoint, which need not be of that layout."""
     try:
-        return layout.tracked(c)
+        return layout.is_tracked(c, target)
     except (KeyError, IndexError):  # it has none of the pieces that the name is made from
-        return None
+        return False
 
 
 def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]) -> Iterator[Rejected]:
@@ -162,7 +162,7 @@ def _is_gone(
 
 def _found(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
     """The first checkpoint that a tracker of the layout names."""
-    return next((c for c in checkpoints if _named(layout, c) == target), None)
+    return next((c for c in checkpoints if _is_named(layout, c, target)), None)
 
 
 def _rejected(

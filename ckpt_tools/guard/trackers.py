@@ -60,7 +60,7 @@ def wanted(s: Session, chosen: Checkpoint) -> Wanted | None:
     if os.path.islink(path):
         raise UsageError(f"{path} is a link", "point it yourself: ln -sfn")
     said = tracker[1]
-    if said == then:
+    if not isinstance(said, Finding) and layout.is_tracked(chosen, said):
         return None
     now = said.message if isinstance(said, Finding) else "nothing readable" if said is None else str(said)
     return Wanted(path, now, then, layout.write_tracker(then))
@@ -91,6 +91,6 @@ def _said(s: Session, checkpoints: list[Checkpoint]) -> Iterator[tuple[str, str,
         if tracker is None or tracker[0] in seen:
             continue
         path, said = tracker
-        if said is not None and not isinstance(said, Finding) and s.layouts.of(c).tracked(c) == said:
+        if said is not None and not isinstance(said, Finding) and s.layouts.of(c).is_tracked(c, said):
             seen.add(path)
             yield path, c.layout, said

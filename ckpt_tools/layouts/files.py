@@ -299,6 +299,7 @@ LAYOUT = Layout(
         ("records.jsonl", _snapshots),
     ),
     tracked=named,
+    tracked_by_any=True,
     always_tracked=False,
     trainers=tuple(f"{mark}{name}" for mark in ("", ROLLING) for name in ("optimizer", "optimizer_counted")),
     reshardable=True,

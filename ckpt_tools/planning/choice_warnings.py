@@ -113,7 +113,7 @@ def _named(session: Session, c: Checkpoint) -> bool:
     layout = session.layouts.of(c)
     tracker = session.tracker(c.layout, c.parts[0].base) if c.parts else None
     latest = tracker[1] if tracker else None
-    named = latest is not None and layout.tracked(c) == latest
+    named = not isinstance(latest, Finding) and layout.is_tracked(c, latest)
     return named or any(p.piece == layout.renewed for p in c.parts)
 
 

@@ -29,9 +29,9 @@ def from_tracker(
     first = next((c for c in ranked if session.layouts.of(c).tracker), ranked[0])
     layout = session.layouts.of(first)
     path, latest = _read(session, layout, first.parts[0].base)
-    named = [c for c in ranked if layout.tracked(c) == latest]
+    named = [c for c in ranked if layout.is_tracked(c, latest)]
     if not named:
-        hidden = any(layout.tracked(c) == latest for c in run if c.layout == layout.name)
+        hidden = any(layout.is_tracked(c, latest) for c in run if c.layout == layout.name)
         where = "which --kind or --max-step hides" if hidden else "which is not there"
         raise UsageError(f"{path} names {latest}, {where}", _OTHER_ORDERS)
     others = [c for c in rank(ranked, "step", prefer) if c not in named]

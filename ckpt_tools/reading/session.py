@@ -383,12 +383,17 @@ class Session:
         if self._asked is None or self._asked[0] is not siblings:
             first = siblings[0]
             found = self.tracker(first.layout, first.parts[0].base)
-            says, tracked = (found[1] if found else None), self.layouts.of(first).tracked
+            says, layout = (found[1] if found else None), self.layouts.of(first)
             front = _Front(
                 newest=max(siblings, key=lambda c: c.mtime_ns),
                 highest=max(siblings, key=lambda c: c.order),
                 named=max(
-                    (c.order for c in siblings if says is not None and tracked(c) == says), default=None
+                    (
+                        c.order
+                        for c in siblings
+                        if not isinstance(says, Finding) and layout.is_tracked(c, says)
+                    ),
+                    default=None,
                 ),
                 tracker=says,
             )

@@ -159,3 +159,19 @@ def test_it_names_the_model_of_several_files(beside: str, tmp_path: Path) -> Non
     assert plan(str(tmp_path)).warnings == ()
     (tmp_path / TRACKER).write_text("model_100.pt")
     assert [f.code for f in plan(str(tmp_path)).warnings] == ["stale-tracker"]
+
+
+@pytest.mark.parametrize("named", ["weights_{}.pt", "training_state_{}.pt"])
+def test_it_may_name_any_file_of_a_save(named: str, tmp_path: Path) -> None:
+    for step in (20, 30):
+        for name, data in (("weights", {"w": tensor(step)}), ("training_state", adam(step))):
+            path = tmp_path / f"{name}_{step}.pt"
+            path.write_bytes(saved(data))
+            os.utime(path, (1_700_000_000 + step,) * 2)
+    (tmp_path / TRACKER).write_text(named.format(30))
+    made = plan(str(tmp_path))
+    assert made.checkpoint and made.checkpoint.step == 30 and not made.warnings
+    (tmp_path / TRACKER).write_text(named.format(20))
+    assert [f.code for f in plan(str(tmp_path)).warnings] == ["stale-tracker"]
+    made = plan(str(tmp_path), Selection(resume_from="tracker"))
+    assert made.checkpoint and made.checkpoint.step == 20

@@ -81,4 +81,4 @@ def _agrees(s: Session, chosen: Checkpoint) -> bool | None:
     if tracker is None:
         return None
     said = tracker[1]
-    return not isinstance(said, Finding) and said is not None and said == s.layouts.of(chosen).tracked(chosen)
+    return not isinstance(said, Finding) and s.layouts.of(chosen).is_tracked(chosen, said)

@@ -160,7 +160,8 @@ class Layout:
 
     ``tracker`` is the file beside the checkpoints that names the latest, ``read_tracker`` turns its bytes
     into a step, a name, "release" or None (garbage), and ``tracked`` says what it holds when it names a
-    checkpoint, and ``write_tracker`` turns that into bytes as its framework writes them. It is
+    checkpoint, and ``write_tracker`` turns that into bytes as its framework writes them. What is
+    ``tracked_by_any`` may be named by each of a checkpoint's files. A tracker is
     ``always_tracked`` when its framework never saves without writing it, ``tracked_early`` when one rank
     writes it before the others have finished.
     ``other_trackers`` are those of other frameworks that save so, which are asked after that one: the path of
@@ -227,6 +228,7 @@ class Layout:
     check: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Finding]]] = nothing_to_check
     tracker: str | None = None
     tracked: Callable[[Checkpoint], int | str | None] = named_step
+    tracked_by_any: bool = False
     always_tracked: bool = True
     tracked_early: bool = False
     other_trackers: tuple[tuple[str, Callable[[bytes, str], int | str | None]], ...] = ()
@@ -279,6 +281,14 @@ class Layout:
     def piece(self, name: str) -> Piece:
         """The piece of that name. Raises KeyError."""
         return self._by_name[name]
+
+    def is_tracked(self, checkpoint: Checkpoint, said: int | str | None) -> bool:
+        """Whether what a tracker says is this checkpoint."""
+        if said is None or self.tracked(checkpoint) == said:
+            return said is not None
+        return self.tracked_by_any and any(
+            (p.home or p.path).rpartition("/")[2] == said for p in checkpoint.parts
+        )
 
     @cached_property
     def of_exports(self) -> bool:
