@@ -92,12 +92,13 @@ def place(p: Part) -> object:
 
 def judged(p: Part, s: Session) -> bool:
     """Whether a copy in this place would be loaded, and is no damaged file anyway. Texts of a few digits are
-    equal by chance.
+    equal by chance, and as short a file that tells nothing (an empty dict) is so in every save.
     """
     piece, report = s.layouts.piece_of(p), s.reports.get(p.path)
     if report is None or p.size <= 0 or piece.constant:
         return False
-    if p.size <= _FEW_DIGITS and names.is_text(report.format):
+    untold = not (report.metadata or report.tensors)
+    if p.size <= _FEW_DIGITS and (untold or names.is_text(report.format)):
         return False
     return piece.loaded and report.verdict is not Verdict.BROKEN
 

@@ -92,3 +92,24 @@ def test_a_policy_is_no_run_of_its_own(called: str, tmp_path: Path) -> None:
     made = plan(tmp_path)
     assert made.resume.path == str(home)
     assert {os.path.relpath(f.path, home) for f in made.shared} == names | marks
+
+
+def test_what_rllib_makes_its_parts_from_is_known_and_an_empty_state_is_in_every_save(tmp_path: Path) -> None:
+    """Its configurations are pickled as objects; a connector without a state as an empty dict."""
+    root = saved(tmp_path / "algo")
+    names = [
+        ("ray.rllib.algorithms.ppo.ppo", "PPOConfig"),
+        ("ray.rllib.core.rl_module.multi_rl_module", "MultiRLModuleSpec"),
+        ("ray.rllib.algorithms.evil", "run"),
+    ]
+    made = ["".join(f"c{module}\n{name}\n)\x81" for module, name in some) for some in (names[:2], names)]
+    for number, home in enumerate(sorted(root.iterdir())):
+        (home / "learner_group/state.pkl").write_bytes(pickle.dumps({}))
+        (home / "class_and_ctor_args.pkl").write_bytes(f"\x80\x02({made[0]}t.".encode("latin-1"))
+        for path in (p for p in home.rglob("*") if p.is_file()):
+            os.utime(path, (1_735_700_000 + 60 * number,) * 2)
+    assert not plan(root).warnings
+    (args := home / "class_and_ctor_args.pkl").write_bytes(f"\x80\x02({made[1]}t.".encode("latin-1"))
+    os.utime(args, (1_735_700_000 + 60,) * 2)
+    (told,) = plan(root).warnings
+    assert told.code == "suspect-call" and "ray.rllib.algorithms.evil.run" in told.message

@@ -3,7 +3,7 @@ they are called with.
 
 Of ``torch.save``, torch.distributed.checkpoint, Megatron-LM (megatron/core/safe_globals.py), DeepSpeed,
 Transformers, Accelerate, Lightning, MMEngine, OmegaConf, PaddlePaddle,
-Stable-Baselines3, optax and numpy.
+Stable-Baselines3, RLlib, optax and numpy.
 ``torch.load(weights_only=True)`` refuses most of them; loaders that unpickle without asking need no question
 for them.
 """
@@ -267,6 +267,9 @@ _BASELINES = words(
     "gymnasium.spaces.",
     "box.Box discrete.Discrete multi_discrete.MultiDiscrete multi_binary.MultiBinary dict.Dict tuple.Tuple",
 )
+_RLLIB = words("ray.rllib.algorithms.algorithm_config.", "TorchCompileWhatToCompile") | words(
+    "ray.rllib.core.rl_module.", "rl_module.RLModuleSpec multi_rl_module.MultiRLModuleSpec"
+)
 _OPTAX = (  # named tuples, all of them
     words(
         "optax._src.transform.ScaleBy",
@@ -294,6 +297,7 @@ EXACT: frozenset[str] = (
     | _OMEGACONF
     | _PADDLE
     | _BASELINES
+    | _RLLIB
     | _OPTAX
     | words(
         "", "tokenizers.AddedToken tokenizers.Tokenizer fastcore.foundation.L pycocotools.cocoeval.Params"
@@ -336,6 +340,7 @@ _ENUMERATIONS: frozenset[str] = (
         "accelerate.utils.dataclasses.",
         "DistributedType DynamoBackend PrecisionType SageMakerDistributedType",
     )
+    | words("ray.rllib.algorithms.algorithm_config.", "TorchCompileWhatToCompile")
 )
 """Of them the enumerations: Python 3.11.0 to 3.11.3, and so Debian 12, pickles a member as ``getattr`` of the
 class and its name.
@@ -351,6 +356,8 @@ _PREFIXES = re.compile(
     r"|sentence_transformers(\.[a-z_]+)?\.training_args\.[A-Z]\w*TrainingArguments"
     r"|axolotl\.core\.(training_args|trainers\.[a-z0-9_]+\.args)\.Axolotl\w*(Config|Arguments)"
     r"|swift\.(trainers|rlhf_trainers)\.arguments\.[A-Z]\w*(Config|Arguments)"
+    # what RLlib keeps beside each state, to make its algorithm from: attributes, and no more
+    r"|ray\.rllib\.algorithms\.([a-z0-9_]+\.[a-z0-9_]+|algorithm_config)\.[A-Z]\w*Config"
     r"|(signal\.Signals|megatron(\.\w+)*\.enums\.[A-Z]\w*)\.\w+"  # a member of an enumeration, by its name
 )
 CALLING: frozenset[str] = words("torch._tensor.", "_rebuild_from_type_v2") | words(

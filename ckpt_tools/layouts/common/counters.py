@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
@@ -106,13 +107,20 @@ def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Finding
             by_name.setdefault(name, []).append((p, r))
     taken = steps_taken(parts)
     for rows in by_name.values():
-        if all(_save(p) in taken for p, _ in rows):  # in one unit, whether their names tell steps or epochs
-            said = ((p, first(r.metadata, ("last_epoch",))) for p, r in rows)
-            counts = [_Counted(taken[_save(p)], n, p) for p, n in said if n is not None]
-            counts.sort(key=lambda row: row[:2])
-            yield from _borrowed(counts, growing=True, beside="the optimizer beside it")
-        else:
-            yield from borrowed(rows, {p.piece: ("last_epoch",) for p, _ in rows}, place_in_run)
+        for path, f in _of_schedules(rows, taken):
+            # of files beside each other the name that one was saved under may tell more
+            yield path, f if rows[0][0].home else replace(f, severity=Severity.WARNING)
+
+
+def _of_schedules(rows: Rows, taken: Mapping[object, int]) -> Iterator[tuple[str, Finding]]:
+    """The same of files of one name, beside optimizers that have ``taken`` so many steps."""
+    if all(_save(p) in taken for p, _ in rows):  # in one unit, whether their names tell steps or epochs
+        said = ((p, first(r.metadata, ("last_epoch",))) for p, r in rows)
+        counts = [_Counted(taken[_save(p)], n, p) for p, n in said if n is not None]
+        counts.sort(key=lambda row: row[:2])
+        yield from _borrowed(counts, growing=True, beside="the optimizer beside it")
+    else:
+        yield from borrowed(rows, {p.piece: ("last_epoch",) for p, _ in rows}, place_in_run)
 
 
 def _save(p: Part) -> object:
