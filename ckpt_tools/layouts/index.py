@@ -1237,6 +1237,8 @@ lightning lightning
     slashed:{name}={metric}[-v{generation}].ckpt
   .
     last:last[-v{generation}].ckpt ~named:{name}.ckpt
+  {prefix}:v{generation}/
+    ~artifact:model.ckpt
   [{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt/
     metadata_sharded:.metadata rank_metadata_sharded:__{rank}.metadata
     data_sharded:__{rank}_{shard}.distcp prefixed_sharded:{name}__{rank}_{shard}.distcp

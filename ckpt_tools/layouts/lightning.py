@@ -110,9 +110,14 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     yield from _half_sharded(c)
 
 
+ARTIFACT = "artifact"
+"""The piece of what WandbLogger has logged: a version for each save, with the file in it."""
+
+
 def _half_sharded(c: Checkpoint) -> Iterator[Finding]:
     """A directory that lacks one of the two files without which Lightning takes none of it."""
-    files = [p for p in c.parts if p.home and p.role != "tag" and deepspeed.MARK not in p.piece]
+    others = ("tag", "model") if any(p.piece == ARTIFACT for p in c.parts) else ("tag",)
+    files = [p for p in c.parts if p.home and p.role not in others and deepspeed.MARK not in p.piece]
     for role, name in (("metadata", ".metadata"), ("state", "meta.pt")) if files else ():
         if all(part.role != role for part in files):
             text = f"{files[0].home.rpartition('/')[2]} has no {name}: Lightning does not load it"
@@ -133,6 +138,14 @@ LAYOUT = Layout(
             _SAVED,
             name="named",
             template="{name}.ckpt",
+            step_from="content",
+            weak=True,
+            proof="pytorch-lightning_version",
+        ),
+        replace(
+            _SAVED,
+            name=ARTIFACT,
+            template="{prefix}:v{generation}/model.ckpt",
             step_from="content",
             weak=True,
             proof="pytorch-lightning_version",

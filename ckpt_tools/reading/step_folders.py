@@ -16,6 +16,7 @@ from itertools import pairwise
 from os.path import basename, dirname
 
 from ckpt_tools.layouts.common.bare_names import (
+    OF_VERSION,
     BareName,
     is_called_after_a_role,
     is_number,
@@ -112,7 +113,13 @@ def _folders(by_base: Mapping[str, Sequence[Part]], told: Told) -> set[str]:
 def _lowest(bases: Collection[str]) -> dict[str, BareName]:
     """What the directories are called that have none of the others below them."""
     above = {at for base in bases for at in _above(base)}
-    return {base: read_bare_name(basename(base)) for base in bases if base not in above}
+    return {base: _called(basename(base)) for base in bases if base not in above}
+
+
+def _called(name: str) -> BareName:
+    """What a directory is called; what ``e12`` counts is asked where it is."""
+    said = read_folder_name(name)
+    return said if said.pattern.endswith(OF_VERSION) else read_bare_name(name)
 
 
 def _proven(numbered: Mapping[str, Sequence[Part]], told: Told) -> set[str]:
@@ -188,9 +195,8 @@ def _counts(name: BareName) -> bool:
     """
     if name.role:
         return False
-    return (name.step, name.epoch) != (None, None) or (
-        name.number is not None and not _SAVES.isdisjoint(_WORD.findall(name.pattern.lower()))
-    )
+    counted = (name.step, name.epoch) != (None, None) or name.pattern.endswith(OF_VERSION)
+    return counted or (name.number is not None and not _SAVES.isdisjoint(_WORD.findall(name.pattern.lower())))
 
 
 def _is_rolling(name: BareName) -> bool:

@@ -307,12 +307,23 @@ def may_be_later(name: str, step: int | None, epoch: int | None) -> bool:
 
 
 _EPOCH = re.compile(r"[eE](\d{1,18})")
+_VERSION = re.compile(r"(.+):v(\d{1,18})")
+"""A version of an artifact, as Weights & Biases' clients call its directory: each save is one more."""
+
+
+OF_VERSION = ":v"
+"""The end of the pattern of such a directory."""
 
 
 def read_folder_name(name: str) -> BareName:
     """What the name of a directory says that is a save: of ``e12`` as well the epoch; of another directory
     that may be anything.
     """
+    if version := _VERSION.fullmatch(name):
+        said = read_bare_name(version[1])
+        return said._replace(
+            number=int(version[2]), step=None, epoch=None, pattern=f"{version[1]}{OF_VERSION}"
+        )
     told = _EPOCH.fullmatch(name)
     said = read_bare_name(name)
     return said if told is None else said._replace(epoch=int(told[1]), words=())

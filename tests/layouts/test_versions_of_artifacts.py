@@ -1,0 +1,51 @@
+"""Directories of versions, as Weights & Biases' clients download them (``model:v0/``): one run of saves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from small_files import adam, lightning, saved, tensor
+
+from ckpt_tools.api import plan
+from ckpt_tools.errors import UsageError
+
+START = 1_735_700_000
+
+
+def put(root: Path, name: str, version: int, data: bytes) -> None:
+    path = root / name.format(version)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (START + 600 * version,) * 2)
+
+
+def content(kind: str, version: int) -> bytes:
+    if kind == "lightning":
+        return lightning(version, 10 * version)
+    state = {"model": {"w": tensor(version)}, "optimizer": adam(10 * version)}
+    return saved(state if kind == "state" else {"w": tensor(version)})
+
+
+@pytest.mark.parametrize("kind", ["lightning", "state", "weights"])
+@pytest.mark.parametrize("name", ["model:v{}", "artifacts/model-x1y2:v{}"])
+def test_versions_are_saves_of_one_run(name: str, kind: str, tmp_path: Path) -> None:
+    versions = (2, 9, 10)
+    for version in versions:
+        put(tmp_path, f"{name}/model.ckpt", version, content(kind, version))
+    made = plan(str(tmp_path))
+    assert made.checkpoint and made.checkpoint.path == str(tmp_path / name.format(10))
+    assert not made.warnings
+    os.truncate(tmp_path / name.format(10) / "model.ckpt", 700)
+    made = plan(str(tmp_path))
+    assert made.checkpoint and made.checkpoint.path == str(tmp_path / name.format(9))
+
+
+@pytest.mark.parametrize("kind", ["lightning", "state"])
+def test_versions_of_two_artifacts_are_two_runs(kind: str, tmp_path: Path) -> None:
+    for artifact in "ab":
+        for version in (0, 1):
+            put(tmp_path, f"model-{artifact}:v{{}}/model.ckpt", version, content(kind, version))
+    with pytest.raises(UsageError, match="several runs"):
+        plan(str(tmp_path))
