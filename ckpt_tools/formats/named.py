@@ -30,7 +30,7 @@ class Named(NamedTuple):
 
 TORCH_SUFFIXES = (
     *(".pt", ".pth", ".pth.tar", ".ckpt", ".pkl", ".th", ".pyth", ".torch"),
-    *(".pth.lora", ".pth.adapter", ".pth.adapter_v2"),
+    *(".pth.lora", ".pth.adapter", ".pth.adapter_v2", ".checkpoint"),
     *("optimizer.bin", "scheduler.bin", "training_args.bin", "pytorch_model.bin", "adapter_model.bin"),
     "scaler.bin",
 )
@@ -372,9 +372,15 @@ def _whole(expression: str) -> Callable[[str], re.Match[str] | None]:
     return re.compile(expression).fullmatch
 
 
-UNREAD = re.compile(r".*\.(ubj|xgb|lgb|cbm|bst|cbsnapshot|snapshot_iter_\d+)", re.IGNORECASE)
+UNREAD = re.compile(
+    r".*\.(ubj|xgb|lgb|cbm|bst|cbsnapshot|snapshot_iter_\d+|mpk(\.gz)?|solverstate|dill)"
+    r"|.*_iter_\d+\.caffemodel|.*-\d{4}\.params|.*[_-](\d+|last|final|best|latest)\.weights"
+    r"|.*(?<![a-z])\d+\.(t7|ot)|(.*[_-])?(\d+|final)\.mdl",
+    re.IGNORECASE,
+)
 """Names of formats that hold a state, and that nothing here reads: XGBoost, LightGBM (which calls what it
-saves on the way ``model.txt.snapshot_iter_100``), CatBoost.
+saves on the way ``model.txt.snapshot_iter_100``), CatBoost, burn, Caffe, MXNet, darknet, Torch 7, tch, Kaldi;
+not those of models that are trained elsewhere.
 """
 UNREAD_BINARIES = re.compile(
     r".*\.(weights|params|caffemodel|solverstate|t7|ot|mpk|jld2|bson|nnp|dnn|mdl|chk|ckp|state|snapshot)",

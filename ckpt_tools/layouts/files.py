@@ -48,11 +48,11 @@ def _ending(*endings: str) -> str:
 
 
 _NAMES = {
-    "torch": (_ending("pt", "pth", "pth.tar", "tar", "pyth", "th", "torch", "bin"), TORCH),
+    "torch": (_ending("pt", "pth", "pth.tar", "tar", "pyth", "th", "torch", "bin", "checkpoint"), TORCH),
     "adapter": ("{name}.pth.<lora|adapter|adapter_v2>", TORCH),  # what LitGPT trains beside a model
     "vocoder": ("<g|do>_{step:08d}", TORCH),  # HiFi-GAN, BigVGAN: the generator, and all else
     "plain": ("checkpoint_{step}", TORCH),  # Tacotron 2
-    NUMBERED: ("<ckpt|checkpoint|model.ckpt>.{step}", TORCH),
+    NUMBERED: ("<ckpt|checkpoint|model.ckpt>.{step}", (*TORCH, "pickle_plain")),  # Dopamine's are pickles
     "ckpt": (_ending("ckpt"), (*TORCH, "mindspore_ckpt")),
     "safetensors": (_ending("safetensors"), ("safetensors",)),
     "numpy": (_ending("npz", "npy"), MAY_BE_DATA),

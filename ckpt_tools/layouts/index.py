@@ -2809,7 +2809,7 @@ mindspore mindspore note:meta.json stateless:-graph.meta unneeded:-graph.meta+-
 
 files files note:latest_checkpoint.txt note:latest note:latest.txt note:last.txt note:last_checkpoint.txt note:latest_ckpt.txt note:checkpoint_latest note:records.jsonl
   .
-    ~torch:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~torch:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
     ~adapter:{name}.pth.<lora|adapter|adapter_v2> ~vocoder:<g|do>_{step:08d} ~plain:checkpoint_{step}
     ~numbered:<ckpt|checkpoint|model.ckpt>.{step} ~ckpt:{name}.<ckpt|CKPT>
     ~safetensors:{name}.<safetensors|SAFETENSORS> ~numpy:{name}.<npz|NPZ|npy|NPY>
@@ -2817,23 +2817,23 @@ files files note:latest_checkpoint.txt note:latest note:latest.txt note:last.txt
     ~paddle:{name}.<pdparams|PDPARAMS|pdz|PDZ|pdopt|PDOPT|pdema|PDEMA|pdstates|PDSTATES|states|STATES>
     ~joblib:{name}.<joblib|JOBLIB> ~pickle:{name}.<pkl|PKL> ~keras:{name}.<keras|KERAS>
     ~keras_weights:{name}.<weights.h5|WEIGHTS.H5>
-    ~begun_state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~uncounted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_uncounted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~weights:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_weights:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~optimizer:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_optimizer:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~optimizer_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_optimizer_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~progress:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_progress:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~other:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
-    ~rolling_other:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN>
+    ~begun_state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~rolling_state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~uncounted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~rolling_uncounted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~rolling_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~weights:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~rolling_weights:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~optimizer:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~rolling_optimizer:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~optimizer_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~rolling_optimizer_counted:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~progress:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~rolling_progress:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~other:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
+    ~rolling_other:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>
 """
 """Module, name and notes of each layout; below it its directories, and in each its pieces, in their order."""
 WEAK, DESCRIBED = "~", "?"

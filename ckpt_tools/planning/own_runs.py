@@ -138,6 +138,7 @@ def own_runs(runs: Runs, layouts: Layouts) -> Runs:
             or _export_of_another(run, runs, layouts)
             or _beside_states(run, runs)
             or _below_the_last(run, runs)
+            or _renewed_beside(run, runs)
             or _kept_beside(run, runs, layouts)
         )
     }
@@ -258,6 +259,19 @@ def _below_the_last(run: tuple[str, str], runs: Runs) -> bool:
     above = [members for o, members in runs.items() if o[0] == run[0] and _lie_in(members, min(homes))]
     called = is_called_after_a_role(name) or calls_a_save(name)
     return called and len(above) == 1 and all(c.unit in units and _is_last(c) for c in above[0])
+
+
+_RENEWED = ("-meta", "_meta")
+
+
+def _renewed_beside(run: tuple[str, str], runs: Runs) -> bool:
+    """Whether it is the one state that is written over more often than others are kept, in a directory that
+    is called as theirs and so: score_sde's ``checkpoints-meta`` beside ``checkpoints``.
+    """
+    one, *more = runs[run]
+    beside = {_directory(c) for o, members in runs.items() if o[0] == run[0] and o != run for c in members}
+    called = [at for end in _RENEWED if (at := _directory(one).removesuffix(end)) != _directory(one)]
+    return not more and any(at in beside for at in called)
 
 
 def _kept_beside(run: tuple[str, str], runs: Runs, layouts: Layouts) -> bool:

@@ -24,7 +24,12 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.reading.bare_file import Bare, numbers_in, numbers_of, read_bare_file
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.step_folders import in_step_folders
-from ckpt_tools.reading.told_apart import with_parts_apart, with_phases_joined, written_over_by_runs
+from ckpt_tools.reading.told_apart import (
+    with_measures_joined,
+    with_parts_apart,
+    with_phases_joined,
+    written_over_by_runs,
+)
 from ckpt_tools.reading.units import with_units
 
 _MOST = 512
@@ -113,7 +118,7 @@ def _with_runs(bare: Sequence[Bare]) -> list[Bare]:
     """Words in numbered names that mean nothing keep runs apart; what has no number, and what is no model,
     belongs to the one run that there is.
     """
-    bare, told_apart = _told_apart(with_phases_joined(bare))
+    bare, told_apart = _told_apart(with_phases_joined(with_measures_joined(bare)))
     models = _regular_models(bare)
     runs = told_apart | {b.name.words for b in models or bare if b.name.numbered}
     if len(runs) > 1 and _in_folders_of_one_run(bare):

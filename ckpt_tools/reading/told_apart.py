@@ -38,6 +38,29 @@ def with_phases_joined(bare: Sequence[Bare]) -> list[Bare]:
     return [joined.get(b.part.path, b) for b in bare]
 
 
+_MEASURE = re.compile(r"([a-z])\d+")
+
+
+def with_measures_joined(bare: Sequence[Bare]) -> list[Bare]:
+    """Files whose names tell how good each is, by a letter and a number for several measures (CHGNet's
+    ``epoch1_e80_f190.pth.tar``), are of one run: no two of one kind tell the same step or epoch.
+    """
+    families: dict[tuple[Words, Kind], list[Bare]] = defaultdict(list)
+    for b in bare:
+        measures = sum(_MEASURE.fullmatch(word) is not None for word in b.name.words)
+        if measures > 1 and (b.name.step, b.name.epoch) != (None, None):
+            families[_without_values(b.name.words), b.name.kind].append(b)
+    joined = dict[str, Bare]()
+    for (words, _), same in families.items():
+        if len({(b.name.step, b.name.epoch, b.pattern) for b in same}) == len(same):
+            joined |= {b.part.path: replace(b, name=b.name._replace(words=words)) for b in same}
+    return [joined.get(b.part.path, b) for b in bare]
+
+
+def _without_values(words: Words) -> Words:
+    return tuple(_MEASURE.sub(r"\1", word) for word in words)
+
+
 def written_over_by_runs(bare: Sequence[Bare]) -> set[Words]:
     """The words of models that are written over, each by a run of its own: of states that training can go on
     from, where there are several (``resnet_last.pt``, ``vit_last.pt``) or one lies beside the numbered saves

@@ -533,6 +533,14 @@ def test_arrays_that_may_be_data_are_a_question_where_they_are_large(tmp_path: P
 _TREES = b"tree\nversion=v4\nnum_class=1\n"
 _LEARNER = b'{"learner":{"attributes":{},"feature_names":[]}}'
 _UNREAD = ["booster_100.ubj", "booster.xgb", "m.bst", "model.lgb", "m.cbm", "model.txt.snapshot_iter_3"]
+_UNREAD += [
+    "model-1.mpk",
+    "m.mpk.gz",
+    "net_iter_100.solverstate",
+    "net_iter_100.caffemodel",
+    "net-0007.params",
+]
+_UNREAD += ["yolo_last.weights", "yolo_1000.weights", "net_10.t7", "model_10.ot", "10.mdl", "state.dill"]
 
 
 @pytest.mark.parametrize(

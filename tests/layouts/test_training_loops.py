@@ -28,7 +28,7 @@ Tree = Sequence[tuple[str, bytes]]
 """Files in the order in which they were saved."""
 
 
-def state(step: int, **more: Any) -> bytes:
+def state(step: int, /, **more: Any) -> bytes:
     """A whole state whose optimizer tells no count, and what its loop says of itself."""
     optimizer = {"state": {0: {"exp_avg": tensor(step, 1)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
     return saved({"model": {"w": tensor(step)}, "optimizer": optimizer, **more})
@@ -164,6 +164,40 @@ def cyclegan() -> Tree:
     ]
 
 
+@cache
+def score_sde() -> Tree:
+    """The state that it goes on from lies beside the directory of those that are kept."""
+    kept = [(f"checkpoints/checkpoint_{n}.pth", state(n, step=50000 * n)) for n in (1, 2)]
+    return [*kept, ("checkpoints-meta/checkpoint.pth", state(3, step=110000))]
+
+
+@cache
+def chgnet() -> Tree:
+    """Names tell the errors of each epoch, and the best of two of them are kept once more."""
+    names = ["epoch0_e90_f200_sNA_mNA.pth.tar", "epoch1_e80_f190_sNA_mNA.pth.tar"]
+    states = [state(10 * (n + 1)) for n in range(2)]
+    best = [
+        (f"best{letter}_{name}", data) for letter in "EF" for name, data in zip(names, states, strict=True)
+    ]
+    return [(names[0], states[0]), best[0], best[2], (names[1], states[1]), best[1], best[3]]
+
+
+@cache
+def dopamine() -> Tree:
+    def told(n: int) -> bytes:
+        params = {"Dense_0": {"kernel": np.full((3, 4), float(n), "float32")}}
+        return pickle.dumps({"current_iteration": n, "logs": {}, "online_params": params})
+
+    done = [(f"checkpoints/sentinel_checkpoint_complete.{n}", b"done") for n in range(3)]
+    return [f for n in range(3) for f in ((f"checkpoints/ckpt.{n}", told(n)), done[n])]
+
+
+@cache
+def parlai() -> Tree:
+    files = [("model.opt", b"{}"), ("model.checkpoint", state(20, number_training_updates=20))]
+    return [*files, ("model.checkpoint.trainstats", b"{}")]
+
+
 LOOPS: Mapping[str, tuple[Any, str]] = {
     "icefall": (icefall, "checkpoint-6000.pt"),
     "monai": (monai, "checkpoint_final_iteration=34.pt"),
@@ -175,6 +209,10 @@ LOOPS: Mapping[str, tuple[Any, str]] = {
     "diffusion-policy": (diffusion_policy, "latest.ckpt"),
     "robomimic": (robomimic, "last.pth"),
     "wenet": (wenet, "epoch_2.pt"),
+    "score_sde": (score_sde, "checkpoints-meta/checkpoint.pth"),
+    "chgnet": (chgnet, "epoch1_e80_f190_sNA_mNA.pth.tar"),
+    "dopamine": (dopamine, "checkpoints/ckpt.2"),
+    "parlai": (parlai, "model.checkpoint"),
 }
 
 

@@ -53,7 +53,7 @@ _PADDLE = dict.fromkeys(("pdparams", "pdz"), "") | dict.fromkeys(("pdstates", "s
 _PADDLE |= {"pdopt": "optimizer", "pdema": "ema"}
 """Endings of PaddlePaddle's names, each with the role that it tells: one save has a file of each."""
 SUFFIXES = re.compile(
-    r"\.(pt|pth|pth\.tar|pth\.lora|pth\.adapter(?:_v2)?|tar|pyth|th|torch|bin|ckpt|safetensors|npz|npy|pkl|eqx|joblib|keras|weights\.h5|"
+    r"\.(pt|pth|pth\.tar|pth\.lora|pth\.adapter(?:_v2)?|tar|pyth|th|torch|bin|ckpt|checkpoint|safetensors|npz|npy|pkl|eqx|joblib|keras|weights\.h5|"
     rf"{'|'.join(_PADDLE)})$",
     re.IGNORECASE,
 )
