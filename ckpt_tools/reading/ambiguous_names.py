@@ -13,6 +13,9 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 
+_SET = ".npz"
+"""The ending of a file that may hold all of a model."""
+
 
 def settle_ambiguous_names(s: Session) -> None:
     """Give each file whose name does not tell what it is its place by its structure; what is no piece of a
@@ -27,6 +30,9 @@ def settle_ambiguous_names(s: Session) -> None:
     placed += (_damaged(s, part) for part in _place_by_siblings(s, strange, homes, alone=False))
     loose = [p for p in placed if s.layouts.of(p).last_resort]
     known = [p for p in placed if not s.layouts.of(p).last_resort]
+    if loose and known:
+        known, mixed = _of_mixed_saves(s, known, loose)
+        loose += mixed
     if any(not s.layouts.of(p).of_exports for p in known):
         for part in loose:
             s.make_bare(part)
@@ -37,6 +43,29 @@ def settle_ambiguous_names(s: Session) -> None:
 
         settle_bare_files(s)
     s.found.parts = [*known, *s.found.parts]
+
+
+def _of_mixed_saves(
+    s: Session, known: Sequence[Part], loose: Sequence[Part]
+) -> tuple[list[Part], list[Part]]:
+    """The ``known`` parts without sets of arrays in directories of which names alone tell the layout, where
+    files of other formats lie beside them (``weights.npz``, ``state.safetensors``); and these, each as a file
+    of no arrangement: a save is loaded with all of it.
+    """
+    beside = {os.path.dirname(p.path) for p in loose}
+    guessed = [p for p in known if p.home and (piece := s.layouts.piece_of(p)).weak and not piece.proof]
+    sets = {p.base for p in guessed if p.home in beside and p.name.endswith(_SET)}
+    sets -= {p.base for p in guessed if not p.name.endswith(_SET)}
+    mixed = [p for p in guessed if p.base in sets]
+    paths = {p.path for p in mixed}
+    return [p for p in known if p.path not in paths], [q for p in mixed for q in _unarranged(s, p)]
+
+
+def _unarranged(s: Session, p: Part) -> Iterator[Part]:
+    """The part as a file of no known arrangement in its own directory."""
+    run = os.path.relpath(p.home, s.root)
+    for part in _moved(s, p, next((at for at in _places(s, p) if at.layout.last_resort), None)):
+        yield part._replace(home="", run=run, step=None, epoch=None)
 
 
 def _some_ambiguous(s: Session) -> bool:

@@ -141,6 +141,7 @@ def _by_content(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> Ba
     steps, epoch = numbers(report.metadata, STEPS), number(report.metadata, EPOCHS)
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
     of_optimizer = p.path.lower().endswith(".pdopt") or _named_after_optimizer(name, report)
+    of_optimizer = of_optimizer or _is_state_of_mlx(report, anatomy)
     optimizer = of_optimizer or has_optimizer(report, anatomy)
     is_object = _is_object(p, name, report, anatomy)
     holds = Holds(
@@ -164,6 +165,22 @@ def _is_object(p: Part, name: BareName, report: Report, anatomy: Anatomy) -> boo
 def _named_after_optimizer(name: BareName, report: Report) -> bool:
     """Whether a set of arrays alone is called an optimizer's, and no model's: MLX writes ``0.weight.m``."""
     return name.role == "optimizer" and report.format in _ARRAYS and not _OF_MODEL.search(name.pattern)
+
+
+_MLX_COUNTERS = frozenset({"step", "learning_rate"})
+
+
+def _is_state_of_mlx(report: Report, anatomy: Anatomy) -> bool:
+    """Whether a set of arrays alone is the state of an optimizer of MLX (mlx/optimizers/optimizers.py): a
+    count, and for each parameter one value or two, called by a letter.
+    """
+    names = {t.name for t in anatomy.tensors}
+    counted = report.format in _ARRAYS and not names.isdisjoint(_MLX_COUNTERS)
+    return (
+        counted
+        and len(names) > 1
+        and all(n in _MLX_COUNTERS or n.endswith((".m", ".v", ".u")) for n in names)
+    )
 
 
 def _role(name: BareName, holds: Holds, scheduler: bool) -> str:
