@@ -365,7 +365,7 @@ class Candidates:
         from ckpt_tools.planning import own_runs  # most roots hold one run
         from ckpt_tools.planning.choice_links import runs_of_links
 
-        last = own_runs.finals(runs) | own_runs.exports_beside(runs)
+        last = own_runs.finals(runs) | own_runs.exports_beside(runs, self.layouts)
         aside = {
             *own_runs.shares(runs, self.layouts),
             *own_runs.no_saves(runs),

@@ -82,16 +82,28 @@ def _of_states(run: tuple[str, str], runs: Runs) -> set[str]:
     return {_directory(c) for c in others if (held := holds_of(c)) and held.optimizer}
 
 
-def exports_beside(runs: Runs) -> dict[tuple[str, str], Finding]:
+def exports_beside(runs: Runs, layouts: Layouts) -> dict[tuple[str, str], Finding]:
     """Weights alone in a directory that is called by nothing but an export, beside that of another run's
-    training states (``export/`` beside ``checkpoints/``).
+    training states (``export/`` beside ``checkpoints/``); and models in a layout that holds nothing else, and
+    of which nothing tells a step, beside states of one's own loop: what it began with, or has exported.
     """
-    text = "it holds a model alone in a directory that is called an export, beside states of training"
-    return {
-        run: finding("passed-over", text, path=members[0].path, severity=Severity.NOTE)
-        for run, members in runs.items()
-        if _are_no_states(members) and all(_is_export_beside(c, run, runs) for c in members)
-    }
+    called = "it holds a model alone in a directory that is called an export, beside states of training"
+    alone = "it holds a model alone, and tells no step, beside states of training"
+    out = dict[tuple[str, str], Finding]()
+    for run, members in runs.items():
+        export = _are_no_states(members) and all(_is_export_beside(c, run, runs) for c in members)
+        if export or _is_model_beside_states(run, runs, layouts):
+            text = called if export else alone
+            out[run] = finding("passed-over", text, path=members[0].path, severity=Severity.NOTE)
+    return out
+
+
+def _is_model_beside_states(run: tuple[str, str], runs: Runs, layouts: Layouts) -> bool:
+    told = any((c.step, c.epoch, c.generation) != (None, None, None) for c in runs[run])
+    if told or not layouts[run[0]].models_alone or _have_states_beside(runs[run], layouts):
+        return False
+    others = (c for other, members in runs.items() if other != run for c in members)
+    return any((held := holds_of(c)) and held.optimizer for c in others)
 
 
 def _is_export_beside(c: Checkpoint, run: tuple[str, str], runs: Runs) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Piece, Place
+from ckpt_tools.layouts.common.held import held_by
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
@@ -33,7 +34,8 @@ def settle_ambiguous_names(s: Session) -> None:
     if loose and known:
         known, mixed = _of_mixed_saves(s, known, loose)
         loose += mixed
-    if any(not s.layouts.of(p).of_exports for p in known):
+    blocked = any(not s.layouts.of(p).of_exports for p in known)
+    if blocked and not _are_models_alone(s, known):
         for part in loose:
             s.make_bare(part)
         loose = []
@@ -42,7 +44,30 @@ def settle_ambiguous_names(s: Session) -> None:
         from ckpt_tools.reading.bare_files import settle_bare_files  # only where no layout knows a file
 
         settle_bare_files(s)
+        if blocked:
+            _keep_states(s)
     s.found.parts = [*known, *s.found.parts]
+
+
+def _are_models_alone(s: Session, known: Sequence[Part]) -> bool:
+    """Whether they are models without anything beside them that a loop of one's own has saved."""
+    return all(s.layouts.of(p).models_alone and not s.layouts.piece_of(p).companion for p in known)
+
+
+def _keep_states(s: Session) -> None:
+    """Make the files of no arrangement bare unless one of them holds an optimizer's state, or is damaged and
+    tells a step: beside models of a known layout these are what training goes on from.
+    """
+    if any(_may_be_state(p) for p in s.found.parts):
+        return
+    parts, s.found.parts = s.found.parts, []
+    for part in parts:
+        s.make_bare(part)
+
+
+def _may_be_state(p: Part) -> bool:
+    held = held_by(p)
+    return held.optimizer if held else (p.step, p.epoch) != (None, None)
 
 
 def _of_mixed_saves(
