@@ -68,7 +68,19 @@ def _are_no_states(members: Sequence[Checkpoint]) -> bool:
 
 def _is_of_no_saves(directory: str) -> bool:
     evaluated = not METRICS.isdisjoint(re.findall("[a-z]+", directory.lower()))
-    return evaluated or read_bare_name(directory).kind is Kind.RELEASE
+    return evaluated or read_bare_name(directory).kind is Kind.RELEASE or _is_of_a_hub(directory)
+
+
+_HUB = frozenset({"hf", "huggingface", "hub", "pretrained"})
+_AROUND = frozenset({"model", "models", "weights", "base", "ckpt", "ckpts", "checkpoint", "checkpoints"})
+
+
+def _is_of_a_hub(directory: str) -> bool:
+    """Whether it is called as where a model in another form lies, that training began with or that it
+    exports: ``hf``, ``pretrained_model``.
+    """
+    words = set(re.findall("[a-z]+", directory.lower()))
+    return not words.isdisjoint(_HUB) and words <= _HUB | _AROUND
 
 
 def _is_below_states(run: tuple[str, str], runs: Runs) -> bool:
@@ -109,7 +121,7 @@ def _is_model_beside_states(run: tuple[str, str], runs: Runs, layouts: Layouts) 
 def _is_export_beside(c: Checkpoint, run: tuple[str, str], runs: Runs) -> bool:
     above, name = os.path.split(_directory(c))
     said = read_bare_name(name)
-    called = said.kind is Kind.RELEASE and not said.words
+    called = (said.kind is Kind.RELEASE and not said.words) or _is_of_a_hub(name)
     return called and above in map(os.path.dirname, _of_states(run, runs))
 
 

@@ -86,3 +86,25 @@ def test_a_stray_file_beside_models_in_shards_is_no_run(tmp_path: Path) -> None:
     put(tmp_path / "vectors.pt", saved({"w": tensor(3)}), 5)
     made = plan(str(tmp_path))
     assert made.checkpoint and made.checkpoint.step == 20
+
+
+@FORMS
+@pytest.mark.parametrize("place", ["hf/step_{}", "hf", "../pretrained_model"])
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_so_is_a_model_of_one_file_in_a_directory_that_is_called_so(
+    name: str, place: str, form: Mapping[str, tuple[str, ...]], tmp_path: Path
+) -> None:
+    root = tmp_path / "ckpt"
+    newest = states(root, form)
+    for step in (10, 20):
+        data = {"w": tensor(step, 3)}
+        put(
+            root / place.format(step) / name, saved(data) if name[-1] == "n" else safetensors_save(data), 1500
+        )
+    made = plan(str(tmp_path))
+    assert sorted(os.path.relpath(f.path, root) for f in made.shared) == newest
+    for path in root.rglob("*.pt"):
+        os.truncate(path, 700)
+    with pytest.raises(CkptError) as raised:
+        plan(str(tmp_path))
+    assert raised.value.exit_code in (2, 4)
