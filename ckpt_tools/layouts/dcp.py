@@ -137,23 +137,12 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     if not beside and re.search(rf"\.(?:{_FILES})$", name) and all(p.role != "state" for p in c.parts):
         text = f"{name} has no meta.pt, which Lightning and Fabric save last into directories called so"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
-    yield from _half_of_fsdp(c, beside)
-
-
-def _half_of_fsdp(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """One of the two directories of a save of Accelerate's or the Trainer's that was cut short."""
-    of_model, of_optimizer = (re.fullmatch(c.path.rpartition("/")[2]) for re in (_OF_FSDP, _OPTIMIZER))
-    both = any(_OPTIMIZER.fullmatch(o.path.rpartition("/")[2]) for o in beside)
-    if of_optimizer:
-        text = "it is called as an optimizer's state alone, of a model that lies elsewhere"
-        yield finding("missing-part", text, path=c.path)
-    elif of_model and both:
-        text = (
-            "the optimizer's state beside it is of the same save, and no file is there that is written last"
-        )
-        yield finding("missing-part", text, path=c.path)
-    elif of_model and not beside:
+    called = c.path.rpartition("/")[2]
+    if not beside and _OF_FSDP.fullmatch(called):
         text = "it holds a model alone, and is called as in a save that has an optimizer's state beside it"
+        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+    if not beside and _OPTIMIZER.fullmatch(called):
+        text = "it is called as an optimizer's state alone, of a model that lies elsewhere"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
