@@ -373,21 +373,18 @@ def _whole(expression: str) -> Callable[[str], re.Match[str] | None]:
 
 
 UNREAD = re.compile(
-    r".*\.(ubj|xgb|lgb|cbm|bst|cbsnapshot|snapshot_iter_\d+|mpk(\.gz)?|solverstate|dill)"
-    r"|.*_iter_\d+\.caffemodel|.*-\d{4}\.params|.*[_-](\d+|last|final|best|latest)\.weights"
-    r"|.*(?<![a-z])\d+\.(t7|ot)|(.*[_-])?(\d+|final)\.mdl",
+    r".*\.(ubj|xgb|lgb|cbm|bst|cbsnapshot|snapshot_iter_\d+|memmap|tdz|tdc|mpk(\.gz)?|solverstate|dill)",
     re.IGNORECASE,
 )
 """Names of formats that hold a state, and that nothing here reads: XGBoost, LightGBM (which calls what it
-saves on the way ``model.txt.snapshot_iter_100``), CatBoost, burn, Caffe, MXNet, darknet, Torch 7, tch, Kaldi;
-not those of models that are trained elsewhere.
+saves on the way ``model.txt.snapshot_iter_100``), CatBoost, TensorDict (a ``.memmap`` for each tensor, archives
+``.tdz``, ``.tdc``), Burn, Caffe.
 """
 UNREAD_BINARIES = re.compile(
-    r".*\.(weights|params|caffemodel|solverstate|t7|ot|mpk|jld2|bson|nnp|dnn|mdl|chk|ckp|state|snapshot)",
-    re.IGNORECASE,
+    r".*\.(weights|params|caffemodel|t7|ot|jld2|bson|nnp|dnn|mdl|chk|ckp|state|snapshot)", re.IGNORECASE
 )
-"""The same of formats whose names are also those of texts: Darknet, MXNet, Caffe, Torch7, tch-rs, Burn, Flux,
-NNabla, CNTK, Kaldi, and what people call the states of their own.
+"""The same of formats whose names are also those of texts: Darknet, MXNet, Caffe, Lua Torch, tch-rs, Flux, NNabla,
+CNTK, Kaldi, and what people call the states of their own.
 """
 UNREAD_TEXTS = re.compile(r".*(?:model|boost|xgb|lgb|\d).*\.(?:json|txt)", re.IGNORECASE)
 UNREAD_BEGINNINGS = (b'{"learner":{', b"tree\nversion=v")

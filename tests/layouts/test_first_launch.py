@@ -532,15 +532,11 @@ def test_arrays_that_may_be_data_are_a_question_where_they_are_large(tmp_path: P
 
 _TREES = b"tree\nversion=v4\nnum_class=1\n"
 _LEARNER = b'{"learner":{"attributes":{},"feature_names":[]}}'
-_UNREAD = ["booster_100.ubj", "booster.xgb", "m.bst", "model.lgb", "m.cbm", "model.txt.snapshot_iter_3"]
-_UNREAD += [
-    "model-1.mpk",
-    "m.mpk.gz",
-    "net_iter_100.solverstate",
-    "net_iter_100.caffemodel",
-    "net-0007.params",
+_UNREAD = [
+    *("booster_100.ubj", "booster.xgb", "m.bst", "model.lgb", "m.cbm", "model.txt.snapshot_iter_3"),
+    *("trainer/loss_module/weight.memmap", "policy.tdz", "policy.tdc", "net_iter_100.solverstate"),
+    *("model-1.mpk", "m.mpk.gz", "state.dill"),
 ]
-_UNREAD += ["yolo_last.weights", "yolo_1000.weights", "net_10.t7", "model_10.ot", "10.mdl", "state.dill"]
 
 
 @pytest.mark.parametrize(
@@ -555,6 +551,7 @@ _UNREAD += ["yolo_last.weights", "yolo_1000.weights", "net_10.t7", "model_10.ot"
 def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(
     name: str, content: bytes, tmp_path: Path
 ) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(errors.UsageError, match=r"that ckpt cannot read: .* only you know"):
         plan(str(tmp_path), FIRST)
