@@ -23,6 +23,8 @@ from ckpt_tools.layouts.common.bare_names import read_bare_name
         ({"state": {"timestamp": {"Timestamp": {"batch": 7}}}}, 7),
         ({"state": {"timestamp": {"batch": 7}}}, 7),
         ({"optimizer_history": [], "meta": "of another kind", "state": {"timestamp": 3}}, None),
+        ({"step": -1, "iter_num": 7}, 7),
+        ({"step": -1}, None),
         ({"meta": {"iter": True}, "train_state": [{"step": "7"}]}, None),
     ],
 )

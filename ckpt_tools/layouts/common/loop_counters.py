@@ -50,10 +50,12 @@ EPOCHS = (
 
 
 def numbers(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
-    """What those of the keys hold that hold a whole number; safetensors keeps all values as text."""
+    """What those of the keys hold that hold a whole number; safetensors keeps all values as text. A negative
+    one counts nothing: YOLO's files of a run that is over say epoch -1.
+    """
     text = {k: int(v) for k in keys if isinstance(v := metadata.get(k), str) and v.isdigit() and len(v) <= 18}
     found = {**metadata, **text}
-    return tuple(n for key in keys if (n := whole(found.get(key))) is not None)
+    return tuple(n for key in keys if (n := whole(found.get(key))) is not None and n >= 0)
 
 
 def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
