@@ -23,6 +23,8 @@ from ckpt_tools.storage import ShortRead, opened
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
 _OF_MODEL = re.compile(r"model|net|weight|param", re.IGNORECASE)
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
+_NO_MODEL = frozenset({"rng", "normalizer"})
+"""Roles of arrays that are no weights: nobody trains those by which inputs are normalized."""
 _DIGITS = re.compile(r"\d+")
 _CLASSES = frozenset({"needs-trust", "suspect-call", "unsafe-pickle"})
 """What is said of a pickle that names classes."""
@@ -204,7 +206,7 @@ def has_optimizer(report: Report, anatomy: Anatomy) -> bool:
 
 
 def _has_weights(anatomy: Anatomy, name: BareName, optimizer: bool) -> bool:
-    if _is_optimizer_alone(anatomy) or (name.role == "rng" and not optimizer):
+    if _is_optimizer_alone(anatomy) or (name.role in _NO_MODEL and not optimizer):
         return False
     return any(map(_is_weight, anatomy.tensors))
 

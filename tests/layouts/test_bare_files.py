@@ -202,6 +202,10 @@ CASES = {
         {f"{word}{net}_{n}.pth": make(n + (net == "d")) for n in (100, 200) for net in ("actor", "critic") for word, make in (("", weights), ("optim_", optimizer))},
         ["actor_200.pth", "critic_200.pth", "optim_actor_200.pth", "optim_critic_200.pth"],
     ),
+    "two networks, and what normalizes their inputs": Case(
+        {f"{word}_{n}.pt": make(n + at) for n in (100, 200) for at, (word, make) in enumerate((("policy", weights), ("value", weights), ("optimizer", optimizer), ("observation_preprocessor", weights), ("value_preprocessor", weights)))},
+        ["observation_preprocessor_200.pt", "optimizer_200.pt", "policy_200.pt", "value_200.pt", "value_preprocessor_200.pt"],
+    ),
     "one network": Case({"G_1000.pth": full(1000), "G_2000.pth": full(2000)}, ["G_2000.pth"]),
     "two pairs": Case({f"{net}_{way}_{n}.pth": weights(n) for n in (10, 20) for net in "DG" for way in ("AB", "BA")}, 2),
     "epochs that are done": Case(
@@ -283,6 +287,7 @@ def test_which_files_are_loaded(case: Case, tmp_path: Path) -> None:
         "two networks of a name",
         "two networks, written over",
         "two networks with an optimizer each",
+        "two networks, and what normalizes their inputs",
         "epochs that are done",
         "everything apart",
         "weights of many epochs, and all of the last",

@@ -85,6 +85,7 @@ _ROLES = {
     **dict.fromkeys(("scheduler", "sched", "lrscheduler"), "scheduler"),
     **dict.fromkeys(("rng", "random"), "rng"),
     **dict.fromkeys(("scaler", "gradscaler"), "scaler"),
+    **dict.fromkeys(("preprocessor", "normalizer", "normaliser", "rms", "vecnormalize"), "normalizer"),
     **{role: role for role in ("ema", "trainer", "criterion")},
 }
 PAIRS = (
