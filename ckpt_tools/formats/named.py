@@ -97,7 +97,10 @@ NAMED = (
     Named(
         "pickle_plain",
         "pickles",
-        (".pkl", ".pdparams", ".pdz", ".pdopt", ".pdckpt", ".pdstates", ".states", ".pdema", ".joblib"),
+        (
+            *(".pkl", ".pdparams", ".pdz", ".pdopt", ".pdckpt", ".pdstates", ".states", ".pdema", ".joblib"),
+            "training_args.bin",
+        ),
         r"\d+_\d+\.distcp",
         words=(".distcp",),
     ),
@@ -377,14 +380,14 @@ UNREAD = re.compile(
     re.IGNORECASE,
 )
 """Names of formats that hold a state, and that nothing here reads: XGBoost, LightGBM (which calls what it
-saves on the way ``model.txt.snapshot_iter_100``), CatBoost, TensorDict (a ``.memmap`` for each tensor, archives
-``.tdz``, ``.tdc``), Burn, Caffe.
+saves on the way ``model.txt.snapshot_iter_100``), CatBoost, TensorDict (a ``.memmap`` for each tensor,
+archives ``.tdz``, ``.tdc``), Burn, Caffe.
 """
 UNREAD_BINARIES = re.compile(
     r".*\.(weights|params|caffemodel|t7|ot|jld2|bson|nnp|dnn|mdl|chk|ckp|state|snapshot)", re.IGNORECASE
 )
-"""The same of formats whose names are also those of texts: Darknet, MXNet, Caffe, Lua Torch, tch-rs, Flux, NNabla,
-CNTK, Kaldi, and what people call the states of their own.
+"""The same of formats whose names are also those of texts: Darknet, MXNet, Caffe, Lua Torch, tch-rs, Flux,
+NNabla, CNTK, Kaldi, and what people call the states of their own.
 """
 UNREAD_TEXTS = re.compile(r".*(?:model|boost|xgb|lgb|\d).*\.(?:json|txt)", re.IGNORECASE)
 UNREAD_BEGINNINGS = (b'{"learner":{', b"tree\nversion=v")

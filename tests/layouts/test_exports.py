@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 
@@ -68,3 +69,9 @@ def test_an_export_beside_training_is_no_run_of_its_own(case: str, tmp_path: Pat
             file.write_bytes(file.read_bytes()[:40])
     with pytest.raises((NoneUsable, UsageError)):
         plan(str(root))
+
+
+def test_arguments_that_paddlenlp_pickles_beside_its_export_are_no_damage(tmp_path: Path) -> None:
+    """Its Trainer saves them without torch, under the name that Transformers gives them."""
+    (tmp_path / "training_args.bin").write_bytes(pickle.dumps({"output_dir": "out"}))
+    assert verify([str(tmp_path)]).verdict is Verdict.OK

@@ -557,7 +557,7 @@ def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(
         plan(str(tmp_path), FIRST)
 
 
-BINARIES = [
+BINARIES = "weights params caffemodel t7 ot jld2 bson nnp dnn mdl chk ckp state snapshot".split()
     "weights",
     "params",
     "caffemodel",

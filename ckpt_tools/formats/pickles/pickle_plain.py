@@ -109,6 +109,7 @@ FORMAT = Format(
         ".pdstates",
         ".pdema",
         ".joblib",
+        "training_args.bin",
     ),  # after .pkl: paddle.save
     names=r"\d+_\d+\.distcp",  # paddle.distributed's; torch's begin with two underlines
     magic=magic,
