@@ -117,7 +117,10 @@ def _several_models(
 
     def is_another(c: Checkpoint) -> bool:
         apart = _named_apart(newest, c) and not same(newest, c)
-        return apart or _are_other_trees(mine, signature(c), whole=whole)
+        return apart or (
+            _are_other_trees(mine, theirs := signature(c), whole=whole)
+            and not (_says_all_of_a_run(newest) and _lies_in(theirs, mine))
+        )
 
     return next(((newest, c) for c in alone if is_another(c)), None)
 
@@ -132,6 +135,18 @@ def _named_apart(c: Checkpoint, o: Checkpoint) -> bool:
 def _are_other_trees(mine: Signature, theirs: Signature, *, whole: bool) -> bool:
     """Of ``whole`` directories, what one lacks may be lost."""
     return not (mine <= theirs or theirs <= mine) if whole else bool(mine and theirs) and mine != theirs
+
+
+def _says_all_of_a_run(c: Checkpoint) -> bool:
+    """Whether its name has no word of its own: ``checkpoint.pth``, beside ``policy.pth``."""
+    return not (c.parts[0].home or bare_name_of(c.parts[0]).words)
+
+
+def _lies_in(small: Signature, large: Signature) -> bool:
+    """Whether one holds all tensors of the other, below one name (``model``): it is that model, as it was."""
+    first, shape = min(small, default=("", ()))
+    above = {n.removesuffix(first) for n, of in large if of == shape and n.endswith(f".{first}")}
+    return bool(small) and any(large.issuperset((a + n, of) for n, of in small) for a in above)
 
 
 def _half_of_two(

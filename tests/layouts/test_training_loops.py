@@ -392,6 +392,22 @@ def test_the_same_network_under_another_name_is_an_older_or_newer_one(tmp_path: 
     assert picked(tmp_path) == "unet.pt"
 
 
+@pytest.mark.parametrize("shape", [[3, 4], [4, 3]])
+def test_a_checkpoint_that_holds_a_model_of_the_shapes_beside_it_is_a_later_one(
+    shape: list[int], tmp_path: Path
+) -> None:
+    """Tianshou's resumed examples: ``policy.pth`` is the best so far."""
+    best = saved({"net.w": tensor(1).reshape(3, 4), "_optimizers": [{"state": {}}]})
+    model = {"net.w": tensor(2).reshape(shape), "_optimizers": [{"state": {}}]}
+    last = saved({"model": model, "optim": model})
+    lay(tmp_path, [("policy.pth", best), ("checkpoint.pth", last)])
+    if shape == [3, 4]:
+        assert picked(tmp_path) == "checkpoint.pth"
+        return
+    with pytest.raises(UsageError, match="hold different models"):
+        answer(tmp_path)
+
+
 @pytest.mark.parametrize("home", ["models", "second", "second/models"])
 def test_saves_below_the_last_one_are_its_run_only_in_a_directory_for_saves(
     tmp_path: Path, home: str
