@@ -62,13 +62,14 @@ _OPENED = 10_000
 
 class Suspect(NamedTuple):
     """A file that may be a checkpoint, or part of one; ``format`` is that of its content, "" when it is none
-    of ours, ``writer`` the framework that alone writes to such a path.
+    of ours, ``writer`` the framework that alone writes to such a path; a ``directory`` is called as a save.
     """
 
     path: str
     size: int
     format: str
     writer: str = ""
+    directory: bool = False
 
 
 def suspects(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]:
@@ -99,6 +100,8 @@ def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Su
             if not (wrapped or readable):
                 continue
             size = _size(e)
+            if size == 0 and _is_emptied(e.path, wrapped=bool(wrapped)):
+                yield Suspect(e.path, 0, "")
             left -= size > 0
             passed_over = size <= 0 or (left < 0 and size < LARGE)
             if passed_over or _is_corpus(indexes.get(f"{e.name.removesuffix('.bin')}.idx")):
@@ -111,8 +114,10 @@ def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Su
 
 def kind_of(rows: Sequence[Suspect]) -> tuple[str, str]:
     """What all of those are that no name and no content explains, and what each is."""
-    if not any(s.size for s in rows):
+    if all(s.directory for s in rows):
         return "directories called as checkpoints are", "called as a checkpoint is, with nothing of one in it"
+    if not any(s.size for s in rows):
+        return "empty files called as saves are", "called as a save is, and empty"
     if all(s.size >= LARGE for s in rows):
         return "large files of no known kind", "a large file of no known kind"
     return "files that ckpt cannot read", "a file that ckpt cannot read"
@@ -131,7 +136,7 @@ def called_saves(found: Discovery, root: str, outside: Callable[[str], bool]) ->
     for home, left in names.items():
         begun = all(not name or _DESCRIBES.fullmatch(name) for name in left)
         if left and (beside[os.path.dirname(home)] > 1 or not begun):
-            yield Suspect(home, 0, "")
+            yield Suspect(home, 0, "", directory=True)
 
 
 def _left_in_saves(found: Discovery, root: str, outside: Callable[[str], bool]) -> dict[str, list[str]]:
@@ -238,6 +243,13 @@ def suspect_of(path: str, size: int) -> Suspect | None:
     fmt = _told_by_magic(begins)
     called = UNREAD_BINARIES.fullmatch(name) or _is_called_a_save(path)
     return Suspect(path, size, fmt) if fmt or size >= LARGE or called else None
+
+
+def _is_emptied(path: str, *, wrapped: bool) -> bool:
+    """Whether a file that has no bytes was a save, or a part of one, by its name; locks have none either."""
+    name = path.rpartition("/")[2]
+    called = wrapped or UNREAD.fullmatch(name) is not None or _is_called_a_save(path)
+    return called and not name.endswith((".lock", ".pid"))
 
 
 def _is_called_a_save(path: str) -> bool:

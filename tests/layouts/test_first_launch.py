@@ -540,6 +540,31 @@ _UNREAD = [
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        *_UNREAD[:4],
+        "trainer/weight.memmap",
+        "checkpoint-000000000200.torchrl",
+        "step_300.pt.gz",
+        "step_3.done",
+    ],
+)
+def test_a_state_that_was_emptied_is_no_first_launch_whatever_ending_it_has(
+    name: str, tmp_path: Path
+) -> None:
+    """With a byte in it, it is a question as well."""
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    for data in (b"\0", b""):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(errors.NotRecognised, match="empty files called" if not data else "only you know"):
+            plan(str(tmp_path), FIRST)
+    for lock in ("step_3.lock", "log_20", "run_3.pid"):
+        (tmp_path / name).with_name(lock).touch()
+    (tmp_path / name).unlink()
+    assert plan(str(tmp_path), FIRST).checkpoint is None
+
+
+@pytest.mark.parametrize(
     ("name", "content"),
     [
         *((name, content) for name in _UNREAD for content in (b"\x80\x04whatever\0\1", _TREES)),
