@@ -10,7 +10,7 @@ from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
-from ckpt_tools.layouts.common import loop_counters
+from ckpt_tools.layouts.common import loop_counters, under_way
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Verdict
@@ -34,6 +34,7 @@ class Held(Enum):
     UNTOLD = "it holds an optimizer's state and tells no step, so --max-step leaves it out"
     ABOVE = "it holds an optimizer's state, and by its contents alone is of a step above --max-step"
     DAMAGED = "it is damaged, and called by a later step: that save may never have finished"
+    BEGUN = "it is damaged, and called as a file that is written first: that save never finished"
     OTHER = "it holds no optimizer's state that can be read"
 
 
@@ -61,8 +62,11 @@ def held_in(s: Session, file: BareFile, above: str, c: Checkpoint, steps: Steps)
     report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
     s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
-        later = steps.is_later(counted(os.path.basename(file.path)))
-        return Held.DAMAGED if later and report.verdict is Verdict.BROKEN else Held.OTHER
+        name = os.path.basename(file.path)
+        if report.verdict is Verdict.BROKEN and steps.is_later(counted(name)):
+            return Held.DAMAGED
+        begun = report.verdict is Verdict.BROKEN and under_way.has_word(name)
+        return Held.BEGUN if begun else Held.OTHER
     if _is_optimizer_array(file, above, anatomy):
         return steps.held(None)
     if any(_same_bytes(s, file, p) for p in c.parts):

@@ -85,14 +85,17 @@ def newer_states(s: Session, c: Checkpoint, step: int | None, asked: Selection) 
         elif held is Held.ABOVE:
             above_highest = file.path  # in the end the one that was saved first
         elif held is not None and held is not Held.OTHER:
-            yield _passed_over(file.path, c, held.value, _severity(held, periodic))
+            yield _told(file.path, c, held, periodic)
     yield from _above_the_highest(above_highest, c)
     yield from _without_training_state(others, above, c, steps)
 
 
-def _severity(held: Held, periodic: bool) -> Severity | None:
-    """None for a note: the best and exports are as often of an earlier step."""
-    return Severity.WARNING if periodic and held is not Held.LATER else None
+def _told(path: str, c: Checkpoint, held: Held, periodic: bool) -> Finding:
+    """A warning; a note where a name says that it is the best or an export, as often of an earlier step."""
+    if held is Held.BEGUN:
+        return finding("unfinished-save", f"written no earlier than {c.label}: {held.value}", path=path)
+    severity = Severity.WARNING if periodic and held is not Held.LATER else None
+    return _passed_over(path, c, held.value, severity)
 
 
 def _may_be_weights(file: BareFile, renamed: Sequence[BareFile]) -> bool:

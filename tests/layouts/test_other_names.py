@@ -348,6 +348,24 @@ def test_a_later_state_under_another_name_that_is_cut_is_a_warning(name: str, ru
     assert not said(answer(run))
 
 
+def test_a_cut_file_that_was_to_be_renamed_is_a_save_that_never_finished(run: Path) -> None:
+    """Sample Factory writes all its saves so."""
+    put(run / "step_temp", full(300)[:900], 300)
+    made = answer(run)
+    assert step_of(made) == 200 and said(made) == {("unfinished-save", "step_temp")}
+    put(run / "step_temp", full(100)[:900], 50)
+    assert not said(answer(run))
+
+
+@pytest.mark.parametrize("name", ["tmp.pth.tar", "recovery_tmp.pth.tar"])
+def test_so_is_one_that_a_layout_does_not_have(name: str, tmp_path: Path) -> None:
+    root = materialise(LAYOUT_TREES / "timm/epochs/expected.json", tmp_path)
+    cut = (root / "last.pth.tar").read_bytes()[:900]
+    (root / name).write_bytes(cut)
+    made = plan(str(root))
+    assert {(f.code, os.path.basename(f.path or "")) for f in made.warnings} == {("unfinished-save", name)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["step_300.pt.1", ".step_300.pt.Ab12Cd", "step_300"])
 def test_what_is_cut_or_earlier_or_no_state_is_not(name: str, run: Path) -> None:

@@ -37,6 +37,11 @@ def is_marked(home: str) -> bool:
     return bool(_MARKED.fullmatch(home.rpartition("/")[2]))
 
 
+def has_word(name: str) -> bool:
+    """Whether a word in the name of a file says so: ``tmp.pth.tar``, ``checkpoint_temp``."""
+    return not WORDS.isdisjoint(re.split(r"[^a-z]+", name.lower()))
+
+
 def is_begun(directory: str) -> bool:
     """Whether a directory is called so that what lies in it, in no checkpoint, was being written."""
     return directory not in ("tmp", "temp") and _BEGUN.search(directory) is not None
