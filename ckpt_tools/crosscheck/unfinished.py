@@ -4,15 +4,19 @@ and where the tracker stands.
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
+from ckpt_tools import formats
 from ckpt_tools.crosscheck.trackers import declared
 from ckpt_tools.discovery import completeness
+from ckpt_tools.discovery.renamed_names import tells_of_a_state
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session
@@ -22,6 +26,8 @@ TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "mis
 
 A header that contradicts another was not left by any cut save.
 """
+_MOST = 16
+"""Temporary files that are looked into."""
 
 Sizes = Mapping[tuple[str, str, str], Counter[int]]
 """By layout, run and kind: how many of its checkpoints have so many files."""
@@ -118,3 +124,15 @@ def _tracker(s: Session, c: Checkpoint) -> str:
     if target is None or isinstance(target, Finding):
         return "; the tracker cannot be read"
     return f"; the tracker names {target}"
+
+
+def written_whole(s: Session) -> str | None:
+    """The first temporary file that no layout has and that holds a whole state: it only was not renamed."""
+    called = (path for path in s.found.unfinished if tells_of_a_state(os.path.basename(path)))
+    return next((path for path in islice(called, _MOST) if _is_whole(s, path)), None)
+
+
+def _is_whole(s: Session, path: str) -> bool:
+    report = s.report_file(path, Level.STRUCTURE)
+    sound = report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
+    return sound and report.format is not None and formats.names.holds_state(report.format)

@@ -13,7 +13,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools import formats
-from ckpt_tools.crosscheck.unfinished import not_renamed
+from ckpt_tools.crosscheck.unfinished import not_renamed, written_whole
 from ckpt_tools.discovery.completeness import listed, why_unfinished
 from ckpt_tools.discovery.renamed_names import tells_of_a_state
 from ckpt_tools.discovery.sidecars import DVC, read_tracker, stands_for_nothing_here
@@ -67,6 +67,7 @@ def first_launch(
         lambda: _several_interrupted(session, unfinished) if selection.allow_none else None,
         lambda: _objection(session, saves, scope(session.root, selection) if one_run else anywhere),
         lambda: _without_first(session, unfinished) if selection.allow_none else None,
+        lambda: _written_whole(session) if selection.allow_none else None,
     )
     if objection := next(filter(None, (asked() for asked in objections)), None):
         return objection
@@ -201,6 +202,15 @@ def _without_first(session: Session, unfinished: Sequence[Checkpoint]) -> Outcom
             error = NotRecognised(text, f"bring the lost files back; {_FRESH}")
             return Outcome(error, [finding("missing-part", why, path=c.path)])
     return None
+
+
+def _written_whole(session: Session) -> Outcome | None:
+    path = written_whole(session)
+    if path is None:
+        return None
+    why = "it is whole, and has the name of one that was not finished"
+    error = NotRecognised(f"{path}: {why}", f"rename it to resume from it; {_FRESH}")
+    return Outcome(error, [finding("unfinished-save", why, path=path)])
 
 
 def _tracked(session: Session, inside: Scope) -> Outcome | None:

@@ -672,3 +672,11 @@ def test_a_first_save_that_was_not_renamed_is_a_question_only_where_it_is_whole(
     (tmp_path / "step_10.tmp").mkdir()
     (tmp_path / "step_10.tmp/state.pt").write_bytes(data[: int(len(data) * left)])
     assert fresh(tmp_path) is (left < 1)
+
+
+@pytest.mark.parametrize("left", [1.0, 0.5, 0.0], ids=["whole", "cut", "empty"])
+def test_so_is_a_file_that_has_only_kept_its_temporary_name(left: float, tmp_path: Path) -> None:
+    """TorchRL's Trainer writes ``trainer.pt.tmp``."""
+    data = small_files.saved({"model": {"w": small_files.tensor(10)}, "optimizer": small_files.adam(10)})
+    (tmp_path / "trainer.pt.tmp").write_bytes(data[: int(len(data) * left)])
+    assert fresh(tmp_path) is (left < 1)
