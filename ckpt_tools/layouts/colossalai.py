@@ -1,6 +1,6 @@
 """ColossalAI's applications: ``epoch-E_step-S/`` with the booster's shards in ``modeling/`` and
 ``optimizer/``, ``lr_scheduler`` and ``running_states.json``, which is written last; Open-Sora's
-``epochE-global_stepN/`` with ``model/`` in place of ``modeling/``.
+``epochE-global_stepN/`` and the examples' ``epochE-stepS/`` with ``model/`` in place of ``modeling/``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ ST = ("safetensors",)
 _HOMES = (
     ("epoch-{epoch}_step-{step_in_epoch}", "modeling", ""),
     ("epoch{epoch}-global_step{step}", "model", "_sora"),
+    ("epoch{epoch}-step{step_in_epoch}", "model", "_example"),
 )
 """Templates of a directory, what the model's is called in it, and ends of the names of pieces."""
 _SHARD = "[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}]"
@@ -42,7 +43,8 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    flag = "--load" if checkpoint.step is not None else "--load_checkpoint"
+    example = any(p.piece.endswith(("_sora", "_example")) for p in checkpoint.parts)
+    flag = "--load" if example else "--load_checkpoint"
     return Resume(checkpoint.path, (flag, checkpoint.path))
 
 
@@ -77,17 +79,24 @@ def _pieces(home: str, modeling: str, mark: str) -> Iterator[Piece]:
 def _beside(home: str) -> Iterator[Piece]:
     """What Open-Sora saves of an average, of the sampler and of master weights."""
     torch = Piece("", "", "", TORCH, shared=True, unasked=True)
-    yield replace(torch, name="ema_sora", role="ema", template=f"{home}/ema.pt")
+    for at, mark in ((home, "sora"), (_HOMES[2][0], "example")):  # before it counted steps of all epochs
+        yield replace(torch, name=f"ema_{mark}", role="ema", template=f"{at}/ema.pt")
     yield replace(torch, name="sampler_sora", role="sampler", template=f"{home}/sampler")
     for role in ("ema", "master"):
         arrays = f"{home}/{role}.safetensors"
         yield replace(torch, name=f"{role}_arrays_sora", role=role, template=arrays, formats=ST)
 
 
+def _own(p: Piece) -> Piece:
+    """Anybody may call directories as the examples do: what only the booster saves tells theirs."""
+    common = p.name.endswith("_example") and not p.name.startswith(("optimizer_bin", "groups", "state"))
+    return replace(p, companion=True) if common else p
+
+
 LAYOUT = Layout(
     name="colossalai",
     title="ColossalAI applications",
-    pieces=(*(p for home in _HOMES for p in _pieces(*home)), *_beside(_HOMES[1][0])),
+    pieces=(*(_own(p) for home in _HOMES for p in _pieces(*home)), *map(_own, _beside(_HOMES[1][0]))),
     resume=_resume,
     check=_check,
     commit="state",
@@ -100,6 +109,7 @@ LAYOUT = Layout(
         "ColossalAI 0.5: applications/Colossal-LLaMA/colossal_llama/utils/ckpt_io.py and "
         "applications/ColossalChat/coati/utils/ckpt_io.py save_checkpoint(), load_checkpoint(); "
         "colossalai/checkpoint_io/general_checkpoint_io.py, utils.py get_shard_filename(); "
+        "examples/community/llama/pretrain.py save() (as Open-Sora 1.0, Grok-1); "
         "Open-Sora opensora/utils/ckpt.py CheckpointIO.save(), load()"
     ),
     limits=(

@@ -357,8 +357,29 @@ colossalai colossalai
     adapter_sora:adapter_model.safetensors adapter_bin_sora:adapter_model.bin
     config_sora:<config|generation_config|adapter_config>.json
   epoch{epoch}-global_step{step}/
-    scheduler_sora:lr_scheduler state_sora:running_states.json ema_sora:ema.pt sampler_sora:sampler
-    ema_arrays_sora:ema.safetensors master_arrays_sora:master.safetensors
+    scheduler_sora:lr_scheduler state_sora:running_states.json
+  epoch{epoch}-step{step_in_epoch}/model/
+    model_bin_example:pytorch_model[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}].bin
+    model_bin_index_example:pytorch_model.bin.index.json
+    model_safetensors_example:model[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}].safetensors
+    model_safetensors_index_example:model.safetensors.index.json
+  epoch{epoch}-step{step_in_epoch}/optimizer/
+    optimizer_bin_example:pytorch_optim[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}].bin
+    optimizer_bin_index_example:pytorch_optim.bin.index.json
+    optimizer_safetensors_example:optimizer[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}].safetensors
+    optimizer_safetensors_index_example:optimizer.safetensors.index.json
+    groups_example:pytorch_optim_group.bin
+  epoch{epoch}-step{step_in_epoch}/model/
+    adapter_example:adapter_model.safetensors adapter_bin_example:adapter_model.bin
+    config_example:<config|generation_config|adapter_config>.json
+  epoch{epoch}-step{step_in_epoch}/
+    scheduler_example:lr_scheduler state_example:running_states.json
+  epoch{epoch}-global_step{step}/
+    ema_sora:ema.pt
+  epoch{epoch}-step{step_in_epoch}/
+    ema_example:ema.pt
+  epoch{epoch}-global_step{step}/
+    sampler_sora:sampler ema_arrays_sora:ema.safetensors master_arrays_sora:master.safetensors
 
 nanotron nanotron note:latest.txt
   {step}/model/

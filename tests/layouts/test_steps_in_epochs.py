@@ -10,7 +10,7 @@ import pytest
 from places import FIXTURES
 from small_files import adam, saved, tensor
 
-from ckpt_tools.api import plan
+from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts.common.bare_names import may_be_later
 from ckpt_tools.model.selection import Selection
@@ -28,6 +28,28 @@ def test_the_last_save_of_an_epoch_is_missed_beside_one_of_its_number(how: str, 
     assert made.resume.path == str(root / "epoch-1_step-2")
     told = {f.code for f in made.warnings if f.path == str(last)}
     assert told == {"unfinished-save" if how == "empty" else "dangling-link"}
+
+
+@pytest.mark.parametrize(
+    "gone", ["", "optimizer/pytorch_optim-00001.bin", "lr_scheduler", "running_states.json"]
+)
+def test_saves_of_colossalais_examples_are_whole_ones(gone: str, tmp_path: Path) -> None:
+    """The booster's files of its applications, under the names of ``examples/community/llama/pretrain.py``."""
+    for save in (FIXTURES / "layouts/colossalai/booster/tree").iterdir():
+        home = tmp_path / "run" / save.name.replace("epoch-", "epoch").replace("_step-", "-step")
+        shutil.copytree(save, home)
+        (home / "modeling").rename(home / "model")
+    assert {p.name for p in (tmp_path / "run").iterdir()} >= {"epoch1-step2", "epoch1-step4"}
+    assert {f.code for f in verify([str(tmp_path)]).findings} <= {"world-size-inferred"}
+    if gone:
+        (tmp_path / "run/epoch1-step4" / gone).unlink()
+    made = plan(str(tmp_path / "run"), Selection(order="step"))
+    assert made.resume.args == (
+        "--load",
+        str(tmp_path / "run" / ("epoch1-step2" if gone else "epoch1-step4")),
+    )
+    roles = {"model", "model_index", "optimizer", "optimizer_index", "groups", "scheduler", "state"}
+    assert {f.role for f in made.shared} == roles
 
 
 @pytest.mark.parametrize(
