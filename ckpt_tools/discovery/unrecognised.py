@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -56,6 +56,8 @@ _OTHERS = re.compile(
 """Names of logs, core dumps, data sets, programs and archives."""
 _DESCRIBES = re.compile(r".*\.(?:json|yaml|yml|toml)", re.IGNORECASE)
 """Names of what is saved beside a model: its configuration, its vocabulary."""
+_TENSORDICT = "meta.json"
+"""What TensorDict writes beside the memory maps of tensors."""
 _OPENED = 10_000
 """Small files whose beginning is read, at most: a tree of as many that are no checkpoints is a data set."""
 
@@ -91,7 +93,7 @@ def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Su
     left = _OPENED
     for directory in found.strange:
         entries = entries_of(directory, partial(found.excluded.keep, root))
-        indexes = {e.name: e.path for e in entries if e.name.endswith(".idx")}
+        indexes = {e.name: e.path for e in entries if e.name.endswith((".idx", _TENSORDICT))}
         for e in entries:
             if writer := layouts.trace(os.path.relpath(e.path, root)):
                 yield Suspect(e.path, max(_size(e), 0), "", writer.title)
@@ -100,6 +102,8 @@ def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Su
             if not (wrapped or readable):
                 continue
             size = _size(e)
+            if size < LARGE and _is_buffer(e.name, indexes):
+                continue
             if size == 0 and _is_emptied(e.path, wrapped=bool(wrapped)):
                 yield Suspect(e.path, 0, "")
             left -= size > 0
@@ -202,6 +206,11 @@ def is_other(name: str) -> bool:
     """Whether a name says what the file is: it has a format, or is of something else."""
     other = _OTHERS.fullmatch(name) and not is_archive(name)
     return formats.names.known(name) or bool(other and not UNREAD.fullmatch(name))
+
+
+def _is_buffer(name: str, beside: Collection[str]) -> bool:
+    """Whether TensorDict has not saved a memory map: others keep what is played there, before any save."""
+    return name.endswith(".memmap") and _TENSORDICT not in beside
 
 
 def _is_corpus(index: str | None) -> bool:

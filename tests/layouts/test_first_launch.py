@@ -530,6 +530,21 @@ def test_arrays_that_may_be_data_are_a_question_where_they_are_large(tmp_path: P
         plan(str(tmp_path), FIRST)
 
 
+def _in_its_place(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".memmap":  # as TensorDict has it
+        (path.parent / "meta.json").write_text("{}")
+
+
+@pytest.mark.parametrize("size", [0, 64])
+def test_what_was_played_before_the_first_save_is_no_checkpoint(size: int, tmp_path: Path) -> None:
+    """SheepRL's replay buffer."""
+    home = tmp_path / "version_0/memmap_buffer/rank_0/env_0"
+    home.mkdir(parents=True)
+    (home / "observations.memmap").write_bytes(bytes(size))
+    assert plan(str(tmp_path), FIRST).checkpoint is None
+
+
 _TREES = b"tree\nversion=v4\nnum_class=1\n"
 _LEARNER = b'{"learner":{"attributes":{},"feature_names":[]}}'
 _UNREAD = [
@@ -553,7 +568,7 @@ def test_a_state_that_was_emptied_is_no_first_launch_whatever_ending_it_has(
     name: str, tmp_path: Path
 ) -> None:
     """With a byte in it, it is a question as well."""
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    _in_its_place(tmp_path / name)
     for data in (b"\0", b""):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(errors.NotRecognised, match="empty files called" if not data else "only you know"):
@@ -576,7 +591,7 @@ def test_a_state_that_was_emptied_is_no_first_launch_whatever_ending_it_has(
 def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(
     name: str, content: bytes, tmp_path: Path
 ) -> None:
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    _in_its_place(tmp_path / name)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(errors.UsageError, match=r"that ckpt cannot read: .* only you know"):
         plan(str(tmp_path), FIRST)
