@@ -263,13 +263,20 @@ def _and_above(directory: str) -> Iterator[str]:
 
 def _beside_states(run: tuple[str, str], runs: Runs) -> bool:
     """Whether it holds exports alone, in a directory called as that of another run's states and a word:
-    ``checkpoint_network`` beside ``checkpoint``.
+    ``checkpoint_network`` beside ``checkpoint``; or nothing of a state (``checkpoint_buffers``).
     """
-    if any(c.kind is not Kind.RELEASE for c in runs[run]):
+    played = _hold_nothing_trained(runs[run])
+    if not played and any(c.kind is not Kind.RELEASE for c in runs[run]):
         return False
     mine = runs[run][0].parts[0]
     states = (c.parts[0] for o in runs if o[0] == run[0] for c in runs[o][:1] if c.kind is Kind.PERIODIC)
-    return any(mine.base.startswith(f"{p.base}_") and mine.prefix == p.prefix for p in states)
+    return any(mine.base.startswith(f"{p.base}_") and (played or mine.prefix == p.prefix) for p in states)
+
+
+def _hold_nothing_trained(members: Sequence[Checkpoint]) -> bool:
+    """Whether those of the files that can be read hold neither a model nor an optimizer's state."""
+    read = [held for c in members if (held := holds_of(c))]
+    return bool(read) and not any(held.weights or held.optimizer for held in read)
 
 
 def _below_the_last(run: tuple[str, str], runs: Runs) -> bool:

@@ -23,8 +23,8 @@ from ckpt_tools.storage import ShortRead, opened
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
 _OF_MODEL = re.compile(r"model|net|weight|param", re.IGNORECASE)
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
-_NO_MODEL = frozenset({"rng", "normalizer"})
-"""Roles of arrays that are no weights: nobody trains those by which inputs are normalized."""
+_NO_MODEL = frozenset({"rng", "normalizer", "buffer"})
+"""Roles of arrays that are no weights: nobody trains what normalizes inputs, or what was played."""
 _DIGITS = re.compile(r"\d+")
 _CLASSES = frozenset({"needs-trust", "suspect-call", "unsafe-pickle"})
 """What is said of a pickle that names classes."""

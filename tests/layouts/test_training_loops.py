@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -421,3 +422,22 @@ def test_saves_below_the_last_one_are_its_run_only_in_a_directory_for_saves(
     assert picked(tmp_path) == "models/epoch_20.pt"
     os.truncate(tmp_path / "models/epoch_20.pt", 300)
     assert picked(tmp_path) == "last.pt"
+
+
+@pytest.mark.parametrize("home", ["checkpoint_buffers", "buffers_of_another"])
+def test_what_was_played_is_no_run_beside_the_states_that_it_was_saved_with(
+    home: str, tmp_path: Path
+) -> None:
+    """SheepRL's replay buffers: the state names its own."""
+    for n in (100, 200):
+        played = saved({"obs": tensor(n, 7), "pos": n})
+        lay(tmp_path, [(f"{home}/ckpt_{n}_buffer_rank_0.pt", played)])
+        lay(tmp_path, [(f"checkpoint/ckpt_{n}_0.ckpt", state(n, iter_num=n))])
+    if home == "checkpoint_buffers":
+        assert picked(tmp_path) == "checkpoint/ckpt_200_0.ckpt"
+        shutil.rmtree(tmp_path / "checkpoint")
+        with pytest.raises(NoneUsable):
+            answer(tmp_path)
+        return
+    with pytest.raises(UsageError, match="several runs"):
+        answer(tmp_path)

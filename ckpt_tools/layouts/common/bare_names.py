@@ -86,6 +86,7 @@ _ROLES = {
     **dict.fromkeys(("rng", "random"), "rng"),
     **dict.fromkeys(("scaler", "gradscaler"), "scaler"),
     **dict.fromkeys(("preprocessor", "normalizer", "normaliser", "rms", "vecnormalize"), "normalizer"),
+    **dict.fromkeys(("buffer", "buffers", "replay"), "buffer"),
     **{role: role for role in ("ema", "trainer", "criterion")},
 }
 PAIRS = (
