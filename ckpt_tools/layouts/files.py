@@ -101,7 +101,8 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     if text := "" if beside else _called_as_a_part(c):
         yield finding("missing-part", text, path=c.parts[0].path, severity=Severity.WARNING)
     like = [o for o in beside if not _holds_more(o, c)]
-    if c.kind is Kind.PERIODIC and len(like) > 1:
+    trained = any(p.role != "buffer" for p in c.parts)
+    if c.kind is Kind.PERIODIC and trained and len(like) > 1:
         yield from (replace(f, severity=Severity.WARNING) for f in _lacks(c, like))
 
 

@@ -19,8 +19,9 @@ import torch
 from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
-from ckpt_tools.api import plan
+from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import NoneUsable, UsageError
+from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
@@ -429,12 +430,13 @@ def test_what_was_played_is_no_run_beside_the_states_that_it_was_saved_with(
     home: str, tmp_path: Path
 ) -> None:
     """SheepRL's replay buffers: the state names its own."""
-    for n in (100, 200):
+    for n in (100, 200, 300):
         played = saved({"obs": tensor(n, 7), "pos": n})
         lay(tmp_path, [(f"{home}/ckpt_{n}_buffer_rank_0.pt", played)])
         lay(tmp_path, [(f"checkpoint/ckpt_{n}_0.ckpt", state(n, iter_num=n))])
     if home == "checkpoint_buffers":
-        assert picked(tmp_path) == "checkpoint/ckpt_200_0.ckpt"
+        assert picked(tmp_path) == "checkpoint/ckpt_300_0.ckpt"
+        assert verify([str(tmp_path)]).verdict is Verdict.OK
         shutil.rmtree(tmp_path / "checkpoint")
         with pytest.raises(NoneUsable):
             answer(tmp_path)
