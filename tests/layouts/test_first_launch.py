@@ -597,27 +597,10 @@ def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(
         plan(str(tmp_path), FIRST)
 
 
-BINARIES = "weights params caffemodel t7 ot jld2 bson nnp dnn mdl chk ckp state snapshot".split()
-    "weights",
-    "params",
-    "caffemodel",
-    "solverstate",
-    "t7",
-    "ot",
-    "mpk",
-    "jld2",
-    "bson",
-    "nnp",
-    "dnn",
-    "mdl",
-    "chk",
-    "ckp",
-    "state",
-    "snapshot",
-]
+BINARIES = "weights params caffemodel t7 ot jld2 bson nnp dnn mdl chk ckp state snapshot"
 
 
-@pytest.mark.parametrize("ending", BINARIES)
+@pytest.mark.parametrize("ending", BINARIES.split())
 def test_a_binary_that_is_called_as_a_state_of_another_framework(ending: str, tmp_path: Path) -> None:
     """Of Darknet, MXNet, Caffe, Torch7, Burn, Flux, Kaldi …; a text of that name is somebody's settings."""
     file = tmp_path / f"network.{ending}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from ckpt_tools.layouts.common.layout import Metadata, whole
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 
