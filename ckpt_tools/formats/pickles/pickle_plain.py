@@ -107,6 +107,7 @@ FORMAT = Format(
         ".pdopt",
         ".pdckpt",
         ".pdstates",
+        ".states",
         ".pdema",
         ".joblib",
         "training_args.bin",
