@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -97,23 +97,42 @@ def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Su
         for e in entries:
             if writer := layouts.trace(os.path.relpath(e.path, root)):
                 yield Suspect(e.path, max(_size(e), 0), "", writer.title)
-                continue
-            wrapped, readable = wrapped_state(e.name), _may_be_state(e.name)
-            if not (wrapped or readable):
-                continue
-            size = _size(e)
-            if size < LARGE and _is_buffer(e.name, indexes):
-                continue
-            if size == 0 and _is_emptied(e.path, wrapped=bool(wrapped)):
-                yield Suspect(e.path, 0, "")
-            left -= size > 0
-            passed_over = size <= 0 or (left < 0 and size < LARGE)
-            if passed_over or _is_corpus(indexes.get(f"{e.name.removesuffix('.bin')}.idx")):
-                continue
-            if s := (suspect_of(e.path, size) if readable else None):
-                yield s
-            elif wrapped:
-                yield Suspect(e.path, size, "")
+            elif named := _named(e, indexes):
+                left -= named.size > 0
+                if left >= 0 or named.size >= LARGE:
+                    yield from _suspected(e.path, named)
+
+
+class _Named(NamedTuple):
+    """A file whose name may be that of a state: ``wrapped`` in something that is no format of a state, or
+    ``readable`` as one.
+    """
+
+    size: int
+    wrapped: bool
+    readable: bool
+
+
+def _named(e: os.DirEntry[str], beside: Mapping[str, str]) -> _Named | None:
+    """None where the name, or what lies ``beside`` it, says that it is something else."""
+    wrapped, readable = bool(wrapped_state(e.name)), _may_be_state(e.name)
+    if not (wrapped or readable) or (size := _size(e)) < 0:
+        return None
+    if size < LARGE and _is_buffer(e.name, beside):
+        return None
+    if size and _is_corpus(beside.get(f"{e.name.removesuffix('.bin')}.idx")):
+        return None
+    return _Named(size, wrapped, readable)
+
+
+def _suspected(path: str, named: _Named) -> Iterator[Suspect]:
+    if named.size == 0:
+        if _is_emptied(path, wrapped=named.wrapped):
+            yield Suspect(path, 0, "")
+    elif s := (suspect_of(path, named.size) if named.readable else None):
+        yield s
+    elif named.wrapped:
+        yield Suspect(path, named.size, "")
 
 
 def kind_of(rows: Sequence[Suspect]) -> tuple[str, str]:
@@ -232,6 +251,9 @@ def _size(e: os.DirEntry[str]) -> int:
 
 
 def suspect_of(path: str, size: int) -> Suspect | None:
+    """What a file of no known name is by its beginning, and an archive by its end; None for what is surely no
+    state. Raises OSError.
+    """
     name = path.rpartition("/")[2]
     try:
         with opened(path) as source:
@@ -247,6 +269,11 @@ def suspect_of(path: str, size: int) -> Suspect | None:
         return Suspect(path, size, fmt) if fmt or cut else None
     if UNREAD.fullmatch(name) or begins.startswith(UNREAD_BEGINNINGS):  # LightGBM's are text
         return Suspect(path, size, "")
+    return _binary(path, size, begins)
+
+
+def _binary(path: str, size: int, begins: bytes) -> Suspect | None:
+    name = path.rpartition("/")[2]
     if UNREAD_TEXTS.fullmatch(name) or begins.startswith(b"\x7fELF") or is_text(begins):
         return None
     fmt = _told_by_magic(begins)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp, deepspeed
@@ -52,22 +53,30 @@ def _behind(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding
     """An optimizer and a schedule that have taken as many steps as a checkpoint before theirs, where there is
     no other one to compare them with. Steps that a scaler of gradients skips are few.
     """
-    if len({p.home for p, _ in parts}) != 1:
-        return
     told = {p.role: (p, r.metadata) for p, r in parts}
     optimizer, schedule, state = (told.get(role) for role in ("optimizer", "scheduler", "state"))
-    if optimizer is None or schedule is None or state is None:
+    if len({p.home for p, _ in parts}) != 1 or optimizer is None or schedule is None or state is None:
         return
     at, every = (whole(state[1].get(key)) for key in ("global_step", "save_steps"))
     taken, set_at = whole(optimizer[1].get("optimizer_step")), whole(schedule[1].get("last_epoch"))
-    if not (at and every and taken and set_at) or at % every or _BY_EVALUATIONS in schedule[1]:
-        return
-    older = {n for n in (taken, set_at) if n < at and n % every == 0}
-    if older == {taken, set_at}:
+    if at and every and taken and set_at and not (at % every or _BY_EVALUATIONS in schedule[1]):
+        yield from _of_older(_Counted(optimizer[0], taken), _Counted(schedule[0], set_at), at, every)
+
+
+class _Counted(NamedTuple):
+    part: Part
+    steps: int
+
+
+def _of_older(optimizer: _Counted, schedule: _Counted, at: int, every: int) -> Iterator[tuple[str, Finding]]:
+    """Which of the two is of an older checkpoint, of which there is one ``every`` so many steps."""
+    older = {n for n in (optimizer.steps, schedule.steps) if n < at and n % every == 0}
+    if older == {optimizer.steps, schedule.steps}:
+        taken = optimizer.steps
         text = f"it and its schedule have taken {taken} steps, like checkpoint-{taken}, and the Trainer {at}"
-        yield optimizer[0].path, finding("step-mismatch", text, severity=Severity.WARNING)
-    elif older and at in (taken, set_at):
-        part, _ = optimizer if set_at == at else schedule
+        yield optimizer.part.path, finding("step-mismatch", text, severity=Severity.WARNING)
+    elif older and at in (optimizer.steps, schedule.steps):
+        part = (optimizer if schedule.steps == at else schedule).part
         text = f"it has taken {min(older)} steps, like checkpoint-{min(older)}, and all else here {at}"
         yield part.path, finding("step-mismatch", text, severity=Severity.WARNING)
 

@@ -4,7 +4,7 @@ same file of another save.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from os.path import basename, dirname
 
@@ -12,7 +12,6 @@ from ckpt_tools.discovery.file_stat import stat_of
 from ckpt_tools.findings import finding
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.planning.unlike_siblings import YAML
 from ckpt_tools.storage import ShortRead, opened
 
 _MOST = 64
@@ -21,26 +20,26 @@ _LARGEST = 1 << 18
 """Bytes of one that is read."""
 
 
-def damaged_yaml(c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Collection[str]) -> Iterator[Finding]:
-    """Warnings about those of ``unplaced`` that lie beside the files of ``c``. ``saves`` are others of its
-    run that have directories of their own, as ``c`` has then.
+def damaged_yaml(c: Checkpoint, saves: Sequence[Checkpoint], texts: Sequence[str]) -> Iterator[Finding]:
+    """Warnings about those of ``texts`` in YAML that lie beside the files of ``c``. ``saves`` are others of
+    its run that have directories of their own, as ``c`` has then.
     """
-    texts = [path for path in unplaced if path.endswith(YAML)]
-    beside = [path for path in texts if dirname(path) in {dirname(p.path) for p in c.parts}]
+    directories = {dirname(p.path) for p in c.parts}
     others = {p.home: o.mtime_ns for o in saves for p in o.parts}
-    homes = {p.home for p in c.parts if p.home}
-    for path in islice(beside, _MOST):
+    for path in islice((path for path in texts if dirname(path) in directories), _MOST):
+        like = _like(path, c, [o for o in texts if dirname(o) in others])
         size = stat_of(path)[0]
-        like = [
-            o
-            for o in texts
-            if basename(o) == basename(path) and dirname(o) in others and dirname(path) in homes
-        ]
-        older = [o for o in like if others[dirname(o)] <= c.mtime_ns]
         if size == 0 and any(stat_of(o)[0] > 0 for o in islice(like, _MOST)):
             yield _wrong(path, "empty-file", "it has no bytes, and that of another save has")
         elif 0 < size <= _LARGEST:
-            yield from _read(path, older)
+            yield from _read(path, [o for o in like if others[dirname(o)] <= c.mtime_ns])
+
+
+def _like(path: str, c: Checkpoint, texts: Sequence[str]) -> list[str]:
+    """Those of the same name, where the path lies in the directory of its save."""
+    if dirname(path) not in {p.home for p in c.parts if p.home}:
+        return []
+    return [o for o in texts if basename(o) == basename(path)]
 
 
 def _read(path: str, older: Iterable[str]) -> Iterator[Finding]:

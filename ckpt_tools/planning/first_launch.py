@@ -59,24 +59,35 @@ def first_launch(
     ``everything`` are the checkpoints and saves of the root, ``unfinished`` the saves among them that were
     asked for.
     """
-    one_run = selection.run is not None or selection.prefix is not None
     saves = [c for c in everything if c.unfinished]
-    objections = (
-        _of_a_broken_plugin,
-        lambda: _of_another_layout(session, selection, everything),
-        lambda: _several_interrupted(session, unfinished) if selection.allow_none else None,
-        lambda: _objection(session, saves, scope(session.root, selection) if one_run else anywhere),
-        lambda: _without_first(session, unfinished) if selection.allow_none else None,
-        lambda: _written_whole(session) if selection.allow_none else None,
-    )
-    if objection := next(filter(None, (asked() for asked in objections)), None):
+    if objection := next(filter(None, _objections(session, selection, everything, unfinished)), None):
         return objection
+    one_run = _of_one_run(selection)
     is_gone = one_run and not unfinished and (everything or _objection(session, saves, anywhere))
     run = _no_such_run(session, selection, everything) if is_gone else Outcome(None)
     findings = [*run.findings, *_begun(session)]
     if run.error is not None or selection.allow_none:
         return Outcome(run.error, findings)
     return Outcome(_no_checkpoint(session, unfinished), findings)
+
+
+def _objections(
+    session: Session, selection: Selection, everything: Sequence[Checkpoint], unfinished: Sequence[Checkpoint]
+) -> Iterator[Outcome | None]:
+    """What speaks against a start from nothing, each looked for once nothing before it does."""
+    saves = [c for c in everything if c.unfinished]
+    yield _of_a_broken_plugin()
+    yield _of_another_layout(session, selection, everything)
+    if selection.allow_none:
+        yield _several_interrupted(session, unfinished)
+    yield _objection(session, saves, scope(session.root, selection) if _of_one_run(selection) else anywhere)
+    if selection.allow_none:
+        yield _without_first(session, unfinished)
+        yield _written_whole(session)
+
+
+def _of_one_run(selection: Selection) -> bool:
+    return selection.run is not None or selection.prefix is not None
 
 
 def _begun(session: Session) -> Iterator[Finding]:

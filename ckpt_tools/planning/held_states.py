@@ -62,11 +62,7 @@ def held_in(s: Session, file: BareFile, above: str, c: Checkpoint, steps: Steps)
     report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
     s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
-        name = os.path.basename(file.path)
-        if report.verdict is Verdict.BROKEN and steps.is_later(counted(name)):
-            return Held.DAMAGED
-        begun = report.verdict is Verdict.BROKEN and under_way.has_word(name)
-        return Held.BEGUN if begun else Held.OTHER
+        return _unread(os.path.basename(file.path), report, steps)
     if _is_optimizer_array(file, above, anatomy):
         return steps.held(None)
     if any(_same_bytes(s, file, p) for p in c.parts):
@@ -77,6 +73,15 @@ def held_in(s: Session, file: BareFile, above: str, c: Checkpoint, steps: Steps)
         later = steps.is_later(counted(os.path.relpath(file.path, above)))
         return Held.AS_MUCH if later and _holds_as_much(s, c, anatomy) else Held.OTHER
     return steps.held(loop_counters.number(report.metadata, loop_counters.STEPS))
+
+
+def _unread(name: str, report: Report, steps: Steps) -> Held:
+    """What is known of a file that is damaged, or could not be looked at."""
+    if report.verdict is not Verdict.BROKEN:
+        return Held.OTHER
+    if steps.is_later(counted(name)):
+        return Held.DAMAGED
+    return Held.BEGUN if under_way.has_word(name) else Held.OTHER
 
 
 def counted(path: str) -> int | None:

@@ -29,7 +29,7 @@ _MOST = 64
 _LARGEST = 1 << 20
 """Bytes of a text that is read: counters and settings are small; a vocabulary would take a start a second.
 """
-YAML = (".yaml", ".yml")
+_YAML = (".yaml", ".yml")
 _DESCRIBING = frozenset(("config", "tokenizer", "args"))
 """Roles of files that say how a model is built, and how it is trained."""
 _NUMBER = re.compile(r"\d+")
@@ -110,10 +110,10 @@ def _damaged(told: Mapping[str, Report]) -> Iterator[Finding]:
 
 def _settings(c: Checkpoint, saves: Sequence[Checkpoint], unplaced: Collection[str]) -> Iterator[Finding]:
     """Those in YAML beside its files that a killed job or a copy that stopped has left damaged."""
-    if any(path.endswith(YAML) for path in unplaced):
+    if texts := [path for path in unplaced if path.endswith(_YAML)]:
         from ckpt_tools.planning.damaged_yaml import damaged_yaml  # many saves have none
 
-        yield from damaged_yaml(c, [o for o in saves if o.key != c.key and _alike(o, c)], unplaced)
+        yield from damaged_yaml(c, [o for o in saves if o.key != c.key and _alike(o, c)], texts)
 
 
 def _alike(o: Checkpoint, c: Checkpoint) -> bool:

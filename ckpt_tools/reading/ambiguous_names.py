@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Piece, Place
@@ -34,19 +35,24 @@ def settle_ambiguous_names(s: Session) -> None:
     if loose and known:
         known, mixed = _of_mixed_saves(s, known, loose)
         loose += mixed
+    s.found.parts = [*known, *_arranged(s, known, loose)]
+
+
+def _arranged(s: Session, known: Sequence[Part], loose: Sequence[Part]) -> list[Part]:
+    """The files of no arrangement as checkpoints, where those of ``known`` layouts leave them anything."""
     blocked = any(not s.layouts.of(p).of_exports for p in known)
     if blocked and not _are_models_alone(s, known):
         for part in loose:
             s.make_bare(part)
-        loose = []
-    s.found.parts = loose
+        return []
+    s.found.parts = list(loose)
     if loose:  # a model that was exported beside them explains no states
         from ckpt_tools.reading.bare_files import settle_bare_files  # only where no layout knows a file
 
         settle_bare_files(s)
         if blocked:
             _keep_states(s)
-    s.found.parts = [*known, *s.found.parts]
+    return s.found.parts
 
 
 def _are_models_alone(s: Session, known: Sequence[Part]) -> bool:
@@ -78,12 +84,21 @@ def _of_mixed_saves(
     of no arrangement: a save is loaded with all of it.
     """
     beside = {os.path.dirname(p.path) for p in loose}
-    guessed = [p for p in known if p.home and (piece := s.layouts.piece_of(p)).weak and not piece.proof]
-    sets = {p.base for p in guessed if p.home in beside and p.name.endswith(_SET)}
-    sets -= {p.base for p in guessed if not p.name.endswith(_SET)}
-    mixed = [p for p in guessed if p.base in sets]
-    paths = {p.path for p in mixed}
-    return [p for p in known if p.path not in paths], [q for p in mixed for q in _unarranged(s, p)]
+    guessed = [p for p in known if p.home and _by_name_alone(s.layouts.piece_of(p))]
+    sets = _sets_of_arrays(guessed, beside)
+    mixed = {p.path: p for p in guessed if p.base in sets}
+    moved = chain.from_iterable(_unarranged(s, p) for p in mixed.values())
+    return [p for p in known if p.path not in mixed], list(moved)
+
+
+def _sets_of_arrays(parts: Sequence[Part], directories: Collection[str]) -> set[str]:
+    """The bases of those that are nothing else, and lie in one of the directories."""
+    others = {p.base for p in parts if not p.name.endswith(_SET)}
+    return {p.base for p in parts if p.name.endswith(_SET) and p.home in directories} - others
+
+
+def _by_name_alone(piece: Piece) -> bool:
+    return piece.weak and not piece.proof
 
 
 def _unarranged(s: Session, p: Part) -> Iterator[Part]:
