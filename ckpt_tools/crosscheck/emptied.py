@@ -12,7 +12,13 @@ from itertools import pairwise
 
 from ckpt_tools.discovery.found import LAST
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import calls_a_save, may_be_later, read_bare_name
+from ckpt_tools.layouts.common.bare_names import (
+    calls_a_save,
+    is_version,
+    may_be_later,
+    read_bare_name,
+    read_version,
+)
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import replace
@@ -343,16 +349,17 @@ def _names_its_save(c: Checkpoint) -> bool:
 
 
 def _is_called_a_save(home: str) -> bool:
-    return calls_a_save(os.path.basename(home)) and _number(home) >= 0
+    name = os.path.basename(home)
+    return is_version(name) or (calls_a_save(name) and _number(home) >= 0)
 
 
 def _pattern(home: str) -> str:
-    return read_bare_name(os.path.basename(home)).pattern
+    return read_version(os.path.basename(home)).pattern
 
 
 def _number(home: str) -> int:
     """How far training was, in whatever unit; -1 where the name does not tell."""
-    said = read_bare_name(os.path.basename(home))
+    said = read_version(os.path.basename(home))
     ending = _ENDING.search(home)
     last = int(ending[0]) if ending else -1  # of a name that may number runs
     return next((n for n in (said.step, said.epoch, said.number) if n is not None), last)
@@ -360,7 +367,7 @@ def _number(home: str) -> int:
 
 def _counted(home: str) -> _Count:
     """The epoch, and the number: some count steps from the start of each epoch."""
-    epoch = read_bare_name(os.path.basename(home)).epoch
+    epoch = read_version(os.path.basename(home)).epoch
     return -1 if epoch is None else epoch, _number(home)
 
 

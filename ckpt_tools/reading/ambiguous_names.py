@@ -103,9 +103,7 @@ def _by_name_alone(piece: Piece) -> bool:
 
 def _unarranged(s: Session, p: Part) -> Iterator[Part]:
     """The part as a file of no known arrangement in its own directory."""
-    run = os.path.relpath(p.home, s.root)
-    for part in _moved(s, p, next((at for at in _places(s, p) if at.layout.last_resort), None)):
-        yield part._replace(home="", run=run, step=None, epoch=None)
+    yield from _moved(s, p, next((at for at in _places(s, p) if at.layout.last_resort), None))
 
 
 def _some_ambiguous(s: Session) -> bool:
@@ -178,9 +176,13 @@ def _moved(s: Session, part: Part, to: Place | None) -> Iterator[Part]:
     if to is None:
         s.make_bare(part)
         return
-    yield part._replace(
+    moved = part._replace(
         layout=to.layout.name, piece=to.piece.name, role=to.piece.role, kind=to.piece.kind, base=to.base
     )
+    if part.home and to.layout.last_resort:  # whether its directory is that of a save is asked anew
+        run = os.path.relpath(part.home, s.root)
+        moved = moved._replace(home="", run=run, prefix="", step=None, epoch=None, generation=None)
+    yield moved
 
 
 def fits(piece: Piece, report: Report) -> bool:

@@ -16,12 +16,12 @@ from itertools import pairwise
 from os.path import basename, dirname
 
 from ckpt_tools.layouts.common.bare_names import (
-    OF_VERSION,
     BareName,
     is_called_after_a_role,
     is_number,
     read_bare_name,
     read_folder_name,
+    read_version,
 )
 from ckpt_tools.layouts.common.directories import is_called_in_a_save
 from ckpt_tools.model.part import Kind, Part
@@ -113,13 +113,7 @@ def _folders(by_base: Mapping[str, Sequence[Part]], told: Told) -> set[str]:
 def _lowest(bases: Collection[str]) -> dict[str, BareName]:
     """What the directories are called that have none of the others below them."""
     above = {at for base in bases for at in _above(base)}
-    return {base: _called(basename(base)) for base in bases if base not in above}
-
-
-def _called(name: str) -> BareName:
-    """What a directory is called; what ``e12`` counts is asked where it is."""
-    said = read_folder_name(name)
-    return said if said.pattern.endswith(OF_VERSION) else read_bare_name(name)
+    return {base: read_version(basename(base)) for base in bases if base not in above}
 
 
 def _proven(numbered: Mapping[str, Sequence[Part]], told: Told) -> set[str]:
@@ -195,7 +189,7 @@ def _counts(name: BareName) -> bool:
     """
     if name.role:
         return False
-    counted = (name.step, name.epoch) != (None, None) or name.pattern.endswith(OF_VERSION)
+    counted = (name.step, name.epoch) != (None, None) or name.pattern.endswith(":v")
     return counted or (name.number is not None and not _SAVES.isdisjoint(_WORD.findall(name.pattern.lower())))
 
 

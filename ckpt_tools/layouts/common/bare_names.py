@@ -313,21 +313,26 @@ _VERSION = re.compile(r"(.+):v(\d{1,18})")
 """A version of an artifact, as Weights & Biases' clients call its directory: each save is one more."""
 
 
-OF_VERSION = ":v"
-"""The end of the pattern of such a directory."""
+def is_version(name: str) -> bool:
+    """Whether a directory is called as a version of an artifact."""
+    return _VERSION.fullmatch(name) is not None
+
+
+def read_version(name: str) -> BareName:
+    """What the name of a directory says, of a version that it counts saves."""
+    version = _VERSION.fullmatch(name)
+    if version is None:
+        return read_bare_name(name)
+    said = read_bare_name(version[1])
+    return said._replace(number=int(version[2]), step=None, epoch=None, pattern=f"{version[1]}:v")
 
 
 def read_folder_name(name: str) -> BareName:
     """What the name of a directory says that is a save: of ``e12`` as well the epoch; of another directory
     that may be anything.
     """
-    if version := _VERSION.fullmatch(name):
-        said = read_bare_name(version[1])
-        return said._replace(
-            number=int(version[2]), step=None, epoch=None, pattern=f"{version[1]}{OF_VERSION}"
-        )
     told = _EPOCH.fullmatch(name)
-    said = read_bare_name(name)
+    said = read_version(name)
     return said if told is None else said._replace(epoch=int(told[1]), words=())
 
 
