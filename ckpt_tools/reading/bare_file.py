@@ -208,6 +208,9 @@ def has_optimizer(report: Report, anatomy: Anatomy) -> bool:
 def _has_weights(anatomy: Anatomy, name: BareName, optimizer: bool) -> bool:
     if _is_optimizer_alone(anatomy) or (name.role in _NO_MODEL and not optimizer):
         return False
+    alone = anatomy.tensors[0] if len(anatomy.tensors) == 1 else None
+    if alone is not None and not alone.shape:
+        return False  # one number is no network: SAC keeps its temperature so
     return any(map(_is_weight, anatomy.tensors))
 
 

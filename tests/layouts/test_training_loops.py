@@ -443,3 +443,10 @@ def test_what_was_played_is_no_run_beside_the_states_that_it_was_saved_with(
         return
     with pytest.raises(UsageError, match="several runs"):
         answer(tmp_path)
+
+
+def test_one_number_is_no_network(tmp_path: Path) -> None:
+    """SAC learns a temperature beside its networks."""
+    saves = [("policy.pt", network(2, 3)), ("value.pt", network(4)), ("alpha.pt", network())]
+    lay(tmp_path, saves, every=1)
+    assert {f.path.rpartition("/")[2] for f in answer(tmp_path).shared} == {name for name, _ in saves}
