@@ -81,3 +81,23 @@ def test_an_adapter_that_litgpt_trains_is_a_checkpoint(ending: str, tmp_path: Pa
         written(tmp_path / f"step-{step:06d}", weights, step)
     made = plan(str(tmp_path))
     assert made.checkpoint and made.checkpoint.step == 20 and not made.warnings
+
+
+@pytest.mark.parametrize("home", ["epoch_{}", "checkpoint-{}"])
+@pytest.mark.parametrize("gone", ["", "unet", "text_encoder", "optimizer.pt"])
+def test_components_of_a_pipeline_and_an_optimizer_are_one_save(gone: str, home: str, tmp_path: Path) -> None:
+    """``unet.save_pretrained(f"{home}/unet")``, and ``torch.save`` of the optimizer beside it."""
+    names = {"unet/diffusion_pytorch_model.safetensors": 1, "text_encoder/model.safetensors": 2}
+    for step in (1, 2):
+        files = {name: small_files.safetensors_save({"w": tensor(step, n)}) for name, n in names.items()}
+        files |= {f"{name.partition('/')[0]}/config.json": b"{}" for name in names}
+        written(tmp_path / home.format(step), files | {"optimizer.pt": saved(adam(step))}, 60 * step)
+    newest = tmp_path / home.format(2)
+    for path in list(newest.rglob("*")) if gone else []:
+        if path.is_file() and gone in path.parts:
+            path.unlink()
+    made = plan(str(tmp_path))
+    assert made.checkpoint and made.checkpoint.path == (
+        str(tmp_path / home.format(1)) if gone else str(newest)
+    )
+    assert len(made.shared) == 3 and bool(made.rejected) == bool(gone)

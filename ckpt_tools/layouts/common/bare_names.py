@@ -365,7 +365,10 @@ def bare_name_of(p: Part) -> BareName:
     )
 
 
-_HOLDS = re.compile("models?|net|network|weights", re.IGNORECASE)
+_HOLDS = re.compile(
+    "models?|net|network|weights|unet|transformer|controlnet|text_encoder(?:_2)?|vae", re.IGNORECASE
+)
+"""How a directory is called that holds a network, by itself or as diffusers calls its components."""
 
 
 def is_called_after_a_role(directory: str) -> bool:
