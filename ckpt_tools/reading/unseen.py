@@ -78,9 +78,9 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
         for c in answer.candidates or ()
         if c.step is not None and os.path.basename(c.path).lstrip("0") == str(c.step)
     }
-    blocking, warnings = list[Unseen](), list[Finding]()
+    blocking, warnings = list[Unseen](), list(_replaced(s, answer.chosen))
     for row in _rows(s, answer):
-        step = _step_of(row, s, stepped, answer.chosen)
+        step = _step_of(row, s, stepped, answer)
         if _of_system(row.path, s.root) or (
             _passed(row, step, answer.chosen) if answer.skip else _older(step, row, answer.chosen)
         ):
@@ -90,10 +90,23 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     return blocking, warnings
 
 
-def _step_of(row: Unseen, s: Session, stepped: Collection[str], chosen: Checkpoint | None) -> int | None:
-    """The step that its name tells; that of ``ckpt_0`` tells none where ``ckpt_1`` holds files of step 7."""
+def _replaced(s: Session, chosen: Checkpoint | None) -> Iterator[Finding]:
+    """Files of the choice that could not be read, and have another one in their place (``last.ckpt``)."""
+    if chosen is not None:
+        paths = {p.path for p in chosen.parts}
+        yield from (f for f in unread_files(s) if f.path in paths)
+
+
+def _step_of(row: Unseen, s: Session, stepped: Collection[str], answer: Answer) -> int | None:
+    """The step that its name tells; that of ``ckpt_0`` tells none where ``ckpt_1`` holds files of step 7.
+    What lies in the directory of a checkpoint is of its step (``step_4/weights/iter_0000000``).
+    """
+    chosen = answer.chosen
     if row.step is not None:
         return row.step
+    holders = (c for c in (*(answer.candidates or ()), *answer.rejected) if row.path.startswith(f"{c.path}/"))
+    if holder := max(holders, key=lambda c: len(c.path), default=None):
+        return holder.step
     if chosen is not None and any(chosen.step not in _numbers(name) for name in _alike(row.path, chosen)):
         return None
     from ckpt_tools.layouts.common.directories import step_in_path  # mostly everything was seen

@@ -117,6 +117,23 @@ def all_hold(victim: Victim, command: str, words: list[str], tried: Iterable[Fau
     assert injected
 
 
+@pytest.mark.parametrize(
+    ("case", "within", "call"),
+    [
+        ("nemo-rl/megatron", "step_4/policy/weights/iter_0000000", "opendir"),  # no step 0 of a run
+        ("lightning/steps", "epoch=1-step=16.ckpt", "open"),  # last.ckpt is of the same step
+    ],
+)
+def test_what_cannot_be_read_in_the_newest_save_is_of_its_step(
+    case: str, within: str, call: str, victim: Victim, tmp_path: Path
+) -> None:
+    root = materialise(CASES[NAMES.index(case)], tmp_path)
+    words, path = words_of("plan", str(root)), str(root / within)
+    unharmed, harmed = victim.ask(words), victim.ask(words, Fault(path, call, errno.EIO))
+    assert broken_law("plan", unharmed, harmed, path) is None
+    assert path in harmed.out or path in harmed.err
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("at", range(len(CASES)), ids=NAMES)

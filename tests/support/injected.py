@@ -141,9 +141,17 @@ def paths(root: Path) -> Iterator[tuple[str, bool]]:
         yield str(p), p.is_dir()
 
 
+def _by_another_file(unharmed: Reply, harmed: Reply) -> bool:
+    """Whether both are of one known step and kind, from files that lie in one directory."""
+    one, other = ((r.body.get("checkpoint") or {}) for r in (unharmed, harmed))
+    step, kind = one.get("step"), one.get("kind")
+    same = step is not None and (step, kind) == (other.get("step"), other.get("kind"))
+    return same and os.path.dirname(one["path"]) == os.path.dirname(other["path"])
+
+
 def broken_law(command: str, unharmed: Reply, harmed: Reply, *names: str) -> str | None:
-    """Why an answer with an injected error may not be given; None when it may: it is the unharmed one, or
-    exit 5 naming the path, or with --skip-unreadable the older one with that path as its reason, or a
+    """Why an answer with an injected error may not be given; None when it may: it is the unharmed one, also
+    by another file of the same save with a word about the path, or exit 5 naming the path, or with --skip-unreadable the older one with that path as its reason, or a
     question that what was read cannot answer. ``names`` are what the path may be called: links lead to it.
     """
     warnings = [(w["code"], w["path"], w["message"]) for w in harmed.body.get("warnings", ())]
@@ -151,6 +159,10 @@ def broken_law(command: str, unharmed: Reply, harmed: Reply, *names: str) -> str
         return f"said twice: {warnings}"
     if harmed.answer == unharmed.answer:
         return None
+    if harmed.code == unharmed.code == 0 and "warnings" in harmed.body and _by_another_file(unharmed, harmed):
+        return (
+            None if any(path in harmed.said for path in names) else "another file, and the path is not named"
+        )
     if harmed.code == 5:
         return (
             None
