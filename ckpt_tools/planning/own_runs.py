@@ -16,7 +16,7 @@ from ckpt_tools.layouts.common.bare_names import (
     is_called_after_a_role,
     read_bare_name,
 )
-from ckpt_tools.layouts.common.directories import is_of_the_best
+from ckpt_tools.layouts.common.directories import is_of_a_hub, is_of_the_best
 from ckpt_tools.layouts.common.held import holds_of
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -68,19 +68,7 @@ def _are_no_states(members: Sequence[Checkpoint]) -> bool:
 
 def _is_of_no_saves(directory: str) -> bool:
     evaluated = not METRICS.isdisjoint(re.findall("[a-z]+", directory.lower()))
-    return evaluated or read_bare_name(directory).kind is Kind.RELEASE or _is_of_a_hub(directory)
-
-
-_HUB = frozenset({"hf", "huggingface", "hub", "pretrained"})
-_AROUND = frozenset({"model", "models", "weights", "base", "ckpt", "ckpts", "checkpoint", "checkpoints"})
-
-
-def _is_of_a_hub(directory: str) -> bool:
-    """Whether it is called as where a model in another form lies, that training began with or that it
-    exports: ``hf``, ``pretrained_model``.
-    """
-    words = set(re.findall("[a-z]+", directory.lower()))
-    return not words.isdisjoint(_HUB) and words <= _HUB | _AROUND
+    return evaluated or read_bare_name(directory).kind is Kind.RELEASE or is_of_a_hub(directory)
 
 
 def _is_below_states(run: tuple[str, str], runs: Runs) -> bool:
@@ -121,7 +109,7 @@ def _is_model_beside_states(run: tuple[str, str], runs: Runs, layouts: Layouts) 
 def _is_export_beside(c: Checkpoint, run: tuple[str, str], runs: Runs) -> bool:
     above, name = os.path.split(_directory(c))
     said = read_bare_name(name)
-    called = (said.kind is Kind.RELEASE and not said.words) or _is_of_a_hub(name)
+    called = (said.kind is Kind.RELEASE and not said.words) or is_of_a_hub(name)
     return called and above in map(os.path.dirname, _of_states(run, runs))
 
 

@@ -66,3 +66,15 @@ def is_of_the_best(directory: str) -> bool:
 def is_called_in_a_save(file: str) -> bool:
     """Whether a file is called as none is but in a directory that is called after a step or an epoch."""
     return _IN_A_SAVE.fullmatch(file) is not None
+
+
+_HUB = frozenset({"hf", "huggingface", "hub", "pretrained"})
+_AROUND = frozenset({"model", "models", "weights", "base", "ckpt", "ckpts", "checkpoint", "checkpoints"})
+
+
+def is_of_a_hub(directory: str) -> bool:
+    """Whether it is called as where a model in another form lies, that training began with or that it
+    exports: ``hf``, ``pretrained_model``.
+    """
+    words = set(re.findall("[a-z]+", directory.lower()))
+    return not words.isdisjoint(_HUB) and words <= _HUB | _AROUND
