@@ -11,15 +11,20 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.crosscheck.pages import are_linked, differing, equal, unlike
-from ckpt_tools.crosscheck.run_files import File, Pair, RunFiles, judged, order, place
-from ckpt_tools.crosscheck.two_parts import (
+from ckpt_tools.crosscheck.run_files import (
+    File,
+    Pair,
+    RunFiles,
     alike,
     apart,
     before,
     both_placed,
     differ_in_a_number,
     elsewhere,
+    judged,
     of_two_saves,
+    order,
+    place,
     placed,
     where,
     whose,
