@@ -141,7 +141,10 @@ def _with_texts_alone(s: Session, home: str) -> dict[str, str]:
     taken = _taken(s) if tops else frozenset[str]()
     out, usual = dict[str, str](), set(_names(s, home)) if tops else set[str]()
     for top in tops:
-        names = set(_names(s, top)) if top not in taken else set[str]()
+        known = top in taken or any(
+            e is None or e.is_dir() for e in _entries(s, top)
+        )  # it may be a whole copy
+        names = set[str]() if known else set(_names(s, top))
         if (like := names & usual) and all(name in like or _TEXT.search(name) for name in names):
             out[top] = f"holds {min(like)}, and no checkpoint"
     return out

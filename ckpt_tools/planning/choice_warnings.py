@@ -1,5 +1,5 @@
 """Warnings about a choice of which no file is damaged: clocks, orders that disagree, saves that never
-finished.
+finished, files that were looked at less deeply than asked.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint, comparable
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.part import Kind
+from ckpt_tools.model.frozen import replace
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice
+from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import newest
 from ckpt_tools.planning.choose import rank, saved
 from ckpt_tools.planning.newest import Saved, Times, Witnesses
@@ -328,3 +330,32 @@ def _goes_before(c: Checkpoint, chosen: Checkpoint, order: str) -> bool:
         return c.mtime_ns >= chosen.mtime_ns
     later = c.layout == chosen.layout and c.order > chosen.order
     return later or rank([chosen, c], order)[0] is c
+
+
+def below_level(parts: Sequence[Part], session: Session, selection: Selection) -> list[Part]:
+    """The files that were not looked at as deeply as asked. An empty mark has nothing in it."""
+    return [p for p in parts if p.size and session.reports[p.path].level < selection.level]
+
+
+def of_files(parts: Sequence[Part], session: Session) -> Iterator[Finding]:
+    """What their own reports warn of."""
+    for p in parts:
+        for f in session.reports[p.path].findings:
+            if f.severity is Severity.WARNING:
+                yield replace(f, path=f.path or p.path)
+
+
+def of_depth(parts: Sequence[Part], session: Session, selection: Selection) -> Iterator[Finding]:
+    """What the level or the budget left out."""
+    level, not_read = selection.level, session.reader.unread
+    unread = [p for p in parts if p.path in not_read]
+    if unread:
+        size = sum(p.size for p in unread)
+        files = f"{len(unread)} of the {len(parts)} files to load, {size:,} bytes,"
+        over = f"the budget of {selection.budget:g} s was over"
+        text = f"{over} before {files} were read as deeply as --level {level} asks"
+        yield finding("budget-spent", text, path=session.root)
+    others = [p for p in below_level(parts, session, selection) if p.path not in not_read]
+    if others:
+        text = f"{len(others)} files were looked at less deeply than --level {level}"
+        yield finding("below-level", text, path=session.root)

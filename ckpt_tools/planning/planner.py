@@ -38,7 +38,7 @@ from ckpt_tools.model.plan import (
     Resume,
     Rollback,
 )
-from ckpt_tools.planning import choice_warnings, depth, other_writers
+from ckpt_tools.planning import choice_warnings, other_writers
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.common_steps import newest_untold
@@ -349,7 +349,7 @@ class Planner(Candidates):
             fingerprint=fingerprint(self.root, ranks, shared),
             candidates=tuple(self.ranked),
             budget=self.selection.budget,
-            below_level=len(depth.below_level(assignment.parts, self.session, self.selection)),
+            below_level=len(choice_warnings.below_level(assignment.parts, self.session, self.selection)),
             excluded=len(self.session.found.excluded.paths),
         )
 
@@ -397,7 +397,7 @@ class Planner(Candidates):
         ordered = order in ("mtime", "step")
         yield from choice_warnings.unplaced(c, self.ranked, self.session, ordered=ordered, same=self._same)
         yield from assignment.findings
-        yield from depth.warnings_of_files(parts, self.session)
+        yield from choice_warnings.of_files(parts, self.session)
         yield from losses(c, self.expected)
         if self.session.found.strange:
             yield from headless(self.session, self.session.members(c))
@@ -418,7 +418,7 @@ class Planner(Candidates):
 
             yield from later_and_gone(self.session, c, self.step(c), self.checkpoints)
         yield from self.other_writers(c)
-        yield from depth.warnings_of_depth(parts, self.session, self.selection)
+        yield from choice_warnings.of_depth(parts, self.session, self.selection)
 
     def _lost_links(self, c: Checkpoint) -> Iterator[Finding]:
         found, step = self.session.found, self.step(c)

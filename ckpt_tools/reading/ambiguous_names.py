@@ -8,7 +8,6 @@ from itertools import chain
 
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Piece, Place
-from ckpt_tools.layouts.common.held import held_by
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
@@ -72,6 +71,8 @@ def _keep_states(s: Session) -> None:
 
 
 def _may_be_state(p: Part) -> bool:
+    from ckpt_tools.layouts.common.held import held_by  # few trees have a known layout and other states
+
     held = held_by(p)
     return held.optimizer if held else (p.step, p.epoch) != (None, None)
 
