@@ -121,6 +121,7 @@ class Planner(Candidates):
             rejected=rejected,
             candidates=getattr(self, "checkpoints", None),
             skip=selection.skip_unreadable,
+            run_named=selection.run is not None or selection.prefix is not None,
         )
         blocking, warnings = weigh(self.session, answer)
         if not blocking:

@@ -26,13 +26,15 @@ HINT = (
 
 class Answer(NamedTuple):
     """What is weighed: the checkpoint that was chosen (with the step that its files tell), those that lost,
-    those that could have been chosen, and the caller's leave to pass over what cannot be read.
+    those that could have been chosen, the caller's leave to pass over what cannot be read, and whether one
+    run was asked for by name.
     """
 
     chosen: Checkpoint | None = None
     rejected: Collection[Checkpoint] = ()
     candidates: Sequence[Checkpoint] | None = None
     skip: bool = False
+    run_named: bool = False
 
 
 def not_seen(s: Session) -> list[Finding]:
@@ -82,7 +84,9 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     for row in _rows(s, answer):
         step = _step_of(row, s, stepped, answer)
         if _of_system(row.path, s.root) or (
-            _passed(row, step, answer.chosen) if answer.skip else _older(step, row, answer.chosen)
+            _passed(row, step, answer.chosen)
+            if answer.skip
+            else _older(step, row, answer.chosen) and not _may_be_another_run(row, answer)
         ):
             warnings.append(as_finding(row, s.root))
         else:
@@ -192,6 +196,15 @@ def _older(step: int | None, row: Unseen, chosen: Checkpoint | None) -> bool:
     if chosen is None or chosen.step is None or step is None or row.mtime_ns is None:
         return False
     return step < chosen.step and row.mtime_ns < chosen.mtime_ns
+
+
+def _may_be_another_run(row: Unseen, answer: Answer) -> bool:
+    """Whether it lies beside the run of the choice: how far another one came is no matter of steps, but of
+    which is meant.
+    """
+    if answer.run_named or answer.chosen is None or row.step is not None:
+        return False
+    return not any(row.path.startswith(f"{p.base.rstrip('/')}/") for p in answer.chosen.parts)
 
 
 def _passed(row: Unseen, step: int | None, chosen: Checkpoint | None) -> bool:

@@ -122,9 +122,11 @@ def all_hold(victim: Victim, command: str, words: list[str], tried: Iterable[Fau
     [
         ("nemo-rl/megatron", "step_4/policy/weights/iter_0000000", "opendir"),  # no step 0 of a run
         ("lightning/steps", "epoch=1-step=16.ckpt", "open"),  # last.ckpt is of the same step
+        ("files/yolo", "train/weights/epoch2.pt", "stat"),
+        ("dcp/two_runs", "long_context/step-10", "opendir"),  # the only save of the other run
     ],
 )
-def test_what_cannot_be_read_in_the_newest_save_is_of_its_step(
+def test_what_cannot_be_read_is_of_its_save_and_run(
     case: str, within: str, call: str, victim: Victim, tmp_path: Path
 ) -> None:
     root = materialise(CASES[NAMES.index(case)], tmp_path)

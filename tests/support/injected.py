@@ -142,10 +142,11 @@ def paths(root: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _by_another_file(unharmed: Reply, harmed: Reply) -> bool:
-    """Whether both are of one known step and kind, from files that lie in one directory."""
+    """Whether both are of one known step or epoch and kind, from files that lie in one directory."""
     one, other = ((r.body.get("checkpoint") or {}) for r in (unharmed, harmed))
-    step, kind = one.get("step"), one.get("kind")
-    same = step is not None and (step, kind) == (other.get("step"), other.get("kind"))
+    told = (one.get("step"), one.get("epoch"))
+    same = told != (None, None) and told == (other.get("step"), other.get("epoch"))
+    same = same and one.get("kind") == other.get("kind")
     return same and os.path.dirname(one["path"]) == os.path.dirname(other["path"])
 
 
