@@ -126,7 +126,8 @@ def test_another_process_follows_the_decision(
         said = ask("hook", f"{bucket.url}/run", "--order", "step", "--format", "json")
         os.environ["CKPT_PLAN"] = said.json["env"]["CKPT_PLAN"]
         mounts._trees.clear()
-        assert ask("latest", "--rank", "1").printed == f"{bucket.url}/{LAST}\n"
+        asked = ask("latest", "--rank", "1")
+        assert asked.printed == f"{bucket.url}/{LAST}\n", asked
 
 
 @pytest.mark.exhaustive
