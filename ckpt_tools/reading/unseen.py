@@ -108,11 +108,11 @@ def _step_of(row: Unseen, s: Session, stepped: Collection[str], answer: Answer) 
     chosen = answer.chosen
     if row.step is not None:
         return row.step
+    if chosen is not None and any(chosen.step not in _numbers(name) for name in _alike(row.path, chosen)):
+        return None
     holders = (c for c in (*(answer.candidates or ()), *answer.rejected) if row.path.startswith(f"{c.path}/"))
     if holder := max(holders, key=lambda c: len(c.path), default=None):
         return holder.step
-    if chosen is not None and any(chosen.step not in _numbers(name) for name in _alike(row.path, chosen)):
-        return None
     from ckpt_tools.layouts.common.directories import step_in_path  # mostly everything was seen
 
     return step_in_path(row.path, s.root, s.layouts.names, stepped)

@@ -136,6 +136,20 @@ def test_what_cannot_be_read_is_of_its_save_and_run(
     assert path in harmed.out or path in harmed.err
 
 
+def test_leave_to_go_on_is_none_to_load_a_save_without_its_highest_rank(
+    victim: Victim, tmp_path: Path
+) -> None:
+    """Of a lone save nothing else tells how many ranks there were; the step in its name is that of the choice."""
+    root = materialise(CASES[NAMES.index("rank-files/directories")], tmp_path)
+    for path in root.iterdir():
+        if path.is_file():
+            path.unlink()
+        elif not path.name.startswith("epoch_3"):
+            shutil.rmtree(path)
+    fault = Fault(str(root / "epoch_3_step_30/rank_2"), "opendir", errno.EIO)
+    assert victim.ask(words_of("plan --skip-unreadable", str(root)), fault).code == 5
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("at", range(len(CASES)), ids=NAMES)
