@@ -11,6 +11,7 @@ from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.crosscheck.crosscheck import crosscheck
 from ckpt_tools.discovery.renamed_names import is_packed
 from ckpt_tools.findings import NOT_SEEN, finding
+from ckpt_tools.layouts.common.under_way import not_finished
 from ckpt_tools.model.answers import FileReport, Summary, Verification
 from ckpt_tools.model.finding import Finding, Verdict, blind, worst
 from ckpt_tools.model.frozen import replace
@@ -196,16 +197,12 @@ def _read_bare(s: Session, level: Level) -> tuple[list[FileReport], int]:
 
 def _beside_the_files(s: Session) -> list[Finding]:
     """What could not be looked at, and what is there although it is no part of a checkpoint."""
-    unfinished, graph, mac = (
-        "a temporary file of a save that never finished",
-        "a graph: it holds no state",
-        "what macOS keeps of the file beside it: it holds no state",
-    )
+    graph, mac = "a graph: it holds no state", "what macOS keeps of the file beside it: it holds no state"
     unneeded = [(p, mac if os.path.basename(p).startswith("._") else graph) for p in s.found.unneeded]
     return [
         *not_seen(s),
         *s.notes,
-        *(finding("unfinished-save", unfinished, path=p) for p in s.found.unfinished),
+        *map(not_finished, s.found.unfinished),
         *(finding("not-needed", why, path=p) for p, why in unneeded),
     ]
 

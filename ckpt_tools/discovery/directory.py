@@ -6,19 +6,19 @@ import errno
 import os
 import stat
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.file_stat import holds_something, stat_of, surely_directory
+from ckpt_tools.discovery.file_stat import FileStat, holds_something, stat_of, surely_directory
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_aside, is_fragment
 from ckpt_tools.formats.seals.names import NAME as SEAL
 from ckpt_tools.layouts import Layouts, NameFields, Places
 from ckpt_tools.layouts.common.places import PieceName
-from ckpt_tools.layouts.common.under_way import TEMPORARY
+from ckpt_tools.layouts.common.under_way import CONTROLS, TEMPORARY, being_downloaded
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.storage.retry import ABSENT, is_link, patiently, status
 from ckpt_tools.storage.urls import is_url
@@ -75,6 +75,12 @@ def leads_nowhere(e: os.DirEntry[str]) -> bool:
 Entries = list["os.DirEntry[str]"]
 
 
+def controls_in(entries: Entries) -> Mapping[str, str]:
+    """The files of downloaders in a directory, by the names of what they lie beside."""
+    names = ((e.name, ending) for e in entries for ending in CONTROLS if e.name.endswith(ending))
+    return {name.removesuffix(ending): name for name, ending in names}
+
+
 def apart(path: str, entries: Entries) -> tuple[Entries, Entries]:
     """The seals in a directory, and the other entries; the fragments of a seal have a directory of theirs.
     What has the name of one is a seal that cannot be read where it is no file.
@@ -88,15 +94,16 @@ def apart(path: str, entries: Entries) -> tuple[Entries, Entries]:
 
 class DirectoryNames:
     """The entries of one directory, sorted by what their names tell: ``mine`` are those that some layout
-    knows.
+    knows. ``controls`` are files of downloaders, by the names of what they lie beside.
     """
 
-    __slots__ = ("indexes", "layouts", "mine", "others", "path", "places", "seals", "unneeded")
+    __slots__ = ("controls", "indexes", "layouts", "mine", "others", "path", "places", "seals", "unneeded")
 
     def __init__(self, path: str, places: Places, layouts: Layouts) -> None:
         self.path, self.places, self.layouts = path, places, layouts
         self.mine: list[tuple[os.DirEntry[str], NameFields]] = []
         self.others: list[os.DirEntry[str]] = []
+        self.controls: Mapping[str, str] = {}
         self.indexes: list[str] = []
         self.unneeded: list[str] = []
         self.seals: list[os.DirEntry[str]] = []
@@ -106,6 +113,12 @@ class DirectoryNames:
         notes = self.layouts.note_names
         yield from (e for e, _ in self.mine)
         yield from (e for e in self.others if formats.names.known(e.name) and e.name not in notes)
+
+    def stat_of(self, e: os.DirEntry[str]) -> FileStat:
+        """Size and time of an entry; that it is being downloaded is among its findings."""
+        seen = stat_of(e)
+        control = self.controls.get(e.name) if seen.size >= 0 else None
+        return seen if control is None else seen._replace(findings=(being_downloaded(control),))
 
 
 class NameReader:
@@ -125,6 +138,7 @@ class NameReader:
         if any(_SEALS in e.name for e in entries) or path.endswith(FRAGMENTS):
             here.seals, entries = apart(path, entries)
         here.unneeded = self._unneeded(entries)
+        here.controls = controls_in(entries)
         unneeded, is_placed = set(here.unneeded), formats.names.near_placed(f"{path}/")
         for e in entries:
             if unneeded and e.path in unneeded:
@@ -191,7 +205,7 @@ class Listing:
 
     def add(self, here: DirectoryNames, alone: bool = False) -> None:
         """Add one directory, asking for sizes and times; ``alone``: the caller named a file in it."""
-        places, files = here.places, self.files
+        places, files, controls = here.places, self.files, here.controls
         self.found.indexes += here.indexes
         self.found.unneeded += here.unneeded
         self.found.seals += (BareFile(e.path, *stat_of(e)) for e in here.seals)
@@ -201,7 +215,9 @@ class Listing:
             except OSError as why:
                 self._add_odd(e, name, here, why)
                 continue
-            if stat.S_IFMT(st.st_mode) == stat.S_IFREG:  # nearly all: this is the inner loop
+            if (
+                stat.S_IFMT(st.st_mode) == stat.S_IFREG and e.name not in controls
+            ):  # nearly all: this is the inner loop
                 row = places[name.piece], name, st.st_size, st.st_mtime_ns, (), places
                 files.append(_named_file(row))
             else:
@@ -220,7 +236,7 @@ class Listing:
             step = place.step if name.step is None else name.step
             self.found.unseen.append(Unseen(e.path, _VANISHED, step, 0))
             return
-        size, mtime_ns, findings = stat_of(e)
+        size, mtime_ns, findings = here.stat_of(e)
         if size < 0 and holds_something(e):
             here.others.append(e)
         else:
@@ -236,7 +252,7 @@ class Listing:
         if name in here.layouts.note_names:
             found.trackers[name, here.path] = e.path
         elif formats.names.known(name) or alone or self._is_addressed(e):
-            file = BareFile(e.path, *stat_of(e))
+            file = BareFile(e.path, *here.stat_of(e))
             if file.size >= 0 or not (holds_something(e) or is_directory_alike(e)):
                 found.bare.append(file)
         elif surely_directory(e) or name.endswith(here.layouts.stateless):

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.directory import DirectoryNames, Listing, NameReader, is_directory_alike
+from ckpt_tools.discovery.directory import (
+    DirectoryNames,
+    Listing,
+    NameReader,
+    controls_in,
+    is_directory_alike,
+)
 from ckpt_tools.discovery.exclude import Excluded, without_state
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.discovery.names import lone_numbers, name_parts, settled
@@ -130,7 +136,9 @@ def _add_file(top: str, names: NameReader, listing: Listing) -> None:
         beside = entries_of(home)
     except OSError as e:
         raise CannotLook(f"cannot list {home}, the directory of {top}: {e.strerror}") from e
-    listing.add(names.inspect(home, [e for e in beside if e.name == name]), alone=True)
+    here = names.inspect(home, [e for e in beside if e.name == name])
+    here.controls = controls_in(beside)
+    listing.add(here, alone=True)
     indexes = listing.found.indexes
     described = (e for e in beside if formats.names.may_be_index(e.name) and not is_directory_alike(e))
     indexes += (e.path for e in described if e.path not in indexes)

@@ -8,7 +8,8 @@ from ckpt_tools.crosscheck.steps import epoch_in_contents, step_in_contents
 from ckpt_tools.crosscheck.trackers import as_told, told
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.findings import NOT_SEEN, finding
+from ckpt_tools.findings import NOT_SEEN
+from ckpt_tools.layouts.common.under_way import not_finished
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.frozen import replace
@@ -49,13 +50,13 @@ def scan_root(
         for (_, run), members in s.runs(checkpoints).items()
         if (n := selection.world_size or completeness.expected_ranks(members, s.layouts))
     }
-    unfinished = "a temporary file of a save that never finished"
     findings = [
         *not_seen(s),
         *unread_files(s),
         *s.notes,
         *(f for _, damage in rows for f in damage),
-        *(finding("unfinished-save", unfinished, path=p) for p in s.found.unfinished),
+        *map(not_finished, s.found.unfinished),
+        *(replace(f, path=p.path) for p in s.parts for f in p.findings if f.code == "unfinished-save"),
     ]
     findings += missed(s, {f.path for f in findings if f.path and f.code in NOT_SEEN})
     return Scan(

@@ -246,7 +246,7 @@ class Session:
 
     def shown(self, path: str, level: Level, seen: Sequence[Finding]) -> Report | None:
         """What is known of a file without opening it, when that is enough."""
-        if any(f.code not in ("rank-mismatch", "step-mismatch") for f in seen):
+        if any(f.code not in ("rank-mismatch", "step-mismatch", "unfinished-save") for f in seen):
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in seen) else Verdict.BROKEN
             return Report(path, None, 0, verdict, Level.PRESENCE, findings=tuple(seen))
         self.indexes.claims(path)

@@ -423,6 +423,14 @@ def _without(words: tuple[str, ...], some: Collection[str]) -> tuple[str, ...] |
     return rest if len(rest) == len(words) - 1 else None
 
 
+_OF_PAIRS = frozenset(word for pair in PAIRS for words in pair[:2] for word in words)
+
+
+def _is_of_the_name(token: str) -> bool:
+    """Whether a token is a word that tells nothing of what a file holds."""
+    return bool(token) and not token.isdigit() and token not in _KNOWN and token not in _OF_PAIRS
+
+
 class _Reader:
     """Goes through the tokens of one name."""
 
@@ -435,7 +443,7 @@ class _Reader:
     def take(self, token: str, after: str) -> None:
         before, self.before = self.before, token
         if token.isdigit():
-            self._number(token, before)
+            self._number(token, before, after)
         elif token in _ROLES:
             self.role = self.role or _ROLES[token]
         elif token in _KINDS:
@@ -450,10 +458,12 @@ class _Reader:
         elif token not in _PLAIN and token not in METRICS:
             self.words.append(token)
 
-    def _number(self, token: str, before: str) -> None:
+    def _number(self, token: str, before: str, after: str) -> None:
         if len(token) > 18 or _DATE.match(token) or before in METRICS or before in _BEFORE:
             return  # prev1 is older than prev0
-        if before in _GLUED:
+        if _is_of_the_name(before) and _is_of_the_name(after):
+            self.words.append(token)  # qwen_3_4b, flux_1_dev: whoever counts saves does so at an end
+        elif before in _GLUED:
             self.words[-1:] = [before + token]
         elif before in _UNITS:
             self.known.setdefault(_UNITS[before], int(token))

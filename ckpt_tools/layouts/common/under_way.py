@@ -1,11 +1,32 @@
-"""How names of files and directories say that a save was not done: who writes it renames it when it is."""
+"""How names of files and directories say that a save or a download was not done: who writes it renames it
+when it is, or removes what lies beside it.
+"""
 
 from __future__ import annotations
 
 import re
 
-TEMPORARY = re.compile(r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$")
-"""Names of files that a save has not finished yet."""
+from ckpt_tools.findings import finding
+from ckpt_tools.model.finding import Finding, Severity
+
+_DOWNLOADS = (
+    *(".crdownload", ".opdownload", ".fdmdownload", ".dtapart", ".downloading"),  # browsers
+    *(".incomplete", ".filepart", "_.gstmp"),  # huggingface_hub, WinSCP, gsutil and gcloud storage
+    *(".!qB", ".!ut", ".bc!", ".jc!", ".xltd"),  # qBittorrent, uTorrent, BitComet, FlashGet, Xunlei
+)
+"""Endings of the names of files that a download has not finished yet; ``.part`` and ``.partial`` may be of a
+save as well.
+"""
+CONTROLS = (".aria2", ".lftp-pget-status", ".st")
+"""What downloaders (aria2, lftp, axel) keep beside the file of that name until it is whole: it may have its
+size from the beginning.
+"""
+_AGAIN = "finish the download, or download it again"
+TEMPORARY = re.compile(
+    r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$"
+    rf"|(?:{'|'.join(map(re.escape, _DOWNLOADS))})$"
+)
+"""Names of files that a save or a download has not finished yet."""
 WORDS = frozenset({"tmp", "temp", "incomplete", "partial"})
 """Words in the name of the directory of bare files, where all that such a name can say is known."""
 _MARKED = re.compile(
@@ -22,6 +43,20 @@ _OF_FILES = re.compile(
     r"(?<![a-z])(?:tmp(?![a-z])|incomplete(?![a-z])|temp(?![a-z]|[-_=.]?[0-9]))", re.IGNORECASE
 )
 """Such a word in the name of a file; ``temp2`` is a temperature."""
+
+
+def not_finished(path: str) -> Finding:
+    """Return what to say of a file that is called as one that was never finished."""
+    if path.endswith(_DOWNLOADS):
+        return finding("unfinished-save", "a download that never finished", path=path, hint=_AGAIN)
+    return finding("unfinished-save", "a temporary file of a save that never finished", path=path)
+
+
+def being_downloaded(control: str) -> Finding:
+    """Return what to say of a file beside which a downloader keeps its own (its name)."""
+    text = f"{control} lies beside it: its download has not finished, whatever its size says"
+    hint = f"{_AGAIN}; remove {control} only if the file is known to be whole"
+    return finding("unfinished-save", text, severity=Severity.ERROR, hint=hint)
 
 
 def without_mark(stem: str) -> str:
