@@ -35,7 +35,7 @@ NOT_SEEN = frozenset({"unreadable", "in-use", "unread-pickle"})
 """Findings after which nothing is known of a file: its verdict is ``unknown``, and nothing is planned as if
 it were sound.
 """
-_RESTORE = "restore this file from a copy of the same save: a replica or a backup"
+_RESTORE = "restore this file from a good copy: a backup, where it was downloaded from, or a replica"
 
 # One line a code reads as the table it is.
 # fmt: off

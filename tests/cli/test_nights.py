@@ -21,7 +21,7 @@ from ckpt_tools.output.words import wrapped
 
 SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     "truncated": {
-        "verify": (1, ("broken: 1 of 6 files", "iter_0000030/mp_rank_01/model_optim_rng.pt at byte 700", "from a copy of the same save")),
+        "verify": (1, ("broken: 1 of 6 files", "iter_0000030/mp_rank_01/model_optim_rng.pt at byte 700", "from a good copy")),
         "plan": (0, ("resume from step 20", "not step 30", "rank 1 has no usable model file")),
         "latest": (0, ("iter_0000030 (periodic, step 30) is not usable: ", f"iter_0000030/{RANK_1}: truncated",)),
     },

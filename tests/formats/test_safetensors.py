@@ -529,3 +529,33 @@ def test_good_fixtures_are_good_for_the_library() -> None:
 )
 def test_magic_refuses_others(other: bytes) -> None:
     assert not safetensors.FORMAT.magic(other)
+
+
+def test_a_header_above_the_librarys_limit_is_told_as_that(tmp_path: Path) -> None:
+    """safetensors/safetensors#668: the library writes such files, and reads none of them."""
+    from ckpt_tools.inspection.check import inspect
+
+    length = 100_000_008
+    last = b'"z":{"dtype":"F32","shape":[1],"data_offsets":[96,100]}}   '
+    path = tmp_path / "data.safetensors"
+    for size, is_whole in ((100, True), (96, False)):
+        with path.open("wb") as f:  # sparse: blanks would do as well
+            f.write(struct.pack("<Q", length) + b'{"a":{"dtype":"F32"')
+            f.seek(8 + length - len(last))
+            f.write(last)
+            f.truncate(8 + length + size)
+        report, _ = inspect(str(path), Level.STRUCTURE)
+        (found,) = report.findings
+        assert report.format == "safetensors"
+        assert found.code == "bad-header" and "100,000,000" in found.message
+        assert ("the file is whole" in found.message) == is_whole
+        assert ("split" in found.hint) == is_whole
+
+
+def test_bytes_behind_the_last_tensor_are_told_with_where_to_cut() -> None:
+    anatomy = Anatomy()
+    data = TINY + b"1234"
+    *_, found = structure(BytesSource(data), anatomy, safetensors.FORMAT.checks[Level.STRUCTURE])
+    assert (found.code, found.offset) == ("trailing-data", len(TINY))
+    assert f"whole up to byte {len(TINY)}" in found.message
+    assert f"truncate -s {len(TINY)} PATH" in found.hint

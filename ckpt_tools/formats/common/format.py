@@ -26,10 +26,15 @@ class Damage(Exception):
     """Raised inside a check when nothing further can be read; verify turns it into its finding."""
 
     def __init__(
-        self, code: str, message: str, offset: int | None = None, severity: Severity | None = None
+        self,
+        code: str,
+        message: str,
+        offset: int | None = None,
+        severity: Severity | None = None,
+        hint: str = "",
     ) -> None:
         super().__init__(message)
-        self.finding: Finding = finding(code, message, offset=offset, severity=severity)
+        self.finding: Finding = finding(code, message, offset=offset, severity=severity, hint=hint)
 
 
 class Claim(NamedTuple):

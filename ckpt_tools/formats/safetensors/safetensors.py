@@ -7,11 +7,12 @@ for ``crc_num`` mindspore/train/serialization.py (``_exec_save``) of MindSpore 2
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ckpt_tools.checksum import Extent, Piece, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format
 from ckpt_tools.formats.common.json_cursor import Cursor
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import (
@@ -31,7 +32,11 @@ from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 MAX_HEADER = 100_000_000
-"""Bytes; the reader refuses more (MAX_HEADER_SIZE)."""
+"""Bytes; the reader refuses more (MAX_HEADER_SIZE), which no writer heeds."""
+_LONGEST_HEADER = 1 << 40
+"""Bytes; a longer one is no length."""
+_LAST_END = re.compile(rb"\[\s*\d+\s*,\s*(\d+)\s*\]\s*\}\s*\}\s*$")
+"""Where the last tensor ends, at the end of a header."""
 MAX_ZEROS, ABSURD = 1 << 34, 1 << 40
 _ZEROS = bytes(1 << 20)
 _BLANK = " \t\r\n"
@@ -40,7 +45,7 @@ _BLANK = " \t\r\n"
 def _magic(head: bytes) -> bool:
     start = head[8:].lstrip(b" \t\r\n")
     return (
-        2 <= int.from_bytes(head[:8], "little") <= MAX_HEADER
+        2 <= int.from_bytes(head[:8], "little") <= _LONGEST_HEADER
         and start[:1] == b"{"
         and start[1:].lstrip(b" \t\r\n")[:1] in (b'"', b"}", b"")
     )
@@ -53,6 +58,8 @@ def _header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
     if source.size < 8:
         raise Damage("truncated", f"{source.size} of the 8 bytes of the header's length", source.size)
     length = int.from_bytes(source.read(0, 8), "little")
+    if length > MAX_HEADER and _magic(source.read(0, min(HEAD, source.size))):
+        raise _too_large(source, length)
     if not 2 <= length <= MAX_HEADER:
         raise Damage("bad-header", f"a header of {length} bytes", 0)
     if length > source.size - 8:
@@ -65,6 +72,18 @@ def _header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
         return Cursor(source.read(8, length).decode(), mapped=mapped), 8 + length
     except UnicodeDecodeError as e:
         raise Damage("bad-header", "the header is not UTF-8", 8 + e.start) from None
+
+
+def _too_large(source: Source, length: int) -> Damage:
+    """What to say of a header that the reader refuses, and of the rest of the file, as its end tells."""
+    tail = source.read(max(0, length - 4096), 4096) if length < source.size else b""
+    last = _LAST_END.search(tail + source.read(length, 8) if length + 8 <= source.size else b"")
+    is_whole = last is not None and int(last[1]) == source.size - length - 8
+    text = f"a header of {length:,} bytes, and safetensors reads no more than {MAX_HEADER:,}"
+    if not is_whole:
+        return Damage("bad-header", text, 0)
+    hint = "a copy of it would be refused as well: split its tensors over several files"
+    return Damage("bad-header", f"the file is whole, but it has {text}: no loader opens it", 0, hint=hint)
 
 
 def _entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
@@ -131,7 +150,9 @@ def _tiling(tensors: list[Tensor], data: int, size: int) -> None:
     if size < at:
         raise Damage("truncated", f"the data should end at byte {at}, the file ends at {size}", size)
     if size > at:
-        raise Damage("trailing-data", f"{size - at} bytes follow the last tensor", at)
+        text = f"{size - at} bytes follow the last tensor: it is whole up to byte {at}"
+        hint = f"if they were only appended, cut it there (truncate -s {at} PATH); else restore it"
+        raise Damage("trailing-data", text, at, hint=hint)
 
 
 def _checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[Finding]:
