@@ -106,7 +106,8 @@ class Expected:
 
     ``ranks`` is how many the run has, ``named`` how many of them their names tell. ``places`` and
     ``survivable`` (one more than the highest rank that has a file which resuming can do without) are by kind
-    and piece, ``usual`` counts the checkpoints that have a (layout, piece), ``writers`` are the ranks that
+    and piece, ``usual`` counts the checkpoints that have a (layout, piece), ``marks``
+    those that have a mark of this name, by kind and layout; ``writers`` are the ranks that
     saved a generation. ``sizes_in_files`` is asked only where the names of a checkpoint make it look
     incomplete: the job may have shrunk.
     """
@@ -118,6 +119,7 @@ class Expected:
     sizes_in_files: SavedSizes = _nothing_said
     places: dict[tuple[Kind, str], set[Coordinates]] = field(default_factory=lambda: defaultdict(set))
     usual: dict[Kind, Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))
+    marks: dict[tuple[Kind, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     oldest: dict[Kind, Checkpoint] = field(default_factory=dict)
     count: Counter[Kind] = field(default_factory=Counter)
     survivable: Counter[tuple[Kind, str]] = field(default_factory=Counter)
@@ -132,6 +134,7 @@ class Expected:
         self.writers[c.kind, c.generation].update([p.rank for p in c.parts])
         self._add_places(c, layout)
         self._add_survivable(c, layout)
+        self.marks[c.kind, c.layout].update(marks_of(c, layout))
         for name, home in dict.fromkeys((p.piece, p.home) for p in c.parts):
             piece = layout.piece(name)
             if piece.required and (home or piece.step_from == "name"):
@@ -171,6 +174,11 @@ def expected(
     for c in sorted(checkpoints, key=lambda c: (c.order, c.mtime_ns)):
         run.add(c)
     return run
+
+
+def marks_of(c: Checkpoint, layout: Layout) -> set[str]:
+    """The names of its files that say by being there that a save, or a rank's part of it, has ended."""
+    return {p.name for p in c.parts if (piece := layout.piece(p.piece)).mark and not piece.unfinished}
 
 
 def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ckpt_tools.discovery.completeness import Expected, label, saved_with, usual_pieces, where
+from ckpt_tools.discovery.completeness import Expected, label, marks_of, saved_with, usual_pieces, where
 from ckpt_tools.findings import finding
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -18,6 +18,21 @@ def losses(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
         yield from _survivable_roles_gone(checkpoint, run)
         yield from _survivable_ranks_gone(checkpoint, run)
         yield from _replicas_gone(checkpoint, run)
+        yield from _marks_gone(checkpoint, run)
+
+
+def _marks_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
+    """Marks of a finished save that each other one of its run has."""
+    layout, kind = run.layouts.of(checkpoint), checkpoint.kind
+    mine, others = marks_of(checkpoint, layout), run.count[kind] - 1
+    gone = [m for m, n in run.marks[kind, layout.name].items() if n >= others > 0 and m not in mine]
+    if gone:
+        text = (
+            f"{label(checkpoint)} has no {ranges.names(sorted(gone))}, which each other save of the run has"
+        )
+        text += ": it may not have ended"
+        hint = "see in the log of the job that saved it whether this save ended"
+        yield finding("unfinished-save", text, path=where(checkpoint), hint=hint)
 
 
 def _replicas_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:

@@ -68,6 +68,13 @@ def _lost(missing: Sequence[str]) -> Iterator[Finding]:
         yield finding("missing-part", why)
 
 
+def _stale(missing: Sequence[str], whole: str) -> Finding:
+    """What to say of an index of which no file is there, beside one that holds the same whole."""
+    why = f"no file that it describes is there ({ranges.names(missing)}), and {whole} is: it may be left over"
+    hint = f"if {whole} is the model, remove this index: a loader that finds it asks for its shards"
+    return finding("missing-part", why, hint=hint)
+
+
 def _spared(name: str, claim: Claim) -> Finding:
     """What to say of a file without which a job resumes all the same."""
     why = f"{name[:200]!r}, which was saved with this file, is not there: {claim.spared}"
@@ -256,7 +263,17 @@ class Indexes:
             self.left_out[index] = left_out
             if not missing and self.names_no_file(index):
                 found += (*_of_none(index, left_out), *self._of_another(index))
+        if missing and self.names_no_file(index) and (whole := self._whole_beside(index, found)):
+            found.append(_stale(list(missing), whole))
+            missing.clear()
         self.findings[index] = [*found, *_lost(list(missing)), *_unfetched(elsewhere)]
+
+    def _whole_beside(self, index: str, found: list[Finding]) -> str:
+        """The file beside an index of a model that holds it in one; "" where there is none."""
+        from ckpt_tools.formats.safetensors.index_of_shards import names_of_whole  # few lack their shards
+
+        home, name = os.path.split(index)
+        return next((n for n in names_of_whole(name) if self._there(os.path.join(home, n), found)), "")
 
     def names_no_file(self, index: str) -> bool:
         """Whether none of the files that it describes is there."""

@@ -20,6 +20,7 @@ from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.frozen import frozen, replace
+from ckpt_tools.model.plan import OPENED_BY_RANKS
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import directories
 from ckpt_tools.storage.urls import is_url
@@ -47,7 +48,8 @@ class Taken:
         """
         decision = self.decision
         checkpoint, told = decision.body.get("checkpoint"), (decision.body.get("resume") or {}).get("path")
-        if checkpoint and told and decision.body.get("shared") and not decision.body.get("ranks"):
+        own = {f.get("role") for r in decision.body.get("ranks") or () for f in r["files"]}
+        if checkpoint and told and decision.body.get("shared") and own <= OPENED_BY_RANKS:
             path = (decision.body.get("view") or {}).get("checkpoint") or checkpoint["path"]
             return [path if path.startswith(f"{told}/") else told]
         return list(dict.fromkeys(decision.links(self.rank)))

@@ -87,6 +87,11 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """
     yield from deepspeed.without_model(c)
     yield from without_index(c, beside)
+    for index in sorted(_unread(c)):
+        whole = next(p.name for p in c.parts if p.piece in ("model", "bin"))
+        text = f"its shards are not there: the Trainer loads {whole}, from_pretrained may ask for them"
+        hint = f"remove this index if {whole} is the model"
+        yield finding("missing-part", text, path=index, severity=Severity.WARNING, hint=hint)
     described = {p.path for p in c.parts if p.name == "adapter_config.json"}
     models = {p.path.rpartition("/")[0] for p in c.parts if p.role == "model"}
     for path in sorted(described):
@@ -101,6 +106,16 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
             f"there is no {name}, which the run's other checkpoints have: a copy of it may have stopped early"
         )
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+
+
+def _unread(c: Checkpoint) -> frozenset[str]:
+    """Indexes of shards that are not there, beside a model in one file, which the trainer looks for first
+    (transformers/trainer.py, _load_from_checkpoint).
+    """
+    model = {p.piece for p in c.parts if p.role == "model"}
+    if model.isdisjoint(("model", "bin")) or not model.isdisjoint(("model_shard", "bin_shard")):
+        return frozenset()
+    return frozenset(p.path for p in c.parts if p.piece in ("model_index", "bin_index"))
 
 
 def _descriptions(c: Checkpoint) -> frozenset[str]:
@@ -189,6 +204,13 @@ def _paddle_pieces() -> Iterator[Piece]:
         ("pd_scaler", "scaler", "scaler.pdparams"),
     ):
         yield Piece(name, role, f"{HOME}/{file}", PADDLE, shared=True, unasked=True)
+    # written last, each rank's once a save of its own has ended; of a job on PDC the trainer takes no save
+    # without .checkpoint_done (trainer_utils.py, get_last_checkpoint)
+    done = partial(Piece, formats=(), shared=True, required=False, loaded=False, mark=True, companion=True)
+    weights = ".model_weight|.optimizer_weight|.master_weight"
+    yield done("pd_done", "done", f"{HOME}/<.checkpoint_done|.model_done>")
+    yield done("pd_signal", "done", f"{HOME}/saved_signal_{{shard}}")
+    yield done("pd_weights_done", "done", f"{HOME}/<{weights}>.done.{{shard}}")
     for name in ("optimizer", "master_weights"):
         shards = f"{HOME}/{name}[-{{shard:05d}}-of-{{of:05d}}].safetensors"
         yield Piece(f"unified_{name}", name, shards, ST, shared=True)
@@ -241,6 +263,8 @@ LAYOUT = Layout(
     steps=_steps,
     check=_check,
     lost=_lost,
+    unread=_unread,
+    best="best_model_checkpoint",
     commit="state",
     first_saved=("model",),
     needs=("model",),

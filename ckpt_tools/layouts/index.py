@@ -820,7 +820,9 @@ hf_trainer hf-trainer note:dlrover_latest.txt
   checkpoint-{step}/
     pd_model:model_state[.tp{tp:02d}][<.|_>pp{pp:02d}].pdparams
     pd_optimizer:optimizer[.tp{tp:02d}][<.|_>pp{pp:02d}][<.|_>shard{dp:02d}].pdopt
-    pd_scheduler:scheduler.pdparams pd_scaler:scaler.pdparams
+    pd_scheduler:scheduler.pdparams pd_scaler:scaler.pdparams pd_done:<.checkpoint_done|.model_done>
+    pd_signal:saved_signal_{shard}
+    pd_weights_done:<.model_weight|.optimizer_weight|.master_weight>.done.{shard}
     unified_optimizer:optimizer[-{shard:05d}-of-{of:05d}].safetensors
     unified_optimizer_index:optimizer.safetensors.index.json
     unified_master_weights:master_weights[-{shard:05d}-of-{of:05d}].safetensors

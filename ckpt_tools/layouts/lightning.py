@@ -127,6 +127,7 @@ def _half_sharded(c: Checkpoint) -> Iterator[Finding]:
 LAYOUT = Layout(
     name="lightning",
     title="PyTorch Lightning",
+    best="best_model_path",
     pieces=(
         replace(_SAVED, name="best", template=BEST, kind=Kind.BEST, step_from="content"),
         *_of_model_ranks(),

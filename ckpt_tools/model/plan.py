@@ -23,6 +23,10 @@ class Known:
     provenance: str
 
 
+OPENED_BY_RANKS = frozenset({"rng"})
+"""Roles of the files that each rank finds by itself where its framework looks for all of a set."""
+
+
 @frozen
 class FileLoad:
     """One file that a rank loads. ``source_rank`` is the rank that it belongs to; ``reason`` says why a

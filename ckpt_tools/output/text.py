@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.plan import OPENED_BY_RANKS, LoadPlan
 from ckpt_tools.output.words import printable
 
 
@@ -17,7 +17,8 @@ def render(plan: LoadPlan, *, terminal: bool = False) -> str:
     """
     files = [*plan.shared, *(file for rank in plan.ranks for file in rank.files)]
     paths = list(dict.fromkeys(file.path for file in files))
-    if plan.resume.path and plan.checkpoint and plan.shared and not plan.ranks:
+    own = {file.role for rank in plan.ranks for file in rank.files}
+    if plan.resume.path and plan.checkpoint and plan.shared and own <= OPENED_BY_RANKS:
         above = plan.checkpoint.path.startswith(
             f"{plan.resume.path}/"
         )  # Megatron is told the directory and the iteration

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, layouts_of
-from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.rank_grid import ALONE, Topology
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Assignment, Load
@@ -29,8 +29,12 @@ def assign(checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence)
     them.
     """
     layout = layouts_of(groups.selection).of(checkpoint)
-    shared = _shared(checkpoint, layout, bad)
     work = _Work(checkpoint, groups, bad, evidence)
+    world = groups.topology.provenance.get("world_size")
+    own = () if world is None or world.provenance == ALONE else _of_single_ranks(checkpoint, layout)
+    shared = _shared(checkpoint, layout, bad, own)
+    if own:
+        work.assign_own(own, checkpoint.path)
     for role in _roles(checkpoint, layout):
         work.assign(role)
     without = _without_files(work.gaps, groups.topology.world_size, checkpoint.path)
@@ -60,13 +64,24 @@ class _Shared(NamedTuple):
     findings: Sequence[Finding]
 
 
-def _shared(checkpoint: Checkpoint, layout: Layout, bad: Bad) -> _Shared:
-    """Every file that all ranks load must be good; of copies of each other one is enough."""
+def _of_single_ranks(checkpoint: Checkpoint, layout: Layout) -> Sequence[Part]:
+    """The files of a shared set that each rank has of its own (random numbers): only the rank in their names
+    opens them, and one without a rank only a job of one.
+    """
+    roles = {piece.role for piece in layout.pieces if piece.shared and piece.sharded and piece.survivable}
+    return [p for p in checkpoint.parts if p.role in roles]
+
+
+def _shared(checkpoint: Checkpoint, layout: Layout, bad: Bad, own: Sequence[Part]) -> _Shared:
+    """Every file that all ranks load must be good; of copies of each other one is enough. Those of ``own``
+    are of single ranks.
+    """
     order = _order(layout)
     loads, found, copies = list[Load](), list[Finding](), dict[str, list[Part]]()
+    unread = layout.unread(checkpoint)
     for p in sorted(checkpoint.parts, key=lambda p: (order[p.piece], p.path)):
         piece = layout.piece(p.piece)
-        if not (piece.shared and piece.loaded):
+        if not (piece.shared and piece.loaded) or p in own or p.path in unread:
             continue
         if piece.single:
             copies.setdefault(p.role, []).append(p)
@@ -202,10 +217,34 @@ class _Work:
         self.findings: list[Finding] = []
         self.gaps: dict[_Gap, list[int]] = {}
 
+    def assign_own(self, parts: Sequence[Part], path: str) -> None:
+        """Its own file of a shared set for every rank that is asked for, if it has one. Ranks beyond those of
+        the job that saved it have none.
+        """
+        world = self.groups.topology.world_size
+        saved = 1 + max((p.rank for p in parts if p.rank is not None), default=0)
+        for rank in self._wanted():
+            mine = [p for p in parts if p.rank == rank or (p.rank is None and world == 1)]
+            self.loads[rank] = [Load(p) for p in mine if p.path not in self.bad]
+            for p in mine:
+                self.findings += _located(p, self.bad)
+        nobodys = all(p.rank is None for p in parts) and world > 1
+        if new := ranges.ranges([rank for rank in self._wanted() if nobodys or rank >= saved]):
+            text = (
+                f"there is no {parts[0].role} file of {ranges.ranks(new, world)}: random numbers begin anew"
+            )
+            hint = "nothing has to be done if the job has more ranks than the one that saved it"
+            found = finding("missing-rank", text, severity=Severity.WARNING, path=path, hint=hint, ranks=new)
+            self.findings.append(found)
+
+    def _wanted(self) -> Iterable[int]:
+        wanted = self.groups.selection.ranks
+        return range(self.groups.topology.world_size) if wanted is None else wanted
+
     def assign(self, role: _Role) -> None:
         """A file of one role for every rank that is asked for."""
-        topology, wanted = self.groups.topology, self.groups.selection.ranks
-        for rank in range(topology.world_size) if wanted is None else wanted:
+        topology = self.groups.topology
+        for rank in self._wanted():
             own = role.of(rank, topology)
             piece = self.layout.piece((own or role.parts)[0].piece)
             group = self.groups.of(rank, piece)

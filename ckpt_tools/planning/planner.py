@@ -9,6 +9,7 @@ from itertools import chain, takewhile
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck import unfinished
+from ckpt_tools.crosscheck.best import best_is_gone
 from ckpt_tools.crosscheck.lost import headless
 from ckpt_tools.crosscheck.trackers import tracker_findings
 from ckpt_tools.discovery import completeness
@@ -22,6 +23,7 @@ from ckpt_tools.errors import (
     NotRecognised,
     UsageError,
 )
+from ckpt_tools.layouts.common.rank_grid import ALONE
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
@@ -46,7 +48,7 @@ from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import in_order, ordered
-from ckpt_tools.planning.topology import ALONE, HIGHEST
+from ckpt_tools.planning.topology import HIGHEST
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url
@@ -400,6 +402,7 @@ class Planner(Candidates):
         yield from assignment.findings
         yield from choice_warnings.of_files(parts, self.session)
         yield from losses(c, self.expected)
+        yield from best_is_gone(self.session, c)
         if self.session.found.strange:
             yield from headless(self.session, self.session.members(c))
         yield from tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))

@@ -14,7 +14,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common import saved_by as in_files
-from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.rank_grid import ALONE, Topology
 from ckpt_tools.layouts.common.templates import COORDS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -26,7 +26,6 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 
-ALONE = "a single file without a rank"
 HIGHEST = "highest rank on disk"
 _SIZED = ("tp", "pp", "cp", "ep", "etp")
 """Axes whose size files or names may tell; the data parallel size is what the world size leaves over."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Format
 from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
-from ckpt_tools.formats.common.tensors import remember
+from ckpt_tools.formats.common.tensors import MAX_TEXT, remember
 from ckpt_tools.formats.named import JSON_MEMBERS
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
@@ -39,6 +39,7 @@ _SCALARS = (
     "init_timestamp_nsecs",
     "commit_timestamp_nsecs",
 )
+_BEST = "best_model_checkpoint"
 _MAX_KEYS = 10_000
 _MAX_STEPS = 32
 """Of a processor; most have five."""
@@ -62,6 +63,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.keys |= top.keys()
     for name in _SCALARS:
         _remember(top, name, anatomy)
+    best = top.get(_BEST)  # of transformers' Trainer
+    _remember({_BEST: best[-MAX_TEXT:] if isinstance(best, str) else None}, _BEST, anatomy)
     _remember_training(text.value, anatomy)
     _remember_arrays(sequence(text.value), anatomy)
     _remember_items(top, anatomy)

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ckpt_tools.formats.common.format import Anatomy
+from ckpt_tools.formats.common.tensors import MAX_TEXT
 from ckpt_tools.formats.pickles.stubs import Call, Global
 from ckpt_tools.formats.torch.names import text
 from ckpt_tools.model.report import Scalar
@@ -31,6 +32,8 @@ _NUMPY = {
     "b1": "?",
 }
 
+_BEST, _CALLBACKS = "best_model_path", 16
+"""What Lightning's ModelCheckpoint keeps of itself in each save."""
 _PICKLED = "pickles"
 """Where Diffusion Policy keeps what its workspace counts, each a pickle of its own."""
 _PICKLED_INT = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?(?:K(.)|M(..)|J(....))\.", re.DOTALL)
@@ -119,12 +122,21 @@ def scalars(value: Any, anatomy: Anatomy) -> None:
             got = _pickled_int(v) if home == _PICKLED else scalar(v)
             if got and type(got[0]) is int:
                 anatomy.metadata[f"{home}.{text(k)}"] = got[0]
+    anatomy.metadata.update(_bests(top))
     if layers := sorted(_stage_layers(top)):
         anatomy.metadata["param_shapes.layers"] = ",".join(map(str, layers))
     for name, held in _rates(value, top).items():
         rate = scalar(held)
         if rate and type(rate[0]) is float:
             anatomy.metadata.setdefault(name, rate[0])
+
+
+def _bests(top: dict[Any, Any]) -> Iterator[tuple[str, Scalar]]:
+    """The best save of each callback; a long path is known by its end."""
+    for i, held in enumerate(list(members(top.get("callbacks")).values())[:_CALLBACKS]):
+        best = members(held).get(_BEST)
+        if type(best) is str and best:
+            yield f"{_BEST}:{i}" if i else _BEST, text(best[-MAX_TEXT:])
 
 
 def _rates(value: Any, top: dict[Any, Any]) -> dict[str, Any]:

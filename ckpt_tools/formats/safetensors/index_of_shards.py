@@ -18,6 +18,16 @@ from ckpt_tools.model.tensor import Tensor
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<of>\d{5})\.safetensors")
 
 
+def names_of_whole(index: str) -> tuple[str, ...]:
+    """What the same model is called in one file, by the name of an index: ``model.safetensors`` and
+    ``pytorch_model.bin``.
+    """
+    stem, ending = os.path.splitext(index.partition(".index.")[0])
+    if stem in ("model", "pytorch_model"):
+        return "model.safetensors", "pytorch_model.bin"
+    return (f"{stem}.safetensors", f"{stem}.bin") if ending in (".safetensors", ".bin") else ()
+
+
 def whole_sets(paths: Iterable[str]) -> dict[str, list[str]]:
     """The path that an index would have -> its shards in order, where none of them is missing."""
     found: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)

@@ -17,7 +17,7 @@ from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Move, Operation, Store
 from ckpt_tools.guard.prune.looked_at import Entry, entries, freed
 from ckpt_tools.guard.prune.policy import Policy, Save, kept
-from ckpt_tools.guard.prune.protected import Claims, always, name_of, needed, not_removable
+from ckpt_tools.guard.prune.protected import Claims, always, bests, name_of, needed, not_removable
 from ckpt_tools.guard.writing import DELETE_ELSEWHERE, require_writable
 from ckpt_tools.model.change import Change, Changes
 from ckpt_tools.model.finding import Finding
@@ -167,10 +167,15 @@ class _Pruning:
         while True:
             staying = [e for e in found if name_of(e) in why]
             going = [e for e in found if name_of(e) not in why]
+            best = bests(s, staying, found)
             more = {
                 name_of(e): reason
                 for e in going
-                if (reason := needed(e, staying) or not_removable(s, e, self.root, staying))
+                if (
+                    reason := best.get(name_of(e))
+                    or needed(e, staying)
+                    or not_removable(s, e, self.root, staying)
+                )
             }
             if not more:
                 return why

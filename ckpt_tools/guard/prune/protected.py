@@ -6,6 +6,7 @@ import filecmp
 import os
 from collections.abc import Collection, Iterator, Sequence
 
+from ckpt_tools.crosscheck.best import named_as_best, places_of
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
 from ckpt_tools.guard.prune.in_use import decided, led_to
@@ -107,6 +108,17 @@ def needed(e: Entry, staying: Sequence[Entry]) -> str:
         if same and (gasp or other.run == e.run):
             return "of the same moment as one that stays, whose ranks it may stand in for"
     return ""
+
+
+def bests(s: Session, staying: Sequence[Entry], found: Sequence[Entry]) -> dict[str, str]:
+    """Path of the first file -> why a checkpoint is the best to one that stays."""
+    owners = {path: e for e in found for path in e.group.paths}
+    return {
+        name_of(owners[path]): f"{other.group.label or other.checkpoint.path} names it as its best"
+        for other in staying
+        for named in named_as_best(s, other.checkpoint)
+        for path in places_of(named, owners, other.group.path)
+    }
 
 
 def not_removable(s: Session, e: Entry, root: str, staying: Sequence[Entry]) -> str:

@@ -134,6 +134,11 @@ def nothing_beside(_checkpoint: Checkpoint) -> tuple[str, ...]:
     return ()
 
 
+def nothing_unread(_checkpoint: Checkpoint) -> frozenset[str]:
+    """A layout whose framework loads every file of a checkpoint."""
+    return frozenset()
+
+
 def nothing_noted(_checkpoints: Sequence[Checkpoint], _notes: Notes) -> Iterator[Finding]:
     """A layout without other notes than its tracker."""
     return iter(())
@@ -187,7 +192,8 @@ class Layout:
     ``beside`` names files next to a checkpoint's own that its loader may ask for, although no state is in
     them. ``lacks`` says what a checkpoint does not hold that others beside it do, without which training
     cannot go on; ``lost`` says which of its files are gone, beside the saves of its run before and after it
-    (an error is a reason not to resume from it). ``later``: it is tried only after the others, however new it
+    (an error is a reason not to resume from it). ``unread`` gives the paths of its files that the framework
+    passes over because of others that are there. ``later``: it is tried only after the others, however new it
     is; ``unclear``: nothing tells whether it is newer than the others, although it may be. The files of a
     ``last_resort`` are checkpoints only where no other layout has any.
     ``steps_by_epoch``: steps in names that tell an epoch as well may count from the start of each.
@@ -210,6 +216,7 @@ class Layout:
     ``trainers`` are pieces of optimizers whose parameters the files beside them hold, each whole.
     ``shares`` fits the name of a directory among the saves of a run in which a replica keeps what only it
     needs.
+    ``best`` is the entry of its files' metadata that names the best save of the run, by its path.
     ``lists`` is (role, pattern): a file of that role tells which files and directories were saved beside it:
     the group in the keys of its metadata.
     ``keeps`` are layouts of what its framework keeps beside it, and never goes on from by itself.
@@ -254,6 +261,7 @@ class Layout:
     beside: Callable[[Checkpoint], tuple[str, ...]] = nothing_beside
     lacks: Callable[[Checkpoint, Sequence[Checkpoint]], Iterator[Finding]] = nothing_lacks
     lost: Callable[[Checkpoint, Sequence[Checkpoint]], Iterator[Finding]] = nothing_lacks
+    unread: Callable[[Checkpoint], frozenset[str]] = nothing_unread
     later: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
     unclear: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
     last_resort: bool = False
@@ -270,6 +278,7 @@ class Layout:
     written: re.Pattern[str] | None = None
     dated: re.Pattern[str] | None = None
     shares: re.Pattern[str] | None = None
+    best: str = ""
     lists: tuple[str, re.Pattern[str]] | None = None
     keeps: tuple[str, ...] = ()
     models_alone: bool = False

@@ -9,6 +9,8 @@ from ckpt_tools.layouts import COORDS
 from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.plan import Known
 
+ALONE = "a single file without a rank"
+"""Where a number of ranks comes from that nobody has told."""
 _DENSE = {"tp": "tp", "cp": "cp", "dp": "dp", "pp": "pp"}
 """Axes of the grid of the dense layers, and what the coordinates on them are called."""
 _EXPERTS = {"tp": "etp", "ep": "ep", "dp": "edp"}

@@ -1,0 +1,138 @@
+"""Files of one save of Hugging Face's and PaddleNLP's Trainers and of Accelerate that stand for each other, or say
+that the save has ended, or are one rank's alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from fixture_trees import materialise
+from places import LAYOUT_TREES
+from small_files import saved, tensor
+
+from ckpt_tools.api import plan, verify
+from ckpt_tools.errors import NoneUsable
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.output import text
+
+
+def tree(name: str, tmp_path: Path) -> Path:
+    return materialise(LAYOUT_TREES / name / "expected.json", tmp_path)
+
+
+def warned(made: LoadPlan) -> list[tuple[str, str]]:
+    return [(f.code, f.message) for f in made.warnings if f.severity is not Severity.NOTE]
+
+
+def put(path: Path, data: bytes = b"") -> Path:
+    """A file as old as the one that is written last."""
+    path.write_bytes(data)
+    at = (path.parent / "trainer_state.json").stat().st_mtime
+    os.utime(path, (at, at))
+    return path
+
+
+# ---- an index without its shards
+
+
+SHARDS = {f"w{n}": f"model-0000{n}-of-00002.safetensors" for n in (1, 2)}
+INDEX = json.dumps({"metadata": {"total_size": 96}, "weight_map": SHARDS}).encode()
+NAME = "model.safetensors.index.json"
+
+
+def test_the_trainer_loads_a_whole_model_before_any_index(tmp_path: Path) -> None:
+    root = tree("hf-trainer/epochs", tmp_path)
+    home = root / "checkpoint-8"
+    (home / "model.safetensors").unlink()
+    put(home / "pytorch_model.bin", saved({"w": tensor(8)}))
+    stale = put(home / NAME, INDEX)
+    made = plan(str(root))
+    assert made.checkpoint is not None and made.checkpoint.step == 8
+    assert str(stale) not in {f.path for f in made.shared}
+    ((code, message),) = warned(made)
+    assert code == "missing-part" and "pytorch_model.bin" in message
+    assert stale.name in {Path(f.path).name for f in made.warnings}
+
+
+def test_without_a_whole_model_it_is_not_passed_over(tmp_path: Path) -> None:
+    root = tree("hf-trainer/epochs", tmp_path)
+    (root / "checkpoint-8/model.safetensors").unlink()
+    put(root / "checkpoint-8" / NAME, INDEX)
+    made = plan(str(root))
+    assert made.checkpoint is not None and made.checkpoint.step == 6
+
+
+def test_an_index_that_a_loader_follows_is_named_with_the_whole_model(tmp_path: Path) -> None:
+    """from_pretrained takes it before pytorch_model.bin."""
+    home = tmp_path / "model"
+    home.mkdir()
+    (home / "pytorch_model.bin").write_bytes(saved({"w": tensor(1)}))
+    stale = home / NAME
+    stale.write_bytes(INDEX)
+    with pytest.raises(NoneUsable) as refused:
+        plan(str(home))
+    assert "pytorch_model.bin" in str(refused.value.hint) and "remove this index" in str(refused.value.hint)
+    stale.unlink()
+    made = plan(str(home))
+    assert made.resume.path == str(home / "pytorch_model.bin")
+
+
+# ---- marks
+
+
+@pytest.mark.parametrize("mark", [".checkpoint_done", "saved_signal_1", ".optimizer_weight.done.0"])
+def test_a_mark_that_each_other_save_has_is_missed(mark: str, tmp_path: Path) -> None:
+    root = tree("hf-trainer/paddlenlp-unified", tmp_path)
+    for home in root.glob("checkpoint-*"):
+        put(home / mark)
+    assert not warned(plan(str(root)))
+    (root / "checkpoint-10" / mark).unlink()
+    made = plan(str(root))
+    assert made.checkpoint is not None and made.checkpoint.step == 10
+    ((code, message),) = warned(made)
+    assert code == "unfinished-save" and mark in message
+    assert [f.code for f in verify(str(root)).findings if f.severity is Severity.WARNING] == [code]
+
+
+def test_a_mark_that_no_other_save_has_is_not(tmp_path: Path) -> None:
+    root = tree("hf-trainer/epochs", tmp_path)
+    put(root / "checkpoint-4/.checkpoint_done")
+    assert not warned(plan(str(root)))
+
+
+# ---- random numbers
+
+
+def by_rank(made: LoadPlan) -> list[list[str]]:
+    return [[Path(f.path).name for f in r.files] for r in made.ranks]
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "files", "new"),
+    [
+        ("accelerate/steps", 2, [["random_states_0.pkl"], []], ((1, 1),)),
+        ("accelerate/steps", 1, [["random_states_0.pkl"]], ()),
+        ("hf-trainer/sharded", 2, [["rng_state_0.pth"], ["rng_state_1.pth"]], ()),
+        ("hf-trainer/sharded", 3, [["rng_state_0.pth"], ["rng_state_1.pth"], []], ((2, 2),)),
+        ("hf-trainer/trainer", 1, [["rng_state.pth"]], ()),
+        ("hf-trainer/trainer", 2, [[], []], ((0, 1),)),
+    ],
+)
+def test_each_rank_has_its_own_random_numbers(name, world, files, new, tmp_path: Path) -> None:
+    root = tree(name, tmp_path)
+    made = plan(str(root), Selection(world_size=world))
+    assert by_rank(made) == files
+    assert not any(f.role == "rng" for f in made.shared)
+    assert [f.ranks for f in made.warnings if f.code == "missing-rank"] == ([new] if new else [])
+    assert made.resume.path is not None
+    assert text.render(made) == f"{made.resume.path}\n"  # its framework finds the files of a rank by itself
+
+
+def test_ranks_that_are_not_known_are_not_told_apart(tmp_path: Path) -> None:
+    made = plan(str(tree("accelerate/steps", tmp_path)))
+    assert not made.ranks and any(f.role == "rng" for f in made.shared)
