@@ -19,7 +19,7 @@ from ckpt_tools.storage.urls import is_url, real_path
 def named_as_best(s: Session, c: Checkpoint) -> dict[str, str]:
     """Return the paths that its files name, as they were when it was saved, and the file that names each."""
     entry, found = s.layouts.of(c).best, dict[str, str]()
-    for part in c.parts if entry else ():
+    for part in [p for p in c.parts if s.layouts.piece_of(p).loaded] if entry else ():
         metadata = s.report(part, Level.STRUCTURE).metadata
         told = (value for key, value in metadata.items() if key.partition(":")[0] == entry)
         found |= {path.rstrip("/"): part.path for path in told if isinstance(path, str) and path}

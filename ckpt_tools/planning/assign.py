@@ -78,10 +78,10 @@ def _shared(checkpoint: Checkpoint, layout: Layout, bad: Bad, own: Sequence[Part
     """
     order = _order(layout)
     loads, found, copies = list[Load](), list[Finding](), dict[str, list[Part]]()
-    unread = layout.unread(checkpoint)
+    others = {p.path for p in own} | layout.unread(checkpoint)
     for p in sorted(checkpoint.parts, key=lambda p: (order[p.piece], p.path)):
         piece = layout.piece(p.piece)
-        if not (piece.shared and piece.loaded) or p in own or p.path in unread:
+        if not (piece.shared and piece.loaded) or p.path in others:
             continue
         if piece.single:
             copies.setdefault(p.role, []).append(p)
@@ -221,18 +221,17 @@ class _Work:
         """Its own file of a shared set for every rank that is asked for, if it has one. Ranks beyond those of
         the job that saved it have none.
         """
-        world = self.groups.topology.world_size
-        saved = 1 + max((p.rank for p in parts if p.rank is not None), default=0)
+        world, by_rank = self.groups.topology.world_size, dict[int, list[Part]]()
+        for p in parts:
+            if p.rank is not None or world == 1:
+                by_rank.setdefault(p.rank or 0, []).append(p)
         for rank in self._wanted():
-            mine = [p for p in parts if p.rank == rank or (p.rank is None and world == 1)]
+            mine = by_rank.get(rank, ())
             self.loads[rank] = [Load(p) for p in mine if p.path not in self.bad]
-            for p in mine:
-                self.findings += _located(p, self.bad)
-        nobodys = all(p.rank is None for p in parts) and world > 1
-        if new := ranges.ranges([rank for rank in self._wanted() if nobodys or rank >= saved]):
-            text = (
-                f"there is no {parts[0].role} file of {ranges.ranks(new, world)}: random numbers begin anew"
-            )
+            self.findings += chain.from_iterable(_located(p, self.bad) for p in mine)
+        if new := ranges.ranges([rank for rank in self._wanted() if rank > max(by_rank, default=-1)]):
+            without = ranges.ranks(new, world)
+            text = f"there is no {parts[0].role} file of {without}: random numbers begin anew there"
             hint = "nothing has to be done if the job has more ranks than the one that saved it"
             found = finding("missing-rank", text, severity=Severity.WARNING, path=path, hint=hint, ranks=new)
             self.findings.append(found)

@@ -40,6 +40,7 @@ from ckpt_tools.model.plan import (
     Resume,
     Rollback,
 )
+from ckpt_tools.model.report import Level
 from ckpt_tools.planning import choice_warnings, other_writers
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.choose import Judgement, choose
@@ -402,7 +403,8 @@ class Planner(Candidates):
         yield from assignment.findings
         yield from choice_warnings.of_files(parts, self.session)
         yield from losses(c, self.expected)
-        yield from best_is_gone(self.session, c)
+        if self.selection.level > Level.PRESENCE:
+            yield from best_is_gone(self.session, c)
         if self.session.found.strange:
             yield from headless(self.session, self.session.members(c))
         yield from tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))

@@ -51,7 +51,7 @@ def lightnings(tmp_path: Path, where: str) -> Path:
     return root
 
 
-@pytest.mark.parametrize("where", ["", ELSEWHERE])
+@pytest.mark.parametrize("where", [pytest.param("", marks=pytest.mark.slow), ELSEWHERE])
 @pytest.mark.parametrize(("make", "step"), [(trainers, 2), (lightnings, 10)])
 def test_the_best_that_a_kept_save_names_stays(make, step: int, where: str, tmp_path: Path) -> None:
     root = make(tmp_path, where)
@@ -62,6 +62,7 @@ def test_the_best_that_a_kept_save_names_stays(make, step: int, where: str, tmp_
     assert best.label == f"step {step}" or f"step {step}" in best.label
 
 
+@pytest.mark.slow
 def test_of_two_runs_the_one_whose_directory_is_named_counts(tmp_path: Path) -> None:
     for name in ("a", "b"):
         shutil.move(trainers(tmp_path, f"/old/{name}"), tmp_path / f"runs-{name}")

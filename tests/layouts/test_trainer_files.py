@@ -85,7 +85,14 @@ def test_an_index_that_a_loader_follows_is_named_with_the_whole_model(tmp_path: 
 # ---- marks
 
 
-@pytest.mark.parametrize("mark", [".checkpoint_done", "saved_signal_1", ".optimizer_weight.done.0"])
+@pytest.mark.parametrize(
+    "mark",
+    [
+        ".checkpoint_done",
+        pytest.param("saved_signal_1", marks=pytest.mark.slow),
+        pytest.param(".optimizer_weight.done.0", marks=pytest.mark.slow),
+    ],
+)
 def test_a_mark_that_each_other_save_has_is_missed(mark: str, tmp_path: Path) -> None:
     root = tree("hf-trainer/paddlenlp-unified", tmp_path)
     for home in root.glob("checkpoint-*"):
@@ -116,10 +123,12 @@ def by_rank(made: LoadPlan) -> list[list[str]]:
     ("name", "world", "files", "new"),
     [
         ("accelerate/steps", 2, [["random_states_0.pkl"], []], ((1, 1),)),
-        ("accelerate/steps", 1, [["random_states_0.pkl"]], ()),
-        ("hf-trainer/sharded", 2, [["rng_state_0.pth"], ["rng_state_1.pth"]], ()),
+        pytest.param("accelerate/steps", 1, [["random_states_0.pkl"]], (), marks=pytest.mark.slow),
+        pytest.param(
+            "hf-trainer/sharded", 2, [["rng_state_0.pth"], ["rng_state_1.pth"]], (), marks=pytest.mark.slow
+        ),
         ("hf-trainer/sharded", 3, [["rng_state_0.pth"], ["rng_state_1.pth"], []], ((2, 2),)),
-        ("hf-trainer/trainer", 1, [["rng_state.pth"]], ()),
+        pytest.param("hf-trainer/trainer", 1, [["rng_state.pth"]], (), marks=pytest.mark.slow),
         ("hf-trainer/trainer", 2, [[], []], ((0, 1),)),
     ],
 )

@@ -17,8 +17,8 @@ _DOWNLOADS = (
 """Endings of the names of files that a download has not finished yet; ``.part`` and ``.partial`` may be of a
 save as well.
 """
-CONTROLS = (".aria2", ".lftp-pget-status", ".st")
-"""What downloaders (aria2, lftp, axel) keep beside the file of that name until it is whole: it may have its
+CONTROLS = (".aria2", ".lftp-pget-status")
+"""What downloaders (aria2, lftp) keep beside the file of that name until it is whole: it may have its
 size from the beginning.
 """
 _AGAIN = "finish the download, or download it again"
