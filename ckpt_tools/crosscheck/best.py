@@ -54,7 +54,7 @@ def best_is_gone(s: Session, c: Checkpoint) -> Iterator[Finding]:
             continue  # nothing that is loaded depends on it
         text = f"{s.layouts.of(c).best} is {named!r}, which is not there"
         text += f" ({os.path.basename(named)} lies beside it)" if here else ""
-        hint = "a job that loads its best when it ends (load_best_model_at_end, 'best') fails then, or does without"
+        hint = "a job that loads its best when it ends (load_best_model_at_end) fails then, or does without"
         yield finding("dangling-tracker", text, path=by, severity=Severity.NOTE, hint=hint)
 
 

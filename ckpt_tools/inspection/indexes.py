@@ -263,10 +263,15 @@ class Indexes:
             self.left_out[index] = left_out
             if not missing and self.names_no_file(index):
                 found += (*_of_none(index, left_out), *self._of_another(index))
+        gone = list(self._gone(index, list(missing), found))
+        self.findings[index] = [*found, *gone, *_unfetched(elsewhere)]
+
+    def _gone(self, index: str, missing: Sequence[str], found: list[Finding]) -> Iterator[Finding]:
+        """What to say of the files that it describes and that are not there."""
         if missing and self.names_no_file(index) and (whole := self._whole_beside(index, found)):
-            found.append(_stale(list(missing), whole))
-            missing.clear()
-        self.findings[index] = [*found, *_lost(list(missing)), *_unfetched(elsewhere)]
+            yield _stale(missing, whole)
+        else:
+            yield from _lost(missing)
 
     def _whole_beside(self, index: str, found: list[Finding]) -> str:
         """The file beside an index of a model that holds it in one; "" where there is none."""

@@ -12,6 +12,7 @@ from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.layouts.common.under_way import not_finished
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
@@ -55,8 +56,7 @@ def scan_root(
         *unread_files(s),
         *s.notes,
         *(f for _, damage in rows for f in damage),
-        *map(not_finished, s.found.unfinished),
-        *(replace(f, path=p.path) for p in s.parts for f in p.findings if f.code == "unfinished-save"),
+        *_not_finished(s),
     ]
     findings += missed(s, {f.path for f in findings if f.path and f.code in NOT_SEEN})
     return Scan(
@@ -70,6 +70,13 @@ def scan_root(
         layouts=s.layouts,
         trackers=tuple(told(s, checkpoints)) if trackers else (),
     )
+
+
+def _not_finished(s: Session) -> Iterator[Finding]:
+    """What saves and downloads have not finished."""
+    yield from map(not_finished, s.found.unfinished)
+    for part in s.parts:
+        yield from (replace(f, path=part.path) for f in part.findings if f.code == "unfinished-save")
 
 
 def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
