@@ -29,7 +29,6 @@ OF_EMPTY = (
     ("ckpt --help", "all commands"),
 )
 OF_NOTHING = (
-    ("ckpt layouts --guess {}", "describe files that no layout knows"),
     ("ckpt layouts", "which arrangements are known"),
     ("ckpt --help", "all commands"),
 )

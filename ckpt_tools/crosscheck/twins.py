@@ -6,10 +6,10 @@ Either answer may go back in training for nothing, or mix two steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from glob import escape
 from shlex import quote
 
 from ckpt_tools.crosscheck.run_files import order
+from ckpt_tools.discovery.exclude import without
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
@@ -19,7 +19,7 @@ def question(c: Checkpoint, mine: Part, twin: Part, others: Sequence[Checkpoint]
     """Whether ``mine``, a file of the candidate ``c``, is the copy or its ``twin``, with what answers it."""
     first, second = sorted((mine, twin), key=order)
     limit = c.step if mine is first else _step_before(c, others)
-    answers = [f"{_without(twin, root)} to resume from {c.label}"]
+    answers = [without(root, c, *filter(None, (twin.home, twin.path)))]
     if limit is not None:
         how = "it as it is" if mine is first else f"step {limit}"
         answers.append(f"--max-step {limit} to resume from {how}")
@@ -37,10 +37,3 @@ def _step_before(c: Checkpoint, candidates: Sequence[Checkpoint]) -> int | None:
     """The highest step of a candidate below a checkpoint's own."""
     steps = [o.step for o in candidates if o.step is not None and c.step is not None]
     return max((step for step in steps if c.step is not None and step < c.step), default=None)
-
-
-def _without(p: Part, root: str) -> str:
-    """What hides the checkpoint of a file; of one without a directory, the file."""
-    above = f"{root.rstrip('/')}/"
-    path = next((path for path in (p.home, p.path) if path.startswith(above)), None)
-    return f"--exclude {quote(escape(path.removeprefix(above)))}" if path else f"move {p.path} out of ROOT"

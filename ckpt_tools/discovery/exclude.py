@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
+from glob import escape
+from shlex import quote
 
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import field, record
 from ckpt_tools.storage.retry import is_directory
 
@@ -43,6 +46,27 @@ class Excluded:
             else:
                 left.append(e)
         return left
+
+
+def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), label: str = "") -> str:
+    """Return the flag that hides the first of these paths in which neither the choice nor anything that is
+    ``kept`` lies, and what the job resumes from then: the choice, by its label unless another is given.
+    """
+    kept = {*kept, c.path, *(p.path for p in c.parts)}
+    above = f"{root.rstrip('/')}/"
+    for path in paths:
+        holds = path in kept or any(k.startswith(f"{path}/") for k in kept)
+        if path.startswith(above) and not holds:
+            return f"--exclude {quote(escape(path.removeprefix(above)))} to resume from {label or c.label}"
+    return f"move {paths[-1]} out of {root} to resume from {label or c.label}"
+
+
+def either(root: str, one: Checkpoint, other: Checkpoint) -> str:
+    """Return what to say to resume from one of two checkpoints, or from the other."""
+    a, b = one.label, other.label
+    if a == b:
+        a, b = (os.path.relpath(c.path, root) for c in (one, other))
+    return f"say {without(root, one, other.path, label=a)}, or {without(root, other, one.path, label=b)}"
 
 
 def without_state(entries: list[os.DirEntry[str]], met: set[str]) -> list[os.DirEntry[str]]:

@@ -1,8 +1,8 @@
 """A layout worked out from the names of files that no layout explains, for ``ckpt layouts --guess``. Pure.
 
 Numbers with a word beside them are what the word says. Of other numbers the one that counts from 0 within
-every step is a rank. Where two readings are possible, the one is taken that keeps files apart, so that a plan
-asks.
+every step is a rank. Names of which a number or a word tells nothing get no template: taken for runs, they
+would be parts of a save that are loaded alone.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ _NOTES = {
     "of": "{shard} and {of}: {rank} and {world} instead, where each rank loads its own file",
     "rank": "{rank}: these numbers count from 0 within each step; no word says what they are",
     "step": "{step}: no word says what this number is; {epoch} instead, where it counts epochs",
-    "prefix": "{prefix} keeps runs apart; write a piece for each, where a job loads them together",
 }
+_UNSURE = (_NOTES["epoch"], _NOTES["rank"])
+_UNTOLD = "?"
 
 
 class _Row(NamedTuple):
@@ -86,6 +87,12 @@ class Guess(NamedTuple):
     pieces: tuple[GuessedPiece, ...]
     left_out: tuple[str, ...]
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether all files have a place, which no note calls in doubt."""
+        doubts = (note for p in self.pieces for note in p.notes if note in _UNSURE)
+        return bool(self.pieces) and not self.left_out and not any(doubts)
+
 
 def guess(paths: Sequence[str]) -> Guess:
     """The templates of files, from their paths below a root alone."""
@@ -94,10 +101,10 @@ def guess(paths: Sequence[str]) -> Guess:
         if piece := _piece(_Shape(texts, rows)):
             known = made.get(piece.template)
             made[piece.template] = replace(piece, paths=(*known.paths, *piece.paths)) if known else piece
-    pieces = _with_prefixes(list(made.values()))
+    pieces = _without_names_of_runs(list(made.values()))
     if any(p.fields & _WHEN for p in pieces):  # a name without a step would fit files of every step
         pieces = [p for p in pieces if p.fields & _WHEN]
-    kept = tuple(_with_roles(sorted(pieces, key=lambda p: ("prefix" in p.fields, "model" not in p.template))))
+    kept = tuple(_with_roles(sorted(pieces, key=lambda p: "model" not in p.template)))
     taken = {path for p in kept for path in p.paths if p.matches(path)}
     return Guess(kept, tuple(path for path in paths if path not in taken))
 
@@ -229,7 +236,7 @@ class _Shape:
 def _piece(shape: _Shape) -> GuessedPiece | None:
     """The template of files that differ in their numbers; None where their names do not tell one."""
     fields = _fields(shape)
-    if not any(fields) or fields.count("prefix") > 1:
+    if not any(fields) or _UNTOLD in fields:
         return None
     template = _written(shape, fields)
     role = next(filter(None, (read_bare_name(n).role for n in reversed(template.split("/")))), "model")
@@ -284,15 +291,13 @@ def _step(shape: _Shape, fields: Sequence[str]) -> int | None:
 
 
 def _unnamed(shape: _Shape, fields: Sequence[str], i: int) -> str:
-    """What a number that varies is although no word says so: a repetition, a rank, or what keeps runs
-    apart.
-    """
+    """What a number that varies is although no word says so: a repetition or a rank, else nothing tells."""
     for j, field in enumerate(fields[:i]):
         if field and shape.repeats(i, j):
             return field
     taken = set(fields)
     ranked = not _WHEN & taken or (_WHOSE | {"shard"}) & taken
-    return "prefix" if ranked or not _ranks(shape, fields, i) else "rank"
+    return _UNTOLD if ranked or not _ranks(shape, fields, i) else "rank"
 
 
 def _ranks(shape: _Shape, fields: Sequence[str], i: int) -> bool:
@@ -310,7 +315,7 @@ def _written(shape: _Shape, fields: Sequence[str]) -> str:
     out = shape.texts[0]
     for i, field in enumerate(fields):
         numbers = {row.numbers[i] for row in shape.rows}
-        number = f"{{{field}{_width(numbers)}}}" if field != "prefix" else "{prefix}"
+        number = f"{{{field}{_width(numbers)}}}"
         out += (number if field else shape.rows[0].numbers[i]) + shape.texts[i + 1]
     above = out[: out.index("{")].rpartition("/")[0]
     return out[len(above) + 1 :] if above else out
@@ -326,32 +331,18 @@ def _width(numbers: Collection[str]) -> str:
 # --- from templates to pieces
 
 
-def _with_prefixes(pieces: Sequence[GuessedPiece]) -> list[GuessedPiece]:
-    """One template instead of several that differ in the word that their names begin with, where this word is
-    none of those that training loops use: ``bert-{step}.pt`` and ``gpt-{step}.pt``.
+def _without_names_of_runs(pieces: Sequence[GuessedPiece]) -> list[GuessedPiece]:
+    """Without files of several templates in one directory of which some begin with a word that training
+    loops have for no part: ``bert-{step}.pt`` and ``gpt-{step}.pt`` may be one save or two runs.
     """
-    alike: dict[str, list[GuessedPiece]] = {}
-    for p in pieces:
-        word, rest = _first_word(p)
-        alike.setdefault(f"{{prefix}}{rest}" if word else p.template, []).append(p)
-    out = []
-    for template, members in alike.items():
-        if len(members) == 1:
-            out += members
-            continue
-        fields = members[0].fields | {"prefix"}
-        paths = tuple(path for p in members for path in p.paths)
-        notes = (*members[0].notes, _NOTES["prefix"])
-        out.append(replace(members[0], template=template, fields=fields, paths=paths, notes=notes))
-    return out
+    flat = [p for p in pieces if "/" not in p.template]
+    apart = len(flat) > 1 and any(map(_has_own_word, flat))
+    return [p for p in pieces if not (apart and p in flat)]
 
 
-def _first_word(p: GuessedPiece) -> tuple[str, str]:
-    """(a word that may be the name of a model, the rest of the template)"""
+def _has_own_word(p: GuessedPiece) -> bool:
     m = re.match(r"([A-Za-z]+)(?=[-_.])", p.template)
-    if m is None or "/" in p.template or "{prefix}" in p.template or not read_bare_name(f"{m[1]}.pt").words:
-        return "", p.template
-    return m[1], p.template[m.end() :]
+    return m is not None and bool(read_bare_name(f"{m[1]}.pt").words)
 
 
 def _with_roles(pieces: Sequence[GuessedPiece]) -> Iterator[GuessedPiece]:

@@ -49,7 +49,7 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
         text = (
             f"one of {len(numbers)} files that are numbered from 0, as shards of weights are, and no epochs"
         )
-        hint = "load them with Keras itself; if they are epochs, describe them: ckpt layouts --guess"
+        hint = "load them with Keras itself; if they are epochs, describe them: docs/adding-a-layout.md"
         yield finding("missing-part", text, path=c.path, hint=hint)
 
 

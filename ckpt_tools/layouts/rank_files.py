@@ -74,7 +74,7 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Half of a state never is a checkpoint: the model may lie beside under a name that tells nothing."""
     if not {"model", "state"} & {p.role for p in c.parts} and not c.parts[0].home:
         text = f"{c.label} has files of ranks without a model's: nothing tells which file beside them is that"
-        hint = "call it model_STEP.pt, or describe all in ckpt.toml: ckpt layouts --guess"
+        hint = "call it model_STEP.pt, or describe all in ckpt.toml: docs/adding-a-layout.md"
         yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
     if gone := _places_gone(c):
         yield finding("missing-part", f"{gone} are not there", path=c.path)

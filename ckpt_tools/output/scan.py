@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools.discovery.completeness import ranks_present
@@ -59,8 +58,7 @@ def _counts(scan: Scan) -> str:
         return ", ".join(counts)
     if not scan.bare + scan.unrecognised:
         return ", ".join([*counts, "0 other files"])
-    guess = f"'ckpt layouts --guess {quote(scan.root)}' describes those in a checkpoint format"
-    return f"{', '.join(counts)} ({guess})"
+    return f"{', '.join(counts)} (if they are checkpoints: docs/adding-a-layout.md)"
 
 
 def _columns(scan: Scan, view: View) -> list[_Column]:

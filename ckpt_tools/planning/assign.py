@@ -51,7 +51,7 @@ def _nothing_loaded(checkpoint: Checkpoint, bad: Bad) -> Finding:
     name = unknown[0].path.rpartition("/")[2]
     text = f"{name} is called as a checkpoint, and is in no format that ckpt knows"
     hint = (
-        "if it is one, describe all files of a save in ckpt.toml ('ckpt layouts --guess ROOT' begins that):"
+        "if it is one, describe all files of a save in ckpt.toml (docs/adding-a-layout.md):"
         " they are then judged by their names and sizes; if it is none, say --exclude GLOB"
     )
     return finding("no-layout", text, path=checkpoint.path, hint=hint)

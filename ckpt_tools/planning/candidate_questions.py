@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from glob import escape
 from shlex import quote
 
 from ckpt_tools.crosscheck import attempts
 from ckpt_tools.discovery import completeness
+from ckpt_tools.discovery.exclude import either
 from ckpt_tools.errors import UsageError
-from ckpt_tools.findings import finding
+from ckpt_tools.findings import CODES, finding
 from ckpt_tools.formats.pickles import unlisted
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment
 from ckpt_tools.model.report import Level
@@ -33,21 +33,15 @@ def require_groups(c: Checkpoint, assignment: Assignment) -> None:
     if not assignment.groupless:
         return
     texts = (f.message for f in assignment.findings if f.code == "replica-groups-needed")
-    raise UsageError(
-        f"{'; '.join(texts)} ({c.path})",
-        "say which ranks hold the same: --replica-groups '0,2;1,3' (or FILE), --strategy-dir DIR, "
-        "parallel sizes such as --tp, or --replicas all",
-    )
+    raise UsageError(f"{'; '.join(texts)} ({c.path})", CODES["replica-groups-needed"].hint)
 
 
-def require_trust(c: Checkpoint, parts: Sequence[Part], session: Session) -> None:
+def require_trust(parts: Sequence[Part], session: Session) -> None:
     """Whose code a file names that its framework would unpickle unasked, where no list has the name."""
     for part in parts:
         report = session.reports[part.path]
         if any(f.code == "unknown-global" for f in report.findings):
-            home = c.path if c.path != session.root else part.path
-            aside = os.path.relpath(home, session.root)
-            raise UsageError(*unlisted.question(part.path, report.unlisted, aside))
+            raise UsageError(*unlisted.question(part.path, report.unlisted))
 
 
 def require_one_name(c: Checkpoint, session: Session) -> None:
@@ -88,14 +82,15 @@ def require_one_model(c: Checkpoint, loaded: Sequence[Part], bad: Collection[str
 
     for mine, p in pairs:
         if is_state(mine) == is_state(p) and of_other_models(mine, p, session):
-            raise _which_model(completeness.label(c), mine, p, session.root)
+            raise _which_model(c, mine, p, session.root)
 
 
-def _which_model(label: str, mine: Part, other: Part, root: str) -> UsageError:
-    one, two = (os.path.relpath(p.path, root) for p in (mine, other))
-    text = f"{mine.path} and {other.path} are of {label}, and hold other weights than each other"
-    without = [f"--exclude {quote(escape(x))} to resume from {y}" for x, y in ((two, one), (one, two))]
-    return UsageError(f"{text}: nothing tells which is meant", f"say {', or '.join(without)}")
+def _which_model(c: Checkpoint, mine: Part, other: Part, root: str) -> UsageError:
+    text = (
+        f"{mine.path} and {other.path} are of {completeness.label(c)}, and hold other weights than each other"
+    )
+    one, two = (replace(c, path=p.path, parts=(p,)) for p in (mine, other))
+    return UsageError(f"{text}: nothing tells which is meant", either(root, one, two))
 
 
 def two_attempts(
@@ -119,8 +114,8 @@ def two_attempts(
     name = c.parts[0].home or found.newer[0].path
     paths = {name, *(p.path for p in c.parts)}
     if {real_path(path) for path in same_save}.isdisjoint(map(real_path, paths)):
-        hint = "if they are of one save, and some were only restored or copied"
-        raise UsageError(text, f"{hint}: --same-save {quote(name)}; else move it out of ROOT")
+        hint = "if they are of one save, and some were only restored or copied, say so with --same-save PATH"
+        raise UsageError(text, f"{hint}, which is {name}; else move it out of {root}")
     return None
 
 

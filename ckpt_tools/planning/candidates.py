@@ -24,7 +24,7 @@ from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
@@ -41,7 +41,7 @@ from ckpt_tools.planning.common_steps import (
 )
 from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.newest import Times
-from ckpt_tools.planning.precedence import Signature, ask_where_unclear, in_order, ordered, passed_over
+from ckpt_tools.planning.precedence import Files, Signature, ask_where_unclear, in_order, ordered, passed_over
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.run import Run
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes
@@ -237,7 +237,7 @@ class Candidates:
         requested = selection.resume_from or selection.order
         saves, known = in_order(candidates, self.layouts, selection.prefer), set[CheckpointKey]()
         if requested is None:
-            known = ask_where_unclear(candidates, saves, self.layouts, self._same, self._signature)
+            known = ask_where_unclear(candidates, saves, self.layouts, self._contents)
             self.times = choice_warnings.times_of(saves, self.session.now_ns, self.layouts)
         else:
             self.times = Times.IN_STEP
@@ -263,6 +263,15 @@ class Candidates:
         if not 0 < len({p.role for p in c.parts}) == len(pairs) == len(other.parts) == len(theirs):
             return False
         return all(equal(*pair, self.session) or same_tensors(*pair, self.session) for pair in pairs)
+
+    @property
+    def _contents(self) -> Files:
+        return Files(self._same, self._signature, self._are_sound)
+
+    def _are_sound(self, c: Checkpoint) -> bool:
+        """Whether nothing is known to be wrong with its files by themselves."""
+        reports = (self.session.report(p, self.selection.level) for p in c.parts)
+        return all(report.verdict is not Verdict.BROKEN for report in reports)
 
     def _signature(self, c: Checkpoint) -> Signature:
         """The names and shapes of its tensors; of those that lie elsewhere, the names in the list of them."""
@@ -402,23 +411,24 @@ class Candidates:
         if (self.selection.run, self.selection.prefix) != (None, None):
             from ckpt_tools.planning.one_part import one_part  # only where a run was named
 
-            if part := one_part(self.checkpoints, everything, self.layouts, self.root):
+            if part := one_part(self.checkpoints, everything, self.layouts, self._own_layout):
                 yield part
 
     def _which_run(self, runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> str:
         """What to say where one of several runs must be named, unless they are none."""
+        if not all(self.layouts[layout].last_resort for layout, _ in runs):
+            return f"{filters.naming_one(runs)}{_later(runs)}"
         from ckpt_tools.layouts.common.named_parts import are_parts  # only where there are several
 
-        if all(self.layouts[layout].last_resort for layout, _ in runs) and are_parts(run for _, run in runs):
-            guess = f"'ckpt layouts --guess {self.root}' writes a layout that joins them"
-            return f"they read like parts of one state, none of which is one alone: {guess}"
-        return f"{filters.naming_one(runs)}{_later(runs)}{self._if_one_run(runs)}"
+        if are_parts(run for _, run in runs):
+            return f"they read like parts of one state, none of which is one alone: {self._own_layout()}"
+        return f"{filters.naming_one(runs)}; if they are one run, {self._own_layout()}"
 
-    def _if_one_run(self, runs: Iterable[tuple[str, str]]) -> str:
-        """What to do where several runs are one that no layout describes."""
-        if not all(self.layouts[layout].last_resort for layout, _ in runs):
-            return ""
-        return f"; if they are one run, 'ckpt layouts --guess {quote(self.root)}' writes a layout of your own"
+    def _own_layout(self) -> str:
+        """How to describe files that no layout places."""
+        from ckpt_tools.reading.unplaced import how_to_describe  # only where nothing else can be said
+
+        return how_to_describe(self.session)
 
     def step(self, c: Checkpoint) -> int | None:
         """The checkpoint's global step: from its name, else what most of its files tell."""

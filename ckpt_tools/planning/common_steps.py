@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
-from shlex import quote
 from typing import NamedTuple
 
+from ckpt_tools.discovery.exclude import either
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.layout import whole
@@ -141,14 +140,10 @@ def _copying(c: Checkpoint) -> int:
 
 def newest_untold(root: str, chosen: Checkpoint, other: Checkpoint, *, mute: bool) -> UsageError:
     """That only the caller can say which of two is the newest: times are lost (``mute``), or a copy's."""
-    from glob import escape
-
     lost = mute or chosen.mtime_ns == other.mtime_ns
     why = "the modification times were lost" if lost else "modification times follow the names, as copies' do"
     text = (
         f"which checkpoint is the newest is in doubt: {chosen.path} ({chosen.label}) and {other.path}"
         f" ({other.label}): {why}, and their names do not count in one unit"
     )
-    aside = quote(escape(os.path.relpath(other.path, root)))
-    hint = f"say --exclude {aside} to resume from {chosen.label}, or give {quote(other.path)} as ROOT"
-    return UsageError(text, hint)
+    return UsageError(text, either(root, chosen, other))

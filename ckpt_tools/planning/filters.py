@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from operator import attrgetter
-from shlex import quote
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.selection import Selection
@@ -36,19 +35,13 @@ def is_whole_prefix(c: Checkpoint, prefix: str) -> bool:
     return prefix in (c.parts[0].prefix, f"{c.parts[0].prefix}_{c.parts[0].generation}")
 
 
-def naming_one(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> str:
-    """What to say where one of several ``runs`` (by layout and name) must be named, with flags that do so."""
-    for (layout, run), members in runs.items():
-        beside = [c for key, others in runs.items() if others is not members for c in others]
-        by_run, by_layout = f"--run {quote(run)}", f"--layout {quote(layout)}"
-        for words, asked in (
-            (by_run, Selection(run=run)),
-            (by_layout, Selection(layout=layout)),
-            (f"{by_run} {by_layout}", Selection(run=run, layout=layout)),
-        ):
-            if not any(belongs(c, asked) for c in beside):
-                return f"say which one, such as {words}"
-    return "say which with --run, --prefix or --layout"
+def naming_one(runs: Collection[tuple[str, str]]) -> str:
+    """Return what to say where one of several ``runs`` (by layout and name) must be named. None is offered:
+    which of them the job goes on with is nothing that files tell.
+    """
+    layouts, names = ({key[i] for key in runs} for i in (0, 1))
+    flags = ["--run RUN"] * (len(names) > 1) + ["--layout LAYOUT"] * (len(layouts) > 1)
+    return f"say which one with {' and '.join(flags)}"
 
 
 def allows(selection: Selection, c: Checkpoint, step_of: StepOf = named_step) -> bool:

@@ -354,9 +354,10 @@ def _remains(session: Session, left: Sequence[Suspect]) -> Outcome:
 def _describe(session: Session, paths: Sequence[str]) -> str:
     """What to do about files that no layout could place."""
     from ckpt_tools.layouts.guess import looks_like  # only where a start is refused
+    from ckpt_tools.reading.unplaced import how_to_describe
 
     seen = looks_like([os.path.relpath(path, session.root) for path in paths])
-    return f"{seen}: a layout of your own? 'ckpt layouts --guess {quote(session.root)}' writes it"
+    return f"{seen}: a layout of your own? {how_to_describe(session)}"
 
 
 def in_no_layout(session: Session) -> str:

@@ -120,7 +120,7 @@ class Review:
         if mixed is not None:
             return Judgement(False, (mixed,), self.read)
         self._require_no_twin(parts)
-        require_trust(named, parts, self.session)
+        require_trust(parts, self.session)
         require_one_name(named, self.session)
         if self.names > Level.PRESENCE:
             require_one_model(self.candidate.whole, parts, self.bad, self.session)

@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from glob import escape
 from itertools import takewhile
 from shlex import quote
 
 from ckpt_tools import formats
+from ckpt_tools.discovery.exclude import without
 from ckpt_tools.discovery.sidecars import DVC, stands_for_nothing_here
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name
@@ -75,18 +75,13 @@ def _pointers(s: Session, c: Checkpoint, asked: Selection) -> Iterator[tuple[str
 
 
 def _question(s: Session, chosen: Checkpoint, place: str, path: str, found: Finding) -> UsageError:
-    name, home = os.path.relpath(path, s.root), os.path.relpath(place, s.root)
+    name = os.path.relpath(path, s.root)
     text = (
         f"{chosen.label} ({chosen.path}) may not be the newest checkpoint: the data of another was not"
         f" fetched ({name}: {found.message})"
     )
-    aside = home if name.startswith(f"{home}/") and not chosen.path.startswith(place) else name
-    return UsageError(text, _either(found.hint, aside, chosen))
-
-
-def _either(command: str, aside: str, chosen: Checkpoint) -> str:
-    """What to do: fetch the data, or say that it does not count."""
-    return f"{command}; or say --exclude {quote(escape(aside))} to resume from {chosen.label}"
+    inside = [place] if path.startswith(f"{place}/") else []
+    return UsageError(text, f"{found.hint}; or say {without(s.root, chosen, *inside, path)}")
 
 
 # ---- what DVC keeps
@@ -189,4 +184,5 @@ def _left_by_dvc(s: Session, chosen: Checkpoint, whole: str) -> UsageError:
         f"which checkpoint is the newest is in doubt: {name}{DVC} stands for {name!r}, which was not fetched"
         f" and may be later than {chosen.label} ({chosen.path})"
     )
-    return UsageError(text, _either(f"dvc pull {quote(whole + DVC)}", f"{name}{DVC}", chosen))
+    aside = without(s.root, chosen, whole + DVC)
+    return UsageError(text, f"dvc pull {quote(whole + DVC)}; or say {aside}")

@@ -4,8 +4,7 @@ would load that one, and nothing would tell. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from shlex import quote
+from collections.abc import Callable, Sequence
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
@@ -18,7 +17,10 @@ _NAMED = 3
 
 
 def one_part(
-    requested: Sequence[Checkpoint], everything: Sequence[Checkpoint], layouts: Layouts, root: str
+    requested: Sequence[Checkpoint],
+    everything: Sequence[Checkpoint],
+    layouts: Layouts,
+    joining: Callable[[], str],
 ) -> Finding | None:
     """A warning where runs that were left out read like other parts of the requested one, each in a directory
     of its own: whoever names that directory may mean it.
@@ -34,9 +36,11 @@ def one_part(
     text = f"{asked} reads like one part of a state, with {', '.join(names[:_NAMED])}{more} beside it"
     homes = {c.parts[0].base for members in mine.values() for c in members}
     if homes.isdisjoint(c.parts[0].base for run in names for c in others[run]):
-        path, hint = mine[asked][0].path, _joining(root)
+        path, hint = mine[asked][0].path, f"if they are one, {joining()}"
         return finding("missing-part", text, path=path, severity=Severity.WARNING, hint=hint)
-    raise UsageError(text, f"{_joining(root)}; if it is all of it, leave the others out with --exclude")
+    raise UsageError(
+        text, f"if they are one, {joining()}; if it is all of it, leave the others out with --exclude"
+    )
 
 
 Runs = dict[str, list[Checkpoint]]
@@ -49,10 +53,6 @@ def _by_run(checkpoints: Sequence[Checkpoint], layouts: Layouts) -> Runs:
         if layouts.of(c).last_resort:
             runs.setdefault(c.run, []).append(c)
     return runs
-
-
-def _joining(root: str) -> str:
-    return f"if they are one, 'ckpt layouts --guess {quote(root)}' writes a layout that joins them"
 
 
 def _are_parts(run: str, members: Sequence[Checkpoint], mine: Runs) -> bool:

@@ -68,14 +68,23 @@ def passed_over(
                 )
 
 
+class Files(NamedTuple):
+    """What the files of checkpoints tell: whether two are the ``same``, and whether nothing is known to be
+    wrong with one by itself.
+    """
+
+    same: Callable[[Checkpoint, Checkpoint], bool]
+    signature: Callable[[Checkpoint], Signature]
+    are_sound: Callable[[Checkpoint], bool]
+
+
 def ask_where_unclear(
     candidates: Sequence[Checkpoint],
     first: Sequence[Checkpoint],
     layouts: Layouts,
-    same: Callable[[Checkpoint, Checkpoint], bool],
-    signature: Callable[[Checkpoint], Signature],
+    files: Files,
 ) -> set[CheckpointKey]:
-    """Those of no place in the order of training that are the ``same`` as the newest of the others.
+    """Those of no place in the order of training that are the same as the newest of the others.
 
     Raises UsageError where a checkpoint may be the newest, and nothing tells.
     """
@@ -83,25 +92,22 @@ def ask_where_unclear(
     for c in candidates:
         if layouts.of(c).unclear(c, candidates):
             placed = rank([o for o in first if o.key != c.key] or first, "mtime")[0]
-            if not same(c, placed):
-                raise _in_doubt(c, placed)
+            if not files.same(c, placed):
+                raise _in_doubt(c, placed, files)
             known.add(c.key)
     newest = rank(first, "mtime")[0]
-    if models := _several_models(newest, first, signature, same) or _half_of_two(newest, candidates):
-        raise _in_doubt(*models) if models[0].parts[0].home else _are_one_save(*models)
-    if (late := _out_of_turn(first, layouts)) is not None and not same(late.newest, late.highest):
+    if models := _several_models(newest, first, files) or _half_of_two(newest, candidates):
+        raise _in_doubt(*models, files) if models[0].parts[0].home else _are_one_save(*models)
+    if (late := _out_of_turn(first, layouts)) is not None and not files.same(late.newest, late.highest):
         raise _named_out_of_turn(late)
     return known
 
 
 def _several_models(
-    newest: Checkpoint,
-    first: Sequence[Checkpoint],
-    signature: Callable[[Checkpoint], Signature],
-    same: Callable[[Checkpoint, Checkpoint], bool],
+    newest: Checkpoint, first: Sequence[Checkpoint], files: Files
 ) -> tuple[Checkpoint, Checkpoint] | None:
     """The newest and another one, where all that both tell is that they hold other models or trees, by their
-    ``signature`` or their names, and nothing of when they were saved.
+    signature or their names, and nothing of when they were saved.
     """
     alone = [c for c in first if max(c.order) < 0]
     if len(alone) < 2:
@@ -113,12 +119,12 @@ def _several_models(
     if newest not in alone or not told_by_name:
         return None
     alone = [c for c in alone if c.parts[0].home or holds_of(c) == held]
-    mine, whole = signature(newest), bool(newest.parts[0].home)
+    mine, whole = files.signature(newest), bool(newest.parts[0].home)
 
     def is_another(c: Checkpoint) -> bool:
-        apart = _named_apart(newest, c) and not same(newest, c)
+        apart = _named_apart(newest, c) and not files.same(newest, c)
         return apart or (
-            _are_other_trees(mine, theirs := signature(c), whole=whole)
+            _are_other_trees(mine, theirs := files.signature(c), whole=whole)
             and not (_says_all_of_a_run(newest) and _lies_in(theirs, mine))
         )
 
@@ -170,8 +176,8 @@ def _are_one_save(newest: Checkpoint, other: Checkpoint) -> UsageError:
     return UsageError(
         f"{path} and {beside} hold different models, and nothing tells whether they are of one save or"
         " of two runs",
-        f"say --prefix {newest.parts[0].prefix} to resume from {path.rpartition('/')[2]} alone, or"
-        " describe them as one save with [[layout]] in ckpt.toml: docs/adding-a-layout.md",
+        "say which one with --prefix PREFIX, or describe them as one save with [[layout]] in ckpt.toml:"
+        " docs/adding-a-layout.md",
     )
 
 
@@ -214,7 +220,7 @@ def _name(c: Checkpoint) -> str:
     return home.rpartition("/")[2] if home else "/".join(c.parts[0].path.split("/")[-2:])
 
 
-def _in_doubt(unclear: Checkpoint, placed: Checkpoint) -> UsageError:
+def _in_doubt(unclear: Checkpoint, placed: Checkpoint, files: Files) -> UsageError:
     if unclear.step is not None:
         return UsageError(
             f"which checkpoint is the newest is in doubt: {unclear.path} is of a later epoch than others, but"
@@ -230,9 +236,13 @@ def _in_doubt(unclear: Checkpoint, placed: Checkpoint) -> UsageError:
         f"but nothing tells its step; {placed.path} is of {placed.label}"
     )
     prefix = unclear.parts[0].prefix or name
-    return UsageError(
-        text, f"say --order step to resume from {other}, or --prefix {prefix} to resume from {name}"
-    )
+    flags = {
+        f"--order step to resume from {other}": placed,
+        f"--prefix {prefix} to resume from {name}": unclear,
+    }
+    if damaged := [c.parts[0].path for c in flags.values() if not files.are_sound(c)]:
+        return UsageError(f"{text}; {' and '.join(damaged)}: damaged", "restore what is damaged")
+    return UsageError(text, f"say {', or '.join(flags)}")
 
 
 def _named_out_of_turn(late: _OutOfTurn) -> UsageError:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from glob import escape
-from shlex import quote
-
 from ckpt_tools.crosscheck.pages import of_other_models, prints
 from ckpt_tools.crosscheck.trackers import declared
+from ckpt_tools.discovery.exclude import either
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.checkpoint import Checkpoint, apart
@@ -103,6 +100,4 @@ def _which_is_meant(c: Checkpoint, o: Checkpoint, named: str | None, root: str) 
     why = "nothing tells which is meant"
     if named:
         why = f"{c.path} was written last, but {named} names the other"
-    one, two = (os.path.relpath(x.path, root) for x in (c, o))
-    ways = [f"--exclude {quote(escape(x))} to resume from {y}" for x, y in ((two, one), (one, two))]
-    return UsageError(f"{text}: {why}", f"say {', or '.join(ways)}")
+    return UsageError(f"{text}: {why}", either(root, c, o))

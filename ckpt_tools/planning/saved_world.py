@@ -8,7 +8,7 @@ from math import prod
 
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import UsageError
-from ckpt_tools.findings import finding
+from ckpt_tools.findings import CODES, finding
 from ckpt_tools.layouts import Layout, Piece
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -20,8 +20,6 @@ from ckpt_tools.planning.run import Run
 
 _MODEL_PARALLEL = ("tp", "pp", "cp")
 """The axes along which one copy of a model is cut."""
-_FEW = 8
-"""Ranks that a hint lists at most."""
 _PLACES = ("tp", "pp")
 """Those of them that names of files show."""
 
@@ -53,7 +51,7 @@ def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, selection
 def _way_out(selection: Selection) -> str:
     if selection.replicas_all or selection.replica_groups:
         return "start with the saved world size"
-    return "start with the saved world size, or name the replicas with --replica-groups or --replicas all"
+    return "start with the saved world size, or name the replicas: --replica-groups GROUPS, or --replicas"
 
 
 def _reshardable(c: Checkpoint, layout: Layout) -> bool:
@@ -93,12 +91,10 @@ def _require_world_of_gasp(c: Checkpoint, run: Run) -> None:
     saved = max(completeness.highest_rank(o, layouts.of(o)) for o in asked) + 1
     if saved <= world:
         return
-    alike = "say which of them hold the same state, as in --replica-groups '0,2;1,3' or --replicas all"
-    hint = f"start with {saved} ranks, or {alike}"
+    hint = f"start with {saved} ranks, or {CODES['replica-groups-needed'].hint}"
     who = "it has"
     if saved > completeness.highest_rank(c, layouts.of(c)) + 1:
-        who, alone = "the save before it has", ";".join(map(str, range(world))) if world <= _FEW else "0;1;…"
-        hint += f"; if the job had {world} ranks by then: --replica-groups '{alone}'"
+        who = "the save before it has"
     raise UsageError(
         f"topology-mismatch: {who} files of {saved} ranks, to be loaded by {world} ({c.path})", hint
     )

@@ -7,16 +7,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
-from glob import escape
 from itertools import islice
-from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.crosscheck.emptied import empty_saves
 from ckpt_tools.crosscheck.lost import headless
+from ckpt_tools.discovery.exclude import without
 from ckpt_tools.discovery.found import BareFile
-from ckpt_tools.discovery.renamed_names import is_archive, unpacked_name, wrapped_state
+from ckpt_tools.discovery.renamed_names import unpacked_name, wrapped_state
 from ckpt_tools.discovery.written_since import (
     Unread,
     begun_since,
@@ -42,6 +41,7 @@ from ckpt_tools.reading.session import Session
 
 _SMALLER = 10
 """How much smaller than the choice's largest file, an optimizer's, another state may be: a model's."""
+_PLACE = "if it is of this run, give it the name that its framework gave it, or describe it in ckpt.toml"
 _NAMED = 3
 """Files without a training state that have a line of their own."""
 
@@ -190,11 +190,7 @@ def _less_than_is_there(s: Session, c: Checkpoint, path: str) -> UsageError:
         f"{c.path} is taken for a checkpoint of the layout {c.layout}, which does not load {name}: that is a"
         " file of a checkpoint, too"
     )
-    hint = (
-        "give the directory the name that its framework gave it, if it was renamed; describe it in ckpt.toml"
-        f" ('ckpt layouts --guess'); or say --exclude {quote(escape(name))} to resume without that file"
-    )
-    return UsageError(text, hint)
+    return UsageError(text, f"{_PLACE}; if it has nothing to do with it, leave it out with --exclude")
 
 
 def _without_training_state(
@@ -328,8 +324,7 @@ def _unread(s: Session, c: Checkpoint, file: _Unplaced, steps: Steps) -> Iterato
     if steps.highest is None and may_be_later(file.called, steps.chosen, c.epoch):
         name = os.path.relpath(file.path, s.root)
         text = f"{name} was saved no earlier than {c.label} ({c.path}), and is {file.what}"
-        hint = f"say --exclude {quote(escape(name))} to resume from {c.label}"
-        hint = f"unpack or convert it to resume from it, or {hint}"
+        hint = f"unpack or convert it to resume from it, or say {without(s.root, c, file.path)}"
         raise UsageError(f"which checkpoint is the newest is in doubt: {text}", hint)
     why = "called by no later step" if steps.highest is None else "left out by --max-step"
     yield _passed_over(file.path, c, f"it is {file.what}, and {why}")
@@ -338,11 +333,11 @@ def _unread(s: Session, c: Checkpoint, file: _Unplaced, steps: Steps) -> Iterato
 def _question(s: Session, c: Checkpoint, path: str, held: Held) -> UsageError:
     holds = "the same tensors" if held is Held.AS_MUCH else "an optimizer's state"
     name = os.path.relpath(path, s.root)
-    top = name.partition("/")[0]
     text = (
         f"which checkpoint is the newest is in doubt: {name} was saved no earlier than {c.label} ({c.path}),"
         f" holds {holds}, and lies in no arrangement that a layout describes"
     )
-    it = f"give {quote(os.path.join(s.root, top))} as ROOT" if not is_archive(top) else "load it without ckpt"
-    hint = f"{it} to resume from it, or say --exclude {quote(escape(top))} to resume from {c.label}"
-    return UsageError(text, hint)
+    names = name.split("/")
+    above = (os.path.join(s.root, *names[:depth]) for depth in range(1, len(names) + 1))
+    aside = without(s.root, c, *above, kept={p.path for p in s.parts})
+    return UsageError(text, f"{_PLACE}; or say {aside}")

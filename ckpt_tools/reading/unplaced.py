@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from shlex import quote
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.unrecognised import suspects
@@ -25,6 +26,18 @@ def unplaced(session: Session) -> list[str]:
     places = set(map(_place, known))
     beside = (path for path in bare if _place(path) in places)
     return sorted({os.path.relpath(path, session.root) for path in (*known, *beside)})
+
+
+def how_to_describe(session: Session) -> str:
+    """Return the command that writes their layout where names tell it surely, and no other layout has a file
+    that may belong to their saves; else where to read how it is written.
+    """
+    from ckpt_tools.layouts.guess import guess  # only where a question has no other answer
+
+    alone = all(session.layouts.of(p).last_resort for p in session.parts)
+    if alone and guess(unplaced(session)).is_sure:
+        return f"'ckpt layouts --guess {quote(session.root)}' writes their layout"
+    return "describe them in ckpt.toml: docs/adding-a-layout.md"
 
 
 def _place(path: str) -> tuple[str, str]:

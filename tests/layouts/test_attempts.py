@@ -104,7 +104,7 @@ def test_files_of_two_attempts_are_a_question(run: Run) -> None:
             run.ask()
         assert "--same-save" in caught.value.hint
         assert any(os.path.relpath(path, run.root) in str(caught.value) for path in new)
-        declared = caught.value.hint.partition("--same-save ")[2].partition(";")[0]
+        declared = caught.value.hint.partition("--same-save PATH, which is ")[2].partition(";")[0]
         assert {f.path for f in run.ask(same_save=(declared,)).shared} <= set(files)
         with pytest.raises(UsageError, match="two attempts"):
             run.ask(same_save=(str(run.root),))

@@ -154,11 +154,11 @@ def test_files_that_count_from_0_in_a_save_may_be_those_of_ranks(
 @pytest.mark.parametrize(
     ("names", "code", "todo"),
     [
-        (["model_00000250.bin"], "no-layout", "ckpt layouts --guess"),  # llm.c
+        (["model_00000250.bin"], "no-layout", "docs/adding-a-layout.md"),  # llm.c
         (
             ["params.00001", "params.00002", "state/optimizer_last.pkl"],
             "missing-part",
-            "ckpt layouts --guess",
+            "docs/adding-a-layout.md",
         ),
         (["model.pt", "scheduler.pt"], "missing-part", "--exclude GLOB"),
     ],

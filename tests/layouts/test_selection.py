@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -35,14 +35,16 @@ GROUPS: dict[str, Any] = {"replica_groups": {"": ((0, 2), (1, 3))}}
 
 
 @pytest.mark.parametrize("case", SEVERAL)
-def test_of_several_runs_the_hint_names_flags_that_leave_one(case: Path, tmp_path: Path) -> None:
+def test_of_several_runs_the_hint_names_the_flag_that_tells_them_apart(case: Path, tmp_path: Path) -> None:
+    """And none of them: which one the job goes on with is nothing that files tell."""
     root = materialise(case, tmp_path)
     with pytest.raises(UsageError, match="holds several runs") as raised:
         plan(root)
-    words = shlex.split(raised.value.hint.partition("say which one, such as ")[2].partition(";")[0])
-    asked = {flag.removeprefix("--"): value for flag, value in zip(words[::2], words[1::2], strict=True)}
-    made = plan(root, Selection(**asked))
-    assert asked and made.checkpoint and made.checkpoint.path.startswith(str(root))
+    flag = re.match(r"say which one with --(run|layout) (?:RUN|LAYOUT)(?:$|;)", raised.value.hint)
+    assert flag
+    for name, layout in re.findall(r"(\S+) \((\S+)\)", str(raised.value)):
+        chosen = plan(root, Selection(**{flag[1]: name if flag[1] == "run" else layout})).checkpoint
+        assert chosen and chosen.path.startswith(str(root)) and chosen.layout == layout
 
 
 def test_a_later_save_that_was_renamed_is_named_where_its_layout_is_another(tmp_path: Path) -> None:

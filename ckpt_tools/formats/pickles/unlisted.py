@@ -83,12 +83,8 @@ def pattern(name: str) -> str:
     return f"{package}.*" if package.isidentifier() and package != name else name
 
 
-def question(path: str, left: Sequence[Unlisted], aside: str) -> tuple[str, str]:
-    """What to ask about a file whose framework would load these names: the text and the hint. ``aside`` is
-    what --exclude is given to pass over its checkpoint.
-    """
-    from glob import escape
-
+def question(path: str, left: Sequence[Unlisted]) -> tuple[str, str]:
+    """What to ask about a file whose framework would load these names: the text and the hint."""
     some = ", ".join(u.name[:120] for u in left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
     patterns = " ".join(f"{_FLAG} {quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
     text = (
@@ -96,4 +92,4 @@ def question(path: str, left: Sequence[Unlisted], aside: str) -> tuple[str, str]
         " asking, and runs what it names"
     )
     hint = f"if that is your own code, say {patterns}; if not, do not load the file"
-    return text, f"{hint}: --exclude {quote(escape(aside))} passes over its checkpoint"
+    return text, hint

@@ -54,7 +54,7 @@ def lone_parts(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]
             text = f"it is called after {told.word.lower()} {told.which} of {told.of}, and no other is there"
         else:
             continue
-        hint = "call their directory after its step (step_N), or describe it: ckpt layouts --guess"
+        hint = "call their directory after its step (step_N), or describe it: docs/adding-a-layout.md"
         yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
 
 

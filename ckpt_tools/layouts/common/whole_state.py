@@ -86,7 +86,7 @@ def _lacks_optimizer(
         yield replace(lacking, hint=hint)
     elif unread := _unread_save(c, mine, others, siblings):
         text = f"{_name(c)} holds no optimizer's state, and what {_name(unread)} held cannot be read"
-        hint = f"--kind {c.kind} resumes from the model alone"
+        hint = "bring it back; --kind KIND resumes from the model alone"
         yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
     elif not mine.optimizer:
         yield from _lost_beside_weights(c, others)

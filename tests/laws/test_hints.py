@@ -1,0 +1,168 @@
+"""Whoever pastes what a hint offers gets the checkpoint that it names, or is asked further: nothing older, nothing
+damaged or mixed, and no start from nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import executed
+from pasted_hints import looked_at, pastes, problems
+from places import FIXTURES
+from safetensors.torch import save as saved_tensors
+from scripts import loaded
+from small_files import adam, saved, tensor
+
+from ckpt_tools.planning import unplaced_states
+
+make = loaded(FIXTURES / "make_answers.py")
+GROUPS = [group for group in make.groups() if group.startswith("layouts/")]
+ASKED_OR_REFUSED = (2, 3, 4)
+
+
+def unanswered(group: str) -> list[Any]:
+    """The questions about the trees of a layout to which there is no answer."""
+    recorded = {q: json.loads(text)["exit_code"] for q, text in make.load(group).items()}
+    asked = (q for q in make.questions(group) if q.command[0] in ("plan", "latest"))
+    return [q for q in asked if recorded.get(str(q)) in ASKED_OR_REFUSED]
+
+
+def wrong_hints(alike: Sequence[Any], place: Path) -> Iterator[str]:
+    """What is wrong with the hints of questions about one tree."""
+    (place / "scratch").mkdir(parents=True)
+    make.make_copy(alike[0], place / "tree")
+    root = f"{place}/tree/{alike[0].subject}"
+    with make.no_settings(place):
+        tree = looked_at(root)
+        for question in alike:
+            command = [root + word[1:] if word.startswith("@") else word for word in question.command]
+            yield from (f"{question}: {why}" for why in problems(tree, command, place / "scratch"))
+
+
+@pytest.mark.share(24)
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_pasted_hint_leads_where_it_says(group: str, tmp_path: Path) -> None:
+    trees = groupby(unanswered(group), make.needs)
+    found = [w for n, (_, alike) in enumerate(trees) for w in wrong_hints(list(alike), tmp_path / str(n))]
+    assert not found, "\n".join(found)
+
+
+# ---- what was reported, rebuilt small
+
+AGO = 1_700_000_000
+
+
+def put(root: Path, files: Mapping[str, object]) -> Path:
+    """Files by their paths, each saved a minute after the one before; what is no state is bytes."""
+    for n, (name, held) in enumerate(files.items()):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(held if isinstance(held, bytes) else saved(held))
+        os.utime(path, (AGO + 60 * n,) * 2)
+    return root
+
+
+def state(step: int) -> dict[str, object]:
+    return {"model": {"w": tensor(step)}, "optimizer": adam(step), "step": step}
+
+
+def offered(root: Path, *flags: str) -> tuple[int, str, list[tuple[str, ...]]]:
+    """The exit code of a plan, its hint, and what it offers to paste."""
+    code, out, err = executed(["plan", str(root), *flags])
+    return code, err.partition("hint: ")[2], [paste.words for paste in pastes(err + out, str(root))]
+
+
+def test_what_is_left_out_is_a_directory_in_which_the_choice_does_not_lie(tmp_path: Path) -> None:
+    """Its first name is that of the directory in which all saves lie: hidden, the job began at step 0."""
+    files = {f"llm/iter_{n:07}/mp_rank_00/model_optim_rng.pt": state(n) for n in (100, 200)}
+    aside = {f"llm/kept [a]/mp_rank_{r:02}/model_optim_rng.pt": state(300) for r in range(2)}
+    root = put(tmp_path, {**files, "llm/latest_checkpointed_iteration.txt": b"200", **aside})
+    code, hint, (words,) = offered(root)
+    assert code == 2 and words == ("--exclude", "llm/kept [[]a]") and " as ROOT" not in hint
+    code, out, _ = executed(["plan", str(root), "--allow-none", *words])
+    assert code == 0 and out.startswith("resume from step 200 ")
+
+
+HALVES = ("lora/lora.safetensors", "optimizer/optimizer.pt", "meta.json")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {f"{n}/net.pt": state(n) for n in (1200, 1600)},
+        {
+            f"backup/2024-10-04_11-20-0{n}-backup-{n}00-{n}-0/{name}": held
+            for n in (2, 3)
+            for name, held in zip(HALVES, (saved({"w": tensor(n)}), adam(n), b"{}"), strict=True)
+        },
+        {
+            f"checkpoint_23_{n}-model_part-{p}-shard{s}.pt": state(n)
+            for n in (22500, 22750)
+            for p in range(2)
+            for s in range(2)
+        },
+    ],
+    ids=["numbers", "halves in directories", "two coordinates"],
+)
+def test_no_run_and_no_layout_is_offered_where_nothing_tells_it(
+    files: Mapping[str, object], tmp_path: Path
+) -> None:
+    root = put(tmp_path, files)
+    assert offered(root)[0] in (0, 2)
+    assert offered(root)[2] == []
+    assert offered(root / next(iter(files)).partition("/lora/")[0])[2] == []
+
+
+def test_where_the_numbered_file_is_damaged_no_order_is_offered(tmp_path: Path) -> None:
+    """By step an older one would be taken."""
+    weights = {n: saved_tensors({"lora": tensor(n)}) for n in (1, 2, 3)}
+    names = {1: "0000100_adapters", 2: "0000200_adapters", 3: "adapters"}
+    root = put(tmp_path, {f"{name}.safetensors": weights[n] for n, name in names.items()})
+    assert [words for _, words in zip(range(2), offered(root)[2], strict=True)] == [
+        ("--order", "step"),
+        ("--prefix", "adapters"),
+    ]
+    os.truncate(root / "0000200_adapters.safetensors", 60)
+    code, hint, none = offered(root)
+    assert (code, none, hint) == (2, [], "restore what is damaged\n")
+
+
+def test_what_is_passed_over_is_not_offered_to_resume_from(tmp_path: Path) -> None:
+    root = put(
+        tmp_path,
+        {"step_100.pt": state(100), "step_200.pt": state(200), "optim_best.pt": adam(5), "ema.pt": b""},
+    )
+    code, out, err = executed(["plan", str(root)])
+    assert (code, pastes(out + err, str(root))) == (0, [])
+
+
+def test_numbered_directories_are_no_runs_to_choose_from(tmp_path: Path) -> None:
+    """One was offered as --run, with which every later start resumed from it."""
+    root = put(tmp_path / "run", {f"snap_{n}/net.pt": state(n) for n in (1200, 1600)})
+    assert offered(root)[2] == [("layouts", "--guess", str(root))]
+    (tmp_path / "ckpt.toml").write_text(executed(["layouts", "--guess", str(root)])[1])
+    code, out, _ = executed(["plan", str(root), "--config", str(tmp_path / "ckpt.toml")])
+    assert code == 0 and out.startswith("resume from step 1600 ")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "seen"),
+    [
+        ("--exclude llm", "starts from nothing"),
+        ("--max-step 100", "leads to "),
+        ("--run none", "starts from nothing"),
+    ],
+)
+def test_a_wrong_hint_is_seen(wrong: str, seen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(unplaced_states, "without", lambda *_, **__: f"{wrong} to resume from step 200")
+    files = {f"llm/iter_{n:07}/mp_rank_00/model_optim_rng.pt": state(n) for n in (100, 200)}
+    root = put(tmp_path / "run", {**files, "llm/kept/mp_rank_00/model_optim_rng.pt": state(300)})
+    (tmp_path / "scratch").mkdir()
+    (why,) = problems(looked_at(str(root)), ["plan", str(root), "--allow-missing"], tmp_path / "scratch")
+    assert f"-> {wrong}: {seen}" in why

@@ -1,0 +1,192 @@
+"""What a printed hint offers to paste, and what happens to who pastes it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from in_process import executed
+
+ROOTED = re.compile(r"\bgive ('(?:[^']|'\\'')*'|\S+) as ROOT")
+COMMAND = re.compile(r"(?<![\w-])ckpt (plan|layouts|repair) (.*)")
+FLAG = re.compile(r"--[a-z][a-z-]*(?:[ =](?!--|(?:or|to|and|if|for|in|on) )(?:'[^']*'|[^\s'\"]+))?")
+BLANK = re.compile(r"[A-Z][A-Z_]*|\.\.\.|…")
+TRIED = frozenset(
+    [
+        "--exclude",
+        "--run",
+        "--order",
+        "--prefer",
+        "--max-step",
+        "--same-save",
+        "--replicas",
+        "--prefix",
+        "--world-size",
+        "--resume-from",
+        "--layout",
+        "--kind",
+        "--tp",
+        "--pp",
+        "--dp",
+        "--replica-groups",
+    ]
+)
+REPEATED = ("--exclude", "--same-save", "--replica-groups")
+OF_REPLICAS = ("--replica", "--world-size", "--tp", "--pp", "--dp")
+NAMED = re.compile(r" to resume from (.+?)(?:,? or --|, or give |[,;]|$)")
+
+
+class Paste(NamedTuple):
+    """Words of a hint, and what they shall ``lead_to``: the label of a checkpoint, if the hint names one."""
+
+    kind: str
+    words: tuple[str, ...]
+    leads_to: str = ""
+
+
+def pastes(printed: str, root: str) -> list[Paste]:
+    """Each flag, ROOT and command that is offered; blanks such as GLOB are none."""
+    return list(dict.fromkeys(found for line in printed.splitlines() for found in _of_line(line, root)))
+
+
+def _of_line(line: str, root: str) -> Iterator[Paste]:
+    for m in ROOTED.finditer(line):
+        yield Paste("root", tuple(shlex.split(m[1])))
+    rest = line
+    for m in COMMAND.finditer(line):
+        said = m[2]
+        quoted = line[m.start() - 1 : m.start()] == "'"
+        ends = r"(?:[^']| '[^']*'(?=[ ']))*" if quoted else r"(?:'[^']*'|[^;,)']|[;,)](?! |$))*"
+        said = re.match(ends, said)[0]  # type: ignore[index]
+        said = said if quoted else re.split(r" to | or ", said)[0]
+        rest = rest.replace(f"ckpt {m[1]} {said}", "", 1)
+        words = (m[1], *shlex.split(said))
+        if any(w.startswith(root) for w in words) and not any(map(BLANK.fullmatch, words)):
+            yield Paste("command", words)
+    for m in FLAG.finditer(rest):
+        try:
+            words = tuple(w.rstrip(",;:)") for w in shlex.split(m[0].replace("=", " ", 1)))
+        except ValueError:
+            continue
+        if words[0] in TRIED and len(words) == 2 and not BLANK.fullmatch(words[1]):
+            named = NAMED.match(rest, m.end())
+            yield Paste(
+                "flags", words, named[1] if named and not named[1].startswith(("it", "that", "the ")) else ""
+            )
+
+
+def with_flags(command: Sequence[str], words: Sequence[str]) -> list[str]:
+    """The command with one more flag, which replaces what it said before."""
+    then = list(command)
+    while words[0] in then and words[0] not in REPEATED:
+        at = then.index(words[0])
+        del then[at : at + 2]
+    return [*then, *words]
+
+
+class Tree(NamedTuple):
+    """A tree on which a command had no answer, and what its files are by themselves."""
+
+    root: str
+    broken: frozenset[str]
+    """Files that no job may load."""
+    doubted: Mapping[str, str]
+    """Why a file, or all files of a directory, are not one whole save."""
+
+
+def looked_at(root: str) -> Tree:
+    found = json.loads(executed(["verify", root, "--level", "content", "--json"])[1] or "{}")
+    broken = {
+        f["path"]
+        for f in found.get("files", ())
+        if any(e["severity"] == "error" and e["code"] != "same-content" for e in f["findings"])
+    }
+    doubted = {f["path"]: f["code"] for f in found.get("findings", ()) if f["severity"] == "error"}
+    return Tree(root, frozenset(broken), doubted)
+
+
+def problems(tree: Tree, command: Sequence[str], scratch: Path, deep: int = 2) -> Iterator[str]:
+    """What goes wrong for who asks, and pastes what is offered, one after the other."""
+    yield from _problems(tree, [w for w in command if w != "--json"], scratch, deep, set())
+
+
+def _problems(
+    tree: Tree, command: list[str], scratch: Path, deep: int, tried: set[tuple[str, ...]]
+) -> Iterator[str]:
+    code, out, err = executed(command)
+    if code not in (2, 3, 4):
+        return
+    for paste in pastes(err + out, tree.root):
+        then = _pasted(tree, command, paste, scratch)
+        key = tuple(then)
+        if then == command or key in tried:
+            continue
+        tried.add(key)
+        ended, why = _wrong(tree, then, paste, err)
+        if ended == 2 and deep:
+            yield from _problems(tree, then, scratch, deep - 1, tried)
+        elif why and (ended != code or paste.leads_to):
+            yield f"{_shown(tree, command)} -> {_shown(tree, paste.words)}: {why}"
+
+
+def _pasted(tree: Tree, command: list[str], paste: Paste, scratch: Path) -> list[str]:
+    """The command to run next."""
+    if paste.kind == "root":
+        return [command[0], *paste.words, *command[2:]]
+    if paste.kind == "flags":
+        return with_flags(command, paste.words)
+    if paste.words[0] == "plan":
+        return list(paste.words)
+    if "--guess" not in paste.words:
+        return command
+    config = scratch / f"guessed{len(list(scratch.iterdir()))}.toml"
+    config.write_text(executed(paste.words)[1])
+    return [*command, "--config", str(config)]
+
+
+def _wrong(tree: Tree, then: list[str], paste: Paste, asked: str) -> tuple[int, str]:
+    """The exit code, and why the answer is not the one that was offered, nor a further question."""
+    may_start = ["--allow-none"] if then[0] == "plan" and "--allow-none" not in then else []
+    code, out, err = executed([*then, *may_start, "--json"])
+    if code:
+        return code, "" if code == 2 and "unknown option" not in err else f"exit {code}: {err[:500]}"
+    said: Mapping[str, Any] = json.loads(out)
+    if said["checkpoint"] is None:
+        return code, "starts from nothing"
+    loaded = {f["path"] for f in (*said["shared"], *(f for r in said["ranks"] for f in r["files"]))}
+    if paste.leads_to and not _is_named(paste.leads_to, said["checkpoint"], loaded, asked):
+        return code, f"leads to {said['checkpoint']}, not {paste.leads_to!r}"
+    return code, "" if paste.words[0].startswith(OF_REPLICAS) else _unsound(tree, loaded)
+
+
+def _unsound(tree: Tree, loaded: Collection[str]) -> str:
+    if bad := sorted(tree.broken.intersection(loaded)):
+        return f"loads the damaged {bad}"
+    for path, why in tree.doubted.items():
+        if path in loaded or (path != tree.root and any(f.startswith(f"{path}/") for f in loaded)):
+            return f"loads what is no whole save ({path}: {why})"
+    return ""
+
+
+def _is_named(label: str, chosen: Mapping[str, Any], loaded: Collection[str], asked: str) -> bool:
+    """Whether a label is that of the choice: by its step or name, or because the question says it of its path."""
+    step, epoch = chosen["step"], chosen["epoch"]
+    within = f"epoch {epoch} step {chosen['step_in_epoch']}"
+    if label in (f"step {step}", f"epoch {epoch}", within, f"save {chosen['generation']}"):
+        return True
+    told = re.compile(rf".{{,40}}[(]{re.escape(label)}[,)]")
+    paths = {chosen["path"], *loaded}
+    return any(
+        p.endswith(label) or told.match(asked, at + len(p))
+        for p in paths
+        for at in [asked.find(p)]
+        if at >= 0 or p.endswith(label)
+    )
+
+
+def _shown(tree: Tree, words: Sequence[str]) -> str:
+    return shlex.join(words).replace(tree.root, "@")
