@@ -57,24 +57,16 @@ SUFFIXES = re.compile(
     rf"{'|'.join(_PADDLE)})$",
     re.IGNORECASE,
 )
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_STEP = "step steps globalstep iter iters iteration iterations it itr update updates ba"
+"""The last are Composer's batches."""
 _UNITS = {
-    **dict.fromkeys(
-        (
-            "step",
-            "steps",
-            "globalstep",
-            "iter",
-            "iters",
-            "iteration",
-            "iterations",
-            "it",
-            "itr",
-            "update",
-            "updates",
-            "ba",  # Composer's batches
-        ),
-        "step",
-    ),
+    **dict.fromkeys(_STEP.split(), "step"),
     **dict.fromkeys(("epoch", "epochs", "ep"), "epoch"),
     "epochstep": "step in the epoch",  # AReaL's epoch1epochstep10globalstep10
 }
@@ -111,105 +103,16 @@ _KINDS = {
 LAST_WORDS = frozenset(("last", "latest", "newest", "current"))
 _BEFORE = frozenset(("prev", "previous"))
 ALIASES = LAST_WORDS | _BEFORE
-_PLAIN = frozenset(
-    (
-        "model",
-        "models",
-        "net",
-        "network",
-        "ckpt",
-        "ckpts",
-        "checkpoint",
-        "checkpoints",
-        "chkpt",
-        "chkpnt",
-        "cp",
-        "weight",
-        "weights",
-        "state",
-        "states",
-        "dict",
-        "param",
-        "params",
-        "save",
-        "saved",
-        "snapshot",
-        "pytorch",
-        "torch",
-        "full",
-        "global",
-        "train",
-        "training",
-        "lr",
-        "at",
-        "pth",
-    )
+_PLAIN = _words(
+    "model models net network ckpt ckpts checkpoint checkpoints chkpt chkpnt cp weight weights state "
+    "states dict param params save saved snapshot pytorch torch full global train training lr at pth"
 )
-_NOUNS = _PLAIN - {
-    "dict",
-    "pytorch",
-    "torch",
-    "full",
-    "global",
-    "train",
-    "training",
-    "lr",
-    "at",
-    "pth",
-    "saved",
-}
-METRICS = frozenset(
-    (
-        "loss",
-        "acc",
-        "accuracy",
-        "val",
-        "valid",
-        "validation",
-        "eval",
-        "test",
-        "score",
-        "metric",
-        "miou",
-        "iou",
-        "map",
-        "f1",
-        "auc",
-        "psnr",
-        "fid",
-        "bleu",
-        "wer",
-        "cer",
-        "ppl",
-        "perplexity",
-        "reward",
-        "return",
-        "top1",
-        "top5",
-    )
+_NOUNS = _PLAIN - _words("dict pytorch torch full global train training lr at pth saved")
+METRICS = _words(
+    "loss acc accuracy val valid validation eval test score metric miou iou map f1 auc psnr fid bleu "
+    "wer cer ppl perplexity reward return top1 top5"
 )
-_GLUED = frozenset(
-    (
-        "rank",
-        "gpu",
-        "node",
-        "worker",
-        "shard",
-        "part",
-        "fold",
-        "seed",
-        "v",
-        "version",
-        "run",
-        "exp",
-        "trial",
-        "stage",
-        "tp",
-        "pp",
-        "dp",
-        "mp",
-    )
-)
+_GLUED = _words("rank gpu node worker shard part fold seed v version run exp trial stage tp pp dp mp")
 """Words whose number is part of a name, and no measure of progress."""
 _KNOWN = frozenset({*_UNITS, *_ROLES, *_KINDS, *ALIASES, *_PLAIN, *METRICS, *_GLUED})
 _TOKEN = re.compile(r"[a-z]+\d*|\d+[a-z]*")
