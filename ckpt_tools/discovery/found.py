@@ -68,10 +68,10 @@ class Discovery:
     checkpoint or a pointer to one has, ``dangling`` those under other names, ``renamed`` those of files whose
     names have a checkpoint's in them, ``packed`` those of files that were packed, ``texts`` those of texts
     that nothing recognises. ``links`` is what leads to directories, ``lone`` says which numbered
-    directories lack their first, ``strange`` are the directories of files that nothing recognises,
-    ``empty`` those in which nothing was seen, ``unseen`` is what could not be listed, and what vanished
-    meanwhile; ``states`` are the directories ``.ckpt``. ``tree``: ROOT is a directory; ``alone``: it is
-    one file.
+    directories lack their first, and which indexes their shards, ``strange`` are the directories of files
+    that nothing recognises, ``empty`` those in which nothing was seen, ``unseen`` is what could not be
+    listed, and what vanished meanwhile; ``states`` are the directories ``.ckpt``. ``tree``: ROOT is a
+    directory; ``alone``: it is one file.
     """
 
     parts: list[Part] = field(default_factory=list)

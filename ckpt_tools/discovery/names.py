@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.found import NamedFile
 from ckpt_tools.findings import finding
+from ckpt_tools.formats.safetensors.index_of_shards import names_of_whole
 from ckpt_tools.layouts import NameFields, Place
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.layouts.common.bare_names import read_bare_name
@@ -33,6 +34,27 @@ def settled(files: list[NamedFile]) -> tuple[list[NamedFile], list[NamedFile]]:
     settling.explained = {at for file in settling.kept for at in _explained(file)}
     settling.decide(weak, weak=True)
     return settling.kept[::-1], settling.others
+
+
+def without_stale(files: list[NamedFile]) -> tuple[list[NamedFile], dict[str, str]]:
+    """Return the files, and by their paths the indexes among them that have lost all their shards, each with
+    the name of the file beside it that holds the model whole: that is the checkpoint.
+    """
+    indexes = [file for file in files if file.place.piece.whole_beside]
+    if not indexes:
+        return files, {}
+    there, stale = {file.path for file in files}, dict[str, str]()
+    sharded = {
+        (file.place.layout.name, file.place.home) for file in files if file.place.piece.role == "model"
+    }
+    for file in indexes:
+        if (file.place.layout.name, file.place.home) not in sharded:
+            whole = (
+                name for name in names_of_whole(file.name.whole) if file.places.directory + name in there
+            )
+            if name := next(whole, ""):
+                stale[file.path] = name
+    return [file for file in files if file.path not in stale] if stale else files, stale
 
 
 def _explained(file: NamedFile) -> tuple[str, ...]:

@@ -16,11 +16,13 @@ from ckpt_tools.discovery.directory import (
     is_directory_alike,
 )
 from ckpt_tools.discovery.exclude import Excluded, without_state
+from ckpt_tools.discovery.file_stat import stat_of
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
-from ckpt_tools.discovery.names import lone_numbers, name_parts, settled
+from ckpt_tools.discovery.names import lone_numbers, name_parts, settled, without_stale
 from ckpt_tools.discovery.roots import is_tree, roots
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import BUILT_IN, Layouts
+from ckpt_tools.layouts.common.lost_files import stale_index
 from ckpt_tools.storage.links import Links
 from ckpt_tools.storage.listing import Entries, EntryFilter, entries_of
 from ckpt_tools.storage.urls import absolute, real_path
@@ -70,6 +72,9 @@ def discover(
         else:
             _add_file(top, names, Listing(found, files))
     above = tops[0] if len(tops) == 1 and trees[0] else os.path.dirname(tops[0])
+    files, stale = without_stale(files)
+    found.lone += (stale_index(path, whole) for path, whole in stale.items())
+    found.bare += (BareFile(path, *stat_of(path)) for path in stale)
     kept, others = settled(files)
     del files
     for file in others:

@@ -12,7 +12,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp, deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.layouts.common.lost_files import lost, without_index
+from ckpt_tools.layouts.common.lost_files import lost, stale_index, without_index
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import replace
@@ -88,10 +88,7 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     yield from deepspeed.without_model(c)
     yield from without_index(c, beside)
     for index in sorted(_unread(c)):
-        whole = next(p.name for p in c.parts if p.piece in ("model", "bin"))
-        text = f"its shards are not there: the Trainer loads {whole}, from_pretrained may ask for them"
-        hint = f"remove this index if {whole} is the model"
-        yield finding("missing-part", text, path=index, severity=Severity.WARNING, hint=hint)
+        yield stale_index(index, next(p.name for p in c.parts if p.piece in ("model", "bin")))
     described = {p.path for p in c.parts if p.name == "adapter_config.json"}
     models = {p.path.rpartition("/")[0] for p in c.parts if p.role == "model"}
     for path in sorted(described):

@@ -80,9 +80,8 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         ("bin", ("torch_zip", "torch_legacy"), "_bin"),
     ):
         index, shard = f"{{prefix}}.{suffix}.index.json", f"{{prefix}}-{{shard:05d}}-of-{{of:05d}}.{suffix}"
-        yield Piece(
-            f"index{kind}{mark}", "index", f"{at}{index}", ("safetensors_index",), shared=True, here=here
-        )
+        one = Piece(f"index{kind}{mark}", "index", f"{at}{index}", ("safetensors_index",), shared=True)
+        yield replace(one, here=here, whole_beside=True)
         yield Piece(f"shard{kind}{mark}", "model", f"{at}{shard}", formats, shared=True, here=here)
     if home:  # what consolidation made the others of: nobody loads it again
         sharded = f"{at}sharded/shard-{{node:05d}}-{{prefix}}-{{shard:05d}}-of-{{of:05d}}.safetensors"

@@ -220,7 +220,8 @@ def _written_whole(session: Session) -> Outcome | None:
     if path is None:
         return None
     why = "it is whole, and has the name of one that was not finished"
-    error = NotRecognised(f"{path}: {why}", f"rename it to resume from it; {_FRESH}")
+    todo = under_way.AGAIN if path.endswith(under_way.DOWNLOADS) else "rename it to resume from it"
+    error = NotRecognised(f"{path}: {why}", f"{todo}; {_FRESH}")
     return Outcome(error, [finding("unfinished-save", why, path=path)])
 
 

@@ -220,7 +220,7 @@ def _saved_after(s: Session, c: Checkpoint, above: str) -> Iterator[BareFile]:
     if not later:
         return
     homes = {p.home for p in s.parts if p.home}
-    explained = set(s.indexes.members({p.path for p in s.parts}))
+    explained = {*s.indexes.members({p.path for p in s.parts}), *(f.path for f in s.found.lone)}
     for file in later:
         if file.path in explained:
             continue

@@ -14,9 +14,10 @@ from safetensors.torch import save
 from small_files import tensor
 
 from ckpt_tools.api import plan, scan, verify
-from ckpt_tools.errors import NoneUsable
+from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.guard import seal
 from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.selection import Selection
 
 CONTROLS = (".aria2", ".lftp-pget-status")
 ENDINGS = (".crdownload", ".!qB", ".opdownload", ".part", ".partial", ".incomplete", ".filepart", ".!ut")
@@ -85,3 +86,12 @@ def test_a_number_within_the_name_of_a_model_is_no_step(tmp_path: Path) -> None:
     assert {c.step for c in scan(str(home)).checkpoints} == {None}
     shutil.copyfile(home / "flux.safetensors", home / "qwen_400.safetensors")
     assert {c.step for c in scan(str(home)).checkpoints} == {None, 400}
+
+
+def test_a_whole_download_is_not_to_be_renamed(tmp_path: Path) -> None:
+    """It may have been given its size before its bytes."""
+    home = models(tmp_path)
+    (home / "flux.safetensors").rename(home / "flux.safetensors.!qB")
+    with pytest.raises(CkptError) as asked:
+        plan(str(home), Selection(allow_none=True))
+    assert "finish the download" in str(asked.value.hint) and "rename" not in str(asked.value.hint)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fixture_trees import materialise
 from places import LAYOUT_TREES
+from safetensors.torch import save as safetensors_save
 from small_files import saved, tensor
 
 from ckpt_tools.api import plan, verify
@@ -67,19 +68,26 @@ def test_without_a_whole_model_it_is_not_passed_over(tmp_path: Path) -> None:
     assert made.checkpoint is not None and made.checkpoint.step == 6
 
 
-def test_an_index_that_a_loader_follows_is_named_with_the_whole_model(tmp_path: Path) -> None:
-    """from_pretrained takes it before pytorch_model.bin."""
+@pytest.mark.parametrize("whole", ["pytorch_model.bin", "model.safetensors"])
+def test_a_whole_model_beside_such_an_index_is_the_checkpoint(whole: str, tmp_path: Path) -> None:
+    """from_pretrained may take it before pytorch_model.bin: it is to be removed."""
     home = tmp_path / "model"
     home.mkdir()
-    (home / "pytorch_model.bin").write_bytes(saved({"w": tensor(1)}))
+    made = safetensors_save if whole.endswith(".safetensors") else saved
+    (home / whole).write_bytes(made({"w": tensor(1)}))
     stale = home / NAME
     stale.write_bytes(INDEX)
-    with pytest.raises(NoneUsable) as refused:
-        plan(str(home))
-    assert "pytorch_model.bin" in str(refused.value.hint) and "remove this index" in str(refused.value.hint)
+    chosen = plan(str(home))
+    assert chosen.resume.path == str(home / whole)
+    ((code, message),) = warned(chosen)
+    assert code == "missing-part" and whole in message
+    assert len(chosen.warnings) == 1
     stale.unlink()
-    made = plan(str(home))
-    assert made.resume.path == str(home / "pytorch_model.bin")
+    assert not warned(plan(str(home)))
+    stale.write_bytes(INDEX)
+    (home / whole).unlink()
+    with pytest.raises(NoneUsable):
+        plan(str(home))
 
 
 # ---- marks

@@ -58,6 +58,7 @@ class Piece(Template):
     of it where the file is all of a save; one without them is an export. Of ``state_told`` a file that is
     all of a save has one among its metadata; one beside it without, that has only some of its entries, is an
     export.
+    ``whole_beside``: an index of shards, which is no checkpoint by itself beside the same model in one file.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Piece(Template):
     marks: str = ""
     everyone_saves: bool = False
     survivable: bool = False
+    whole_beside: bool = False
     unasked: bool = False
     state_word: bytes = b""
     state_key: str = ""

@@ -68,6 +68,13 @@ def without_index(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Findi
                 return
 
 
+def stale_index(path: str, whole: str) -> Finding:
+    """Return what to say of an index beside a file that holds the model whole."""
+    text = f"none of its shards is there, and {whole} is taken: from_pretrained may ask for them"
+    hint = f"remove this index if {whole} is the model"
+    return finding("missing-part", text, path=path, severity=Severity.WARNING, hint=hint)
+
+
 def lost_shards(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Shards that no index lists, and that all the saves ``beside`` it have. A save that holds as many bytes
     without them is that of a job which has fewer ranks by now.

@@ -9,7 +9,7 @@ import re
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
 
-_DOWNLOADS = (
+DOWNLOADS = (
     *(".crdownload", ".opdownload", ".fdmdownload", ".dtapart", ".downloading"),  # browsers
     *(".incomplete", ".filepart", "_.gstmp"),  # huggingface_hub, WinSCP, gsutil and gcloud storage
     *(".!qB", ".!ut", ".bc!", ".jc!", ".xltd"),  # qBittorrent, uTorrent, BitComet, FlashGet, Xunlei
@@ -21,10 +21,10 @@ CONTROLS = (".aria2", ".lftp-pget-status")
 """What downloaders (aria2, lftp) keep beside the file of that name until it is whole: it may have its
 size from the beginning.
 """
-_AGAIN = "finish the download, or download it again"
+AGAIN = "finish the download, or download it again"
 TEMPORARY = re.compile(
     r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$"
-    rf"|(?:{'|'.join(map(re.escape, _DOWNLOADS))})$"
+    rf"|(?:{'|'.join(map(re.escape, DOWNLOADS))})$"
 )
 """Names of files that a save or a download has not finished yet."""
 WORDS = frozenset({"tmp", "temp", "incomplete", "partial"})
@@ -47,15 +47,15 @@ _OF_FILES = re.compile(
 
 def not_finished(path: str) -> Finding:
     """Return what to say of a file that is called as one that was never finished."""
-    if path.endswith(_DOWNLOADS):
-        return finding("unfinished-save", "a download that never finished", path=path, hint=_AGAIN)
+    if path.endswith(DOWNLOADS):
+        return finding("unfinished-save", "a download that never finished", path=path, hint=AGAIN)
     return finding("unfinished-save", "a temporary file of a save that never finished", path=path)
 
 
 def being_downloaded(control: str) -> Finding:
     """Return what to say of a file beside which a downloader keeps its own (its name)."""
     text = f"{control} lies beside it: its download has not finished, whatever its size says"
-    hint = f"{_AGAIN}; remove {control} only if the file is known to be whole"
+    hint = f"{AGAIN}; remove {control} only if the file is known to be whole"
     return finding("unfinished-save", text, severity=Severity.ERROR, hint=hint)
 
 
