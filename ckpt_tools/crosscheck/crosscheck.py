@@ -12,6 +12,7 @@ from functools import cached_property
 
 from ckpt_tools.crosscheck import consistency
 from ckpt_tools.crosscheck.duplicates import same_content
+from ckpt_tools.crosscheck.hollow import hollow
 from ckpt_tools.crosscheck.lost import emptied, headless, lost, unlike_list, zeroed
 from ckpt_tools.crosscheck.siblings import Siblings
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
@@ -262,6 +263,13 @@ def _zeroed(run: _Run) -> Iterator[FileFinding]:
         yield from ((f.path or c.path, f) for f in zeroed(run.session, whole, siblings.beside(c)))
 
 
+def _hollow(run: _Run) -> Iterator[FileFinding]:
+    """Files of models and optimizers without tensors, without elements, or of zeros."""
+    siblings = Siblings(run.finished)
+    for c in run.finished:
+        yield from ((f.path, f) for f in hollow(run.session, c, siblings.beside(c)))
+
+
 def _lost(run: _Run) -> Iterator[Finding]:
     """Files of checkpoints that their siblings have."""
     siblings = Siblings(run.finished)
@@ -314,6 +322,7 @@ _OF_FILES: tuple[Callable[[_Run], Iterator[FileFinding]], ...] = (
     _copied,
     _unlike_replicas,
     _zeroed,
+    _hollow,
 )
 _OF_CHECKPOINTS: tuple[Callable[[_Run], Iterator[Finding]], ...] = (
     _completeness,

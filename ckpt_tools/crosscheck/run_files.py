@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.crosscheck.pages import Pages, equal, prints
 from ckpt_tools.formats import names
 from ckpt_tools.formats.common.counters import is_optimizer_state
+from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Report
@@ -29,6 +30,8 @@ _FEW_DIGITS = 32
 _DIGITS = re.compile("[0-9]+")
 _NAMED = 64
 """Files that two indexes name of which the bytes are compared, at most."""
+_TENSORS = 64
+"""Tensors of a file that are named, at most."""
 _INDEXES = 8
 """Files of a checkpoint that are asked for the names of its optimizer's state, at most."""
 
@@ -89,6 +92,18 @@ def place(p: Part) -> object:
     if name.count("/") > 1 and (m := _COUNTED.match(name)) and int(m[1]) == p.step:
         name = name[m.end() :]
     return p.role, aside, p.rank, p.coords, p.base, name
+
+
+def shown(p: Part) -> str:
+    """Its path below the directory of the run."""
+    return p.path.removeprefix(f"{p.base}/")
+
+
+def tensor_names(of: Collection[str]) -> str:
+    """Names of tensors, those that differ by one number together; of very many the first."""
+    first = sorted(of)[:_TENSORS]
+    more = f" and {len(of) - len(first):,} more" if len(of) > len(first) else ""
+    return ranges.names(name[:200] for name in first) + more
 
 
 def judged(p: Part, s: Session) -> bool:

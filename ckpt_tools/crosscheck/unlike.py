@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.crosscheck.consistency import Changed, same_tensors
+from ckpt_tools.crosscheck.run_files import shown, tensor_names
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats.common.counters import is_optimizer_state
@@ -91,12 +92,26 @@ def changed(odd: Part, typical: Part, s: Session) -> Finding:
     An error when it is a sibling cut off after some record, which no format of its own shows.
     """
     a, b = s.reports[odd.path], s.reports[typical.path]
-    other = typical.path.rpartition("/")[2]
     if a.tensors < b.tensors and a.format is not None and format_of(a.format).hides_cuts:
         formats = s.layouts.piece_of(typical).formats
         if prefix_signature(typical.path, formats, a.tensors) == a.signature:
-            whole = f"{other} ({b.tensors} tensors)"
+            whole = f"{shown(typical)} ({b.tensors} tensors)"
             text = f"it ends after {a.tensors} tensors, exactly like {whole} cut between two records"
             return finding("signature-changed", text, severity=Severity.ERROR)
-    text = f"{a.tensors} tensors, unlike {other} and others of this rank ({b.tensors} tensors)"
-    return finding("signature-changed", text)
+    return finding("signature-changed", f"unlike {shown(typical)}: {_differences(odd, typical, s)}")
+
+
+def _differences(odd: Part, typical: Part, s: Session) -> str:
+    """Which tensors are others, in words."""
+    both = (
+        s.inspect(p.path, Level.STRUCTURE, expect=s.layouts.piece_of(p).formats)[1] for p in (odd, typical)
+    )
+    mine, theirs = ({t.name: t for t in anatomy.tensors} for anatomy in both)
+    same = mine.keys() & theirs.keys()
+    rows = (
+        ("it lacks", theirs.keys() - mine.keys()),
+        ("it has besides", mine.keys() - theirs.keys()),
+        ("of another shape:", {n for n in same if mine[n].shape != theirs[n].shape}),
+        ("of another type:", {n for n in same if mine[n].dtype != theirs[n].dtype}),
+    )
+    return "; ".join(f"{what} {tensor_names(which)}" for what, which in rows if which) or "in another order"

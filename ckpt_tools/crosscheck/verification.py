@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.crosscheck.crosscheck import crosscheck
+from ckpt_tools.crosscheck.hollow import hollow_exports
 from ckpt_tools.discovery.renamed_names import is_packed
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts.common.under_way import not_finished
@@ -19,7 +20,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
-from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.session import Session, with_findings
 from ckpt_tools.reading.unseen import missed, not_seen
 from ckpt_tools.storage import counted
 from ckpt_tools.storage.stalls import limited
@@ -89,6 +90,8 @@ class Verifier(NamedTuple):
             # Of what is read in part, copies are compared to their ends all the same.
             deep = self._depth if self.sample is None else Level.STRUCTURE
             findings = [*_beside_the_files(s), *crosscheck(s, s.found.tree, deep)]
+            for f in list(hollow_exports(s)):
+                s.reports[f.path] = with_findings(s.reports[f.path], [f])
             sealed = _of_seals(s, self.level)
             bare += sealed.reports
             findings += sealed.findings

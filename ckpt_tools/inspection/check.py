@@ -13,12 +13,13 @@ from ckpt_tools.findings import NOT_SEEN, finding, of_file
 from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, structure
 from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters
 from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
+from ckpt_tools.formats.common.zeros import zero_tensors
 from ckpt_tools.formats.named import MANIFESTS
 from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.inspection.twice import held_against_store, in_doubt, judged, not_kept
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.frozen import replace
-from ckpt_tools.model.report import NO_METADATA, Level, Region, Report
+from ckpt_tools.model.report import NO_METADATA, Blank, Level, Region, Report
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import OpenFile, ShortRead, Stopped, opened
 from ckpt_tools.storage.retry import is_link
@@ -174,6 +175,7 @@ class Inspection:
         self.anatomy = Anatomy(key=key, regions=[] if explain else None)
         self.format: Format | None = None
         self.reached = Level.PRESENCE
+        self.zeros = 0
         self.found: list[Finding] = []
 
     def steps(self, *, hold: bool = False) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
@@ -217,6 +219,9 @@ class Inspection:
             self.reached = Level.STRUCTURE
         if self.level >= Level.CONTENT and not cut_short(found, source.size):
             yield from self._content(source)
+            if worst(self.found) is not Verdict.BROKEN:  # of each tensor in a store: a request
+                every = not is_url(self.path)
+                self.zeros = sum(1 for _ in zero_tensors(source, self.anatomy.tensors, every=every))
             self.reached = Level.CONTENT
         if self.level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
             self.reached = self._deeper(source, self.format)
@@ -373,6 +378,7 @@ def _report(of: Inspection, size: int, found: list[Finding], source: OpenFile | 
         regions=_regions(anatomy, size),
         stats=tuple(anatomy.stats),
         unlisted=tuple(anatomy.unlisted),
+        blank=Blank(sum(0 in t.shape for t in anatomy.tensors), of.zeros),
     )
 
 

@@ -20,6 +20,8 @@ FORMATS = ("torch_zip", "torch_legacy")
 STEP = "<global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}"
 MARK = "_deepspeed"
 """In the names of its pieces where they lie below a checkpoint of another framework."""
+_TENSORS_IN = {"model": ("layer",), "zero3": ("optimizer",)}
+"""Where the tensors of a piece are with pipelines, and with ZeRO-3."""
 _WORLD = 1 << 20
 """No job has more ranks."""
 Rows = Sequence[tuple[Part, Report]]
@@ -196,6 +198,7 @@ def pieces(home: str, mark: str) -> Iterator[Piece]:
             sharded=how == "sharded",
             shared=how == "shared",
             unasked=True,
+            tensors_in=_TENSORS_IN.get(name, ()),
         )
 
 

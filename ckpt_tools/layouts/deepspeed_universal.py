@@ -76,10 +76,24 @@ LAYOUT = Layout(
             "optimizer", "optimizer", f"{HOME}/zero/optimizer_state.pt", FORMATS, shared=True, unasked=True
         ),
         Piece(
-            "model", "model", f"{HOME}/mp_rank_{{tp:02d}}_model_states.pt", FORMATS, shared=True, unasked=True
+            "model",
+            "model",
+            f"{HOME}/mp_rank_{{tp:02d}}_model_states.pt",
+            FORMATS,
+            shared=True,
+            unasked=True,
+            tensors_in=("parameter",),
         ),
         # of stage 3; each rank loads those of the first
-        Piece("zero3", "model", f"{HOME}/{_FIRST}", FORMATS, shared=True, unasked=True),
+        Piece(
+            "zero3",
+            "model",
+            f"{HOME}/{_FIRST}",
+            FORMATS,
+            shared=True,
+            unasked=True,
+            tensors_in=("parameter",),
+        ),
         Piece(
             "zero3_others", "unread", f"{HOME}/{_OTHERS}", FORMATS, shared=True, required=False, loaded=False
         ),

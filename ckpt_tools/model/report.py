@@ -63,6 +63,15 @@ class Unlisted(NamedTuple):
     offset: int
 
 
+class Blank(NamedTuple):
+    """How many tensors of a file have no elements, and how many hold nothing but zeros: of a file in which
+    others do not, only weights with two axes or more.
+    """
+
+    empty: int = 0
+    zeros: int = 0
+
+
 @frozen
 class Report:
     """The result of one pass over one file. ``coverage`` is the fraction of bytes that a stored checksum
@@ -71,7 +80,7 @@ class Report:
     ``signature`` is a digest of the names, dtypes and shapes of the tensors in file order ("" when there are
     none). ``mode`` holds the permission bits. ``regions`` cover the whole file if they were requested
     (--explain-bytes). ``stats`` are the statistics of its tensors, from level values on. ``unlisted`` are the
-    names in its pickles that are in no list.
+    names in its pickles that are in no list. Of ``blank`` the zeros are counted from level content on.
     """
 
     path: str
@@ -90,3 +99,4 @@ class Report:
     regions: tuple[Region, ...] = ()
     stats: tuple[Stats, ...] = ()
     unlisted: tuple[Unlisted, ...] = ()
+    blank: Blank = Blank()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ckpt_tools.formats import format_of
 from ckpt_tools.model.report import Guard, Report
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.tensor import Stats, Tensor
@@ -35,6 +36,9 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
         )
     if anatomy.tensors:
         _tensors(page, anatomy.tensors)
+    elif report.format and report.level and format_of(report.format).loader is not None:
+        page.text("")
+        page.text("0 tensors", "dim")
     if anatomy.files:
         _sealed(page, anatomy.files)
     if report.stats:

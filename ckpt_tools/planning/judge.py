@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple
 
+from ckpt_tools.crosscheck.hollow import hollow
 from ckpt_tools.crosscheck.lost import lost, unlike_list, zeroed
 from ckpt_tools.crosscheck.without_model import trained_without_model, without_model
 from ckpt_tools.discovery import completeness
@@ -211,7 +212,9 @@ class Review:
         warnings += self._unsealed(parts)
         if self.names > Level.PRESENCE:
             warnings += trained_without_model(self.session, self.candidate.named, self.beside)
-        for f in zeroed(self.session, self.candidate.whole, self.beside):
+        whole, names = self.candidate.whole, self.names > Level.PRESENCE
+        blank = hollow(self.session, whole, self.beside) if names else ()
+        for f in (*zeroed(self.session, whole, self.beside), *blank):
             if f.severity is Severity.WARNING:
                 warnings.append(f)
             elif f.path is not None:

@@ -130,6 +130,8 @@ def _place_by_content(s: Session) -> tuple[list[Part], list[Part], list[Part]]:
             damaged.append(part)
         elif fits(piece, report):
             placed.append(part)
+        elif _holds_nothing(report) and report.format in piece.formats and not s.layouts.of(part).last_resort:
+            damaged.append(part)  # well-formed, and without all that its name says
         elif report.format is None:
             strange.append(part)
         else:
@@ -159,6 +161,10 @@ def _damaged(s: Session, part: Part) -> Part:
     return part._replace(
         findings=(*part.findings, finding("bad-header", f"it does not begin like {title}", offset=0))
     )
+
+
+def _holds_nothing(report: Report) -> bool:
+    return report.tensors == report.blank.empty
 
 
 def _unseen(report: Report) -> bool:

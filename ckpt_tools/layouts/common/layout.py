@@ -59,6 +59,7 @@ class Piece(Template):
     all of a save has one among its metadata; one beside it without, that has only some of its entries, is an
     export.
     ``whole_beside``: an index of shards, which is no checkpoint by itself beside the same model in one file.
+    ``tensors_in`` are roles of files that hold the tensors of this one in a checkpoint that has such files.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Piece(Template):
     state_word: bytes = b""
     state_key: str = ""
     state_told: tuple[str, ...] = ()
+    tensors_in: tuple[str, ...] = ()
 
     # Each is itself: comparing fields costs a walk over all of them.
     __eq__ = object.__eq__

@@ -1,0 +1,197 @@
+"""A model's file that is well-formed and holds no weights is damage of that file: it is never loaded without a
+word, and what may hold none is left alone.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from fixture_trees import CASES, TREES, materialise, overwrite
+from safetensors.torch import load_file, save
+from small_files import saved
+
+from ckpt_tools.api import plan, verify
+from ckpt_tools.crosscheck.hollow import MODELS, OPTIMIZERS
+from ckpt_tools.errors import CkptError
+from ckpt_tools.formats import Anatomy, format_of
+from ckpt_tools.formats.common.zeros import zero_tensors
+from ckpt_tools.inspection.check import inspect
+from ckpt_tools.layouts import active
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
+from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.output.contents import render
+from ckpt_tools.storage import BytesSource
+
+FORMATS = ("safetensors", "torch_zip", "torch_legacy")
+
+
+def loaded(made: LoadPlan) -> dict[str, str]:
+    """path -> role of all files that a job loads."""
+    return {f.path: f.role for f in (*made.shared, *(f for r in made.ranks for f in r.files))}
+
+
+def without_tensors(form: str) -> bytes:
+    if form == "safetensors":
+        return save({})
+    return saved({}) if form == "torch_zip" else legacy({})
+
+
+def legacy(state: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer, _use_new_zipfile_serialization=False)
+    return buffer.getvalue()
+
+
+def of_models(made: LoadPlan) -> Iterator[tuple[Path, str]]:
+    """The files of models with tensors in them, one of each name, and their formats."""
+    seen = set[str]()
+    for path, role in loaded(made).items():
+        name = "".join(c for c in os.path.basename(path) if not c.isdigit())
+        report, _ = inspect(path, Level.STRUCTURE)
+        if role in MODELS and report.format in FORMATS and report.tensors and name not in seen:
+            seen.add(name)
+            yield Path(path), report.format
+
+
+@pytest.mark.share(50)
+@pytest.mark.parametrize("case", TREES)
+def test_a_model_without_tensors_is_never_loaded_without_a_word(case: Path, tmp_path: Path) -> None:
+    root = materialise(case, tmp_path)
+    try:
+        made = plan(str(root))
+    except CkptError:
+        return
+    for path, form in of_models(made):
+        before = path.read_bytes()
+        overwrite(path, without_tensors(form), 0)
+        try:
+            now = plan(str(root))
+        except CkptError:
+            pass
+        else:
+            assert str(path) not in loaded(now) or any(
+                f.severity is not Severity.NOTE for f in now.warnings
+            ), path
+        overwrite(path, before, 0)
+
+
+def tree(name: str, tmp_path: Path) -> Path:
+    return materialise(next(case for case in CASES if "/".join(case.parts[-3:-1]) == name), tmp_path)
+
+
+def found(path: Path) -> dict[str, str]:
+    """The codes and texts of the errors about one file, verified with what is beside it."""
+    files = verify([str(path.parents[1])]).files
+    of_it = [f for file in files if file.report.path == str(path) for f in file.report.findings]
+    return {f.code: f.message for f in of_it if f.severity is not Severity.NOTE}
+
+
+def change(path: Path, to: Callable[[str, torch.Tensor], torch.Tensor]) -> None:
+    overwrite(path, save({name: to(name, t) for name, t in load_file(path).items()}), 0)
+
+
+def ungathered(name: str, t: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0) if "q_proj" in name else t
+
+
+def zeroed(_name: str, t: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(t)
+
+
+def one_zeroed(name: str, t: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(t) if "v_proj.lora_A" in name else t
+
+
+@pytest.mark.parametrize(
+    ("to", "code", "named"),
+    [
+        (ungathered, "missing-tensor", "q_proj.lora_A.weight"),
+        (zeroed, "zero-filled", "q_proj.lora_B.weight"),
+        (one_zeroed, "zero-filled", "v_proj.lora_A.weight"),
+    ],
+    ids=["shape-0", "zeros", "one-of-zeros"],
+)
+def test_weights_that_are_gone_are_named_and_the_save_before_is_taken(
+    to: Callable[[str, torch.Tensor], torch.Tensor], code: str, named: str, tmp_path: Path
+) -> None:
+    root = tree("hf-trainer/adapters", tmp_path)
+    newest = root / "checkpoint-6/adapter_model.safetensors"
+    assert not found(newest)
+    change(newest, to)
+    assert named in found(newest)[code]
+    made = plan(str(root))
+    assert made.checkpoint and made.checkpoint.step == 4 and made.rejected[0].checkpoint.step == 6
+
+
+def test_zeros_that_every_save_has_are_no_damage(tmp_path: Path) -> None:
+    root = tree("hf-trainer/adapters", tmp_path)
+    for path in root.glob("*/adapter_model.safetensors"):
+        change(path, zeroed)
+    assert not any(found(path) for path in root.glob("*/adapter_model.safetensors"))
+
+
+def test_an_optimizer_without_a_state_is_missed_where_an_older_save_has_one(tmp_path: Path) -> None:
+    root = tree("hf-trainer/adapters", tmp_path)
+    empty = saved({"state": {}, "param_groups": [{"lr": 0.1, "params": [0]}]})
+    paths = [root / f"checkpoint-{step}/optimizer.pt" for step in (2, 4, 6)]
+    overwrite(paths[0], empty, 0)  # saved before the first step
+    assert not found(paths[0])
+    overwrite(paths[2], empty, 0)
+    assert "missing-tensor" in found(paths[2])
+    overwrite(paths[1], empty, 0)  # an optimizer that keeps none
+    assert not any(map(found, paths))
+
+
+def test_an_export_is_known_by_its_name(tmp_path: Path) -> None:
+    root = tree("hf-trainer/adapters", tmp_path)
+    for path in (root / "adapter_model.bin", tmp_path / "alone/adapter_model.bin"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(saved({}))
+        files = {file.report.path: file.report for file in verify([str(path.parent)]).files}
+        assert "missing-tensor" in {f.code for f in files[str(path)].findings}
+    made = plan(str(root))
+    assert made.checkpoint and made.checkpoint.step == 6
+
+
+def test_other_tensors_are_named_and_nothing_is_said_of_ranks(tmp_path: Path) -> None:
+    root = tree("hf-trainer/adapters", tmp_path)
+    newest = root / "checkpoint-6/adapter_model.safetensors"
+    change(newest, lambda name, t: t[:, :4].contiguous() if "lora_A" in name else t)
+    text = found(newest)["signature-changed"]
+    assert "of another shape: " in text and "q_proj.lora_A.weight" in text and "lora_B" not in text
+    assert "rank" not in text and "checkpoint-2/adapter_model" in text
+
+
+def test_show_says_that_there_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "adapter_model.safetensors"
+    path.write_bytes(save({}))
+    assert "0 tensors" in render(*inspect(str(path), Level.STRUCTURE), {})
+
+
+def test_few_bytes_tell_that_a_tensor_is_not_zero() -> None:
+    big = torch.zeros(1 << 16, 64)
+    big[0, 0] = 1
+    data = BytesSource(save({"a.weight": big, "b.weight": big * 2, "c.weight": torch.zeros(64, 64)}))
+    tensors = structure_of(data)
+    data.bytes_read = 0
+    assert [t.name for t in zero_tensors(data, tensors)] == ["c.weight"]
+    assert data.bytes_read < 64 * 64 * 4 + 4096
+    assert not [*zero_tensors(data, tensors, every=False)]
+
+
+def structure_of(data: BytesSource) -> list[Tensor]:
+    anatomy = Anatomy()
+    assert not [*format_of("safetensors").checks[Level.STRUCTURE](data, anatomy)][1:]
+    return anatomy.tensors
+
+
+def test_the_roles_are_those_of_the_layouts() -> None:
+    layouts = list(active())
+    assert {p.role for layout in layouts for p in layout.pieces} >= MODELS | OPTIMIZERS
