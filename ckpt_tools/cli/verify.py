@@ -92,8 +92,12 @@ def verify(
     strict = found.values.get("strict", False)
     to = replace(to, warnings_fail=to.warnings_fail or strict)
     from ckpt_tools import api
+    from ckpt_tools.output import registry
     from ckpt_tools.reading.engines import engine
 
+    reading, form = found.named(READING), registry.find(to.format)
+    if form is not None and form.in_ci:
+        reading.setdefault("settle", 0.0)
     with (
         _telling_what_was_seen(to),
         engine(found.values.get("scheduler")) as workers,
@@ -101,7 +105,7 @@ def verify(
     ):
         result = api.verify(
             paths,
-            **found.named(READING),
+            **reading,
             trust=found.trust,
             layouts=found.layouts,
             by_store=by_store,

@@ -28,6 +28,7 @@ class Output:
     """One format. ``renders`` has for each kind of document that it can show (``verification``, ``plan``,
     ``failure``) the function that does, or "module:function", which is imported when it is needed.
 
+    ``in_ci``: it is read where nothing is still written, so a young file that ends early is damaged there.
     ``needs`` is a package that is not always there, ``extra`` the extra of ckpt-tools that brings it.
     """
 
@@ -36,6 +37,7 @@ class Output:
     renders: Mapping[str, Render | str]
     needs: str = ""
     extra: str = ""
+    in_ci: bool = False
 
     def render(self, document: Document, view: View | None = None) -> str:
         """The whole text; empty for a failure of which this format cannot speak."""
@@ -82,10 +84,15 @@ OUTPUTS: tuple[Output, ...] = (
         "variables for eval in a script",
         {PLAN: "ckpt_tools.output.shell:render", FAILURE: "ckpt_tools.output.shell:failed"},
     ),
-    Output("junit", "JUnit XML: a test case per file, or per rank", _everything("junit")),
-    Output("sarif", "SARIF 2.1.0, for code scanning", _everything("sarif")),
-    Output("github", "annotations of GitHub Actions", _everything("github")),
-    Output("markdown", "a summary with tables, for comments and step summaries", _everything("markdown")),
+    Output("junit", "JUnit XML: a test case per file, or per rank", _everything("junit"), in_ci=True),
+    Output("sarif", "SARIF 2.1.0, for code scanning", _everything("sarif"), in_ci=True),
+    Output("github", "annotations of GitHub Actions", _everything("github"), in_ci=True),
+    Output(
+        "markdown",
+        "a summary with tables, for comments and step summaries",
+        _everything("markdown"),
+        in_ci=True,
+    ),
     Output("csv", "a row per file, or per rank and file", _everything("csv")),
     Output("prometheus", "metrics for the node exporter's textfile collector", _everything("prometheus")),
     Output(

@@ -81,7 +81,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_RANK_ORDER", "--rank-order", "order of the parallel axes over the ranks, fastest first; default: tp-cp-ep-dp-pp", parsers.rank_order),
     Variable("CKPT_REQUIRE", "--require", "entries that a file must have to be resumed from, such as epoch_num,optimizer", parsers.names),
     Variable("CKPT_MAX_ATTEMPTS", "--max-attempts", "number of checkpoints whose contents are read before giving up; default: 5", parsers.whole(1)),
-    Variable("CKPT_SETTLE", "--settle", "age below which an incomplete newest checkpoint counts as still being written; default: 2m", parsers.duration),
+    Variable("CKPT_SETTLE", "--settle", "age below which an incomplete newest checkpoint counts as still being written; default: 2m, and 0 for verify --format junit, sarif, github or markdown", parsers.duration),
     Variable("CKPT_BUDGET", "--budget", "time for reading contents, such as 60s: cached verdicts first, then the newest checkpoint; what was not read is a warning", parsers.duration),
     Variable("CKPT_MAX_AGE", "--max-age", "ignore verdicts of earlier runs that are older than this; default: 1d, for verify 0 (none is used)", parsers.duration),
     Variable("CKPT_NO_CACHE", "--no-cache", "neither use verdicts of earlier runs nor keep those of this run", parsers.flag),

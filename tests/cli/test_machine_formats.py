@@ -122,6 +122,16 @@ def test_hostile_names(path: str) -> None:
                 check(name, document, shown(name, document, verbose=verbose))
 
 
+def test_where_nothing_is_still_written_a_young_file_that_ends_early_is_damaged(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", tracker=False)
+    broken(root, 20)
+    for path in root.glob("iter_0000020/*/*"):
+        os.utime(path)
+    codes = {form: ckpt("verify", root, "--format", form).returncode for form in ("table", *MACHINES)}
+    assert {form for form, code in codes.items() if code} == {"junit", "sarif", "github", "markdown"}
+    assert ckpt("verify", root, "--format", "junit", "--settle", "1h").returncode == 0
+
+
 def test_promtool_takes_what_is_hostile() -> None:
     read.prometheus(*(shown("prometheus", d) for path in HOSTILE[::4] for d in documents(path, path)))
     with pytest.raises(AssertionError):  # it can refuse
