@@ -70,7 +70,8 @@ def seal(
 ) -> int:
     """Verify every checkpoint at or below PATH, and write a seal with the digests of all its files into each
     one that is sound. From then on 'verify', 'plan', 'latest' and 'run' compare the files with it. Nothing
-    else is written. Files that are damaged, unfinished or in use are named and not sealed.
+    else is written. Files that are damaged, unfinished or in use are named and not sealed. What is sealed
+    already is read as well: a file that is not the one that was sealed is damage.
 
     Exit codes: 0 everything sound has a seal (with --strict 1 if something is unfinished or in use); 1 damage
     found; 3 nothing recognised; 5 something could not be looked at, or a seal could not be written.

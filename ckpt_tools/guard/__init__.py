@@ -88,6 +88,7 @@ def seal(
             also=tuple(also) if sign_key is None else tuple(sorted({*also, "sha256"} - {digest})),
             tensors=tensors,
             again=again,
+            compare=not background,  # each save that is sealed in training would read all others again
             merge=merge,
             dry_run=dry_run,
             fragment=None if rank is None or world_size is None else Fragment(rank, world_size),

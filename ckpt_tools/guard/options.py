@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 @frozen
 class SealOptions:
     """``algorithm`` is that of whole files, ``also`` are further ones; with ``tensors`` each tensor has a
-    digest too. ``again`` replaces seals without asking whether the files fit them, ``dry_run`` writes
-    nothing. ``merge`` makes one seal of fragments, ``fragment`` seals what one rank wrote, of which ``files``
-    are named (relative to the checkpoint) or told by the layout. ``sign_key`` is the file of a private key.
-    The workers of an ``engine`` read.
+    digest too. ``again`` replaces seals without asking whether the files fit them, ``compare`` reads what is
+    sealed already and holds it to its seals, ``dry_run`` writes nothing. ``merge`` makes one seal of
+    fragments, ``fragment`` seals what one rank wrote, of which ``files`` are named (relative to the
+    checkpoint) or told by the layout. ``sign_key`` is the file of a private key. The workers of an
+    ``engine`` read.
     """
 
     read: ReadOptions = ReadOptions()
@@ -26,6 +27,7 @@ class SealOptions:
     also: tuple[str, ...] = ()
     tensors: bool = False
     again: bool = False
+    compare: bool = False
     dry_run: bool = False
     merge: bool = False
     fragment: Fragment | None = None

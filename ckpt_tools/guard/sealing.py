@@ -132,7 +132,7 @@ class Sealer:
         if wrong := self._soundness.against(target):
             return replace(done, state=state_of(wrong), findings=tuple(wrong)), False
         if not self.options.again and self._is_sealed(target):
-            return replace(done, state="already"), False
+            return replace(done, state="already"), self.options.compare
         if (n := len(target.files)) > document.MOST_FILES:
             why = f"it has {n:,} files, and a seal names {document.MOST_FILES:,} at most"
             many = finding("too-complex", why, path=target.path, hint=document.SHARED)
@@ -150,6 +150,8 @@ class Sealer:
         read = sealed_files(target.files, file, before)
         if read.wrong:
             return replace(done, state=read.state, findings=read.wrong)
+        if done.state == "already":
+            return done
         if self.options.dry_run:
             return replace(done, state="would-seal")
         made = document.text(self._seal(target, read.files))

@@ -88,6 +88,16 @@ def test_a_lost_file_loses(tmp_path: Path) -> None:
     assert plan(root).checkpoint.step == 10
 
 
+def test_a_sealed_file_that_is_another_by_now_is_no_good_news(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    assert guard.seal(root).count("sealed") == 2 == guard.seal(root).count("already")
+    flip(root / "iter_0000020/mp_rank_00/model_optim_rng.pt", 5)
+    done = guard.seal(root)
+    assert [one.state for one in done.checkpoints] == ["broken", "already"] and exit_code(done, False) == 1
+    assert "seal-mismatch" in {f.code for f in done.checkpoints[0].findings}
+    assert guard.seal(root, again=True).count("sealed") == 2 == guard.seal(root).count("already")
+
+
 @pytest.mark.slow
 def test_what_no_longer_fits_is_not_sworn_to_again(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
