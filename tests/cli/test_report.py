@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import sample_results as sample
 import synthetic_reports
+from fixture_trees import CASES, materialise, overwrite
 from hypothesis import given
 from hypothesis import strategies as st
 from one_question import Asker
@@ -91,6 +92,17 @@ def test_it_says_what_verify_and_plan_say(asker: Asker) -> None:
 
 
 @pytest.mark.slow
+def test_of_two_copies_the_one_that_is_loaded_is_named(asker: Asker, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.parts[-3:-1] == ("lightning", "steps"))
+    root = materialise(case, tmp_path)
+    broken, whole = root / "epoch=1-step=16.ckpt", root / "last.ckpt"
+    overwrite(broken, broken.read_bytes()[:-200], 0)
+    made = json.loads(asker.execute("report", root, "--json")[1])
+    (start,) = made["starts"]
+    assert start["path"] == made["checkpoints"][start["checkpoint"]]["path"] == str(whole)
+    assert "(last.ckpt)" in start["sentence"] == made["next"]["sentence"]
+
+
 def test_a_tracker_and_its_truth(asker: Asker, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     tracker = root / "latest_checkpointed_iteration.txt"

@@ -52,6 +52,8 @@ def of_start(start: Start) -> Advice:
     if plan is None or plan.checkpoint is None:
         return Advice(Verdict.UNKNOWN, "Start from the beginning: there is nothing to resume from.")
     what = f"Resume from {plan.checkpoint.label}"
+    if plan.resume.path in [p.path for p in plan.checkpoint.parts] and plan.checkpoint.parts[1:]:
+        what += f" ({os.path.basename(plan.resume.path or '')})"  # one of several copies
     lost = [r for r in plan.rejected if not r.checkpoint.unfinished]
     verdict = Verdict.SUSPECT if plan.rejected else Verdict.OK
     commands = [("what every rank loads, and why", _command("plan", start, "--explain"))]

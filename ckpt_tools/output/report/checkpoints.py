@@ -60,7 +60,10 @@ def table(given: Gathered) -> Table:
         found.setdefault(c.key, Row(c, at))
     for start in given.starts:
         plan = start.plan
-        for c, outcome in outcomes(plan) if plan else ():
+        for candidate, outcome in outcomes(plan) if plan else ():
+            c = candidate
+            if plan and plan.checkpoint and plan.checkpoint.key == candidate.key:
+                c = plan.checkpoint  # of equal copies the path is that of the one that is loaded
             at = _index(given.roots, plan.root if plan else start.root)
             found[c.key] = replace(
                 found.get(c.key) or Row(c, at), checkpoint=_told(found, c), outcome=outcome
