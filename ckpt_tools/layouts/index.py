@@ -195,14 +195,24 @@ megatron megatron note:latest_checkpointed_iteration.txt
     optim:optim.pt
   iter_{step:07d}/mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]/
     layer_wise:layer_wise_optimizer_{dp}.pt model_rank:model_optim_rng_{rank}.pt
-    distrib_optim_rank:distrib_optim_{rank}.pt
+    distrib_optim_rank:distrib_optim_{rank}.pt model_ckpt:model_optim_rng.ckpt
+    optim_ckpt:distrib_optim.ckpt
+  iter_{step:07d}_tmp/mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]/
+    model_gasp:model_optim_rng.pt distrib_optim_gasp:distrib_optim.pt model_rng_gasp:model_rng.pt
+  iter_{step:07d}_tmp/mp_rank_{tp:02d}[_{pp:03d}]_{dp:03d}/
+    optim_gasp:optim.pt
+  iter_{step:07d}_tmp/mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]/
+    layer_wise_gasp:layer_wise_optimizer_{dp}.pt model_rank_gasp:model_optim_rng_{rank}.pt
+    distrib_optim_rank_gasp:distrib_optim_{rank}.pt model_ckpt_gasp:model_optim_rng.ckpt
+    optim_ckpt_gasp:distrib_optim.ckpt
   release/mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]/
     model_release:model_optim_rng.pt distrib_optim_release:distrib_optim.pt model_rng_release:model_rng.pt
   release/mp_rank_{tp:02d}[_{pp:03d}]_{dp:03d}/
     optim_release:optim.pt
   release/mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]/
     layer_wise_release:layer_wise_optimizer_{dp}.pt model_rank_release:model_optim_rng_{rank}.pt
-    distrib_optim_rank_release:distrib_optim_{rank}.pt
+    distrib_optim_rank_release:distrib_optim_{rank}.pt model_ckpt_release:model_optim_rng.ckpt
+    optim_ckpt_release:distrib_optim.ckpt
 
 megatron_core megatron-core note:latest_checkpointed_iteration.txt
   iter_{step:07d}/

@@ -21,6 +21,10 @@ MP = "mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]"
 def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
     model = Piece("", "model", "", FORMATS, kind, MODEL, unasked=True)
     optimizer = Piece("", "optimizer", "", FORMATS, kind, sharded=True, unasked=True)
+    model_ms, optimizer_ms = (
+        replace(piece, replicated_over=MODEL, formats=("mindspore_ckpt",), unasked=False)
+        for piece in (model, optimizer)
+    )
     for piece, name, template in (
         (model, "model", f"{MP}/model_optim_rng.pt"),
         (replace(optimizer, replicated_over=MODEL), "distrib_optim", f"{MP}/distrib_optim.pt"),
@@ -29,6 +33,8 @@ def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
         (optimizer, "layer_wise", f"{MP}/layer_wise_optimizer_{{dp}}.pt"),
         (replace(model, everyone_saves=True), "model_rank", f"{MP}/model_optim_rng_{{rank}}.pt"),
         (replace(optimizer, everyone_saves=True), "distrib_optim_rank", f"{MP}/distrib_optim_{{rank}}.pt"),
+        (model_ms, "model_ckpt", f"{MP}/model_optim_rng.ckpt"),
+        (optimizer_ms, "optim_ckpt", f"{MP}/distrib_optim.ckpt"),
     ):
         yield replace(piece, name=f"{name}{mark}", template=f"{home}/{template}")
 
@@ -66,7 +72,11 @@ def resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 LAYOUT = Layout(
     name="megatron",
     title="Megatron-LM legacy",
-    pieces=(*_pieces("iter_{step:07d}", Kind.PERIODIC, ""), *_pieces("release", Kind.RELEASE, "_release")),
+    pieces=(
+        *_pieces("iter_{step:07d}", Kind.PERIODIC, ""),
+        *(replace(p, unfinished=True) for p in _pieces("iter_{step:07d}_tmp", Kind.DYING_GASP, "_gasp")),
+        *_pieces("release", Kind.RELEASE, "_release"),
+    ),
     resume=resume,
     own_files=True,
     check=_check,
@@ -81,7 +91,8 @@ LAYOUT = Layout(
     read_tracker=read_tracker,
     reference=(
         "Megatron-LM megatron/training/checkpointing.py get_checkpoint_name(), read_metadata(); Ascend "
-        "ModelLink per-rank names"
+        "ModelLink per-rank names; MindIO's adaptor tft_dump.py get_checkpoint_name(), tft_rename_callback();"
+        " MindSpeed-Core-MS tools/converter (.ckpt)"
     ),
     limits=(
         "mp_rank_00_001 is pipeline stage 1 or expert 1: the file's own args decide",

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck.neighbours import Neighbours
-from ckpt_tools.layouts.common.saved_by import why_partial
+from ckpt_tools.layouts.common.saved_by import saved_sizes, why_partial
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
@@ -44,7 +44,7 @@ class FileEvidence:
     def tensors(self, part: Part) -> Tensors:
         """What a file says about its tensors."""
         report = self.session.report(part, self.level)
-        return Tensors(report.signature, why_partial(report.metadata))
+        return Tensors(report.signature, why_partial(report.metadata), saved_sizes([report]))
 
     def differences(self, a: Part, b: Part) -> list[str]:
         """Tensors that differ between two replicas, apart from random numbers: each rank has its own."""

@@ -11,8 +11,10 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import CODES, finding
 from ckpt_tools.layouts import Layout, Piece
 from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.saved_by import told_place
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Assignment
 from ckpt_tools.model.selection import Selection
@@ -29,6 +31,7 @@ def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, selection
 
     That is where it has another number of ranks than saved this very checkpoint, or another grid of them.
     """
+    _require_all_places(c, assignment, run)
     layout, given = run.expected.layouts.of(c), selection.sizes
     reshardable = _reshardable(c, layout)
     own = {} if reshardable else _own_sizes(c, run)
@@ -46,6 +49,22 @@ def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, selection
     else:
         return
     raise UsageError(f"topology-mismatch: {text} ({c.path})", _way_out(selection))
+
+
+def _require_all_places(c: Checkpoint, assignment: Assignment, run: Run) -> None:
+    """Raises UsageError where one file is the model for all ranks, and is told to be that of one place."""
+    models = [load.part for load in assignment.shared if load.part.role == "model"]
+    if len(models) != 1:
+        return  # a set, of which each rank takes what it needs
+    path = models[0].path
+    told = run.expected.sizes_in_files(replace(c, parts=(models[0],)))
+    if place := told_place(path, told):
+        raise UsageError(
+            f"topology-mismatch: {path} holds the state of {place}, and its name does not tell which ranks "
+            "load it, so it is given to none",
+            "say in ckpt.toml, with {tp} and {pp} in a [[layout]], where the file of each place lies: "
+            "docs/adding-a-layout.md",
+        )
 
 
 def _way_out(selection: Selection) -> str:

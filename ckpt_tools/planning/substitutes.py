@@ -4,11 +4,13 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import layouts_of
+from ckpt_tools.layouts.common.saved_by import PLACES
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Part
@@ -23,11 +25,12 @@ class Tensors(NamedTuple):
     """What a file says about its tensors. ``signature`` is "" when it has none or cannot be read.
 
     ``partial`` says why the file holds less than its rank had, so that it is no replica; "" when it holds
-    all.
+    all. ``sizes`` are the parallel sizes of the job that saved it.
     """
 
     signature: str
     partial: str = ""
+    sizes: Mapping[str, int] = MappingProxyType({})
 
 
 class OwnFile(NamedTuple):
@@ -101,8 +104,8 @@ class Substitutes:
                 objection=f"{name} cannot stand in for rank {rank}: it holds {' '.join(elsewhere)}"
             )
         theirs = self.evidence.tensors(part)
-        if theirs.partial:
-            return _Weighed(objection=f"{name} cannot stand in for rank {rank}: {theirs.partial}")
+        if why := theirs.partial or self._is_of_another_place(rank, part, theirs.sizes):
+            return _Weighed(objection=f"{name} cannot stand in for rank {rank}: {why}")
         mine = next((own for own in self.evidence.own_files(rank, part) if own.signature), None)
         if mine is None or not theirs.signature:
             return _Weighed()
@@ -110,6 +113,16 @@ class Substitutes:
             return _Weighed(proof=f"its tensors have the names, types and shapes of {mine.name}")
         differ = f"its tensors differ from those of {mine.name}"
         return _Weighed(objection=f"{_whose(part)} cannot stand in for rank {rank}: {differ}")
+
+    def _is_of_another_place(self, rank: int, part: Part, sizes: Mapping[str, int]) -> str:
+        """Why a file whose job had these parallel sizes is not of the place of a rank; "" where it may be."""
+        alike = layouts_of(self.selection).piece_of(part).replicated_over
+        at, own = self.topology.coordinates(rank), self.topology.coordinates(part.rank or 0)
+        for axis, n in sizes.items():
+            known = self.topology.sizes.get(axis, 1) == n
+            if axis in PLACES and n > 1 and axis not in alike and not (known and at[axis] == own[axis]):
+                return f"it says {axis}={n}, so ranks of another {axis} hold another part of the model"
+        return ""
 
     def _layout_alone_says_so(self, part: Part) -> bool:
         """Whether a part is a replica by its layout's own rules, with no flag or strategy file beside."""

@@ -8,7 +8,7 @@ import os
 import shutil
 from argparse import Namespace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import small_files
@@ -16,6 +16,8 @@ from fixture_trees import materialise
 from places import LAYOUT_TREES
 
 from ckpt_tools import NoneUsable, Selection, plan, scan, verify
+from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.model.report import Level
 
 NEWEST = "iter_0000020"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -168,3 +170,72 @@ def test_a_save_that_lost_a_stage_does_not_hide_the_order_of_the_ranks(tmp_path:
     grid.save(tmp_path, 10)
     grid.save(tmp_path, 20, lost="mp_rank_00_001")
     assert grid.loaded(tmp_path) == grid.right
+
+
+@pytest.mark.parametrize("lost", [(), (1,)])
+def test_a_dying_gasp_that_was_not_renamed_is_unfinished(tmp_path: Path, lost: tuple[int, ...]) -> None:
+    """MindIO writes it into ``iter_N_tmp`` and renames that when all ranks have written."""
+    root = materialise(LAYOUT_TREES / "megatron/tp/expected.json", tmp_path)
+    begun = (root / "iter_0000030").rename(root / "iter_0000030_tmp")
+    for tp in lost:
+        shutil.rmtree(begun / f"mp_rank_{tp:02d}")
+    (root / TRACKER).write_text("20")
+    made = plan(str(root))
+    assert made.checkpoint and made.checkpoint.step == 20
+    assert [f.path for f in made.warnings if f.code == "unfinished-save"] == [str(begun)]
+    assert [f.path for f in verify(str(root)).findings if f.code == "unfinished-save"] == [str(begun)]
+    for selection in (Selection(), Selection(sizes={"tp": 2}), Selection(layout="files")):
+        with pytest.raises(CkptError):
+            plan(str(begun), selection)
+
+
+def test_files_of_mindspore_in_the_tree_of_megatron_have_the_places_of_their_directories(
+    tmp_path: Path,
+) -> None:
+    for tp in range(2):
+        for pp in range(2):
+            home = tmp_path / f"iter_0000005/mp_rank_{tp:02d}_{pp:03d}"
+            home.mkdir(parents=True)
+            for n, name in enumerate(("model_optim_rng.ckpt", "distrib_optim.ckpt")):
+                (home / name).write_bytes(small_files.mindspore(False, 4 * n + 2 * tp + pp, step_num=5))
+    (tmp_path / TRACKER).write_text("5")
+    made = plan(str(tmp_path), Selection(world_size=8))
+    assert made.checkpoint and (made.checkpoint.layout, made.checkpoint.step) == ("megatron", 5)
+    for r in made.ranks:
+        place = f"mp_rank_{r.rank % 2:02d}_{r.rank // 4:03d}"
+        assert [f.path.split("/")[-2] for f in r.files] == [place, place]
+    shutil.rmtree(tmp_path / "iter_0000005/mp_rank_01_001")
+    with pytest.raises(NoneUsable, match="missing-rank"):
+        plan(str(tmp_path), Selection(world_size=8, replicas_all=True))
+
+
+@pytest.mark.parametrize(("sizes", "refused"), [((2, 1), True), ((1, 2), True), ((1, 1), False)])
+@pytest.mark.parametrize("flags", [{}, {"sizes": {"tp": 2}}, {"sizes": {"tp": 1}}, {"replicas_all": True}])
+def test_a_file_that_is_told_to_be_of_one_place_is_given_to_none(
+    tmp_path: Path, sizes: tuple[int, int], refused: bool, flags: dict[str, Any]
+) -> None:
+    args = Namespace(tensor_model_parallel_size=sizes[0], pipeline_model_parallel_size=sizes[1])
+    state = {"model": {"w": small_files.tensor(1)}, "args": args, "iteration": 7}
+    (tmp_path / "weights_7.pt").write_bytes(small_files.saved(state))
+    selection = Selection(world_size=4, level=Level.STRUCTURE, **flags)
+    if refused:
+        with pytest.raises(
+            UsageError, match=r"topology-mismatch: \S+weights_7.pt holds the state of one place"
+        ):
+            plan(str(tmp_path), selection)
+    elif "tp" not in flags.get("sizes", {}):
+        assert [f.path for f in plan(str(tmp_path), selection).shared] == [str(tmp_path / "weights_7.pt")]
+
+
+@pytest.mark.parametrize("groups", [{"replicas_all": True}, {"replica_groups": {"": ((0, 1),)}}])
+def test_no_flag_makes_a_file_stand_in_for_another_place(tmp_path: Path, groups: dict[str, Any]) -> None:
+    for rank in range(2):
+        args = Namespace(tensor_model_parallel_size=2, rank=rank, world_size=2)
+        state = {"model": {"w": small_files.tensor(rank)}, "args": args, "step": 5}
+        (tmp_path / "step_5").mkdir(exist_ok=True)
+        (tmp_path / f"step_5/rank_{rank}.pt").write_bytes(small_files.saved(state))
+    (tmp_path / "step_5/rank_1.pt").write_bytes(b"PK")
+    with pytest.raises(NoneUsable) as raised:
+        plan(str(tmp_path), Selection(world_size=2, **groups))
+    codes = {f.code for r in raised.value.plan.rejected for f in r.findings}  # type: ignore[union-attr]
+    assert {"missing-rank", "replica-mismatch"} <= codes

@@ -124,7 +124,7 @@ def test_verify_warns_and_the_flag_lifts_the_warning(run: Path) -> None:
 def test_a_file_that_torch_asks_about_is_no_question(tmp_path: Path) -> None:
     root = tmp_path / "run"
     root.mkdir()
-    source = megatron(tmp_path / "other") / "iter_0000020/mp_rank_00/model_optim_rng.pt"
+    source = FIXTURES / "formats/torch_zip/good/nested.pt"
     for step in (10, 20):
         path = root / f"step_{step}.pt"
         path.write_bytes(source.read_bytes())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 
 from ckpt_tools.layouts.common.layout import Metadata, whole
 from ckpt_tools.model.plan import Known
@@ -19,6 +20,8 @@ _ARGS = {
 """Parallel axis -> what Megatron-LM calls its size."""
 _SHARDS = {"tp": "mp_world_size"}
 """The same in DeepSpeed's files."""
+PLACES = ("tp", "pp", "ep")
+"""Axes along which each place holds another part of a model."""
 _RANKS = 1 << 20
 """No job has more."""
 
@@ -74,6 +77,21 @@ def _world(metadata: Metadata) -> int | None:
     if not n and (dp := whole(metadata.get("dp_world_size"))):
         n = dp * (whole(metadata.get("mp_world_size")) or 1)
     return n if n and 0 < n <= _RANKS else None
+
+
+_PLACE = re.compile(r"(?:(?:mp|tp|pp)_rank_\d{2,}(?:_\d{3,})*_?)+")
+"""A directory of one place of the grid, as Megatron-LM, DeepSpeed and NeMo call it."""
+
+
+def told_place(path: str, sizes: Mapping[str, int]) -> str:
+    """Why a file is of one tensor, pipeline or expert parallel place of several, in words: by what it says
+    about the job, else by its directory; "" where neither tells.
+    """
+    told = [(axis, sizes[axis]) for axis in PLACES if axis in sizes]
+    if several := [f"{axis}={n}" for axis, n in told if n > 1]:
+        return f"one place of {' '.join(several)}, as the file says"
+    place = None if told else next(filter(_PLACE.fullmatch, path.split("/")[-2::-1]), None)
+    return f"the place that {place} names" if place else ""
 
 
 _SURE = {
