@@ -52,7 +52,7 @@ class Apart:
     def restarted(self, layout: Layout) -> bool:
         """Whether the restart counters in the names say so too: then nothing is left to ask."""
         first, second = ({p.generation for p in parts} for parts in (self.older, self.newer))
-        return layout.counts_restarts and first.isdisjoint(second)
+        return bool(layout.counts_restarts) and first.isdisjoint(second)
 
 
 def _files(parts: Sequence[Part], root: str) -> str:

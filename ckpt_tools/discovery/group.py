@@ -322,7 +322,8 @@ def _checkpoint(
         epoch=first.epoch,
         epoch_base=layout.epoch_base,
         step_in_epoch=first.step_in_epoch,
-        generation=generations.pop() if len(generations) == 1 else None,
+        generation=next(iter(generations)) if len(generations) == 1 else None,
+        restarts=max(g or 0 for g in generations) if layout.counts_restarts else 0,
         unfinished=first.unfinished or uncommitted,
     )
 

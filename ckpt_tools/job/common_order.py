@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.job import reported, wire
 from ckpt_tools.job.reported import LISTED, Value
+from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import EarlierStart
@@ -34,7 +35,7 @@ def merged(values: Sequence[Value], planner: Planner, *, transfer: bool) -> Valu
         _require_leave_for_nothing(values, planner)
     elif not transfer:
         _require_a_common_one(listed, values, hosts)
-    seen = [_seen(identity, rows) for identity, rows in listed.items()]
+    seen = [_seen(identity, rows, planner.layouts) for identity, rows in listed.items()]
     return {
         "order": [
             _entry(c.path, listed[c.path], values)
@@ -90,11 +91,12 @@ def _require_a_common_one(listed: Listed, values: Sequence[Value], hosts: Sequen
     )
 
 
-def _seen(identity: str, rows: Mapping[int, Value]) -> Checkpoint:
+def _seen(identity: str, rows: Mapping[int, Value], layouts: Layouts) -> Checkpoint:
     """A candidate as all nodes together date it: each clock may be off by its own amount, which cancels out
     over the same nodes. Its path is what names it on every node.
     """
     of = wire.parts_of(identity)
+    layout = layouts.get(of.layout)
     return Checkpoint(
         layout=of.layout,
         run=of.base,
@@ -106,6 +108,7 @@ def _seen(identity: str, rows: Mapping[int, Value]) -> Checkpoint:
         epoch=of.epoch,
         step_in_epoch=of.step_in_epoch,
         generation=of.generation,
+        restarts=(of.generation or 0) if layout and layout.counts_restarts else 0,
     )
 
 

@@ -9,6 +9,8 @@ from ckpt_tools.model.part import Kind, Part
 
 Order = tuple[int, int, int]
 """Progress of training as ``Checkpoint.order`` has it: (step, epoch, step in the epoch), -1 for unknown."""
+_EPOCHS = 10**18
+"""No job trains as many between two restarts."""
 _UNITS = ("step", "epoch", "save", "")
 
 
@@ -49,7 +51,8 @@ class CheckpointKey(NamedTuple):
 class Checkpoint:
     """All parts saved for one iteration of one run. ``mtime_ns`` is the median over its required parts;
     where the names of a run are dates, these tell which of its times is whose. ``path`` is their common
-    directory.
+    directory. ``restarts`` are those of the run before it, where its layout counts them: epochs begin anew
+    after each.
     """
 
     layout: str
@@ -63,6 +66,7 @@ class Checkpoint:
     epoch_base: int | None = None
     step_in_epoch: int | None = None
     generation: int | None = None
+    restarts: int = 0
     unfinished: bool = False
 
     @property
@@ -118,6 +122,6 @@ class Checkpoint:
             return -1, -1, self.generation or 0
         return (
             self.step if self.step is not None else -1,
-            self.epoch if self.epoch is not None else -1,
+            self.epoch + self.restarts * _EPOCHS if self.epoch is not None else -1,
             self.step_in_epoch if self.step_in_epoch is not None else -1,
         )

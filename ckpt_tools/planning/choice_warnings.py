@@ -82,7 +82,7 @@ def witnesses(
     return Witnesses(
         times="mtime" if times.speaks else None,
         proven=times.believed,
-        generations=_later(*(_restarts(c, session.layouts.of(c)) for c in (by_mtime, by_step))),
+        generations=_later(by_mtime.restarts, by_step.restarts),
         tracker=_tracker(session, by_mtime, by_step),
         log=log,
     )
@@ -93,12 +93,6 @@ def _later(by_mtime: int, by_step: int) -> str | None:
     if by_mtime == by_step:
         return None
     return "mtime" if by_mtime > by_step else "step"
-
-
-def _restarts(c: Checkpoint, layout: Layout) -> int:
-    """How many restarts lie before a checkpoint, where its layout counts them."""
-    counted = {p.generation or 0 for p in c.parts} if layout.counts_restarts else {0}
-    return counted.pop() if len(counted) == 1 else 0
 
 
 def _tracker(session: Session, by_mtime: Checkpoint, by_step: Checkpoint) -> str | None:

@@ -536,6 +536,10 @@ def test_of_one_step_the_later_save_by_name_is_not_passed_over_in_silence(
         )
         minutes = 9 if touched and name == earlier else n
         os.utime(tmp_path / name, (1_760_000_000 + minutes * 60,) * 2)
+    if touched and name.startswith("net"):  # a restart is later, whatever the times say
+        with pytest.raises(UsageError, match="the restart counters speak"):
+            plan(str(tmp_path))
+        return
     made = plan(str(tmp_path))
     assert made.checkpoint and made.checkpoint.parts[0].path == str(
         tmp_path / (earlier if touched else later)

@@ -50,7 +50,7 @@ class Entry:
     @property
     def newness(self) -> tuple[object, ...]:
         c = self.checkpoint
-        return (c.order, c.generation or 0, c.mtime_ns)
+        return (c.restarts, c.order, c.generation or 0, c.mtime_ns)
 
     @property
     def run(self) -> tuple[str, str]:

@@ -201,7 +201,8 @@ class Layout:
     is; ``unclear``: nothing tells whether it is newer than the others, although it may be. The files of a
     ``last_resort`` are checkpoints only where no other layout has any.
     ``steps_by_epoch``: steps in names that tell an epoch as well may count from the start of each.
-    ``counts_restarts``: the generation in its names counts the restarts of a run. ``renewed`` is the piece
+    ``counts_restarts``: the generation in its names counts the restarts of a run; it is the entry of its
+    files that counts steps on over them. ``renewed`` is the piece
     that every save writes anew.
     ``compared_by_role``: files of one role hold the same tensors, whatever piece they are. ``crosscheck``
     compares the finished checkpoints of one run with the framework's own notes beside them.
@@ -270,7 +271,7 @@ class Layout:
     unclear: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
     last_resort: bool = False
     steps_by_epoch: bool = False
-    counts_restarts: bool = False
+    counts_restarts: str = ""
     compared_by_role: bool = False
     crosscheck: Callable[[Sequence[Checkpoint], Notes], Iterator[Finding]] = nothing_noted
     renewed: str = ""

@@ -35,12 +35,15 @@ def steps(part: Part, metadata: Metadata) -> Steps:
 
 def place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
     """The global step of a part whose content counts inside the epoch:
-    from the steps before its epoch, as its siblings count them.
+    from the steps before its epoch, as its siblings since the same restart count them.
     """
     before = {
         p.epoch: step - p.step_in_epoch
         for p, m in reversed(siblings)
-        if p.epoch and p.step_in_epoch and (step := whole(m.get("step_num"))) is not None
+        if p.generation == part.generation
+        and p.epoch
+        and p.step_in_epoch
+        and (step := whole(m.get("step_num"))) is not None
     }
     if part.epoch is None or part.step_in_epoch is None or not before:
         return None
