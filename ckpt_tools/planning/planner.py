@@ -5,7 +5,7 @@ choice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck import unfinished
@@ -203,7 +203,8 @@ class Planner(Candidates):
             judge = self._judge_of(job.size)
             if judge is None:
                 continue
-            asked = [c for c in job.saves if c.key in newer][: self.selection.max_attempts]
+            later = (c for c in job.saves if c.key in newer and not (chosen and c.mtime_ns < chosen.mtime_ns))
+            asked = list(islice(later, self.selection.max_attempts))
             newest = next((c for c in asked if judge.judge(c).usable), None)
             if newest is not None:
                 raise smaller_job.size_in_doubt(job, world, mine=newest, other=chosen)
