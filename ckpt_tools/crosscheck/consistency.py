@@ -163,10 +163,13 @@ def trackers(
     path: str,
     incomplete: set[CheckpointKey],
     layout: Layout,
+    *,
+    written_ns: int = 0,
 ) -> Iterator[Finding]:
     """What the tracker at ``path`` gets wrong about the checkpoints of its directory.
 
-    ``incomplete`` are checkpoints that lack parts.
+    ``incomplete`` are checkpoints that lack parts. Nobody is told to name one from before the tracker was
+    written (``written_ns``).
     """
     if target is None:
         yield finding("bad-tracker", "the tracker is empty, or not what its framework writes", path=path)
@@ -182,7 +185,8 @@ def trackers(
     newest = _newer([c for c in checkpoints if c.key not in incomplete], named)
     if newest is not None:
         text = f"the tracker names {target}, but {label(newest)} is there and complete"
-        yield finding("stale-tracker", text, path=path)
+        later = "it was written after that save, so it may be right: look which of the two is meant"
+        yield finding("stale-tracker", text, path=path, hint=later if newest.mtime_ns < written_ns else "")
 
 
 def _newer(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Checkpoint | None:

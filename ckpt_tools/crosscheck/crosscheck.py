@@ -186,6 +186,8 @@ def _completeness(run: _Run) -> Iterator[Finding]:
         if run.tree:
             yield from losses(c, expected)
         yield from completeness.doubled(c, layouts.of(c))
+        if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
+            yield from completeness.leftovers(c, layouts.of(c), expected.sizes_in_files(c))
         if len({p.generation for p in c.parts}) > 1 and not _copies(c, layouts.of(c)):
             text = f"{completeness.label(c)} joins files of different restarts"
             severity = _restarts(c, run.finished)

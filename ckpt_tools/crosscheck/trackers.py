@@ -19,6 +19,7 @@ from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.retry import lstat
 
 _WRITE_IT = (
     "a framework that follows this file alone loses steps: write the name of the newest into it, or start it"
@@ -49,8 +50,17 @@ def tracker_findings(
         if isinstance(target, Finding):
             yield target
         else:
-            found = consistency.trackers(checkpoints, target, path, incomplete(), layout)
+            at = written_ns(path)
+            found = consistency.trackers(checkpoints, target, path, incomplete(), layout, written_ns=at)
             yield from found if _is_repaired(path, layout) else map(_by_hand, found)
+
+
+def written_ns(path: str) -> int:
+    """When a tracker was written, in nanoseconds; 0 where that cannot be asked any more."""
+    try:
+        return lstat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _is_repaired(path: str, layout: Layout) -> bool:
@@ -59,7 +69,8 @@ def _is_repaired(path: str, layout: Layout) -> bool:
 
 
 def _by_hand(f: Finding) -> Finding:
-    return f if f.code == "dangling-tracker" else replace(f, hint=_WRITE_IT)
+    is_told = f.code == "dangling-tracker" or f.hint.startswith("it was written after")
+    return f if is_told else replace(f, hint=_WRITE_IT)
 
 
 def told(session: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tracker]:

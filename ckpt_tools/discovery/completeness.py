@@ -378,6 +378,27 @@ def doubled(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
             yield finding("extra-file", text, path=p.path)
 
 
+def left_over(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> list[Part]:
+    """The files of data parallel ranks that its job did not have, by the ``sizes`` its files tell: a larger
+    job wrote them before, into the same directory.
+    """
+    world = sizes.get("dp", 0)
+    beyond = (p for p in checkpoint.parts if world and dict(p.coords).get("dp", 0) >= world)
+    return [p for p in beyond if not layout.piece(p.piece).shared]
+
+
+def leftovers(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> Iterator[Finding]:
+    """That such files are there."""
+    if lost := left_over(checkpoint, layout, sizes):
+        of = ranges.words(ranges.ranges({dict(p.coords)["dp"] for p in lost}))
+        text = (
+            f"its files say that there were {sizes['dp']} data parallel ranks: the {lost[0].role} files of "
+            f"ranks {of} are left over from a larger job"
+        )
+        hint = "no rank loads them; what counts the files of a save stumbles over them: move them away"
+        yield finding("mixed-attempts", text, path=where(checkpoint), hint=hint)
+
+
 _FEW = 16
 """Runs that are named one by one; of more, those whose names differ by a number are named together."""
 

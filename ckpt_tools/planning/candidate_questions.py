@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from shlex import quote
 
 from ckpt_tools.crosscheck import attempts
@@ -62,9 +62,12 @@ def require_one_name(c: Checkpoint, session: Session) -> None:
         )
 
 
-def require_one_model(c: Checkpoint, loaded: Sequence[Part], bad: Collection[str], session: Session) -> None:
+def require_one_model(
+    c: Checkpoint, loaded: Sequence[Part], bad: Collection[str], session: Session, level: Level
+) -> Iterator[Finding]:
     """Which of several files of one step is meant, where one is loaded and another is no copy of it. Weights
-    alone beside a whole state are no other one: they may be smoothed, and are named otherwise inside.
+    alone beside a whole state are no other one: they may be smoothed, and are named otherwise inside. One
+    that is damaged is told of: what is loaded is not.
     """
     single = defaultdict[tuple[object, ...], list[Part]](list)
     for p in c.parts:
@@ -81,7 +84,11 @@ def require_one_model(c: Checkpoint, loaded: Sequence[Part], bad: Collection[str
         return has_optimizer(*session.inspect(p.path, Level.STRUCTURE))
 
     for mine, p in pairs:
-        if is_state(mine) == is_state(p) and of_other_models(mine, p, session):
+        if is_state(mine) != is_state(p) or not of_other_models(mine, p, session):
+            continue
+        damage = [f for f in session.report(p, level).findings if f.severity is Severity.ERROR]
+        yield from (replace(f, path=f.path or p.path, severity=Severity.WARNING) for f in damage)
+        if not damage:
             raise _which_model(c, mine, p, session.root)
 
 

@@ -33,18 +33,13 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, filters, restarts
 from ckpt_tools.planning import other_writers as writers
 from ckpt_tools.planning.choose import rank
-from ckpt_tools.planning.common_steps import (
-    newest_untold,
-    untold,
-    with_common_steps,
-    with_steps_in_epochs,
-)
+from ckpt_tools.planning.common_steps import newest_untold, untold, with_common_steps, with_steps_in_epochs
 from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import Files, Signature, ask_where_unclear, in_order, ordered, passed_over
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.run import Run
-from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes
+from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes, without_leftovers
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.storage.retry import there
@@ -180,10 +175,9 @@ class Candidates:
         elif not any(self.layouts.of(c).last_resort for c in self.checkpoints):  # those are placed already
             self.checkpoints = with_common_steps(self.session, self.checkpoints, self.step, self.names)
         if (self.selection.resume_from or self.selection.order) == "step":
-            self.checkpoints = restarts.with_told_steps(
-                self.session, self.checkpoints, self.layouts, self.names
-            )
-        self.checkpoints = expert_names(self.session, self.checkpoints, self.names)
+            self.checkpoints = restarts.with_told_steps(self.session, self.checkpoints, self.names)
+        placed = expert_names(self.session, self.checkpoints, self.names)
+        self.checkpoints = without_leftovers(self.session, placed, self.names)
 
     def _doubtful(self, one: Checkpoint, other: Checkpoint) -> None:
         """Raises UsageError unless the caller has said what tells the newest."""
@@ -243,7 +237,7 @@ class Candidates:
         if requested is None:
             known = ask_where_unclear(candidates, saves, self.layouts, self._contents)
             self.times = choice_warnings.times_of(saves, self.session.now_ns, self.layouts)
-            self.warnings += self._behind(saves)
+            self.warnings += restarts.warn_where_behind(self.session, saves, self.names, mute=self.times.mute)
         else:
             self.times = Times.IN_STEP
         self.order = requested or ("step" if self.times.mute else "mtime")
@@ -256,15 +250,6 @@ class Candidates:
             if apart(by_mtime.order, by_step.order) and by_mtime.unit == by_step.unit:
                 self.warnings.append(choice_warnings.disagreement(self.session, by_mtime, by_step))
         return ordered(candidates, self.layouts, self.order, selection.prefer)
-
-    def _behind(self, saves: Sequence[Checkpoint]) -> Iterator[Finding]:
-        """That a job which started again has not come as far as before. Raises UsageError where only the
-        caller can say whether it is to go on.
-        """
-        if found := restarts.behind(self.session, saves, self.layouts, self.names):
-            if self.times.mute or found.from_nothing:
-                raise found.question()
-            yield found.finding()
 
     def _same(self, c: Checkpoint, other: Checkpoint) -> bool:
         """Whether both are files of the same bytes or at least the same tensors: one each, or side by side

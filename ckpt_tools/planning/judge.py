@@ -124,7 +124,8 @@ class Review:
         require_trust(parts, self.session)
         require_one_name(named, self.session)
         if self.names > Level.PRESENCE:
-            require_one_model(self.candidate.whole, parts, self.bad, self.session)
+            damaged = require_one_model(self.candidate.whole, parts, self.bad, self.session, selection.level)
+            assigned = replace(assigned, findings=(*assigned.findings, *damaged))
         verified = self.session.reader.bytes_verified > self._verified_before
         read = self.read or (verified and selection.level > Level.STRUCTURE)
         return Judgement(True, assigned.findings, read, assigned)

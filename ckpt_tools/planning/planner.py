@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ckpt_tools.crosscheck import unfinished
 from ckpt_tools.crosscheck.best import best_is_gone
 from ckpt_tools.crosscheck.lost import headless
-from ckpt_tools.crosscheck.trackers import tracker_findings
+from ckpt_tools.crosscheck.trackers import declared, tracker_findings
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.losses import losses
 from ckpt_tools.errors import (
@@ -49,7 +49,7 @@ from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import in_order, ordered
-from ckpt_tools.planning.topology import HIGHEST
+from ckpt_tools.planning.topology import HIGHEST, leftovers_beside
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url
@@ -156,6 +156,10 @@ class Planner(Candidates):
             raise self.failure(choice, self.ranked)
         choice, c = self._of_one_step(choice, choice.checkpoint)
         self._require_newest(c)
+        if self.session.found.trackers:
+            from ckpt_tools.planning.tracker_order import require_tracked
+
+            require_tracked(self, choice, c)
         if choice.rejected or self.session.found.bare or any(max(o.order) < 0 for o in self.ranked):
             from ckpt_tools.planning.not_fetched import require_fetched  # rare, as the next one
 
@@ -262,7 +266,7 @@ class Planner(Candidates):
             return self._with_what_nothing_places(choice, ranked, judge)
         one = choice.checkpoint or ranked[0]
         by_step = ordered(ranked, self.layouts, "step", self.selection.prefer)
-        if self.times.believed and self._witnesses_agree(one, by_step):
+        if self._witnesses_agree(one, by_step):
             return choice
         other = self._chosen(by_step, judge)
         same = choice.checkpoint is other.checkpoint
@@ -406,9 +410,11 @@ class Planner(Candidates):
         yield from losses(c, self.expected)
         if self.selection.level > Level.PRESENCE:
             yield from best_is_gone(self.session, c)
+        yield from leftovers_beside(self.session, c, self.expected)
         if self.session.found.strange:
             yield from headless(self.session, self.session.members(c))
-        yield from tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
+        told = tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
+        yield from (f for f in told if f.code != "stale-tracker" or not declared(self.session, c))
         yield from self._lost_links(c)
         yield from choice_warnings.unfinished(
             self.unfinished,

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.layout import whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -56,16 +55,26 @@ class Behind(NamedTuple):
         )
 
 
-def with_told_steps(
-    session: Session, saves: Sequence[Checkpoint], layouts: Layouts, level: Level
-) -> list[Checkpoint]:
+def with_told_steps(session: Session, saves: Sequence[Checkpoint], level: Level) -> list[Checkpoint]:
     """Those of a run that started again, with the steps that count on over its restarts where files tell."""
     if len({c.restarts for c in saves}) < 2:
         return list(saves)
-    return [replace(c, step=_told(session, c, layouts, level)) if c.step is None else c for c in saves]
+    return [replace(c, step=_told(session, c, level)) if c.step is None else c for c in saves]
 
 
-def behind(session: Session, saves: Sequence[Checkpoint], layouts: Layouts, level: Level) -> Behind | None:
+def warn_where_behind(
+    session: Session, saves: Sequence[Checkpoint], level: Level, *, mute: bool
+) -> Iterator[Finding]:
+    """That a job which started again has not come as far as before. Raises UsageError where only the caller
+    can say whether it is to go on: the times are ``mute``, or it began below all that is there.
+    """
+    if found := _behind(session, saves, level):
+        if mute or found.from_nothing:
+            raise found.question()
+        yield found.finding()
+
+
+def _behind(session: Session, saves: Sequence[Checkpoint], level: Level) -> Behind | None:
     """The two saves in doubt where the job has started again and not come as far as before, by the steps that
     the first and the last save of each restart tell.
     """
@@ -77,7 +86,7 @@ def behind(session: Session, saves: Sequence[Checkpoint], layouts: Layouts, leve
     def ends(restart: int) -> Iterator[_Told]:
         of = [c for c in regular if c.restarts == restart]
         for some in (of, of[::-1]):
-            told = ((c, _told(session, c, layouts, level)) for c in some)
+            told = ((c, _told(session, c, level)) for c in some)
             yield from islice((_Told(step, replace(c, step=step)) for c, step in told if step is not None), 1)
 
     since, before = list(ends(last)), [row for k in range(last) for row in ends(k)]
@@ -90,9 +99,9 @@ def behind(session: Session, saves: Sequence[Checkpoint], layouts: Layouts, leve
     return Behind(newest.save, highest.save, from_nothing=first.step <= min(row.step for row in before))
 
 
-def _told(session: Session, c: Checkpoint, layouts: Layouts, level: Level) -> int | None:
+def _told(session: Session, c: Checkpoint, level: Level) -> int | None:
     """The step that most files of a save count on over restarts."""
-    key = layouts.of(c).counts_restarts
+    key = session.layouts.of(c).counts_restarts
     told = (whole(session.report(p, level).metadata.get(key)) for p in c.parts[:_READ])
     steps = [step for step in told if step is not None]
     return max(steps, key=steps.count, default=None)

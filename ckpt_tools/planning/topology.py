@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import accumulate, chain, islice, pairwise
 from math import prod
 from typing import NamedTuple
 
 from ckpt_tools import launchers
 from ckpt_tools.crosscheck.writers import placed, rank_order
 from ckpt_tools.discovery import completeness
+from ckpt_tools.discovery.completeness import left_over
+from ckpt_tools.discovery.group import essential
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layout, Layouts
@@ -108,6 +110,42 @@ def saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> Mappi
     return in_files.saved_sizes(
         session.report(p, level) for p in _telling(checkpoint, session.layouts)[:_ASKED]
     )
+
+
+def without_leftovers(
+    session: Session, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
+) -> list[Checkpoint]:
+    """Checkpoints without files of ranks that their job did not have, and that are older than its own: what a
+    larger job left there makes no save old.
+    """
+
+    def settled(c: Checkpoint) -> Checkpoint:
+        if not _has_older_ranks(c.parts):
+            return c
+        layout = session.layouts.of(c)
+        lost = {p.path for p in left_over(c, layout, saved_sizes(session, c, level))}
+        kept = tuple(p for p in c.parts if p.path not in lost)
+        times = sorted(p.mtime_ns for p in essential(kept, layout))
+        if not (lost and times):
+            return c
+        return replace(c, parts=kept, mtime_ns=times[len(times) // 2])
+
+    return [settled(c) for c in checkpoints]
+
+
+def leftovers_beside(session: Session, c: Checkpoint, expected: completeness.Expected) -> Iterator[Finding]:
+    """That files of a larger job lie in the directory of a checkpoint."""
+    if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
+        there = replace(c, parts=tuple(p for p in session.parts if p.home == c.parts[0].home))
+        yield from completeness.leftovers(there, session.layouts.of(c), expected.sizes_in_files(c))
+
+
+def _has_older_ranks(parts: Sequence[Part]) -> bool:
+    """Whether all files from some data parallel rank on are older than all of those before it."""
+    rows = sorted((dict(p.coords).get("dp", 0), p.mtime_ns) for p in parts)
+    oldest = list(accumulate((at for _, at in rows), min))
+    newest = list(accumulate((at for _, at in reversed(rows)), max))[::-1]
+    return any(a[0] < b[0] and newest[i] < oldest[i - 1] for i, (a, b) in enumerate(pairwise(rows), 1))
 
 
 class Found(NamedTuple):
