@@ -63,7 +63,7 @@ BACK = {"net-1_3": 3, "net-2_3": 6, "net-3_3": 9, "net-4_3": 12, "net_1-1_3": 9}
 @pytest.mark.parametrize(
     ("saves", "at"), [(ANEW, KEPT), (ANEW, EQUAL), (PRUNED, KEPT), (PRUNED, EQUAL), (BACK, EQUAL)]
 )
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [2])
 def test_a_restart_that_has_not_come_so_far_is_a_question(
     ranks: int, saves: dict[str, int], at: Times, tmp_path: Path
 ) -> None:
