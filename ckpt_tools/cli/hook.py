@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
@@ -18,6 +18,14 @@ Read = Annotated[
     bool,
     option("--read", help="Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks."),
 ]
+ByRank = Annotated[
+    bool,
+    option("--by-rank", help="Each rank reads its own part of the decision later, with --read."),
+]
+UNTOLD = (
+    "each rank learns of its own file with 'ckpt run ROOT --worker' inside the launcher, or with 'ckpt hook"
+    " ROOT --by-rank' here and 'ckpt hook --read' in each rank; or build one tree for all with --view DIR"
+)
 
 
 @options.choosing(
@@ -26,9 +34,11 @@ Read = Annotated[
     "slurm",
     worker=Worker,
     read=Read,
+    by_rank=ByRank,
     output_file=options.OutputFile,
     **options.JOB,
     **options.STAGE,
+    **options.TOLD,
 )
 def hook(request: options.Request) -> int:
     """Choose and verify a checkpoint once per job, and print what the job needs to know: decision="$(ckpt
@@ -38,7 +48,7 @@ def hook(request: options.Request) -> int:
     hook install' prints complete scripts for slurm, torchrun, msrun, kubernetes and mindcluster.
     """
     from ckpt_tools import job
-    from ckpt_tools.job.command import environment
+    from ckpt_tools.job.command import arguments, environment
     from ckpt_tools.job.decision import read
 
     if request.given["read"]:
@@ -58,16 +68,35 @@ def hook(request: options.Request) -> int:
                 job_options,
                 listener=job.Listener(reporter(request), meter, output.cache_notes(request.output)),
             )
-    values = environment(taken.decision, taken.rank)
+    values = environment(taken.decision, taken.rank, request.resume_args)
     if request.output.format == "json":
         from ckpt_tools.output import json
 
-        request.output.out(json.dump({**taken.body, "path": taken.decision.path, "env": values}))
+        body = {**taken.body, "path": taken.decision.path, "env": values}
+        if taken.decision.found:
+            args = arguments(taken.decision, taken.rank, request.resume_args)
+            body["resume"] = {**body["resume"], "args": list(args)}
+        request.output.out(json.dump(body))
     else:
         from ckpt_tools.output import shell
 
+        _require_told(request, taken)
         request.output.out(
             shell.exports(values) if request.output.format == "shell" else shell.task_prolog(values)
         )
     sys.stdout.flush()
     return 0
+
+
+def _require_told(request: options.Request, taken: Any) -> None:
+    """Raise UsageError if the job would not learn of the chosen checkpoint, or one of its ranks where each
+    reads its part later.
+    """
+    from ckpt_tools.job.command import is_told, why_untold
+
+    ranks: list[int | None] = [taken.rank]
+    if request.given["by_rank"] and taken.rank is None:
+        ranks = [r["rank"] for r in taken.decision.body.get("ranks") or ()] or ranks
+    for rank in ranks:
+        if not is_told((), taken.decision, rank, request.resume_args):
+            raise UsageError(why_untold(taken.decision, rank, request.resume_args), UNTOLD)

@@ -249,6 +249,9 @@ JOB: dict[str, Any] = {
 }
 """The flags of commands that decide for a job, by parameter."""
 
+TOLD: dict[str, Any] = {"resume_args": Annotated[str | None, _setting("resume-args", "ARGS")]}
+"""The flag of commands that say what a job's command is told."""
+
 STAGE: dict[str, Any] = {
     "stage": Annotated[str | None, _setting("stage", "DIR")],
     "keep": Annotated[str | None, _setting("keep", "N")],
@@ -326,6 +329,7 @@ def _own_layouts(found: config.Settings) -> Layouts:
 class Request:
     """What ``latest``, ``plan``, ``run`` and ``hook`` are to do. ``rooted``: ROOT was named, ``ranked``: the
     rank was. ``job`` holds the settings about the job that decides, ``given`` the command's own parameters.
+    ``resume_args`` are those that the user wants for the command.
     """
 
     root: str
@@ -335,6 +339,7 @@ class Request:
     rooted: bool = False
     ranked: bool = False
     job: Mapping[str, Any] = field(default_factory=dict)
+    resume_args: tuple[str, ...] = ()
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -373,6 +378,7 @@ def _request(
         explain=given["explain"],
         rooted="root" in found.origins,
         ranked=given["rank"] is not None,
-        job=found.named((*more, "plan_dir")),
+        job=found.named({*more, "plan_dir"} - TOLD.keys()),
+        resume_args=found.values.get("resume-args", ()),
         given={name: given.get(name) for name in more},
     )

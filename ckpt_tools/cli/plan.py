@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.errors import CkptError, NoCheckpoint
+from ckpt_tools.errors import CkptError, NoCheckpoint, UsageError
 from ckpt_tools.model.finding import Verdict, worst
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.storage.urls import absolute
 
@@ -18,6 +21,7 @@ from ckpt_tools.storage.urls import absolute
     fail_on=options.FailOn,
     output_file=options.OutputFile,
     history=options.History,
+    **options.TOLD,
 )
 def plan(request: options.Request) -> int:
     """Say which checkpoint the job resumes from, which file every rank loads (with --rank N only that rank),
@@ -40,6 +44,8 @@ def plan(request: options.Request) -> int:
             request.ranked and request.selection.rank is not None
         ):  # not for CKPT_RANK: each process of a job may have that
             result = narrowed(result, request.selection.rank)
+        if result.checkpoint and request.resume_args:
+            result = _with_arguments(result, request.resume_args, needed=to.format == "shell")
     except CkptError as error:
         if error.plan is not None and request.explain and to.format == "table":
             from ckpt_tools.output import story
@@ -55,6 +61,20 @@ def plan(request: options.Request) -> int:
         text += f"\n{story.render(result)}"
     to.out(text)
     return int(to.warnings_fail and _warned(result))
+
+
+def _with_arguments(plan: LoadPlan, wanted: Sequence[str], *, needed: bool) -> LoadPlan:
+    """Return the plan with the arguments that --resume-args wants in place of the layout's. Raise UsageError
+    if they are ``needed`` and cannot be filled.
+    """
+    from ckpt_tools.output.arguments import EACH_RANK, explain_silence, fill_arguments
+
+    assert plan.checkpoint is not None  # noqa: S101 - for the type checker
+    known = {"path": plan.resume.path, "step": plan.resume_step, "epoch": plan.checkpoint.epoch}
+    args = fill_arguments(wanted, known)
+    if needed and not args:
+        raise UsageError(explain_silence(plan.checkpoint.layout, plan.resume.path, wanted), EACH_RANK)
+    return replace(plan, resume=replace(plan.resume, args=args))
 
 
 def _warned(plan: LoadPlan) -> bool:

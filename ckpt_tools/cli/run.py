@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from ckpt_tools.cli import console, options, output, signals
@@ -25,16 +27,17 @@ Words = Annotated[
 ]
 
 
-@options.choosing("text", worker=Worker, **options.JOB, **options.STAGE, command=Words)
+@options.choosing("text", worker=Worker, **options.JOB, **options.STAGE, **options.TOLD, command=Words)
 def run(request: options.Request) -> int:
     """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP
     … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.
 
-    When there is no checkpoint (3; --allow-none), none is usable (4; --allow-fresh), or something could not
-    be looked at (5), nothing is started and the exit code says why.
+    When there is no checkpoint (3; --allow-none), none is usable (4; --allow-fresh), something could not be
+    looked at (5), or the command would not learn of the checkpoint (2), nothing is started and the exit code
+    says why.
     """
     from ckpt_tools import job
-    from ckpt_tools.job.command import become, environment, inherited, substituted
+    from ckpt_tools.job.command import become, environment, inherited, is_told, substituted, why_untold
 
     command = request.given["command"] or []
     if not command or not command[0]:
@@ -51,7 +54,12 @@ def run(request: options.Request) -> int:
         )
     if taken.staged is not None:
         os.set_inheritable(taken.staged.lock, True)  # in use as long as the command runs
-    words = substituted(command, taken.decision, taken.rank)
+    wanted = request.resume_args
+    words = substituted(command, taken.decision, taken.rank, wanted)
+    idle = job_options.worker and taken.rank is None  # a scheduler, which trains nothing
+    if not idle and not is_told(command, taken.decision, taken.rank, wanted):
+        path = taken.decision.path_of(taken.rank)
+        raise UsageError(why_untold(taken.decision, taken.rank, wanted), _form(job_options, command, path))
     if not words or not words[0]:
         raise UsageError(f"{command[0]!r} becomes no command to start", AFTER_DASHES)
     if not request.output.quiet and (taken.rank or 0) == 0:
@@ -59,12 +67,36 @@ def run(request: options.Request) -> int:
     console.flush()
     signals.restore()
     try:
-        become(words, {**inherited(os.environ), **environment(taken.decision, taken.rank)})
+        become(words, {**inherited(os.environ), **environment(taken.decision, taken.rank, wanted)})
     except OSError as e:
         console.problem(
             "error", f"{words[0]!r} cannot be started: {e.strerror}", "check the command after --"
         )
         return NOT_FOUND if isinstance(e, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def _form(job_options: Any, command: Sequence[str], path: str | None) -> str:
+    """Return the line by which the command would learn of the checkpoint."""
+    from ckpt_tools.launchers import line_of
+    from ckpt_tools.output.arguments import EXAMPLE
+
+    given = any(word.partition("=")[0] == EXAMPLE[0] for word in job_options.words)
+    ours = [*job_options.words, *(() if given else EXAMPLE)]
+    words = [*command, *(() if "{ckpt.args}" in command else ["{ckpt.args}"])]
+    flag = "with the flag that it has in place of --resume"
+    if path is not None:
+        line = shlex.join([*ours, "--", *words])
+        return f"{line}, {flag}; without '{{ckpt.args}}' if the command reads CKPT_PATH"
+    if job_options.worker:
+        return "say --view DIR: it builds one tree of them, which CKPT_PATH names"
+    launched = line_of(words, os.environ)
+    if launched is None:
+        return (
+            "start each rank with 'ckpt run --worker' inside the launcher: CKPT_PATH is then its own file,"
+            f" and {shlex.join(EXAMPLE)} its argument; or build one tree for all with --view DIR"
+        )
+    line = shlex.join(launched.inside([*ours, "--worker"]))
+    return f"each rank learns of its own file with: {line}, {flag}; or build one tree for all with --view DIR"
 
 
 def _own(argv: list[str]) -> list[str]:

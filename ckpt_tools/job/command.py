@@ -12,11 +12,14 @@ from typing import NoReturn
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.decision import Decision
+from ckpt_tools.output.arguments import explain_silence, fill_arguments
 from ckpt_tools.output.shell import words
 
 _OURS = ("PYTHONSAFEPATH",)
 """What is set for ckpt alone: with it a training script would not find the modules beside it."""
 _FIELD = re.compile(r"\{ckpt\.(\w+)\}")
+_PATH_WORD = re.compile(r"[^\s'\"();|&$]*\{ckpt\.path\}[^\s'\"();|&$]*")
+"""An argument that holds the path; a whole line of a script is none."""
 
 
 def inherited(env: Mapping[str, str]) -> dict[str, str]:
@@ -24,11 +27,41 @@ def inherited(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in _OURS}
 
 
-def environment(decision: Decision, rank: int | None) -> dict[str, str]:
+def arguments(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the words of {ckpt.args}: those that --resume-args ``wanted``, else those of the layout."""
+    if not decision.found:
+        return ()
+    if not wanted:
+        return tuple((decision.body.get("resume") or {}).get("args") or ())
+    epoch = decision.body["checkpoint"].get("epoch")
+    return fill_arguments(wanted, {"path": decision.path_of(rank), "step": decision.step, "epoch": epoch})
+
+
+def is_told(command: Sequence[str], decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> bool:
+    """Return whether a command learns of the checkpoint that was chosen: by a placeholder if it has one, else
+    by a variable.
+    """
+    args = arguments(decision, rank, wanted)
+    held = {name for word in command for name in _FIELD.findall(word)}
+    if not decision.found or "path" in held:
+        return True
+    if held:
+        return bool("args" in held and args) or ("step" in held and decision.step is not None)
+    resume = decision.body.get("resume") or {}
+    return bool(args or (not wanted and (decision.path_of(rank) or resume.get("env"))))
+
+
+def why_untold(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> str:
+    """Return why a command would start from nothing although a checkpoint was chosen."""
+    return explain_silence(decision.body["checkpoint"]["layout"], decision.path_of(rank), wanted)
+
+
+def environment(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> dict[str, str]:
     """The variables of one process: of a worker when its rank is known, else of the whole job.
 
     Every start sets all of them; what is unknown is empty, so that no value of an outer shell shines through.
-    CKPT_ARGS are the words of {ckpt.args}, quoted for a shell's eval.
+    CKPT_ARGS are the words of {ckpt.args}, quoted for a shell's eval; CKPT_RESUME_ARGS are for what reads the
+    decision later.
     """
     checkpoint, resume = decision.body.get("checkpoint") or {}, decision.body.get("resume") or {}
     told: dict[str, object] = {
@@ -38,9 +71,11 @@ def environment(decision: Decision, rank: int | None) -> dict[str, str]:
         "CKPT_STEP_IN_EPOCH": checkpoint.get("step_in_epoch"),
         "CKPT_PLAN": decision.path,
         "CKPT_RESUME": 1 if decision.found else 0,
-        "CKPT_ARGS": words(resume.get("args") or ()) if decision.found else None,
+        "CKPT_ARGS": words(arguments(decision, rank, wanted)),
         "CKPT_FINGERPRINT": decision.body.get("fingerprint"),
     }
+    if wanted:
+        told["CKPT_RESUME_ARGS"] = words(wanted)
     if decision.found:
         told |= {
             name: value
@@ -50,19 +85,22 @@ def environment(decision: Decision, rank: int | None) -> dict[str, str]:
     return {name: "" if value is None else str(value) for name, value in told.items()}
 
 
-def substituted(command: Sequence[str], decision: Decision, rank: int | None) -> list[str]:
+def substituted(
+    command: Sequence[str], decision: Decision, rank: int | None, wanted: Sequence[str] = ()
+) -> list[str]:
     """The command with ``{ckpt.path}``, ``{ckpt.step}`` and ``{ckpt.args}`` replaced; the last one is a word
     of its own and becomes as many as there are.
 
-    Without a checkpoint they are empty, and ``{ckpt.args}`` vanishes. Raises UsageError for an unknown name,
-    and for a path where each rank has another.
+    Without a checkpoint ``{ckpt.args}`` vanishes, and so does a word with ``{ckpt.path}`` and the flag before
+    it; what is left is empty. Raises UsageError for an unknown name, and for a path where each rank has
+    another.
     """
     path, step = decision.path_of(rank), decision.step
-    args = list((decision.body.get("resume") or {}).get("args") or ()) if decision.found else []
+    known = {"path": path, "step": step}
     out: list[str] = []
     for word in command:
         if word == "{ckpt.args}":
-            out += args
+            out += arguments(decision, rank, wanted)
             continue
         for name in _FIELD.findall(word):
             if name == "args":
@@ -78,16 +116,11 @@ def substituted(command: Sequence[str], decision: Decision, rank: int | None) ->
                     f"{word!r}: the ranks load different files, so there is no one path",
                     "start each rank with 'ckpt run --worker', or build one tree for all with --view DIR",
                 )
-        out.append(
-            _FIELD.sub(
-                lambda m: str(
-                    {"path": path, "step": step}[m[1]]
-                    if {"path": path, "step": step}[m[1]] is not None
-                    else ""
-                ),
-                word,
-            )
-        )
+        if not decision.found and _PATH_WORD.fullmatch(word):
+            if not word.startswith("-") and re.fullmatch("--?[^-=][^=]*", out[-1] if out else ""):
+                del out[-1]
+            continue
+        out.append(_FIELD.sub(lambda m: "" if known[m[1]] is None else str(known[m[1]]), word))
     return out
 
 

@@ -107,7 +107,7 @@ class _Node:
                 return plan
             raise self._failure(choice, ranked)  # on every node alike: the judgements were common
         ranks = self._all_ranks(plan, answer["ranks"])
-        return replace(plan, ranks=ranks, fingerprint=answer["fingerprint"])
+        return replace(plan, by_rank=ranks, fingerprint=answer["fingerprint"])
 
     def _found(self, work: Callable[[], _T], checks: Round) -> _T:
         """What this node has worked out for an exchange; what goes wrong meanwhile goes wrong everywhere."""
@@ -342,7 +342,7 @@ class _Node:
 
     def _rows(self, plan: LoadPlan) -> list[Value]:
         """What the ranks of this node load, for the others."""
-        return [wire.row(r, self.hosts[self.meeting.me]) for r in plan.ranks]
+        return [wire.row(r, self.hosts[self.meeting.me]) for r in plan.by_rank]
 
     def _merged(self, values: Sequence[Value]) -> Value:
         """What the ranks of all nodes load, as the first node concludes it."""

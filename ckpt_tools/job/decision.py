@@ -84,6 +84,8 @@ class Decision:
             self._check_staged(ranks)
             return
         files = {f["path"]: f for r in ((None,) if ranks is None else ranks) for f in self.files(r)}
+        told = (self.body.get("resume") or {}).get("path")  # of replicas one may be told to all ranks
+        files |= {f["path"]: f for f in self.files() if f["path"] == told}
         in_stores = [path for path in files if is_url(path)]
         failed = _refresh_objects(in_stores) if in_stores else {}
         for path, f in files.items():

@@ -66,7 +66,8 @@ def _possible(body: Mapping[str, Any], inside: Sequence[str]) -> Iterator[tuple[
     home = (body.get("view") or {}).get("checkpoint") or chosen["path"]
     bases = dict.fromkeys((*_above(home), *_above(os.path.dirname(files[0])), *inside))
     homes = dict.fromkeys(("", *_above(home), *inside))
-    paths = (None, *files) if len(files) <= _FEW else (None,)
+    told = (body.get("resume") or {}).get("path")  # of many, that of replicas
+    paths = (None, *(f for f in files if f == told or len(files) <= _FEW))
     kind, run, generation = (
         Kind(chosen.get("kind", "periodic")),
         chosen.get("run") or "",

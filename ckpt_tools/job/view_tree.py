@@ -177,7 +177,7 @@ class Tree:
         """
         for f in self.plan.shared:
             self.shared += filter(None, [self.load(f, None)])
-        for r in self.plan.ranks:
+        for r in self.plan.by_rank:
             links = [link for f in r.files if (link := self.load(f, r.rank))]
             if len(links) == len(r.files):
                 self.ranks[r.rank] = links

@@ -68,12 +68,13 @@ def read_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | No
             options[name], i = value, i + 1
         else:
             options[name], i = (command[i + 1] if i + 1 < len(command) else ""), i + 2
-    return _line(options, command[:i], command[i:])
+    kept = [w for w in command[start:i] if _option(w) not in ("no-python", "module")]
+    return _line(options, [*command[:start], *kept], command[i:])
 
 
 def _line(options: Mapping[str, str], before: Sequence[str], after: Sequence[str]) -> LaunchLine:
-    """What the options say, by torchrun's long names: ``before`` are the words up to the workers' command,
-    ``after`` that command.
+    """What the options say, by torchrun's long names: ``before`` are the words up to the workers' command
+    that stay before another one, ``after`` that command.
     """
     nodes = options.get("nnodes", "1")
     least, _, most = nodes.partition(":")
@@ -82,7 +83,6 @@ def _line(options: Mapping[str, str], before: Sequence[str], after: Sequence[str
     program = list(after)
     if "no-python" not in options:
         program = ["python", "-u", *(["-m"] if "module" in options else []), *program]
-    kept = [w for w in before if _option(w) not in ("no-python", "module")]
     return LaunchLine(
         launcher="torchrun",
         nodes=_number(nodes.rpartition(":")[2]),
@@ -94,7 +94,7 @@ def _line(options: Mapping[str, str], before: Sequence[str], after: Sequence[str
         endpoint=endpoint,
         host=host,
         port=port if port.isdigit() else options.get("master-port", _PORT),
-        before=(*kept, "--no-python"),
+        before=(*before, "--no-python"),
         command=tuple(program),
     )
 

@@ -237,8 +237,12 @@ def _named(checkpoint: Checkpoint) -> str:
 
 
 def _resume(args: Sequence[str], checkpoint: Checkpoint, path: str | None) -> Resume:
-    """``resume_args`` with what the plan knows filled in, nothing where it does not."""
+    """``resume_args`` with what the plan knows filled in, nothing where it does not; none at all if they name
+    a path that ranks do not share.
+    """
     path = path or checkpoint.parts[0].home or None
+    if path is None and any("{path}" in a for a in args):
+        return Resume(None)
     known = (path, checkpoint.parts[0].base, checkpoint.step, checkpoint.epoch)
     values = {key: "" if value is None else str(value) for key, value in zip(_TOLD, known, strict=True)}
     return Resume(path, tuple(_ARGUMENT.sub(lambda m: values[m[0]], a) for a in args))

@@ -79,7 +79,7 @@ class Assignment:
 
 @frozen
 class RankLoad:
-    """The files one rank loads."""
+    """The files one rank loads: all of them in ``LoadPlan.ranks``, its own in ``LoadPlan.by_rank``."""
 
     rank: int
     files: tuple[FileLoad, ...]
@@ -171,6 +171,7 @@ class Choice:
 @frozen
 class LoadPlan:
     """For every rank, the files to load, which rank they belong to, and why (docs/json.md has the JSON form).
+    ``by_rank`` are the files that not all ranks load, ``shared`` those that all do, ``ranks`` both.
     ``candidates`` are in the order in which they were considered.
 
     ``bytes_verified`` is what the answer is based on, ``bytes_read`` what was read for it this time; the rest
@@ -181,7 +182,7 @@ class LoadPlan:
     root: str
     checkpoint: Checkpoint | None
     resume: Resume
-    ranks: tuple[RankLoad, ...] = ()
+    by_rank: tuple[RankLoad, ...] = ()
     shared: tuple[FileLoad, ...] = ()
     world_size: int | None = None
     saved_world_size: int | None = None
@@ -198,6 +199,15 @@ class LoadPlan:
     budget: float | None = None
     below_level: int = 0
     excluded: int = 0
+
+    @property
+    def ranks(self) -> tuple[RankLoad, ...]:
+        """All files that each rank loads, by rank: of rank 0 alone where all load the same, and how many they
+        are is unknown.
+        """
+        if not self.by_rank and self.shared:
+            return tuple(RankLoad(rank, self.shared) for rank in range(self.world_size or 1))
+        return tuple(RankLoad(r.rank, (*self.shared, *r.files)) for r in self.by_rank)
 
     @property
     def resume_step(self) -> int | None:

@@ -87,7 +87,7 @@ def _loads(plan: LoadPlan | None) -> Iterator[tuple[Cell, ...]]:
     step = plan.resume_step
     kind = str(plan.checkpoint.kind) if plan.checkpoint else None
     loads: list[tuple[int | None, FileLoad]] = [(None, f) for f in plan.shared]
-    loads += [(r.rank, f) for r in plan.ranks for f in r.files]
+    loads += [(r.rank, f) for r in plan.by_rank for f in r.files]
     for rank, f in loads:
         yield (
             *(rank, f.role, absolute(f.path), "load", step, kind, f.size, str(f.level), round(f.coverage, 6)),

@@ -212,7 +212,7 @@ def _plan(plan: LoadPlan) -> Object:
         "rollback": _rollback(plan.rollback) if plan.rollback else None,
         **fields(plan, "world_size", "saved_world_size"),
         "topology": {name: fields(known, "value", "provenance") for name, known in plan.topology.items()},
-        "ranks": [{"rank": r.rank, "files": list(map(_load, r.files))} for r in plan.ranks],
+        "ranks": [{"rank": r.rank, "files": list(map(_load, r.files))} for r in plan.by_rank],
         "shared": list(map(_load, plan.shared)),
         "rejected": [
             {**fields(r.checkpoint, "step", "kind", "path"), "findings": _across(r.findings)}

@@ -132,7 +132,7 @@ def _told(findings: Iterable[Finding]) -> str:
 def _loads(plan: LoadPlan) -> Iterator[Case]:
     if plan.shared:
         yield Case("ckpt.plan", "every rank", told=_files(plan.shared, plan.root))
-    for rank in plan.ranks:
+    for rank in plan.by_rank:
         yield Case("ckpt.plan", f"rank {rank.rank}", told=_files(rank.files, plan.root))
 
 

@@ -100,7 +100,7 @@ def _plan(plan: LoadPlan, view: View) -> Iterator[str]:
 
 
 def _loads(plan: LoadPlan, view: View) -> Iterator[str]:
-    loads = [("all", f) for f in plan.shared] + [(str(r.rank), f) for r in plan.ranks for f in r.files]
+    loads = [("all", f) for f in plan.shared] + [(str(r.rank), f) for r in plan.by_rank for f in r.files]
     listed = loads if view.verbose or len(loads) <= FEW else [x for x in loads if x[1].substituted][:FEW]
     yield from _table(
         ("rank", "role", "level", "coverage", "size", "file", "why"),

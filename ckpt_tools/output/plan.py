@@ -56,7 +56,7 @@ def _facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
 
 
 def _loads(page: Page, plan: LoadPlan) -> None:
-    loads = [("all", f) for f in plan.shared] + [(str(r.rank), f) for r in plan.ranks for f in r.files]
+    loads = [("all", f) for f in plan.shared] + [(str(r.rank), f) for r in plan.by_rank for f in r.files]
     whole = page.view.verbose or len(loads) <= FEW
     listed = [(rank, f) for rank, f in loads if whole or f.substituted]
     if listed:

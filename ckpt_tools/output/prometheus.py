@@ -116,7 +116,7 @@ def _planned(plan: LoadPlan, view: View) -> Iterator[Gauge]:
     saved = c.mtime_ns / 1e9 if c else None
     yield _one("ckpt_resume_saved_timestamp_seconds", "When that checkpoint was saved.", root, saved)
     yield _one("ckpt_resume_ranks", "Ranks that will load it.", root, plan.world_size)
-    loads = [*plan.shared, *(f for r in plan.ranks for f in r.files)]
+    loads = [*plan.shared, *(f for r in plan.by_rank for f in r.files)]
     swapped = sum(f.substituted for f in loads)
     yield _one("ckpt_resume_substituted_files", "Files of another rank that are loaded.", root, swapped)
     yield _one("ckpt_resume_rejected_checkpoints", "Better ones that lost.", root, len(plan.rejected))

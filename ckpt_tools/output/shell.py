@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.arguments import EACH_RANK, explain_silence
 from ckpt_tools.output.words import printable
 
 if TYPE_CHECKING:
@@ -18,14 +19,16 @@ if TYPE_CHECKING:
 
 def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - as every output
     """``export CKPT_PATH=… …``. What is unknown is exported empty, so that no value of an outer shell shines
-    through.
+    through. Raises UsageError if nothing would tell a job of the checkpoint.
     """
     checkpoint = plan.checkpoint
     path = plan.resume.path if checkpoint else None
-    if checkpoint and path is None and len(plan.ranks) == 1 and len(plan.ranks[0].files) == 1:
+    if checkpoint and path is None and len(plan.by_rank) == 1 and len(plan.by_rank[0].files) == 1:
         path = (
-            plan.ranks[0].files[0].path
+            plan.by_rank[0].files[0].path
         )  # narrowed to one rank with one file there is only one path to tell
+    if checkpoint and not (path or plan.resume.args or plan.resume.env):
+        raise UsageError(explain_silence(checkpoint.layout, path, ()), EACH_RANK)
     values: dict[str, object] = {
         "CKPT_PATH": path,
         "CKPT_STEP": plan.resume_step,

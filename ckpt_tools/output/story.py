@@ -91,7 +91,7 @@ def _files(plan: LoadPlan) -> Iterator[str]:
         yield f"  {plural(len(plan.shared), 'file')} by every rank: {_levels(plan.shared)}"
         yield from (f"  {_below(plan, f.path)}: {f.reason}" for f in plan.shared if f.reason)
     yield from _own_files(plan)
-    for r in plan.ranks:
+    for r in plan.by_rank:
         for f in r.files:
             if f.substituted:
                 yield (
@@ -104,7 +104,7 @@ def _files(plan: LoadPlan) -> Iterator[str]:
 
 
 def _own_files(plan: LoadPlan) -> Iterator[str]:
-    own = {r.rank: files for r in plan.ranks if (files := [f for f in r.files if not f.substituted])}
+    own = {r.rank: files for r in plan.by_rank if (files := [f for f in r.files if not f.substituted])}
     if own:
         different = {f.path: f for files in own.values() for f in files}.values()
         who = f"{plural(len(own), 'rank')} {'loads' if len(own) == 1 else 'load'}"
@@ -124,7 +124,7 @@ def _topology(plan: LoadPlan) -> Iterator[str]:
 
 
 def _unseen(plan: LoadPlan) -> Iterator[str]:
-    loaded = [*plan.shared, *(f for r in plan.ranks for f in r.files)]
+    loaded = [*plan.shared, *(f for r in plan.by_rank for f in r.files)]
     files = list({f.path: f for f in loaded}.values())
     unseen = [*_unseen_bytes(files), *_unseen_files(plan, len(files))]
     if unseen:
@@ -154,6 +154,6 @@ def _total(files: Iterable[FileLoad]) -> int:
 def _unseen_files(plan: LoadPlan, loaded: int) -> Iterator[str]:
     if rest := sum(outcome == "not looked at" for _, outcome in outcomes(plan)):
         yield f"{plural(rest, 'other checkpoint')}: 'ckpt verify' looks at all of them"
-    narrowed = plan.ranks and len(plan.ranks) != plan.world_size  # 'ckpt latest': the others load theirs
+    narrowed = plan.by_rank and len(plan.by_rank) != plan.world_size  # 'ckpt latest': the others load theirs
     if plan.checkpoint and not narrowed and (idle := len(plan.checkpoint.parts) - loaded) > 0:
         yield f"{plural(idle, 'file')} of the chosen checkpoint that nobody loads"

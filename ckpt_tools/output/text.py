@@ -15,9 +15,9 @@ def render(plan: LoadPlan, *, terminal: bool = False) -> str:
 
     On a ``terminal`` control characters in names are escaped.
     """
-    files = [*plan.shared, *(file for rank in plan.ranks for file in rank.files)]
+    files = [*plan.shared, *(file for rank in plan.by_rank for file in rank.files)]
     paths = list(dict.fromkeys(file.path for file in files))
-    own = {file.role for rank in plan.ranks for file in rank.files}
+    own = {file.role for rank in plan.by_rank for file in rank.files}
     if plan.resume.path and plan.checkpoint and plan.shared and own <= OPENED_BY_RANKS:
         above = plan.checkpoint.path.startswith(
             f"{plan.resume.path}/"

@@ -51,7 +51,7 @@ def _ask_log(root: str, selection: Selection, made: LoadPlan | None) -> None:
 
 
 def _without_choice(made: LoadPlan) -> LoadPlan:
-    return replace(made, checkpoint=None, resume=Resume(None), ranks=(), shared=())
+    return replace(made, checkpoint=None, resume=Resume(None), by_rank=(), shared=())
 
 
 def asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -> int:
@@ -62,9 +62,9 @@ def asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -
         return selection.rank
     if started and started.rank:
         return started.rank.value
-    if len({tuple(f.path for f in r.files) for r in full.ranks}) <= 1:
-        return full.ranks[0].rank if full.ranks else 0
-    message = f"{len(full.ranks)} ranks load different files, and which rank is asking is unknown"
+    if len({tuple(f.path for f in r.files) for r in full.by_rank}) <= 1:
+        return full.by_rank[0].rank if full.by_rank else 0
+    message = f"{len(full.by_rank)} ranks load different files, and which rank is asking is unknown"
     if started and started.unclear:
         raise UsageError(f"{message}: {started.unclear}", started.hint)
     raise UsageError(message, "pass --rank N, or set CKPT_RANK")
@@ -74,9 +74,9 @@ def narrowed(full: LoadPlan, mine: int) -> LoadPlan:
     """The plan with the files of one rank alone; of a set that every rank loads the same one. Raises
     UsageError when the rank is outside the world.
     """
-    if full.checkpoint is None or (full.shared and not full.ranks):
+    if full.checkpoint is None or (full.shared and not full.by_rank):
         return full
-    ranks = tuple(r for r in full.ranks if r.rank == mine)
+    ranks = tuple(r for r in full.by_rank if r.rank == mine)
     if not ranks:
         raise UsageError(
             f"rank {mine} is outside the world of {full.world_size} ranks",
@@ -84,4 +84,4 @@ def narrowed(full: LoadPlan, mine: int) -> LoadPlan:
         )
     files = ranks[0].files
     resume = full.resume if full.resume.path or len(files) != 1 else replace(full.resume, path=files[0].path)
-    return replace(full, ranks=ranks, resume=resume)
+    return replace(full, by_rank=ranks, resume=resume)

@@ -55,6 +55,23 @@ class Judge:
         """Whether a checkpoint can be used, and what each rank would load of it."""
         return Review(self, c).judgement()
 
+    def are_replicas(self, c: Checkpoint, assignment: Assignment) -> bool:
+        """Return whether any rank may load what another does: each loads one file, the ranks are one replica
+        group, and the files have the same tensors and tell the same step.
+        """
+        loads, parts, layout = assignment.loads, assignment.parts, self.session.layouts.of(c)
+        if assignment.shared or any(len(files) != 1 for files in loads.values()):
+            return False
+        group = self.groups.of(min(loads), layout.piece(parts[0].piece))
+        if group is None or not loads.keys() <= set(group.ranks):
+            return False
+        reports = [self.session.report(p, self.evidence.level) for p in parts]
+        told = {(r.signature, layout.steps(p, r.metadata)) for p, r in zip(parts, reports, strict=True)}
+        if len(told) > 1 or not reports[0].signature or self.evidence.tensors(parts[0]).partial:
+            return False
+        asked = parts[1:] if self.selection.prove_replicas else ()
+        return not any(self.evidence.differences(parts[0], other) for other in asked)
+
 
 class _Inspected(NamedTuple):
     """What the files to load are found to be: why some must not be loaded, and warnings about the others."""

@@ -140,7 +140,7 @@ class Planner(Candidates):
             warnings=_joined(made.warnings if made else (), unseen),
             checkpoint=None,
             resume=Resume(None),
-            ranks=(),
+            by_rank=(),
             shared=(),
         )
         raise CannotLook(text, "make it readable" if selection.skip_unreadable else HINT, plan=plan)
@@ -337,14 +337,14 @@ class Planner(Candidates):
         loaded = [*shared, *(f for r in ranks for f in r.files)]
         chosen = self._as_told(c, assignment.parts)
         other_writers.require_unchanged(loaded)
-        paths = {f.path for f in loaded}
+        one = len({f.path for f in loaded}) == 1 or self.judge.are_replicas(c, assignment)
         worlds = self._worlds(by_rank=bool(ranks))
         warnings = tuple(dict.fromkeys(self._warnings(choice, c, assignment)))
         return LoadPlan(
             root=self.root,
             checkpoint=chosen,
-            resume=self.layouts.of(c).resume(chosen, paths.pop() if len(paths) == 1 else None),
-            ranks=ranks,
+            resume=self.layouts.of(c).resume(chosen, loaded[0].path if one else None),
+            by_rank=ranks,
             shared=shared,
             world_size=worlds.now,
             saved_world_size=worlds.saved,

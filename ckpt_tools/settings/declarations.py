@@ -59,6 +59,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_SCHEDULER", "--scheduler", "who reads for 'ckpt verify' and 'ckpt seal': threads (the default), tcp://HOST:PORT or file:FILE of a Dask scheduler, or mpi; docs/scale.md", parsers.scheduler),
     Variable("CKPT_ORDER", "--order", "what newest means: mtime (which follows a rollback) or step; default: mtime, unless the times look copied or wrong", parsers.one_of("mtime", "step")),
     Variable("CKPT_RESUME_FROM", "--resume-from", "where to start: tracker (the checkpoint that the framework's own tracker names), mtime or step", parsers.one_of("tracker", "mtime", "step")),
+    Variable("CKPT_RESUME_ARGS", "--resume-args", "how the command takes what was chosen, such as '--resume {path}': {ckpt.args} and CKPT_ARGS are these words, in place of the layout's own; {step} and {epoch} are filled in too", parsers.resume_args),
     Variable("CKPT_PREFER", "--prefer", "checkpoints of this kind go before all others, such as periodic before a newer dying-gasp", parsers.kind),
     Variable("CKPT_PROVE_REPLICAS", "--prove-replicas", "compare a substitute's tensors with those of another good member of its replica group", parsers.flag),
     Variable("CKPT_KIND", "--kind", "only checkpoints of this kind: periodic, dying-gasp, release, best", parsers.kind),

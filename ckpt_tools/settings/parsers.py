@@ -64,6 +64,23 @@ def text(value: object, _base: str) -> str:
     return value
 
 
+_TOLD = ("{path}", "{step}", "{epoch}")
+
+
+def resume_args(value: object, base: str) -> tuple[str, ...]:
+    """Words, as a list or as one text that is split as a shell splits it."""
+    import shlex  # few starts have them
+
+    words = value if isinstance(value, list) else shlex.split(text(value, base))
+    for word in words:
+        odd = next((m for m in re.findall(r"(?<!\$)\{\w+\}", text(word, base)) if m not in _TOLD), None)
+        if odd:
+            raise ValueError(f"it knows {', '.join(_TOLD)}, not {odd}")
+    if not words:
+        raise ValueError("it is empty")
+    return tuple(words)
+
+
 def tree(value: object, base: str) -> str:
     """A path, or the name of what a URL leads to, which starts nowhere else (storage/signed.py)."""
     if isinstance(value, str) and is_url(value):

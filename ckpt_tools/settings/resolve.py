@@ -295,6 +295,8 @@ def resolve(
         search.table = _named(search.file, given.origins["config"], believed)
     else:
         search.run()
+    if "resume_args" in search.table:  # as [[layout]] says it
+        search.table["resume-args"] = search.table.pop("resume_args")
     _check_keys(search.file, search.table)
     own = search.table.pop("layout") if isinstance(search.table.get("layout"), list) else None
     stores = store_tables(search.file, search.table.pop("store", {}))

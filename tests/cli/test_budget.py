@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def levels(made: LoadPlan) -> list[Level]:
-    return [f.level for r in made.ranks for f in r.files]
+    return [f.level for r in made.by_rank for f in r.files]
 
 
 def codes(made: LoadPlan) -> set[str]:

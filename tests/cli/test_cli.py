@@ -163,7 +163,7 @@ def test_a_path_that_starts_with_a_dash(answer, capfd):
 
 # -- latest and plan -----------------------------------------------------------------------------------------
 
-NARROW = replace(sample.plan(), shared=(), ranks=sample.plan().ranks[:1], rejected=(), warnings=())
+NARROW = replace(sample.plan(), shared=(), by_rank=sample.plan().by_rank[:1], rejected=(), warnings=())
 
 
 def test_latest_prints_the_path_and_nothing_else(answer, capfd):
@@ -174,7 +174,7 @@ def test_latest_prints_the_path_and_nothing_else(answer, capfd):
 
 
 def test_latest_prints_names_as_the_bytes_they_are(answer, capfdbinary):
-    answer("latest", replace(NARROW, ranks=(RankLoad(0, (sample.load(0, path=sample.NASTY),)),)))
+    answer("latest", replace(NARROW, by_rank=(RankLoad(0, (sample.load(0, path=sample.NASTY),)),)))
     assert run(capfdbinary, "latest", "--rank", "0")[1] == os.fsencode(sample.NASTY) + b"\n"
 
 

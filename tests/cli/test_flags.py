@@ -310,6 +310,7 @@ CHOICE: dict[str, Case] = {
     "root": Case(lambda tmp: [], ("@plain",), ("@rolled_back",)),
     "rank": Case(per_rank, ("--rank", "0"), ("--rank", "1")),
     "history": Case(plain, (), ("--history",)),
+    "resume_args": Case(plain, (), ("--resume-args", "--at {step}")),
     "world_size": Case(plain, (), ("--world-size", "4")),
     "order": Case(rolled_back, (), ("--order", "step")),
     "resume_from": Case(behind, (), ("--resume-from", "tracker")),
@@ -376,6 +377,7 @@ DECIDING: dict[str, Case] = {
     "rendezvous": Case(plain, ONE_NODE, (*ONE_NODE, "--rendezvous", "nowhere")),
     "secret_file": Case(plain, (*BEYOND, "--secret-file", "absent"), BEYOND),
     "read": Case(plain, (), ("--read",)),
+    "by_rank": Case(per_rank, (), ("--by-rank",)),
     "command": Case(plain, ("--", "train"), ("--", "test")),
 }
 CHECK: dict[str, Case] = {
@@ -751,7 +753,7 @@ OTHERS: dict[str, dict[str, Case]] = {
     },
 }
 ELSEWHERE = {("run", "transfer"), ("hook", "transfer"), ("watch", "once"), ("watch", "seal_good")}
-ELSEWHERE |= {("stage", name) for name in CHOICE.keys() - {*STAGED, "history", "fail_on"}}
+ELSEWHERE |= {("stage", name) for name in CHOICE.keys() - {*STAGED, "history", "fail_on", "resume_args"}}
 """Two nodes are needed: tests/cluster/test_agree.py holds what it brings against an agreement without it.
 Without --once nothing ends, and a seal stays: tests/cli/test_watch.py has both.
 """

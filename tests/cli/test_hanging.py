@@ -154,7 +154,7 @@ def test_with_a_limit_the_answer_is_the_same(root: Path) -> None:
     assert (with_limit.fingerprint, with_limit.bytes_read, with_limit.ranks) == (
         without.fingerprint,
         without.bytes_read,
-        without.ranks,
+        without.by_rank,
     )
     assert not [t for t in threading.enumerate() if t.name == "ckpt-read"]
 

@@ -77,7 +77,7 @@ def plan(path: str, words: str) -> LoadPlan:
     load = sample.load(0, path=path, reason=words, node=words, role="model", substituted=True)
     return sample.plan(
         checkpoint=sample.checkpoint(path=path),
-        ranks=(RankLoad(0, (load,)),),
+        by_rank=(RankLoad(0, (load,)),),
         shared=(load,),
         rejected=(Rejected(lost, tuple(about(path, words))),),
         warnings=tuple(about("", words)),

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hook_job import Job
 from places import ROOT
 
 
@@ -51,3 +52,48 @@ def test_the_demo_has_three_damaged_files() -> None:
     )
     assert done.returncode == 1
     assert "3 broken" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("held", "left_out", "code"),
+    [
+        ("loop", False, 0),
+        ("older", True, 0),
+        ("none", False, 0),
+        ("by rank", False, 2),
+        ("unusable", False, 4),
+    ],
+)
+def test_the_recipe_for_job_scripts_resumes_or_stops(
+    tmp_path: Path, held: str, left_out: bool, code: int
+) -> None:
+    """With a script that fails if it starts at 0 although there is a checkpoint; a framework says its own arguments."""
+    job = Job(tmp_path)
+    job.holds(held)
+    text = (ROOT / "README.md").read_text().partition("**In a job script**")[2]
+    script = text.partition("```sh\n")[2].partition("```")[0]
+    wanted = "--resume-args '--resume {path}' "
+    assert wanted in script and "torchrun … train.py" in script
+    script = script.replace(wanted, "" if left_out else wanted).replace("torchrun … ", "python ")
+    done = job.bash(script, job.env(RUN=str(job.root)))
+    assert done.returncode == code, done.stdout + done.stderr
+    step = {
+        "loop": ["--resume", str(job.root / "step_20.pt")],
+        "older": ["--load", str(job.root), "--ckpt-step", "10"],
+    }
+    assert [t["args"] for t in job.told] == ([step.get(held, [])] if code == 0 else [])
+
+
+@pytest.mark.slow
+def test_the_recipe_for_python_sees_files(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text().partition("**In Python, and in training code**")[2]
+    script = text.partition("```python\n")[2].partition("```")[0]
+    for held in ("loop", "by rank"):
+        (tmp_path / held).mkdir()
+        job = Job(tmp_path / held)
+        job.holds(held)
+        words = [sys.executable, "-c", script.replace("/runs/llm", str(job.root))]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        rows = done.stdout.splitlines()
+        assert rows and all(str(job.root) in row for row in rows), rows

@@ -64,7 +64,7 @@ def links(view: Path) -> dict[str, str]:
 
 def content(made: LoadPlan) -> tuple[dict[int, list[tuple[str, str]]], list[tuple[str, str]]]:
     """What every rank loads: (role, real file)."""
-    ranks = {r.rank: sorted((f.role, os.path.realpath(f.path)) for f in r.files) for r in made.ranks}
+    ranks = {r.rank: sorted((f.role, os.path.realpath(f.path)) for f in r.files) for r in made.by_rank}
     return ranks, sorted((f.role, os.path.realpath(f.path)) for f in made.shared)
 
 
@@ -95,7 +95,7 @@ def test_a_plan_of_the_view_is_the_plan_and_its_files_load(
         for k, v in question.get("options", {}).items()
         if k not in ("run", "resume_from", "max_step", "save_interval", "fault_ranks", "kind")
     }
-    again = plan(str(view), selection(options | {"world_size": made.world_size} if made.ranks else options))
+    again = plan(str(view), selection(options | {"world_size": made.world_size} if made.by_rank else options))
     assert again.checkpoint is not None
     # torchtune's recipe_state is no file of one checkpoint: the rest is a set of safetensors; and ESPnet's
     # links to its best weights, which tell its directory, are not among what it resumes from
@@ -109,7 +109,7 @@ def test_a_plan_of_the_view_is_the_plan_and_its_files_load(
     assert content(again) == content(made)
     # every rank has links of its own, in the order of its files
     assert {int(r): [os.readlink(p) for p in paths] for r, paths in told["view"]["ranks"].items()} == {
-        r.rank: [f.path for f in r.files] for r in made.ranks
+        r.rank: [f.path for f in r.files] for r in made.by_rank
     }
     assert [os.readlink(p) for p in told["view"]["shared"]] == [f.path for f in made.shared]
     for word in (told["resume"]["path"], *told["resume"]["args"], *told["resume"]["env"].values()):
@@ -138,7 +138,7 @@ def loaders_read(view: Path, made: LoadPlan, told: dict[str, Any]) -> None:
     }
     codes = {code for code, _ in alarms}
     # content that names its writer contradicts the name under which another rank loads it
-    stood_in = any(f.substituted for r in made.ranks for f in r.files)
+    stood_in = any(f.substituted for r in made.by_rank for f in r.files)
     assert codes <= ({"rank-mismatch"} if stood_in else set()) | {f.code for f in made.warnings}, alarms
     assert not {"stale-tracker", "dangling-tracker", "bad-tracker", "missing-tracker"} & {
         f.code for f in result.findings
@@ -362,13 +362,13 @@ def test_the_files_of_other_nodes_are_left_out(tmp_path: Path) -> None:
     next(Path(p.path) for p in made.checkpoint.parts if p.rank == 2).unlink()
     ranks = tuple(
         replace(r, files=tuple(replace(f, node="here" if f.source_rank == 1 else "there") for f in r.files))
-        for r in made.ranks
+        for r in made.by_rank
     )
     told = build(
-        replace(made, checkpoint=replace(made.checkpoint, parts=mine), ranks=ranks), str(tmp_path / "v")
+        replace(made, checkpoint=replace(made.checkpoint, parts=mine), by_rank=ranks), str(tmp_path / "v")
     )
     assert sorted(told["view"]["ranks"]) == ["1", "3"] and len(links(tmp_path / "v")) == 2
-    decision = Decision("/plan.json", {**body_of(replace(made, ranks=ranks)), **told})
+    decision = Decision("/plan.json", {**body_of(replace(made, by_rank=ranks)), **told})
     decision.check([1, 3])
     assert decision.links(0) == []
 

@@ -252,6 +252,65 @@ def test_torchrun_restarts_ends_with_torchruns_own_code_when_none_is_usable(job:
     assert "exitcode  : 4" in done.stderr and "none is usable" in done.stderr
 
 
+# ---- checkpoints of which no layout has arguments: a plain loop, and a file for each rank
+
+TRAIN_READS = ("slurm", "msrun")
+"""Snippets whose script reads CKPT_PATH."""
+OURS = "RESUME=(--resume-args '--resume {path}')"
+
+
+def started(job: Job, name: str, script: str) -> tuple[int, str]:
+    """The exit code of a snippet on one node, and all that was said."""
+    port = free_port()
+    slurm_job = {"SLURM_JOB_ID": str(port - 10000), "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "n1"}
+    own = {"RESTARTS": "0", "RANKS": "2", **({"MS_WORKER_NUM": "2"} if name == "msrun" else {})}
+    mpi = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    mpi["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
+    stand_ins = ["srun", "scontrol", *([] if shutil.which("msrun") else ["msrun"])]
+    env = job.env(*stand_ins, WORKERS="2", MASTER_PORT=str(port), **own, **mpi, **slurm_job)
+    env = {k: v for k, v in env.items() if not k.startswith("SLURM_") or name.startswith("slurm")}
+    done = job.bash(script, env)
+    logs = "".join(log.read_text() for log in job.cwd.glob("msrun_log/worker_*.log"))
+    return done.returncode, done.stdout + done.stderr + logs
+
+
+SINGLE = [name for name in SHELL if name not in ("mindcluster", "slurm-agree", "slurm-torchrun")]
+
+
+@pytest.mark.share(5)
+@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("held", ["loop", "by rank"])
+def test_a_snippet_resumes_or_stops(job: Job, name: str, held: str) -> None:
+    """It never starts a script at 0 that does not learn of the checkpoint."""
+    if name == "mpi":
+        needs("mpirun")
+    job.holds(held)
+    code, said = started(job, name, printed(name, job.root))
+    assert "starts at 0" not in said, said
+    if name in TRAIN_READS:
+        assert code == 0, said
+        assert {t["CKPT_STEP"] for t in job.told if t["role"] != "MS_SCHED"} == {"20"}
+        ours = {f"{job.root}/rank_{rank}/net-1_20.ckpt" for rank in range(2)}
+        paths = ours if held == "by rank" else {str(job.root / "step_20.pt")}
+        assert {t["CKPT_PATH"] for t in job.told if t["role"] != "MS_SCHED"} == paths
+    else:
+        assert code != 0 and "would not learn of it" in said and "--resume-args" in said, said
+        assert job.told == []
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize("name", [name for name in SINGLE if name not in TRAIN_READS])
+def test_a_snippet_resumes_a_loop_that_says_its_arguments(job: Job, name: str) -> None:
+    if name == "mpi":
+        needs("mpirun")
+    job.holds("loop")
+    script = printed(name, job.root)
+    assert "\nRESUME=() # " in script and OURS in script
+    code, said = started(job, name, script.replace("RESUME=()", OURS))
+    assert code == 0, said
+    assert {tuple(t["args"]) for t in job.told} == {("--resume", str(job.root / "step_20.pt"))}
+
+
 # ---- msrun and MPI
 
 

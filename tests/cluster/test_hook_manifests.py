@@ -189,6 +189,8 @@ def run(job: Job, container: Manifest, index: int, env: dict[str, str]) -> subpr
     decision = job.tmp / f"pod-{index}"
     decision.mkdir(exist_ok=True)
     own = {e["name"]: e["value"] for e in container["env"] if "value" in e}
+    must = "args" if "{ckpt.args}" in str(container["args"]) else "path"
+    own |= {"MUST_RESUME": must} if job.exists else {}
     words = [
         w.replace("/plans", str(job.tmp / "plans")).replace("/decision", str(decision))
         for w in (*container["command"], *container["args"])

@@ -23,7 +23,16 @@ from ckpt_tools.settings import resolve
 PAGE = (DOCS / "hooks.md").read_text()
 BLOCKS = dict(re.findall(r"<!-- tested: ([\w-]+) -->\n```sh\n(.*?)```", PAGE, re.DOTALL))
 ARGS = ["--load", "{root}", "--ckpt-step", "10"]
-PROCESSES = {"bare": 1, "script": 1, "srun": 2, "torchrun": 2, "torchrun-restarts": 2, "msrun": 3, "mpi": 2}
+PROCESSES = {
+    "bare": 1,
+    "own-loop": 1,
+    "script": 1,
+    "srun": 2,
+    "torchrun": 2,
+    "torchrun-restarts": 2,
+    "msrun": 3,
+    "mpi": 2,
+}
 """Blocks that start a training, and how many processes of it."""
 
 
@@ -60,12 +69,28 @@ def test_every_block_of_shell_is_run() -> None:
 @pytest.mark.share(6)
 @pytest.mark.parametrize("name", PROCESSES)
 def test_a_block_resumes(job: Job, name: str) -> None:
-    job.holds("older")
+    own = "--resume-args" in BLOCKS[name]
+    job.holds("loop" if own else "older")
     done = run(job, name)
     assert done.returncode == 0, done.stderr
-    told = job.resumed(PROCESSES[name], "10")
-    if "{ckpt.args}" in BLOCKS[name]:
+    told = job.resumed(PROCESSES[name], "20" if own else "10")
+    if "{ckpt.args}" in BLOCKS[name] and not own:
         assert all(t["args"] == [w.replace("{root}", str(job.root)) for w in ARGS] for t in told)
+
+
+@pytest.mark.share(6)
+@pytest.mark.parametrize("name", [name for name in PROCESSES if name != "own-loop"])
+@pytest.mark.parametrize("held", ["loop", "by rank"])
+def test_a_block_never_starts_at_0_where_there_is_a_checkpoint(job: Job, name: str, held: str) -> None:
+    """Of layouts that have no arguments: where the script is not told in another way, it does not start."""
+    job.holds(held)
+    done = run(job, name)
+    logs = "".join(log.read_text() for log in job.cwd.glob("msrun_log/worker_*.log"))
+    assert "starts at 0" not in done.stderr + logs
+    if done.returncode == 0:
+        assert {t["CKPT_STEP"] for t in job.told} == {"20"}
+    else:
+        assert "would not learn of it" in done.stderr + logs and job.told == []
 
 
 @pytest.mark.share(6)

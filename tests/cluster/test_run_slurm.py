@@ -71,7 +71,7 @@ PROLOG = "printf '#!/bin/bash\\nexec ckpt hook --read --format slurm\\n' >prolog
 def test_tasks_read_what_the_batch_script_decided(slurm: Slurm, job: Job) -> None:
     one_file_per_rank(job.root)
     script = (
-        f'eval "$(ckpt hook "$ROOT" --allow-none --format shell)"\n{PROLOG}unset CKPT_STEP CKPT_PATH\nsrun'
+        f'eval "$(ckpt hook "$ROOT" --by-rank --allow-none --format shell)"\n{PROLOG}unset CKPT_STEP CKPT_PATH\nsrun'
         ' -n2 --task-prolog="$PWD/prolog" python train.py'
     )
     run = batch(slurm, job, script)
@@ -103,7 +103,7 @@ def test_a_file_replaced_after_the_decision_stops_its_task(slurm: Slurm, job: Jo
         run = batch(
             slurm,
             job,
-            f'eval "$(ckpt hook "$ROOT")"\n{PROLOG}{replace}\nsrun --task-prolog="$PWD/prolog" python'
+            f'eval "$(ckpt hook "$ROOT" --by-rank)"\n{PROLOG}{replace}\nsrun --task-prolog="$PWD/prolog" python'
             " train.py",
         )
     # the highest code of the tasks

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import small_files
 import warm
 from places import SUPPORT
 from training_script import uninterrupted
@@ -167,3 +169,56 @@ def test_the_outer_form_refuses_restarts_with_a_line_that_works(tmp_path: Path) 
         == 0
     )
     assert [s["CKPT_RESUME"] for s in job.starts] == ["0"]
+
+
+# ---- the ImageNet sample on two nodes of eight devices: rank_0/ and rank_8/, each with a file of the same state
+
+SAMPLE = """\
+import argparse, os, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--resume", default="")
+args = parser.parse_args()
+if not args.resume and os.environ["EXISTS"]:
+    sys.exit("starts at 0 although there is a checkpoint")
+epoch = 0
+if args.resume and int(os.environ["RANK"]) in (0, 8):  # one rank of each node, or it would take long
+    import torch
+    epoch = torch.load(args.resume, weights_only=True)["epoch"]
+open(os.path.join(os.environ["SEEN"], os.environ["RANK"]), "w").write(f"{args.resume} {epoch}")
+"""
+
+
+@pytest.mark.parametrize("form", ["args", "path", "shell", "inner", "none"])
+def test_a_file_of_two_nodes_resumes_all_ranks(form: str, tmp_path: Path) -> None:
+    """Every rank gets one file that is there, in each form; on a first launch none has an argument."""
+    root, seen, main = tmp_path / "ckpt", tmp_path / "seen", tmp_path / "main.py"
+    seen.mkdir()
+    main.write_text(SAMPLE)
+    for rank in (0, 8):
+        (root / f"rank_{rank}").mkdir(parents=True)
+        if form != "none":
+            (root / f"rank_{rank}/model_best.pth.tar").write_bytes(small_files.sample(7))
+    (tmp_path / "job").mkdir()
+    job = Job(tmp_path / "job", 16)
+    job.root = root
+    line = job.torchrun()
+    ours = job.ckpt("--allow-none")
+    plan = shlex.join([ours[0], "plan", str(root), "--world-size", "16", "--format", "shell"])
+    words = {
+        "args": [*ours, "--", *line, str(main), "{ckpt.args}"],
+        "path": [*ours, "--", *line, str(main), "--resume", "{ckpt.path}"],
+        "none": [*ours, "--", *line, str(main), "--resume", "{ckpt.path}", "{ckpt.args}"],
+        "shell": [
+            "sh",
+            "-c",
+            f'eval "$({plan})" && eval "set -- $CKPT_ARGS" && {shlex.join([*line, str(main)])} "$@"',
+        ],
+        "inner": [*line, "--no-python", *ours, "--worker", "--", sys.executable, str(main), "{ckpt.args}"],
+    }[form]
+    done = job.start(*words, SEEN=str(seen), EXISTS="" if form == "none" else "1")
+    assert done.returncode == 0, done.stderr
+    told = {int(path.name): path.read_text().split(" ") for path in seen.iterdir()}
+    assert sorted(told) == list(range(16))
+    path = "" if form == "none" else f"{root}/rank_0/model_best.pth.tar"
+    assert {resumed for resumed, _ in told.values()} == {path}
+    assert [told[rank][1] for rank in (0, 8)] == (["0", "0"] if form == "none" else ["7", "7"])

@@ -448,7 +448,7 @@ def test_a_plan_follows_the_strategy_files(tmp_path: Path) -> None:
     )
     made = plan(str(root), Selection(kind=Kind.DYING_GASP, strategy_dir=strategy))
     assert files_of(made, root)["3"] == ["rank_1/pangu1-2_3_breakpoint.ckpt"]
-    (loaded,) = made.ranks[3].files
+    (loaded,) = made.by_rank[3].files
     assert loaded.substituted and loaded.source_rank == 1
     assert loaded.reason.startswith(f"the strategy files in {strategy}; ")
     flagged = plan(

@@ -45,7 +45,7 @@ def _told(root: Path) -> tuple[str | None, frozenset[tuple[str, str | None]], fr
     except CkptError:
         return None, frozenset(), frozenset()
     said = frozenset((f.code, f.path) for f in made.warnings)
-    loaded = frozenset(f.path for f in (*made.shared, *(f for r in made.ranks for f in r.files)))
+    loaded = frozenset(f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files)))
     return made.checkpoint and made.checkpoint.path, said, loaded
 
 

@@ -105,7 +105,7 @@ def _loaded(root: Path) -> set[str] | None:
         made = plan(str(root))
     except CkptError:
         return None
-    files = [*made.shared, *(f for r in made.ranks for f in r.files)]
+    files = [*made.shared, *(f for r in made.by_rank for f in r.files)]
     return {str(Path(f.path).relative_to(root)) for f in files}
 
 
@@ -312,7 +312,7 @@ def test_one_state_under_two_names_is_one_state(data: st.DataObject) -> None:
                 path.write_bytes(saved(state if same else {**state, "name": one}))
                 os.utime(path, (START + step * 60 + i * pause,) * 2)
         made = plan(name)
-        loaded = {os.path.basename(f.path) for r in made.ranks for f in r.files}
+        loaded = {os.path.basename(f.path) for r in made.by_rank for f in r.files}
         assert loaded | {os.path.basename(f.path) for f in made.shared} <= {rolling, names[0]}
 
 

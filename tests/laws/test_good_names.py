@@ -111,6 +111,6 @@ def test_the_newest_of_a_good_tree_is_planned_without_a_word(
         put(tmp_path, files, step)
     beside(tmp_path, saves)
     made = plan(str(tmp_path))
-    files = [os.path.realpath(f.path) for f in (*made.shared, *(f for r in made.ranks for f in r.files))]
+    files = [os.path.realpath(f.path) for f in (*made.shared, *(f for r in made.by_rank for f in r.files))]
     assert sorted(files) == sorted(str(tmp_path / name) for name in saves[STEPS[-1]])
     assert [f for f in made.warnings if f.severity is not Severity.NOTE] == []

@@ -56,7 +56,7 @@ def number(made: LoadPlan) -> int | None:
 
 def files(made: LoadPlan, root: Path) -> tuple[dict[int, dict[str, list[str]]], list[str]]:
     ranks: dict[int, dict[str, list[str]]] = {}
-    for r in made.ranks:
+    for r in made.by_rank:
         for f in r.files:
             ranks.setdefault(r.rank, {}).setdefault(f.role, []).append(os.path.relpath(f.path, root))
     return ranks, [os.path.relpath(f.path, root) for f in made.shared]
@@ -198,7 +198,7 @@ def test_damage_where_the_plan_does_not_look_never_changes_it(layout: str, data:
         if isinstance(before, str):
             assert before == expected
             return
-        used = {f.path for r in before.ranks for f in r.files} | {f.path for f in before.shared}
+        used = {f.path for r in before.by_rank for f in r.files} | {f.path for f in before.shared}
         for _ in range(2):
             harm(data, made, BYTES, lambda f: str(root / f.path) not in used)
         write(made, root)

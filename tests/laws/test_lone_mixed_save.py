@@ -36,7 +36,7 @@ def test_a_file_of_another_step_is_not_loaded_with_the_others(layout: str, tmp_p
         except errors.NoneUsable:
             pass
         else:  # of one that has replicas
-            assert not any(load.path.endswith(f.path) for rank in made.ranks for load in rank.files)
+            assert not any(load.path.endswith(f.path) for rank in made.by_rank for load in rank.files)
         shutil.rmtree(root)
 
 

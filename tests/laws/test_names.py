@@ -72,7 +72,7 @@ def ask(root: Path) -> Said:
     except CkptError as e:
         return Said(e.exit_code, None, (), frozenset(), 0, frozenset())
     assert made.checkpoint is not None
-    paths = [f.path for f in (*made.shared, *(f for r in made.ranks for f in r.files))]
+    paths = [f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))]
     findings = (*made.warnings, *(f for r in made.rejected for f in r.findings))
     return Said(
         0,

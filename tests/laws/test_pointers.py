@@ -69,5 +69,5 @@ def test_nobody_starts_over_it(case: Path, tmp_path: Path) -> None:
         except errors.CkptError:
             continue
         assert made.checkpoint is not None, "it would start from nothing"
-        used = [f.path for f in (*made.shared, *(f for r in made.ranks for f in r.files))]
+        used = [f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))]
         assert not taken.intersection(used)

@@ -43,7 +43,7 @@ def used(root: Path, mine: set[str], *, stand_ins: bool) -> bool:
         made = plan(str(root), QUESTION)
     except CkptError:
         return False
-    loads = [*made.shared, *(f for r in made.ranks for f in r.files)]
+    loads = [*made.shared, *(f for r in made.by_rank for f in r.files)]
     if stand_ins and any(f.substituted for f in loads):
         return False
     return any(os.path.relpath(f.path, root) in mine for f in loads)
@@ -110,7 +110,7 @@ def test_what_is_left_of_a_checkpoint_is_none(case: Path, tmp_path: Path) -> Non
         return  # nothing would be removed
     s = open_session(str(root), QUESTION.read_options())
     found = entries(s, QUESTION)
-    loads = {f.path for f in [*chosen.shared, *(f for r in chosen.ranks for f in r.files)]}
+    loads = {f.path for f in [*chosen.shared, *(f for r in chosen.by_rank for f in r.files)]}
     going = [e for e in found if not loads & {*e.members, *e.group.files}]
     whole = answer(root)
     assert whole[0] == 0

@@ -53,7 +53,7 @@ class Day:
         mixed = job.mixed()
         planned = [
             os.path.relpath(f.path, job.root)
-            for f in (*made.shared, *(f for r in made.ranks for f in r.files))
+            for f in (*made.shared, *(f for r in made.by_rank for f in r.files))
         ]
         homes = {s.home for s in job.saves if s.files & set(planned)}
         # whole, of one step, but of two attempts
@@ -92,8 +92,8 @@ class Day:
         """Every planned file is whole and of this save; every need of it is planned, for every rank."""
         assert all(self.job.good(p, expected.id) for p in planned), planned
         assert all(set(need) & set(planned) for need in expected.needs), (planned, expected.needs)
-        if made.ranks:
-            assert [r.rank for r in made.ranks] == list(range(self.framework.world))
+        if made.by_rank:
+            assert [r.rank for r in made.by_rank] == list(range(self.framework.world))
 
     def check_verify(self, what: str) -> None:
         """Errors only where a crash really lost something."""

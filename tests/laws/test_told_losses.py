@@ -38,12 +38,12 @@ def asked(root: Path, options: dict[str, Any]) -> LoadPlan | None:
 
 
 def loaded(made: LoadPlan) -> list[Path]:
-    return sorted({Path(f.path) for f in (*made.shared, *(f for r in made.ranks for f in r.files))})
+    return sorted({Path(f.path) for f in (*made.shared, *(f for r in made.by_rank for f in r.files))})
 
 
 def told(made: LoadPlan, lost: bytes) -> bool:
     """Whether a plan says something, or loads something else in place of the lost file."""
-    substituted = any(f.substituted for r in made.ranks for f in r.files)
+    substituted = any(f.substituted for r in made.by_rank for f in r.files)
     return bool(made.warnings) or substituted or any(p.read_bytes() == lost for p in loaded(made))
 
 
@@ -67,7 +67,7 @@ def test_a_lost_file_is_told_at_any_size_of_the_job(case: Path, tmp_path: Path) 
     good = asked(root, options)
     if good is None or good.checkpoint is None or name in UNLISTED:
         return
-    world = good.world_size or len(good.ranks) or 1
+    world = good.world_size or len(good.by_rank) or 1
     sizes = [{}] if "world_size" in options else [{}, *({"world_size": w} for w in {1, world, 2 * world})]
     whole = [asked(root, options | size) for size in sizes]
     for path, data in without_each(loaded(good)):

@@ -198,11 +198,14 @@ def test_a_replica_group_shows_a_file_cut_between_two_records(tmp_path: Path) ->
     put(tmp_path / "rank_0/net-1_10.ckpt", whole)
     put(tmp_path / "rank_1/net-1_10.ckpt", whole[:border])
     unaware = plan(str(tmp_path))
-    assert [r.files[0].source_rank for r in unaware.ranks] == [0, 1]
+    assert [r.files[0].source_rank for r in unaware.by_rank] == [0, 1]
     aware = plan(str(tmp_path), Selection(replicas_all=True))
-    assert [r.files[0].source_rank for r in aware.ranks] == [0, 0] and aware.ranks[1].files[0].substituted
+    assert [r.files[0].source_rank for r in aware.by_rank] == [0, 0] and aware.by_rank[1].files[0].substituted
     put(tmp_path / "rank_0/net-1_10.ckpt", whole[:border])  # both: now they agree, and nobody knows
-    assert [r.files[0].source_rank for r in plan(str(tmp_path), Selection(replicas_all=True)).ranks] == [0, 1]
+    assert [r.files[0].source_rank for r in plan(str(tmp_path), Selection(replicas_all=True)).by_rank] == [
+        0,
+        1,
+    ]
 
 
 # -- attempts and pruning

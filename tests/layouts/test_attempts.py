@@ -60,7 +60,7 @@ class Run:
         """The files of the newest that would be loaded together."""
         made = self.ask()
         newest = {p.path for p in self.checkpoints[-1].parts}
-        files = {f.path for f in (*made.shared, *(f for r in made.ranks for f in r.files))}
+        files = {f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))}
         assert files <= newest or made.checkpoint is not None
         return sorted(files)
 

@@ -140,7 +140,7 @@ def answer(root: str, selection: Selection | None = None) -> tuple[int, list[str
         made = plan(root, selection)
     except CkptError as e:
         return e.exit_code, []
-    assert not made.ranks
+    assert not made.by_rank
     return 0, sorted(os.path.relpath(f.path, root) for f in made.shared)
 
 

@@ -89,7 +89,7 @@ def older(made: LoadPlan) -> list[Checkpoint]:
 
 
 def loaded(made: LoadPlan) -> list[str]:
-    return list(dict.fromkeys(f.path for f in (*made.shared, *(f for r in made.ranks for f in r.files))))
+    return list(dict.fromkeys(f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))))
 
 
 def copies(tree: Tree, everything: bool) -> Iterator[Copy]:

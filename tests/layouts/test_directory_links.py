@@ -217,7 +217,7 @@ def megatron(root: Path) -> None:
 def chosen(root: Path) -> tuple[int | None, list[str]]:
     made = plan(str(root))
     assert made.checkpoint is not None
-    loads = (*made.shared, *(f for r in made.ranks for f in r.files))
+    loads = (*made.shared, *(f for r in made.by_rank for f in r.files))
     return made.checkpoint.step, [os.path.relpath(f.path, root) for f in loads]
 
 

@@ -112,7 +112,7 @@ def test_who_says_which_ranks_are_alike_may_start_a_smaller_job_from_a_gasp(
     groups = {"": ((0, 2), (1, 3))}
     made = plan(str(tmp_path), Selection(world_size=2, replica_groups=groups))
     assert made.checkpoint is not None and made.checkpoint.kind is Kind.DYING_GASP
-    assert [r.rank for r in made.ranks] == [0, 1]
+    assert [r.rank for r in made.by_rank] == [0, 1]
 
 
 ALIKE = {"": ((0, 2), (1, 3))}

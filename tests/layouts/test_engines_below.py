@@ -48,7 +48,7 @@ def test_a_save_that_has_lost_a_file_of_its_engine_is_passed_over(
     harm(tmp_path / "checkpoint-20/global_step20" / name)
     made = plan(str(tmp_path))
     assert made.resume.path == str(tmp_path / "checkpoint-10")
-    assert [len(rank.files) for rank in made.ranks] == [RANKS] * RANKS
+    assert [len(rank.files) for rank in made.by_rank] == [RANKS] * RANKS
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_an_export_beside_training_is_no_run_of_its_own(case: str, tmp_path: Pat
     without = plan(str(root))
     shutil.copy(LAYOUT_TREES / "gguf/whole/tree/llama-q8_0.gguf", root)
     beside = plan(str(root))
-    assert (beside.resume, beside.shared, beside.ranks) == (without.resume, without.shared, without.ranks)
+    assert (beside.resume, beside.shared, beside.by_rank) == (without.resume, without.shared, without.by_rank)
     assert beside.rejected == without.rejected
     exported = plan(str(root), Selection(layout="gguf"))
     assert exported.checkpoint is not None and exported.checkpoint.kind is Kind.RELEASE

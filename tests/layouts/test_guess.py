@@ -141,7 +141,7 @@ def planned(root: str, run: str, layouts: Layouts) -> tuple[tuple[int, ...], lis
     made = plan(str(Path(root) / run), Selection(layouts=layouts))
     chosen = made.checkpoint
     assert chosen is not None
-    files = [f.path for r in made.ranks for f in r.files] + [f.path for f in made.shared]
+    files = [f.path for r in made.by_rank for f in r.files] + [f.path for f in made.shared]
     numbers = tuple(n for n in (chosen.epoch, chosen.step) if n is not None)
     return numbers, sorted(os.path.relpath(path, root) for path in files)
 

@@ -90,10 +90,10 @@ def test_the_plan_is_the_right_one(case: Path, question: dict[str, Any], tmp_pat
     if "ahead" in question:
         assert sorted(os.path.relpath(c.path, root) for c in made.ahead) == sorted(question["ahead"])
     if "substituted" in question:
-        assert {r.rank for r in made.ranks if any(f.substituted for f in r.files)} == set(
+        assert {r.rank for r in made.by_rank if any(f.substituted for f in r.files)} == set(
             question["substituted"]
         )
-        assert all(f.reason for r in made.ranks for f in r.files if f.substituted)
+        assert all(f.reason for r in made.by_rank for f in r.files if f.substituted)
     if "rollback" in question:
         assert made.rollback is not None
         assert {
@@ -220,7 +220,7 @@ def test_files_without_state_beside_a_run_are_known_and_change_nothing(layout: A
         (root / f"{'net' if ending[0] in '-.' else ''}{ending}").write_text("no state")
     assert verify([str(root)]).summary.unrecognised == known
     after = plan(str(root))
-    assert (after.resume, after.ranks, after.shared) == (before.resume, before.ranks, before.shared)
+    assert (after.resume, after.by_rank, after.shared) == (before.resume, before.by_rank, before.shared)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ ASKED = Selection(settle=0)
 
 def files(made: LoadPlan) -> set[str]:
     """What the job loads: which of its ranks loads which, names alone may not tell."""
-    return {f.path for load in made.ranks for f in load.files} | {f.path for f in made.shared}
+    return {f.path for load in made.by_rank for f in load.files} | {f.path for f in made.shared}
 
 
 @pytest.mark.slow
@@ -35,6 +35,6 @@ def test_names_alone_and_one_rank_alone_lead_to_the_same_files(case: Path, tmp_p
         assert files(named) == files(read)
     else:  # only contents tell that it is damaged
         assert named.checkpoint.key in {r.checkpoint.key for r in read.rejected}
-    for load in (*read.ranks[:1], *read.ranks[1:][-1:]):
+    for load in (*read.by_rank[:1], *read.by_rank[1:][-1:]):
         alone = latest(str(root), replace(ASKED, rank=load.rank))
-        assert [r for r in alone.ranks if r.rank == load.rank] == [load]
+        assert [r for r in alone.by_rank if r.rank == load.rank] == [load]

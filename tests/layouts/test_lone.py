@@ -180,7 +180,7 @@ def test_a_rank_that_lost_its_file_is_named_where_another_stands_in(tmp_path: Pa
     root = tree("imagenet", tmp_path)
     (root / "rank_0" / "checkpoint.pth.tar").unlink()
     made = plan(str(root))
-    assert {f.path for r in made.ranks for f in r.files} == {str(root / "rank_4" / "checkpoint.pth.tar")}
+    assert {f.path for r in made.by_rank for f in r.files} == {str(root / "rank_4" / "checkpoint.pth.tar")}
     assert "missing-rank" in {f.code for f in made.warnings}
 
 

@@ -295,7 +295,7 @@ SEVERAL = [
 def test_verify_misses_what_makes_plan_give_up_a_checkpoint(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
     made = asked(root)
-    loaded = () if made is None else (*made.shared, *(f for r in made.ranks for f in r.files))
+    loaded = () if made is None else (*made.shared, *(f for r in made.by_rank for f in r.files))
     paths = sorted({f.path for f in loaded if not Path(f.path).is_symlink() and Path(f.path).is_file()})
     if len(paths) < 2 or made is None or made.checkpoint is None:
         return

@@ -137,7 +137,7 @@ class Grid(NamedTuple):
     def loaded(self, root: Path) -> dict[int, set[str]]:
         """Where each rank is to load from."""
         made = plan(str(root), Selection(world_size=self.world))
-        return {r.rank: {Path(f.path).parent.name for f in r.files} for r in made.ranks}
+        return {r.rank: {Path(f.path).parent.name for f in r.files} for r in made.by_rank}
 
     @property
     def right(self) -> dict[int, set[str]]:

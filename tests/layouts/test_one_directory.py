@@ -215,7 +215,7 @@ def test_a_number_that_counts_saves_keeps_the_files_of_each_together(tmp_path: P
     made = plan(str(tmp_path), Selection(settle=0))
     assert made.resume_step == 1500
     assert {os.path.basename(f.path) for f in made.shared} | {
-        os.path.basename(f.path) for r in made.ranks for f in r.files
+        os.path.basename(f.path) for r in made.by_rank for f in r.files
     } == {"model_2.pt", "optimizer_2.pt"}
 
 

@@ -113,7 +113,7 @@ def test_a_damaged_file_is_replaced_by_a_proven_replica(tmp_path: Path) -> None:
     root = tree("ascend", tmp_path)
     flip(root / "iter_0000020/mp_rank_00/model_optim_rng_2.pt", 60_000)
     made = latest(str(root), Selection(rank=2))
-    (loaded,) = made.ranks[0].files
+    (loaded,) = made.by_rank[0].files
     assert loaded.path.endswith("iter_0000020/mp_rank_00/model_optim_rng_0.pt")
     assert loaded.substituted
     assert loaded.source_rank == 0
@@ -235,7 +235,7 @@ def test_content_of_another_step_or_rank_is_seen(tmp_path: Path) -> None:
         (root / "iter_0000020/mp_rank_01/model_optim_rng_1.pt").read_bytes(),
     )
     assert codes(verify([str(root)])) == {"rank-mismatch"}
-    (loaded,) = plan(str(root)).ranks[3].files
+    (loaded,) = plan(str(root)).by_rank[3].files
     assert loaded.source_rank == 1
 
 
@@ -434,7 +434,7 @@ def test_a_second_file_of_a_rank_is_named(tmp_path: Path) -> None:
     made = plan(str(root), Selection(world_size=4, replica_groups={"": ((0, 2), (1, 3))}))
     assert made.checkpoint is not None
     assert made.checkpoint.step == 11
-    assert made.ranks[2].files[0].path.endswith("ttp_rank_2-3_1.ckpt")
+    assert made.by_rank[2].files[0].path.endswith("ttp_rank_2-3_1.ckpt")
 
 
 def test_files_with_remove_redundancy_are_never_replicas(tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_files_with_remove_redundancy_are_never_replicas(tmp_path: Path) -> None
             with pytest.raises(errors.NoneUsable):
                 plan(str(root), Selection(replicas_all=True))
         else:
-            assert plan(str(root), Selection(replicas_all=True)).ranks[1].files[0].source_rank == 0
+            assert plan(str(root), Selection(replicas_all=True)).by_rank[1].files[0].source_rank == 0
 
 
 def test_a_lost_model_parallel_rank_of_the_newest_save_does_not_hide_that_there_were_two(
@@ -478,7 +478,7 @@ def test_a_lost_model_parallel_rank_of_the_newest_save_does_not_hide_that_there_
                 os.utime(home / name, (1_700_000_000 + step, 1_700_000_000 + step))
     made = plan(str(tmp_path))
     assert made.resume_step == 10 and made.topology["tp"] == Known(2, "mp_world_size in the files")
-    assert [len(r.files) for r in made.ranks] == [2, 2]
+    assert [len(r.files) for r in made.by_rank] == [2, 2]
 
 
 def test_the_tracker_of_another_layout_that_names_it_is_a_tracker(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_the_newest_save_that_has_a_file_of_every_rank(made: Made, data: st.Data
         write(root, made)
         whole = plan(str(root))
         assert whole.checkpoint is not None and whole.checkpoint.path == f"{root}/{made.newest}"
-        assert sorted(f.path for r in whole.ranks for f in r.files) == sorted(
+        assert sorted(f.path for r in whole.by_rank for f in r.files) == sorted(
             f"{root}/{path}" for path in made.saves[-1]
         )
         (root / data.draw(st.sampled_from(made.saves[-1]))).unlink()
@@ -159,7 +159,7 @@ def put(root: Path, name: str, data: bytes, at: int) -> None:
 def loads(root: Path) -> dict[int, list[str]]:
     made = plan(str(root))
     shared = [os.path.basename(f.path) for f in made.shared]
-    return {r.rank: sorted([*shared, *(os.path.basename(f.path) for f in r.files)]) for r in made.ranks}
+    return {r.rank: sorted([*shared, *(os.path.basename(f.path) for f in r.files)]) for r in made.by_rank}
 
 
 @pytest.mark.parametrize("name", FLAT)
@@ -259,7 +259,7 @@ def test_numbers_that_count_as_epochs_may_are_no_ranks(tmp_path: Path) -> None:
 
 def planned(root: Path) -> set[str]:
     made = plan(str(root))
-    files = (*made.shared, *(f for r in made.ranks for f in r.files))
+    files = (*made.shared, *(f for r in made.by_rank for f in r.files))
     return {os.path.relpath(f.path, root) for f in files}
 
 

@@ -75,7 +75,7 @@ def told_steps(state: object) -> set[int]:
 
 
 def every_file(made: LoadPlan) -> dict[str, FileLoad]:
-    return {f.path: f for f in (*made.shared, *(f for r in made.ranks for f in r.files))}
+    return {f.path: f for f in (*made.shared, *(f for r in made.by_rank for f in r.files))}
 
 
 def loaded(made: LoadPlan, formats: Mapping[str, str | None]) -> tuple[dict[str, object], list[str]]:

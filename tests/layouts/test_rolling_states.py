@@ -35,7 +35,7 @@ def loaded(root: Path) -> list[str] | None:
         made = plan(str(root))
     except NoneUsable:
         return None
-    files = [*made.shared, *(f for r in made.ranks for f in r.files)]
+    files = [*made.shared, *(f for r in made.by_rank for f in r.files)]
     return sorted(os.path.basename(f.path) for f in files)
 
 

@@ -322,7 +322,7 @@ def replicas(tmp_path: Path) -> Path:
 
 
 def source(made: LoadPlan, rank: int) -> tuple[int | None, str]:
-    (load,) = made.ranks[rank].files
+    (load,) = made.by_rank[rank].files
     return load.source_rank, load.reason
 
 

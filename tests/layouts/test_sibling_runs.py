@@ -228,7 +228,7 @@ def _others(root: Path) -> list[Checkpoint]:
 
 
 def _loaded(root: Path) -> list[list[str]]:
-    return [[file.path for file in rank.files] for rank in plan(str(root)).ranks]
+    return [[file.path for file in rank.files] for rank in plan(str(root)).by_rank]
 
 
 @pytest.mark.slow

@@ -243,7 +243,7 @@ def test_which_files_are_loaded(case: Case, tmp_path: Path) -> None:
         assert caught.value.exit_code == case.wanted
         return
     made = plan(root)
-    assert not made.ranks
+    assert not made.by_rank
     assert sorted(os.path.relpath(f.path, root) for f in made.shared) == case.wanted
 
 

@@ -38,7 +38,7 @@ def pairs(root: Path, name: str, tells: bool) -> None:
 
 
 def loaded(answer: LoadPlan) -> set[str]:
-    return {Path(f.path).name for f in (*answer.shared, *(f for r in answer.ranks for f in r.files))}
+    return {Path(f.path).name for f in (*answer.shared, *(f for r in answer.by_rank for f in r.files))}
 
 
 @pytest.mark.parametrize("tells", [True, False])

@@ -70,7 +70,7 @@ def step(root: Path, number: int, world: int = 2, run: str = "run", **content: A
 
 
 def files(made: LoadPlan) -> dict[int, list[str]]:
-    return {r.rank: [os.path.relpath(f.path, made.root) for f in r.files] for r in made.ranks}
+    return {r.rank: [os.path.relpath(f.path, made.root) for f in r.files] for r in made.by_rank}
 
 
 def codes(made: LoadPlan) -> set[str]:
@@ -140,7 +140,7 @@ def test_a_reshardable_set_asks_for_no_number_of_ranks(tmp_path: Path) -> None:
     for shard in range(3):
         put(tmp_path / "step=5" / f"part-{shard}.pt", saved({"w": tensor(shard)}))
     made = plan(str(tmp_path))
-    assert (made.world_size, made.ranks, len(made.shared), codes(made)) == (None, (), 3, set())
+    assert (made.world_size, made.by_rank, len(made.shared), codes(made)) == (None, (), 3, set())
     odd = Selection(world_size=7, sizes={"tp": 2})
     assert plan(str(tmp_path), odd).world_size == 7
     taught({"template": "step={step}/part-{shard}.pt", "shared": True})
@@ -338,7 +338,7 @@ def test_a_replica_stands_in_only_where_the_layout_or_a_flag_says_so(tmp_path: P
     if over:
         made = plan(str(tmp_path))
         assert files(made)[1] == ["run/step=10/shard-00000-of-2.pt"]
-        assert "equal at every dp" in made.ranks[1].files[0].reason
+        assert "equal at every dp" in made.by_rank[1].files[0].reason
         taught({"template": TEMPLATE, "replicated_over": over, "sharded": True})
         with pytest.raises(NoneUsable):
             plan(str(tmp_path))

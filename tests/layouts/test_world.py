@@ -169,7 +169,9 @@ def alarms(root: Path) -> set[tuple[str, str]]:
 
 
 def planned(made: LoadPlan, root: Path) -> set[str]:
-    return {os.path.relpath(f.path, root) for f in (*made.shared, *(f for r in made.ranks for f in r.files))}
+    return {
+        os.path.relpath(f.path, root) for f in (*made.shared, *(f for r in made.by_rank for f in r.files))
+    }
 
 
 @pytest.mark.share(6)
@@ -189,7 +191,7 @@ def test_a_job_that_shrinks_or_grows_between_two_saves_keeps_its_newest(
             and "20" not in os.path.relpath(made.checkpoint.path, tmp_path)
         )
         assert planned(made, tmp_path) <= set(newest)
-        assert len(made.ranks) in (0, worlds[30])
+        assert len(made.by_rank) in (0, worlds[30])
     if writer not in (mindspore, nemo):
         assert alarms(tmp_path) == set()
 
@@ -381,7 +383,7 @@ def test_files_of_two_places_of_a_grid_under_each_other_s_names_are_seen(
     assert chosen.checkpoint is not None and chosen.checkpoint.step == 20
     topology = Topology(4 * dp, {"tp": 2, "pp": 2}, order)
     # in the order in which the sound saves were written, and not in that of the swapped one
-    for rank in chosen.ranks:
+    for rank in chosen.by_rank:
         at = topology.coordinates(rank.rank)
         assert f"mp_rank_{at['tp']:02d}_{at['pp']:03d}" in rank.files[0].path
 
@@ -426,9 +428,9 @@ def test_a_rank_that_replica_groups_name_counts(tmp_path: Path) -> None:
     }
     put(tmp_path, {20: files})
     made = plan(str(tmp_path), Selection(replica_groups={"": ((0, 2), (1, 3))}))
-    assert (made.world_size, [r.rank for r in made.ranks]) == (4, [0, 1, 2, 3])
+    assert (made.world_size, [r.rank for r in made.by_rank]) == (4, [0, 1, 2, 3])
     assert made.topology["world_size"].provenance == "--replica-groups"
-    assert [f.source_rank for r in made.ranks for f in r.files] == [0, 1, 0, 1]
+    assert [f.source_rank for r in made.by_rank for f in r.files] == [0, 1, 0, 1]
 
 
 def claimed(step: int, places: Sequence[str], tp: int, pp: int, world: int) -> dict[str, bytes]:
@@ -459,7 +461,7 @@ def test_parallel_sizes_that_contradict_themselves_or_the_names_are_said_and_nam
     made = plan(str(tmp_path))
     assert made.checkpoint is not None and made.checkpoint.step == 20 and made.world_size == expected
     assert "parallel-sizes" in {f.code for f in made.warnings}
-    assert {f.path for r in made.ranks for f in r.files} == {
+    assert {f.path for r in made.by_rank for f in r.files} == {
         str(tmp_path / name) for name in claimed(20, places, tp, pp, world)
     }
     if expected > world:

@@ -156,7 +156,7 @@ def test_every_planned_file_that_changes_and_every_new_one_is_noticed(case: Path
     planner, choice = found
     made = planner.finish(choice, choice.checkpoint)
     assert not said(made)
-    for path in sorted({f.path for f in (*made.shared, *(f for r in made.ranks for f in r.files))}):
+    for path in sorted({f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files))}):
         st = os.stat(path)
         os.utime(path)
         with pytest.raises(CannotLook, match="in use: it has changed"):

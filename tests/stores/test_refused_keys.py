@@ -69,7 +69,7 @@ def planned() -> LoadPlan | CkptError:
 def chosen(plan: LoadPlan) -> Any:
     """The step, and the checkpoint. A copy may stand in for a file, and give its name to a bare one."""
     assert plan.checkpoint is not None
-    loaded = {f.path for r in plan.ranks for f in r.files} | {f.path for f in plan.shared}
+    loaded = {f.path for r in plan.by_rank for f in r.files} | {f.path for f in plan.shared}
     bare = plan.checkpoint.path in loaded
     return plan.resume_step, plan.checkpoint.layout, "" if bare else plan.checkpoint.path
 

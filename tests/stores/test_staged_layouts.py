@@ -41,15 +41,15 @@ def test_copies_are_planned_as_the_store_is(
     ours = api.plan(copied.staged.directory, Selection())
     assert ours.resume_step == theirs.resume_step
     assert ours.checkpoint is not None
-    assert [r.rank for r in ours.ranks] == [r.rank for r in theirs.ranks]
-    for load in (*theirs.shared, *(f for r in theirs.ranks for f in r.files)):
+    assert [r.rank for r in ours.by_rank] == [r.rank for r in theirs.by_rank]
+    for load in (*theirs.shared, *(f for r in theirs.by_rank for f in r.files)):
         below = Path(load.path.removeprefix(f"local://{store}/"))
         assert any(f.url == load.path for f in copied.staged.files), below
     own = BUILT_IN[ours.checkpoint.layout].own_files
-    for rank in {r.rank for r in theirs.ranks}:
+    for rank in {r.rank for r in theirs.by_rank}:
         here = {w.url for w in Staging.of(copied.body["stage"]).of_ranks([rank])}
-        mine = {f.path for r in theirs.ranks if r.rank in (0, rank) for f in r.files}
-        others = {f.path for r in theirs.ranks for f in r.files} - mine
+        mine = {f.path for r in theirs.by_rank if r.rank in (0, rank) for f in r.files}
+        others = {f.path for r in theirs.by_rank for f in r.files} - mine
         assert mine <= here
         assert here & others == (set() if own else others)
 

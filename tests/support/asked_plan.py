@@ -25,6 +25,6 @@ def asked(root: Path) -> Answer:
     except errors.CkptError as e:
         return Answer(f"{type(e).__name__} {e.exit_code}", "", (), frozenset())
     assert made.checkpoint is not None
-    files = sorted(f.path for f in (*made.shared, *(f for r in made.ranks for f in r.files)))
+    files = sorted(f.path for f in (*made.shared, *(f for r in made.by_rank for f in r.files)))
     warnings = frozenset(f.code for f in made.warnings if f.severity is not Severity.NOTE) - {"set-aside"}
     return Answer("", made.checkpoint.path, tuple(files), warnings)

@@ -102,7 +102,7 @@ def selection(options: dict[str, Any]) -> Selection:
 
 
 def files_of(made: LoadPlan, root: Path) -> dict[str, list[str]]:
-    return {str(r.rank): [os.path.relpath(f.path, root) for f in r.files] for r in made.ranks}
+    return {str(r.rank): [os.path.relpath(f.path, root) for f in r.files] for r in made.by_rank}
 
 
 def questions(key: str = "plans") -> list[Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import run_helpers
+import small_files
 import warm
 from places import SUPPORT
 
@@ -23,6 +24,12 @@ seen = {k: v for k, v in os.environ.items() if k.startswith(("CKPT_", "TORCHRUN_
 seen["rank"] = next((os.environ[k] for k in ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "MS_NODE_ID", "RANK", "VC_TASK_INDEX", "PET_NODE_RANK") if k in os.environ and
                      not (k == "SLURM_PROCID" and "RANK" in os.environ)), None)
 seen["role"], seen["generation"], seen["args"] = os.environ.get("MS_ROLE"), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), sys.argv[1:]
+told = {"args": sys.argv[1:], "path": [os.environ.get("CKPT_PATH", "")]}.get(os.environ.get("MUST_RESUME"))
+if told is not None and seen["role"] != "MS_SCHED":  # it would write over the checkpoints that are there
+    flags = [i for i, word in enumerate(told) if word in ("--resume", "--load")]
+    paths = [told[i + 1] for i in flags] if os.environ["MUST_RESUME"] == "args" else told
+    if not paths or not all(map(os.path.exists, paths)) or ("--load" in told and "--ckpt-step" not in told):
+        sys.exit(f"starts at 0 although there is a checkpoint: {told}")
 with open(os.environ["NOTES"], "a") as f:
     f.write(json.dumps(seen) + "\\n")
 fails = int(os.environ.get("FAIL_FIRST", "0"))
@@ -33,8 +40,8 @@ sys.exit(fails if seen["generation"] == 0 else 0)
 
 
 class Job:
-    """A directory with the usual names in it: train.py, and checkpoints of two ranks, at steps 10 and 20,
-    below ``root``.
+    """A directory with the usual names in it: train.py, which fails if it starts at 0 although there is a
+    checkpoint that it could go on from; and checkpoints of two ranks, at steps 10 and 20, below ``root``.
     """
 
     def __init__(self, tmp: Path) -> None:
@@ -44,6 +51,7 @@ class Job:
             tmp / "job",
             tmp / "notes.jsonl",
         )
+        self.exists = False
         self.cwd.mkdir()
         self.root.parent.mkdir()
         self.root.mkdir()
@@ -53,9 +61,15 @@ class Job:
 
     def holds(self, what: str) -> None:
         """``found``: two checkpoints; ``none``; ``unusable``: two, each with a file cut short; ``older``:
-        only the newest is.
+        only the newest is; ``loop``: those of a plain loop; ``by rank``: with a file of its own for each rank.
         """
-        if what != "none":
+        self.exists = what not in ("none", "unusable")
+        if what == "loop":
+            for step in (10, 20):
+                torch_file(self.root / f"step_{step}.pt", step)
+        elif what == "by rank":
+            run_helpers.one_file_per_rank(self.root)
+        elif what != "none":
             run_helpers.megatron(self.root)
         for step in {"unusable": (10, 20), "older": (20,)}.get(what, ()):
             run_helpers.broken(self.root, step)
@@ -83,6 +97,8 @@ class Job:
         """Run a script as it stands, from a file."""
         file = self.tmp / "script.sh"
         file.write_text(script)
+        if self.exists:
+            env = {"MUST_RESUME": "args" if "{ckpt.args}" in script or '"$@"' in script else "path", **env}
         return subprocess.run(
             ["bash", str(file)], cwd=cwd or self.cwd, env=env, capture_output=True, text=True, timeout=1000
         )
@@ -104,6 +120,14 @@ class Job:
         assert {t["CKPT_RESUME"] for t in told} == {"1" if step else "0"}
         assert (len({t["CKPT_FINGERPRINT"] for t in told}), len({t["CKPT_PLAN"] for t in told})) == (1, plans)
         return told
+
+
+def torch_file(path: Path, step: int) -> None:
+    """What a training loop saves with torch.save."""
+    weights = {"w": small_files.tensor(step)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(small_files.saved({"step": step, "model": weights, "optimizer": small_files.adam(step)}))
+    os.utime(path, (run_helpers.OLD + step * 360, run_helpers.OLD + step * 360))
 
 
 def free_port(low: int = 20000, high: int = 30000) -> int:

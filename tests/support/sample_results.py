@@ -98,7 +98,7 @@ def plan(**more) -> LoadPlan:
         "root": "/data",
         "checkpoint": checkpoint(),
         "resume": Resume("/data/out", ("--load", "/data/out"), {"CKPT_EXTRA": "1"}),
-        "ranks": (
+        "by_rank": (
             RankLoad(0, (load(0),)),
             RankLoad(
                 1,

@@ -210,7 +210,7 @@ WHAT: tuple[What, ...] = (
 
 
 def planned(made: LoadPlan) -> list[FileLoad]:
-    return [*made.shared, *(f for r in made.ranks for f in r.files)]
+    return [*made.shared, *(f for r in made.by_rank for f in r.files)]
 
 
 def mishap(whole: Whole, seed: object) -> Mishap:
@@ -276,7 +276,7 @@ def _same(a: Checkpoint, b: Checkpoint) -> bool:
 
 
 def _by_rank(m: Mishap, made: LoadPlan) -> Iterator[str]:
-    for r in made.ranks[:2]:
+    for r in made.by_rank[:2]:
         alone = m.whole.ask(rank=r.rank)
         if not isinstance(alone, LoadPlan) or alone.fingerprint != made.fingerprint:
             yield f"rank {r.rank} alone hears something else: {alone!r}"

@@ -155,13 +155,13 @@ def test_jsonl_ends_in_its_summary():
 
 
 def test_text_is_the_paths_and_nothing_else():
-    plan = replace(sample.plan(), ranks=sample.plan().ranks[:1])
+    plan = replace(sample.plan(), by_rank=sample.plan().by_rank[:1])
     assert text.render(plan) == "/data/out/meta.pt\n/data/out/rank_0/net-3_40.ckpt\n"
     assert text.render(sample.empty_plan()) == ""
 
 
 def test_text_refuses_a_path_that_cannot_be_read_back():
-    plan = replace(sample.plan(), ranks=(RankLoad(0, (sample.load(0, path="/data/a\nb"),)),))
+    plan = replace(sample.plan(), by_rank=(RankLoad(0, (sample.load(0, path="/data/a\nb"),)),))
     with pytest.raises(UsageError, match="line break"):
         text.render(plan)
     assert text.render(plan, terminal=True).endswith("/data/a\\x0ab\n")
@@ -192,9 +192,16 @@ def test_shell_exports_empty_what_is_unknown():
 
 
 def test_shell_tells_the_only_path_of_a_single_rank():
-    plan = replace(sample.plan(), resume=Resume(None), ranks=sample.plan().ranks[1:])
+    plan = replace(sample.plan(), resume=Resume(None), by_rank=sample.plan().by_rank[1:])
     assert "CKPT_PATH=/data/out/rank_0/net-3_40.ckpt " in shell.render(plan)
-    assert "CKPT_PATH= " in shell.render(replace(sample.plan(), resume=Resume(None)))
+
+
+def test_shell_stops_where_nothing_tells_what_was_chosen():
+    """Two ranks load different files: what is exported would start a job from nothing."""
+    with pytest.raises(UsageError, match="would not learn of it") as told:
+        shell.render(replace(sample.plan(), resume=Resume(None)))
+    assert "--rank N" in told.value.hint and "--worker" in told.value.hint
+    assert "CKPT_ARGS='--at 3'" in shell.render(replace(sample.plan(), resume=Resume(None, ("--at", "3"))))
 
 
 def test_shell_exports_only_names_that_are_names():

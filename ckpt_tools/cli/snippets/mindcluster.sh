@@ -13,7 +13,7 @@ ROOT=@ROOT@
 PLANS="${PLANS:-/job/output/ckpt-plans}" # outside ROOT, on a volume of all pods
 export CKPT_TRUST_DIR="${CKPT_TRUST_DIR:-$PLANS}" # everybody in a pod can often write to its volumes: whatever lies there is trusted
 LOGS="${LOGS:-/job/code/alllogs/$MINDX_TASK_ID}"
-TRAIN=(python pretrain_gpt.py)
+TRAIN=(python pretrain_gpt.py) # of Megatron; of another framework take --load "$ROOT" out below
 SAVE_INTERVAL="${SAVE_INTERVAL:-1000}" # the script's own --save-interval: an unusable dying gasp goes back to a multiple of it
 
 mkdir -p "$LOGS/taskd" "$LOGS/ttplogs"

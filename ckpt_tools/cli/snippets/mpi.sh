@@ -7,6 +7,7 @@ set -euo pipefail
 
 ROOT=@ROOT@
 TRAIN=(python train.py) # {ckpt.args} below are the arguments by which the framework of the checkpoint resumes
+RESUME=() # a training loop of your own: RESUME=(--resume-args '--resume {path}'), with the flag that it has
 PLANS="${PLANS:-$HOME/ckpt-plans}"
 
-exec mpirun -n "${RANKS:-8}" ckpt run "$ROOT" --worker --plan-dir "$PLANS" --allow-none -- "${TRAIN[@]}" '{ckpt.args}'
+exec mpirun -n "${RANKS:-8}" ckpt run "$ROOT" "${RESUME[@]}" --worker --plan-dir "$PLANS" --allow-none -- "${TRAIN[@]}" '{ckpt.args}'

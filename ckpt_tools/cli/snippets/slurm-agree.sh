@@ -11,7 +11,8 @@ set -euo pipefail
 
 ROOT=@ROOT@ # on the disk of each node
 WORKERS="${WORKERS:-8}" # on each node
-TRAIN=(train.py)
+TRAIN=(train.py) # {ckpt.args} below are the arguments by which the framework of the checkpoint resumes
+RESUME=() # a training loop of your own: RESUME=(--resume-args '--resume {path}'), with the flag that it has
 
 head="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 port="$((20000 + SLURM_JOB_ID % 10000))"
@@ -22,7 +23,7 @@ rm -f "$CKPT_SECRET_FILE"
 (umask 077 && head -c 32 /dev/urandom | base64 >"$CKPT_SECRET_FILE")
 trap 'rm -f "$CKPT_SECRET_FILE"' EXIT
 
-srun ckpt run "$ROOT" --agree --rendezvous "$head:$((port + 10000))" --timeout 10m --allow-none \
+srun ckpt run "$ROOT" "${RESUME[@]}" --agree --rendezvous "$head:$((port + 10000))" --timeout 10m --allow-none \
     --world-size "$((SLURM_JOB_NUM_NODES * WORKERS))" -- \
     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node="$WORKERS" \
     --rdzv-backend=c10d --rdzv-endpoint="$head:$port" --rdzv-id="$SLURM_JOB_ID" "${TRAIN[@]}" '{ckpt.args}'

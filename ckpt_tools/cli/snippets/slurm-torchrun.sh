@@ -14,6 +14,7 @@ ROOT=@ROOT@
 PLANS="$HOME/ckpt-plans" # outside ROOT
 WORKERS="${WORKERS:-8}"  # on each node
 TRAIN=(python train.py)  # {ckpt.args} below are the arguments by which the framework of the checkpoint resumes
+RESUME=() # a training loop of your own: RESUME=(--resume-args '--resume {path}'), with the flag that it has
 
 head="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 port="$((20000 + SLURM_JOB_ID % 10000))"
@@ -24,4 +25,4 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 # --rdzv-id names the job for torchrun and for ckpt: by it the nodes find each other, also when their restart counts differ.
 srun torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node="$WORKERS" --max-restarts=3 \
     --rdzv-backend=c10d --rdzv-endpoint="$head:$port" --rdzv-id="$SLURM_JOB_ID" \
-    --no-python ckpt run "$ROOT" --worker --plan-dir "$PLANS" --allow-none -- "${TRAIN[@]}" '{ckpt.args}'
+    --no-python ckpt run "$ROOT" "${RESUME[@]}" --worker --plan-dir "$PLANS" --allow-none -- "${TRAIN[@]}" '{ckpt.args}'

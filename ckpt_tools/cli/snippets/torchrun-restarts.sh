@@ -6,6 +6,7 @@ set -euo pipefail
 
 ROOT=@ROOT@
 TRAIN=(python train.py) # {ckpt.args} below are the arguments by which the framework of the checkpoint resumes
+RESUME=() # a training loop of your own: RESUME=(--resume-args '--resume {path}'), with the flag that it has
 WORKERS="${WORKERS:-8}" # on each node
 
 # PLANS: only you may write there. If a group may, add --trust-group; on a volume of mode 0777 add --trust-dir "$PLANS".
@@ -23,4 +24,4 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 
 exec torchrun --nnodes="${NNODES:-1}" --nproc-per-node="$WORKERS" --node-rank="${NODE_RANK:-0}" --max-restarts="${RESTARTS:-3}" \
     --master-addr="${MASTER_ADDR:-127.0.0.1}" --master-port="${MASTER_PORT:-29500}" "${id[@]}" \
-    --no-python ckpt run "$ROOT" --worker "${shared[@]}" --allow-none -- "${TRAIN[@]}" '{ckpt.args}'
+    --no-python ckpt run "$ROOT" "${RESUME[@]}" --worker "${shared[@]}" --allow-none -- "${TRAIN[@]}" '{ckpt.args}'

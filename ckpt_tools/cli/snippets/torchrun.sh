@@ -6,6 +6,7 @@ set -euo pipefail
 
 ROOT=@ROOT@
 TRAIN=(train.py) # {ckpt.args} below are the arguments by which the framework of the checkpoint resumes
+RESUME=() # a training loop of your own: RESUME=(--resume-args '--resume {path}'), with the flag that it has
 WORKERS="${WORKERS:-8}" # on each node
 
 # PLANS: only you may write there. If a group may, add --trust-group; on a volume of mode 0777 add --trust-dir "$PLANS".
@@ -13,6 +14,6 @@ WORKERS="${WORKERS:-8}" # on each node
 shared=()
 if [ "${NNODES:-1}" -gt 1 ]; then shared=(--plan-dir "${PLANS:?a directory that all nodes see}" --job "${JOB_ID:?an id of this start}"); fi
 
-exec ckpt run "$ROOT" "${shared[@]}" --allow-none -- \
+exec ckpt run "$ROOT" "${RESUME[@]}" "${shared[@]}" --allow-none -- \
     torchrun --nnodes="${NNODES:-1}" --nproc-per-node="$WORKERS" --node-rank="${NODE_RANK:-0}" \
     --master-addr="${MASTER_ADDR:-127.0.0.1}" --master-port="${MASTER_PORT:-29500}" "${TRAIN[@]}" '{ckpt.args}'

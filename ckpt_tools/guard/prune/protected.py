@@ -82,7 +82,7 @@ def _reasons(s: Session, e: Entry, claims: Claims, settle: float) -> Iterator[st
 
 def _chooses(made: LoadPlan, e: Entry) -> bool:
     """Whether a plan names the checkpoint, or one of its files."""
-    files = {f.path for rank in made.ranks for f in rank.files} | {f.path for f in made.shared}
+    files = {f.path for rank in made.by_rank for f in rank.files} | {f.path for f in made.shared}
     is_chosen = made.checkpoint is not None and made.checkpoint.key == e.checkpoint.key
     return is_chosen or not files.isdisjoint(e.members)
 

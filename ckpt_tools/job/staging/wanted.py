@@ -127,7 +127,7 @@ def _filled(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
 
 def _wanted(tree: Tree) -> Iterator[Wanted]:
     """Everything that the tree would link to. Raises OSError, and UsageError for names that are none here."""
-    planned = {f.path: f for f in (*tree.plan.shared, *(f for r in tree.plan.ranks for f in r.files))}
+    planned = {f.path: f for f in (*tree.plan.shared, *(f for r in tree.plan.by_rank for f in r.files))}
     learn_versions(list(tree.links.values()))
     only = _of_some_ranks(tree)
     for name, url in sorted(tree.links.items()):

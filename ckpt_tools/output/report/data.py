@@ -134,13 +134,13 @@ def _planned(plan: LoadPlan, of: Table) -> Object:
         "path": plan.resume.path,
         "arguments": list(plan.resume.args),
         "world_size": plan.world_size,
-        "ranks": len(plan.ranks),
+        "ranks": len(plan.by_rank),
         "rollback": _rollback(plan.rollback) if plan.rollback else None,
         "rejected": [_rejected(lost, of) for lost in plan.rejected[:LOST]],
         "rejected_omitted": max(0, len(plan.rejected) - LOST),
         "ahead": [i for c in plan.ahead if (i := of.of(c)) is not None][:LOST],
         "warnings": [finding(f, across=True) for f in plan.warnings[:LOST]],
-        "substituted": sum(f.substituted for r in plan.ranks for f in r.files),
+        "substituted": sum(f.substituted for r in plan.by_rank for f in r.files),
     }
 
 

@@ -1,0 +1,261 @@
+"""How a command learns of what was chosen: ``--resume-args``, words that vanish on a first launch, one file for
+replicas; and that nothing starts where it would not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_files
+from hook_job import torch_file
+from in_process import Start, executed, started
+from run_helpers import OLD, megatron, one_file_per_rank, torchrun_env
+
+from ckpt_tools import Selection, plan
+
+TRAIN = ["train", "{ckpt.args}"]
+UNHEARD = "the command would not learn of it"
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Path:
+    """A plain training loop's."""
+    for step in (10, 20):
+        torch_file(tmp_path / f"run/step_{step}.pt", step)
+    return tmp_path / "run"
+
+
+def samples(root: Path) -> Path:
+    """The ImageNet sample on two nodes of eight devices: the first rank of each saves."""
+    for rank in (0, 8):
+        path = root / f"rank_{rank}/model_best.pth.tar"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(small_files.sample(7))
+        os.utime(path, (OLD + 7, OLD + 7))
+    return root
+
+
+def told(start: Start) -> list[str]:
+    assert start.code == 0 and start.words is not None, start.said
+    return start.words[1:]
+
+
+def hint(start: Start) -> str:
+    assert (start.code, start.words) == (2, None) and UNHEARD in start.said, start.said
+    return start.said.partition("hint: ")[2]
+
+
+# ---- a command that would start from nothing
+
+
+def test_a_loop_without_arguments_does_not_start_and_the_line_that_is_printed_does(loop: Path) -> None:
+    line, mark, _ = hint(started([loop, "--allow-none"], TRAIN)).partition(", with the flag")
+    assert mark and "reads CKPT_PATH" in hint(started([loop], TRAIN))
+    words = shlex.split(line)
+    assert words[:2] == ["ckpt", "run"] and "--allow-none" in words
+    end = words.index("--")
+    assert told(started(words[2:end], words[end + 1 :])) == ["--resume", str(loop / "step_20.pt")]
+
+
+def test_a_command_without_placeholders_reads_the_path(loop: Path) -> None:
+    start = started([loop], ["train"])
+    assert told(start) == [] and start.env["CKPT_PATH"] == str(loop / "step_20.pt")
+
+
+def test_a_step_alone_tells_which_one(loop: Path) -> None:
+    assert told(started([loop], ["train", "--at={ckpt.step}"])) == ["--at=20"]
+
+
+@pytest.mark.parametrize("words", [TRAIN, ["train"]])
+def test_a_file_for_each_rank_is_no_answer_for_all(tmp_path: Path, words: list[str]) -> None:
+    root = one_file_per_rank(tmp_path / "run")
+    said = hint(started([root], words))
+    assert "--worker" in said and "--view DIR" in said and "--resume-args" in said
+    asked = ["hook", str(root)], ["plan", str(root), "--format", "shell"]
+    for command in asked:
+        code, out, said = executed(command)
+        assert (code, out) == (2, "(exit 2)\n") and UNHEARD in said
+
+
+def test_the_line_inside_of_torchrun_is_printed_and_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = one_file_per_rank(tmp_path / "run")
+    launch = ["python", "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py", "{ckpt.args}"]
+    line = shlex.split(hint(started([root], launch)).partition("with: ")[2].partition(", with the flag")[0])
+    start = line.index("ckpt")
+    assert line[:start] == ["python", "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python"]
+    end = line.index("--")
+    for rank in range(2):
+        for name, value in torchrun_env(rank, 2).items():
+            monkeypatch.setenv(name, value)
+        done = started(line[start + 2 : end], line[end + 1 :])
+        assert told(done)[-2:] == ["--resume", f"{root}/rank_{rank}/net-1_20.ckpt"]
+
+
+def test_ranks_that_read_their_part_later(tmp_path: Path) -> None:
+    root = one_file_per_rank(tmp_path / "run")
+    code, out, said = executed(["hook", str(root), "--by-rank", "--resume-args", "--from {path}"])
+    assert code == 0, said
+    exported = dict(word.partition("=")[::2] for word in shlex.split(out)[1:])
+    assert (exported["CKPT_PATH"], exported["CKPT_ARGS"]) == ("", "")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in exported.items():
+            patch.setenv(name, value)
+        assert executed(["hook", "--read"])[0] == 2  # not a rank of the job
+        code, out, _ = executed(["hook", "--read", "--rank", "1"])
+    assert f"CKPT_ARGS='--from {root}/rank_1/net-1_20.ckpt'" in out
+
+
+# ---- what the caller says
+
+
+def test_the_callers_arguments_go_before_the_layouts(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    start = started([root, "--resume-args", "--from {path} --at={step} '${HOME} x'"], TRAIN)
+    assert told(start) == ["--from", str(root), "--at=20", "${HOME} x"]
+    assert start.env["CKPT_ARGS"] == shlex.join(told(start))
+    made = json.loads(executed(["plan", str(root), "--json", "--resume-args", "--at {step}"])[1])
+    assert made["resume"]["args"] == ["--at", "20"] and made["resume"]["path"] == str(root)
+    hooked = json.loads(executed(["hook", str(root), "--json", "--resume-args", "--at {step}"])[1])
+    assert hooked["resume"]["args"] == ["--at", "20"] and hooked["env"]["CKPT_ARGS"] == "--at 20"
+
+
+@pytest.mark.parametrize("value", ['"--resume {path}"', '["--resume", "{path}"]'])
+@pytest.mark.parametrize("key", ["resume_args", "resume-args"])
+def test_they_can_stand_in_the_configuration(loop: Path, key: str, value: str) -> None:
+    Path("ckpt.toml").write_text(f"{key} = {value}\n")
+    assert told(started([loop], TRAIN)) == ["--resume", str(loop / "step_20.pt")]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--from {base}", "it knows {path}, {step}, {epoch}, not {base}"),
+        ("'", "No closing quotation"),
+        ("", ""),
+    ],
+)
+def test_what_cannot_be_filled_in_is_refused(loop: Path, given: str, said: str) -> None:
+    start = started([loop, "--resume-args", given], TRAIN)
+    assert (start.code, start.words) == (2, None) and said in start.said
+
+
+def test_a_number_that_is_not_known_is_never_passed_as_nothing(loop: Path) -> None:
+    assert "not known" in started([loop, "--resume-args", "--at {epoch}"], ["train"]).said
+    assert hint(started([loop, "--resume-args", "--at {epoch}"], TRAIN))
+    code, out, said = executed(["plan", str(loop), "--format", "shell", "--resume-args", "--at {epoch}"])
+    assert (code, out) == (2, "(exit 2)\n") and UNHEARD in said
+
+
+# ---- a first launch
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["--resume", "{ckpt.path}"], []),
+        (["--resume={ckpt.path}"], []),
+        (["--load", "{ckpt.path}/model", "--lr", "3"], ["--lr", "3"]),
+        (["trainer.path={ckpt.path}", "x"], ["x"]),
+        (["--lr=3", "{ckpt.path}"], ["--lr=3"]),
+        (["name", "{ckpt.path}"], ["name"]),
+        (["-c", "use '{ckpt.path}'"], ["-c", "use ''"]),
+        (["{ckpt.args}", "--at={ckpt.step}"], ["--at="]),
+    ],
+)
+def test_words_that_hold_the_path_vanish(tmp_path: Path, words: list[str], left: list[str]) -> None:
+    (tmp_path / "run").mkdir()
+    given = [tmp_path / "run", "--allow-none", "--resume-args", "--resume {path}"]
+    assert told(started(given, ["train", *words])) == left
+
+
+# ---- one file for all ranks
+
+
+def shell(root: Path, *options: str) -> str:
+    code, out, said = executed(["plan", str(root), "--format", "shell", *options])
+    assert code in (0, 2), said
+    return out
+
+
+def test_replicas_are_one_file_for_all_ranks(tmp_path: Path) -> None:
+    root = samples(tmp_path / "run")
+    path = f"{root}/rank_0/model_best.pth.tar"
+    launch = ["torchrun", "--nproc-per-node=16", "main.py"]
+    assert told(started([root], [*launch, "{ckpt.args}"]))[-2:] == ["--resume", path]
+    assert told(started([root], [*launch, "{ckpt.path}"]))[-1] == path
+    assert f"CKPT_PATH={path} " in shell(root) and f"'--resume {path}'" in shell(root)
+    made = plan(str(root), Selection(world_size=16))
+    assert made.resume.path == path and {f.path for r in made.ranks for f in r.files} > {path}
+
+
+def test_files_of_other_tensors_are_no_replicas(tmp_path: Path) -> None:
+    """The layout says that they are: what they hold contradicts it."""
+    root = samples(tmp_path / "run")
+    path = root / "rank_8/model_best.pth.tar"
+    state = {"epoch": 7, "arch": "resnet18", "state_dict": {"w": small_files.tensor(1, shape=(2, 6))}}
+    path.write_bytes(small_files.saved({**state, "best_acc1": 0.5, "optimizer": small_files.adam(7)}))
+    os.utime(path, (OLD + 7, OLD + 7))
+    assert shell(root) == "(exit 2)\n"
+
+
+def test_ranks_that_the_caller_calls_replicas(tmp_path: Path) -> None:
+    root = one_file_per_rank(tmp_path / "run")
+    assert shell(root) == "(exit 2)\n"
+    assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in shell(root, "--replicas", "all")
+    assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in shell(root, "--replica-groups", "0,1")
+    assert shell(root, "--replica-groups", "0;1") == "(exit 2)\n"
+    made = plan(str(root), Selection(replicas_all=True, prove_replicas=True))
+    assert made.resume.path is None  # their tensors differ
+
+
+def test_the_file_that_all_are_told_is_checked_by_all(tmp_path: Path) -> None:
+    root = samples(tmp_path / "run")
+    code, out, said = executed(["hook", str(root)])
+    assert code == 0, said
+    os.utime(root / "rank_0/model_best.pth.tar", (OLD, OLD))
+    with pytest.MonkeyPatch.context() as patch:
+        for word in shlex.split(out)[1:]:
+            patch.setenv(*word.partition("=")[::2])
+        code, _, said = executed(["hook", "--read", "--rank", "8"])
+    assert code == 5 and "rank_0/model_best.pth.tar has changed" in said
+
+
+# ---- in Python
+
+
+def files(made: Any) -> dict[int, list[str]]:
+    return {r.rank: [os.path.basename(f.path) for f in r.files] for r in made.ranks}
+
+
+def test_ranks_are_never_empty_where_files_are_planned(tmp_path: Path) -> None:
+    for name, data in small_files.dcp(5).items():
+        path = tmp_path / "run/step-5" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    made = plan(str(tmp_path / "run"))
+    shared = sorted(os.path.basename(f.path) for f in made.shared)
+    assert made.by_rank == () and shared
+    assert {rank: sorted(names) for rank, names in files(made).items()} == {0: shared}
+    of_two = files(plan(str(tmp_path / "run"), Selection(world_size=2)))
+    assert {rank: sorted(names) for rank, names in of_two.items()} in ({0: shared}, {0: shared, 1: shared})
+    (tmp_path / "none").mkdir()
+    assert plan(str(tmp_path / "none"), Selection(allow_none=True)).ranks == ()
+
+
+def test_what_all_ranks_load_is_among_the_files_of_each(tmp_path: Path) -> None:
+    root = one_file_per_rank(tmp_path / "run")
+    assert files(plan(str(root))) == {0: ["net-1_20.ckpt"], 1: ["net-1_20.ckpt"]}
