@@ -15,6 +15,7 @@ import pytest
 from fixture_trees import TREES, materialise
 from in_process import Start, executed, started
 
+pytestmark = pytest.mark.slow  # many starts; tests/cli/test_resume_args.py has one of each kind
 FOR_EACH = ("--rank N", "--worker", "--view", "--resume-args")
 OWN = ("CKPT_LOAD_DIR", "CKPT_TAG")
 

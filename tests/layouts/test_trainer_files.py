@@ -124,7 +124,7 @@ def test_a_mark_that_no_other_save_has_is_not(tmp_path: Path) -> None:
 
 
 def by_rank(made: LoadPlan) -> list[list[str]]:
-    return [[Path(f.path).name for f in r.files] for r in made.ranks]
+    return [[Path(f.path).name for f in r.files] for r in made.by_rank]
 
 
 @pytest.mark.parametrize(
@@ -152,4 +152,4 @@ def test_each_rank_has_its_own_random_numbers(name, world, files, new, tmp_path:
 
 def test_ranks_that_are_not_known_are_not_told_apart(tmp_path: Path) -> None:
     made = plan(str(tree("accelerate/steps", tmp_path)))
-    assert not made.ranks and any(f.role == "rng" for f in made.shared)
+    assert not made.by_rank and any(f.role == "rng" for f in made.shared)
