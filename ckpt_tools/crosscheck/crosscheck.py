@@ -12,6 +12,7 @@ from functools import cached_property
 
 from ckpt_tools.crosscheck import consistency
 from ckpt_tools.crosscheck.duplicates import same_content
+from ckpt_tools.crosscheck.halves import lost_beside_halves
 from ckpt_tools.crosscheck.hollow import hollow
 from ckpt_tools.crosscheck.lost import emptied, headless, lost, unlike_list, zeroed
 from ckpt_tools.crosscheck.siblings import Siblings
@@ -78,7 +79,7 @@ class _Run:
 
 def crosscheck(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list[Finding]:
     """Findings over several files, run by run; those about one file are added to its report."""
-    out = [*_incomplete_tensors(s), *_beside_indexes(s)] if whole_tree else []
+    out = [*_incomplete_tensors(s), *_beside_indexes(s), *lost_beside_halves(s)] if whole_tree else []
     judged = {f.path for f in out}
     zeros = whole_tree and any(report.metadata.get(ZEROS) for report in s.reports.values())
     for checkpoints in s.runs(grouping.group(s.parts, s.layouts)).values():

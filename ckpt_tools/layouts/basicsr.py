@@ -33,7 +33,7 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     """The networks once more, as they are at the end of a run: nothing to go on training from."""
     if c.kind is Kind.RELEASE and any((o.layout, o.run) == (c.layout, c.run) for o in others if o is not c):
         text = f"{c.parts[0].name} holds a network alone: the optimizers are in training_states"
-        yield finding("missing-part", text, path=c.path, hint="--kind release starts from the networks alone")
+        yield finding("missing-part", text, path=c.path, hint="a start from the networks alone needs --kind")
 
 
 def _later(c: Checkpoint, _others: Sequence[Checkpoint]) -> bool:

@@ -125,7 +125,7 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     if c.kind is Kind.RELEASE and full:
         other = max(full, key=lambda o: o.order).path.rpartition("/")[2]
         text = f"{c.path.rpartition('/')[2]} holds no optimizer's state, which {other} beside it holds"
-        yield finding("missing-part", text, path=c.path, hint="--kind release resumes from the model alone")
+        yield finding("missing-part", text, path=c.path, hint="a start from the model alone needs --kind")
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from shlex import quote
 
 from ckpt_tools.crosscheck.trackers import declared
 from ckpt_tools.errors import UsageError
@@ -30,7 +29,7 @@ def require_one(root: str, s: Session, saves: Sequence[Checkpoint]) -> None:
         more = ", …" if len(found) > _MOST_SHOWN else ""
         names = ", ".join(os.path.basename(c.path) for c in found[:_MOST_SHOWN])
         text = f"{root} holds saves under several names, which may be of several runs: {names}{more}"
-        hint = f"give the one that is meant as ROOT, such as {quote(found[0].path)}, or --exclude the others"
+        hint = "give the one that is meant as ROOT, or leave out the others with --exclude GLOB"
         if not found[0].parts[0].home:
             hint += "; if they are the parts of one save, describe it in ckpt.toml: docs/adding-a-layout.md"
         raise UsageError(text, hint)

@@ -119,6 +119,27 @@ def test_no_run_and_no_layout_is_offered_where_nothing_tells_it(
     assert offered(root / next(iter(files)).partition("/lora/")[0])[2] == []
 
 
+def test_verify_misses_what_each_other_directory_of_halves_has(tmp_path: Path) -> None:
+    """What is written last is not there: nothing else tells that the save had not ended (Nerogar/OneTrainer#498)."""
+    homes = [f"backup-{n}-{n // 50}" for n in (250, 300, 350)]
+    halves = {
+        f"{home}/{name}": held
+        for home in homes
+        for name, held in zip(HALVES, (saved({"w": tensor(1)}), adam(1), b"{}"), strict=True)
+    }
+    root = put(tmp_path, halves)
+    assert lost(root) == []
+    (root / homes[-1] / HALVES[-1]).unlink()
+    assert lost(root) == [(str(root / homes[-1]), "missing-part")]
+    (root / homes[0] / HALVES[-1]).unlink()
+    assert lost(root) == []
+
+
+def lost(root: Path) -> list[tuple[str, str]]:
+    found = json.loads(executed(["verify", str(root), "--json"])[1])["findings"]
+    return [(f["path"], f["code"]) for f in found if "meta.json" in f["message"]]
+
+
 def test_where_the_numbered_file_is_damaged_no_order_is_offered(tmp_path: Path) -> None:
     """By step an older one would be taken."""
     weights = {n: saved_tensors({"lora": tensor(n)}) for n in (1, 2, 3)}

@@ -45,7 +45,7 @@ def strategy_groups(directory: str, world_size: int) -> RankGroups:
             raise _wrong(
                 directory,
                 f"no file is of pipeline stage {stage} (ranks {first} to {last})",
-                "copy the file of one of these ranks there, or say --replica-groups instead",
+                "copy the file of one of these ranks there, or say --replica-groups GROUPS",
             )
     return tuple(
         tuple(stage * count + rank for rank in group) for stage in range(stages) for group in by_stage[stage]
@@ -139,7 +139,7 @@ def _files(directory: str) -> Iterator[_File]:
             raise _wrong(
                 directory,
                 f"{entry.name} is damaged or no strategy file: {e}",
-                "remove it if another rank of its stage has a whole one, or say --replica-groups instead",
+                "remove it if another rank of its stage has a whole one, or say --replica-groups GROUPS",
             ) from e
         yield _File(entry.name, digest, known[digest])
 
