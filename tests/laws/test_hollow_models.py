@@ -34,7 +34,7 @@ FORMATS = ("safetensors", "torch_zip", "torch_legacy")
 
 def loaded(made: LoadPlan) -> dict[str, str]:
     """path -> role of all files that a job loads."""
-    return {f.path: f.role for f in (*made.shared, *(f for r in made.ranks for f in r.files))}
+    return {f.path: f.role for f in (*made.shared, *(f for r in made.by_rank for f in r.files))}
 
 
 def without_tensors(form: str) -> bytes:

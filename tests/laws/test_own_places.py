@@ -59,7 +59,7 @@ def places_of(root: Path) -> Places:
 
 def loads(made: LoadPlan) -> Iterator[tuple[int | None, str]]:
     yield from ((None, f.path) for f in made.shared)
-    yield from ((r.rank, f.path) for r in made.ranks for f in r.files)
+    yield from ((r.rank, f.path) for r in made.by_rank for f in r.files)
 
 
 def check(asked: Path, root: Path, places: Places) -> None:

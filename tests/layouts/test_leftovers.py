@@ -41,7 +41,7 @@ def test_what_a_larger_job_left_makes_no_save_old(world: int, tmp_path: Path) ->
     save(tmp_path, 10, world, START + 24 * HOUR)
     made = plan(str(tmp_path))
     assert (made.resume_step, made.world_size) == (10, world)
-    assert {f.path.rpartition("/")[2] for r in made.ranks for f in r.files if f.role == "optimizer"} == {
+    assert {f.path.rpartition("/")[2] for r in made.by_rank for f in r.files if f.role == "optimizer"} == {
         OPTIMIZER.format(rank) for rank in range(world)
     }
     codes = {f.code for f in made.warnings}

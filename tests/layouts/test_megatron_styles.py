@@ -201,7 +201,7 @@ def test_files_of_mindspore_in_the_tree_of_megatron_have_the_places_of_their_dir
     (tmp_path / TRACKER).write_text("5")
     made = plan(str(tmp_path), Selection(world_size=8))
     assert made.checkpoint and (made.checkpoint.layout, made.checkpoint.step) == ("megatron", 5)
-    for r in made.ranks:
+    for r in made.by_rank:
         place = f"mp_rank_{r.rank % 2:02d}_{r.rank // 4:03d}"
         assert [f.path.split("/")[-2] for f in r.files] == [place, place]
     shutil.rmtree(tmp_path / "iter_0000005/mp_rank_01_001")
