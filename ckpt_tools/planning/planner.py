@@ -266,7 +266,7 @@ class Planner(Candidates):
             return self._with_what_nothing_places(choice, ranked, judge)
         one = choice.checkpoint or ranked[0]
         by_step = ordered(ranked, self.layouts, "step", self.selection.prefer)
-        if self._witnesses_agree(one, by_step):
+        if self.times.speaks and self._witnesses_agree(one, by_step):
             return choice
         other = self._chosen(by_step, judge)
         same = choice.checkpoint is other.checkpoint
@@ -414,7 +414,8 @@ class Planner(Candidates):
         if self.session.found.strange:
             yield from headless(self.session, self.session.members(c))
         told = tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
-        yield from (f for f in told if f.code != "stale-tracker" or not declared(self.session, c))
+        meant = order != "tracker" and declared(self.session, c)
+        yield from (f for f in told if not (meant and f.code == "stale-tracker"))
         yield from self._lost_links(c)
         yield from choice_warnings.unfinished(
             self.unfinished,

@@ -98,7 +98,8 @@ def test_a_tracker_that_was_written_after_the_choice_and_names_another_is_a_ques
     with pytest.raises(UsageError, match="newest is in doubt") as asked:
         plan(str(root))
     assert "--tracker" not in asked.value.hint
-    assert plan(str(root), Selection(resume_from="tracker")).resume_step == step
+    made = plan(str(root), Selection(resume_from="tracker"))
+    assert made.resume_step == step and "stale-tracker" in {f.code for f in made.warnings}
     assert plan(str(root), Selection(order="mtime")).resume_step == above
     (stale,) = (f for f in verify(str(root)).findings if f.code == "stale-tracker")
     assert "repair" not in stale.hint
