@@ -56,7 +56,8 @@ def require_tracked(run: Candidates, choice: Choice, c: Checkpoint) -> None:
             raise UsageError(
                 f"which checkpoint is the newest is in doubt: {path} was written after {c.path} ({c.label}), "
                 f"and names {o.path} ({o.label})",
-                f"say --resume-from tracker to resume from {o.label}, or --order {run.order} for {c.label}",
+                f"say --resume-from tracker to resume from {o.label}, "
+                f"or --order {run.order} to resume from {c.label}",
             )
 
 
