@@ -74,7 +74,8 @@ class _Run:
 
     def add(self, path: str, f: Finding) -> None:
         """Add a finding to the report on a file."""
-        self.reports[path] = with_findings(self.reports[path], [f])
+        report = self.reports.get(path) or self.session.report_file(path, Level.STRUCTURE)
+        self.reports[path] = with_findings(report, [f])
 
 
 def crosscheck(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list[Finding]:
@@ -121,7 +122,7 @@ def _beside_indexes(s: Session) -> Iterator[Finding]:
 
 def _contradictions(run: _Run) -> Iterator[FileFinding]:
     """Files whose contents contradict their names, or the place of the rank that wrote them."""
-    rows = [(p, run.reports[p.path]) for p in run.parts]
+    rows = [(p, run.session.known(p)) for p in run.parts]
     found = (
         *consistency.consistency(run.parts, run.reports, run.session.layouts),
         *contradictions(rows, run.session.layouts),
@@ -139,7 +140,7 @@ def _changed_tensors(run: _Run) -> Iterator[FileFinding]:
 
 def _unlike_run(run: _Run) -> Iterator[FileFinding]:
     """Files saved in another way than most of the run."""
-    yield from unlike_run([(p, run.reports[p.path]) for p in run.parts])
+    yield from unlike_run([(p, run.session.known(p)) for p in run.parts])
 
 
 def _copied(run: _Run) -> Iterator[FileFinding]:
@@ -174,7 +175,7 @@ def _completeness(run: _Run) -> Iterator[Finding]:
     expected = completeness.expected(
         run.finished,
         layouts,
-        sizes_in_files=lambda c: saved_sizes(run.reports[p.path] for p in c.parts if p.path in run.reports),
+        sizes_in_files=lambda c: saved_sizes(run.session.known(p) for p in c.parts if p.path in run.reports),
     )
     for c in run.checkpoints:
         if c.unfinished:
@@ -209,7 +210,7 @@ def _gaps(run: _Run, c: Checkpoint, expected: completeness.Expected) -> list[Fin
     if not run.tree:
         return []
     gaps = completeness.missing(c, expected) or [*without_model(run.session, c)]
-    torn = [p for p in c.parts if _is_torn(run.reports[p.path])]
+    torn = [p for p in c.parts if _is_torn(run.session.known(p))]
     if not (torn or _serious(gaps)) or not run.session.unfinished(c, run.finished):
         return gaps
     _soften(run.session, torn)

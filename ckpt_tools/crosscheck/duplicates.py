@@ -58,10 +58,6 @@ class Copied(NamedTuple):
     rival: Part | None = None
 
 
-_MANIFEST = "manifest"
-"""What lists files under names that were drawn by lot: no two saves have equal ones."""
-
-
 class _Copy(NamedTuple):
     """Two equal files: the one that is the copy, its original, and whether anything tells which is which."""
 
@@ -177,7 +173,7 @@ class _Duplicates:
         if dated is None or order(older) != order(p) or p.path not in self.files.judged:
             return False
         dates = [dated.fullmatch(o.home.rpartition("/")[2]) for o in (older, p)]
-        return all(dates) and older.home != p.home and self.files.session.reports[p.path].tensors > 0
+        return all(dates) and older.home != p.home and self.files.session.known(p).tensors > 0
 
     def _of_two_counts(self, older: Part, p: Part) -> bool:
         """Whether two files that tell no step are called alike but for a number (``stage-2``, ``ck3``), and
@@ -205,12 +201,13 @@ class _Duplicates:
         """What one place holds at two steps, where training changes it, judged by the other steps."""
         steps = self.files.of_place(p)
         own = steps[order(p)].pages
-        if p.role in ("optimizer", _MANIFEST) or self._piece(p).moves or self.files.counts(p):
+        if p.role == "optimizer" or self._piece(p).moves or self.files.counts(p):
             return Severity.ERROR
         if self.files.reads_on(p) and (len(steps) == 2 or p.role != "data"):
             # or at the same place of another epoch, which more saves tell (standstills.py)
             return Severity.WARNING if len(steps) == 2 else None
-        if others := [f for f in steps.values() if f.pages != own]:
+        others = [f for f in steps.values() if f.pages != own and not self.files.unsound(f.part)]
+        if others:
             return Severity.ERROR if self._moved(older, p, others) else Severity.WARNING
         if len(steps) > 2 or p.role in ("rng", "data"):
             return None  # equal at all steps: nothing in it is trained
@@ -236,7 +233,7 @@ class _Duplicates:
         steps = len(self.files.of_place(p))
         if p.role == "rng" and (steps < 3 or self._stands_still(older, p)):
             return False
-        if self.files.session.reports[p.path].tensors > 0 or p.role in ("data", _MANIFEST):
+        if self.files.session.known(p).tensors > 0 or p.role == "data":
             return True
         if self._piece(p).moves or self.files.counts(p) or self.files.reads_on(p):
             return True
@@ -319,7 +316,7 @@ class _Duplicates:
         return self.files.proven(pair.a.part) and self.files.proven(pair.b.part)
 
     def _indexed(self, p: Part) -> bool:
-        """Whether an index, not a manifest, says what the file holds."""
+        """Whether an index says what the file holds."""
         return any(map(by_layout, self.files.session.indexes.described(p.path)))
 
     def _of_two_roles(self, older: Part, p: Part) -> Severity | None:
@@ -359,7 +356,7 @@ class _Duplicates:
         """
         from ckpt_tools.layouts.common.loop_counters import steps_told  # of equal files alone
 
-        metadata = self.files.session.reports[p.path].metadata
+        metadata = self.files.session.known(p).metadata
         name, steps = metadata.get("archive_name"), set(steps_told(metadata))
         named = [o for o in (older, p) if name and os.path.basename(o.path).startswith(f"{name}.")]
         apart = None not in (older.step, p.step) and older.step != p.step

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckpt_tools.crosscheck.pages import Pages, equal, prints
 from ckpt_tools.formats import names
 from ckpt_tools.formats.common.counters import is_optimizer_state
+<<<<<<< HEAD
 from ckpt_tools.model import ranges
+=======
+from ckpt_tools.inspection.recognise import by_layout
+>>>>>>> bfac7ff5 (Compare only data of models and optimizers for copies, and ask the session for every report)
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Report
@@ -107,16 +111,22 @@ def tensor_names(of: Collection[str]) -> str:
 
 
 def judged(p: Part, s: Session) -> bool:
-    """Whether a copy in this place would be loaded, and is no damaged file anyway. Texts of a few digits are
-    equal by chance, and as short a file that tells nothing (an empty dict) is so in every save.
+    """Whether a copy in this place would be loaded, is data of a model or an optimizer, and is no damaged
+    file anyway.
+
+    Metadata, indexes and other files without tensors may be the same in every save: what they say is
+    compared with names and other files instead.
     """
     piece, report = s.layouts.piece_of(p), s.reports.get(p.path)
-    if report is None or p.size <= 0 or piece.constant:
+    if report is None or p.size <= 0 or piece.constant or p.path in s.indexes.known:
         return False
+    if report.tensors < 2 and any(map(by_layout, s.indexes.described(p.path))):
+        return False  # a file for each tensor is called by a number that says nothing, and some tensors stay
     untold = not (report.metadata or report.tensors)
     if p.size <= _FEW_DIGITS and (untold or names.is_text(report.format)):
         return False
-    return piece.loaded and report.verdict is not Verdict.BROKEN
+    data = report.tensors > 0 or p.role in ("model", "optimizer", "data")
+    return data and piece.loaded and report.verdict is not Verdict.BROKEN
 
 
 class RunFiles:
@@ -128,7 +138,7 @@ class RunFiles:
     def __init__(self, parts: Sequence[Part], others: Sequence[Part], s: Session) -> None:
         self.session = s
         # Their paths as the reports have them: a part makes its own anew each time.
-        self.judged = {s.reports[p.path].path for p in parts if judged(p, s)}
+        self.judged = {s.known(p).path for p in parts if judged(p, s)}
         self.same: dict[Pages, list[Part]] = defaultdict(list)
         self.times: dict[At, list[int]] = defaultdict(list)
         self._rests: dict[tuple[At, At], Rest] = {}
@@ -186,11 +196,11 @@ class RunFiles:
         """Whether the file holds what is another at every save:
         a count of steps, or the save's own number.
         """
-        return not self.session.reports[p.path].metadata.keys().isdisjoint(_COUNTERS)
+        return not self.session.known(p).metadata.keys().isdisjoint(_COUNTERS)
 
     def reads_on(self, p: Part) -> bool:
         """Whether the file says where in an epoch its loader stands, and that it is not at the end."""
-        told = self.session.reports[p.path].metadata
+        told = self.session.known(p).metadata
         return not (told.keys().isdisjoint(_READERS) or told.get("_iterator_finished"))
 
     def damaged(self, p: Part) -> bool:
@@ -314,9 +324,11 @@ class RunFiles:
         held = [pair for pair in self.at_both(a, b) if self._is_state(pair.b.part)]
         whole = [x for x in held if not (self.damaged(x.a.part) or self.damaged(x.b.part))]
         differ = [pair.b.part for pair in whole if not pair.same]
+        each = [[f.part for f in self.at_step(at) if self._is_state(f.part)] for at in (a, b)]
+        most = max(each, key=len)  # of what one of the two has lost nothing tells whether it was equal
         return Rest(
-            equal=all(pair.same for pair in held),
-            models=sum(self._may_be_model(pair.b.part) for pair in held),
+            equal=len(held) == len(most) and all(pair.same for pair in held),
+            models=sum(map(self._may_be_model, most)),
             differs=bool(differ),
             moved=any(not self.counts(p) for p in differ),
             optimizer=any(p.role == "optimizer" for p in differ),

@@ -97,7 +97,7 @@ class Verifier(NamedTuple):
             findings += sealed.findings
         # what lies beside others may show something about a file that only its index names
         bare = [replace(f, report=s.reports.get(f.report.path, f.report)) for f in bare]
-        files = [*(FileReport(p, s.reports[p.path]) for p in s.parts), *bare]
+        files = [*(FileReport(p, s.known(p)) for p in s.parts), *bare]
         findings += missed(s, _told(files, findings))
         if not files:  # beside others that were it would be lost in their good news
             text = "no checkpoint file that ckpt knows is there: nothing was inspected"
@@ -130,7 +130,7 @@ class Verifier(NamedTuple):
 
     def _read_so_far(self, s: Session) -> list[FileReport]:
         """What is known of files that were looked at as deeply as was asked, or far enough to find damage."""
-        found = [FileReport(p, s.reports[p.path]) for p in s.parts if p.path in s.reports]
+        found = [FileReport(p, s.known(p)) for p in s.parts if p.path in s.reports]
         return [f for f in found if f.report.level >= self.level or f.report.verdict is Verdict.BROKEN]
 
     def _summary(self, files: Sequence[FileReport], found: Sequence[_Root], seconds: float) -> Summary:

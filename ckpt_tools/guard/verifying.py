@@ -87,7 +87,7 @@ def _across(s: Session, c: Checkpoint, window: Sequence[Checkpoint], parts: Sequ
             s.report(part, Level.STRUCTURE)
         kept = dict(s.reports)  # a cross-check adds to reports, which the next one starts from
         found = [*not_seen(s), *crosscheck(s, s.found.tree, Level.CONTENT), *_of_seals(s, c, parts)]
-        seen = {part.path: s.reports[part.path] for part in parts if part.path in s.reports}
+        seen = {part.path: s.known(part) for part in parts if part.path in s.reports}
         s.reports.clear()  # those of others as well: nobody needs all of a run at once
         s.reports.update({p.path: kept[p.path] for p in s.parts if p.path in kept} | seen)
     others = [o for o in window if o.key != c.key]

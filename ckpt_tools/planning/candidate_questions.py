@@ -39,7 +39,7 @@ def require_groups(c: Checkpoint, assignment: Assignment) -> None:
 def require_trust(parts: Sequence[Part], session: Session) -> None:
     """Whose code a file names that its framework would unpickle unasked, where no list has the name."""
     for part in parts:
-        report = session.reports[part.path]
+        report = session.known(part)
         if any(f.code == "unknown-global" for f in report.findings):
             raise UsageError(*unlisted.question(part.path, report.unlisted))
 

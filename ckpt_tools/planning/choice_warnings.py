@@ -237,7 +237,7 @@ def _number(said: BareName) -> int | None:
 
 def _damage(c: Checkpoint, s: Session) -> str | None:
     """The first that is known to be wrong with its files."""
-    read = (s.reports[p.path].findings if p.path in s.reports else p.findings for p in c.parts)
+    read = (s.known(p).findings if p.path in s.reports else p.findings for p in c.parts)
     bad = next((f.code for f in chain(*read) if f.severity is Severity.ERROR), None)
     return bad or next(("empty-file" for p in c.parts if p.size == 0), None)
 
@@ -328,13 +328,13 @@ def _goes_before(c: Checkpoint, chosen: Checkpoint, order: str) -> bool:
 
 def below_level(parts: Sequence[Part], session: Session, selection: Selection) -> list[Part]:
     """The files that were not looked at as deeply as asked. An empty mark has nothing in it."""
-    return [p for p in parts if p.size and session.reports[p.path].level < selection.level]
+    return [p for p in parts if p.size and session.known(p).level < selection.level]
 
 
 def of_files(parts: Sequence[Part], session: Session) -> Iterator[Finding]:
     """What their own reports warn of."""
     for p in parts:
-        for f in session.reports[p.path].findings:
+        for f in session.known(p).findings:
             if f.severity is Severity.WARNING:
                 yield replace(f, path=f.path or p.path)
 

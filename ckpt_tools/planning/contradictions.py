@@ -110,7 +110,7 @@ class Contradictions:
 
     def _sound(self, parts: Sequence[Part]) -> list[Part]:
         self._inspect(parts)
-        return [p for p in parts if self.session.reports[p.path].verdict is not Verdict.BROKEN]
+        return [p for p in parts if self.session.known(p).verdict is not Verdict.BROKEN]
 
     def _reported(self, parts: Sequence[Part], compared: Sequence[Part]) -> list[tuple[str, Finding]]:
         """(path, finding) where steps, writers or counters in files contradict names or other files."""

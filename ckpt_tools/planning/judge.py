@@ -277,7 +277,7 @@ class Review:
         prefetch(s, parts, self.names)
         if level <= Level.STRUCTURE:
             return
-        s.expect(p for p in parts if p.path not in s.reports or s.reports[p.path].level < level)
+        s.expect(p for p in parts if p.path not in s.reports or s.known(p).level < level)
         if len(parts) >= LEAST:
             good = [p for p in parts if s.report(p, self.names).verdict not in _UNUSABLE]
             prefetch(s, good, level)

@@ -380,7 +380,7 @@ class Planner(Candidates):
         step, epoch = c.step if c.parts[0].step is not None else None, c.epoch
         layout = self.layouts.of(c)
         for p in parts[:_TELLING]:
-            told = layout.steps(p, self.session.reports[p.path].metadata)
+            told = layout.steps(p, self.session.known(p).metadata)
             step = told[0] if step is None else step
             epoch = told[1] if epoch is None else epoch
         path = self.session.found.resolved(_loaded_path(c, parts))

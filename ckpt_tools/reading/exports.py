@@ -94,14 +94,14 @@ def _weights_alone(s: Session, run: Sequence[Part]) -> Iterator[str]:
     names: dict[str, frozenset[str]] = {}
 
     def entries(p: Part) -> frozenset[str]:
-        signature = s.reports[p.path].signature  # of equal ones one is read
+        signature = s.known(p).signature  # of equal ones one is read
         if signature not in names:
             names[signature] = frozenset(t.name for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors)
         return names[signature]
 
     told, others = list[Part](), list[Part]()
     for p in run:
-        (others if s.reports[p.path].metadata.keys().isdisjoint(counters) else told).append(p)
+        (others if s.known(p).metadata.keys().isdisjoint(counters) else told).append(p)
     states = {entries(p) for p in told} if others else set()
     for p in others if states else ():
         if any(entries(p) < state for state in states):

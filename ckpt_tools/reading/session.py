@@ -194,6 +194,10 @@ class Session:
             self._arrived(part.path)
         return have
 
+    def known(self, part: Part) -> Report:
+        """Return the part's report as far as it was read, or that on its structure if it was not read."""
+        return self.reports.get(part.path) or self.report(part, Level.STRUCTURE)
+
     def _read_part(self, part: Part, level: Level) -> Report | None:
         """None when the budget is spent."""
         piece = self.layouts.piece_of(part)

@@ -7,12 +7,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as saver
 from fixture_trees import materialise, overwrite
 from places import LAYOUT_TREES
 from safetensors.torch import save as safetensors_save
@@ -20,12 +22,14 @@ from shards import DAY, copy, numbers, optimizer, put, shard
 from small_files import adam, dcp, saved, trainer
 
 from ckpt_tools.api import plan, verify
+from ckpt_tools.crosscheck.run_files import RunFiles
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.judge import Review
+from ckpt_tools.reading.opening import open_session
 
 Found = set[tuple[str, str]]
 
@@ -582,3 +586,64 @@ def test_a_save_that_is_only_a_link_to_the_state_of_another_step_is_told(name: s
     newer.unlink()
     os.link(older, tmp_path / "last.pt")  # a name for the newest, whatever its step is
     assert "same-content" not in {f.code for f in plan(str(tmp_path)).warnings}
+
+
+def test_a_damaged_shard_of_an_older_save_is_no_question_about_the_newest(tmp_path: Path) -> None:
+    root = materialise(LAYOUT_TREES / "tensorflow" / "sharded" / "expected.json", tmp_path)
+    for old in sorted(root.glob("model.ckpt-200*")):  # two of the three shards stay as they are
+        overwrite(
+            root / old.name.replace("-200", "-100"), old.read_bytes(), old.stat().st_mtime_ns - 60_000_000_000
+        )
+    for file in sorted(root.glob("model.ckpt-200.data*")):
+        data = file.read_bytes()
+        for damaged in (bytes(len(data)), b""):
+            overwrite(file, damaged, 0)
+            made = plan(root)
+            assert made.checkpoint is not None
+            assert made.resume.path == str(root / "model.ckpt-300")
+        overwrite(file, data, 0)
+
+
+def test_equal_metadata_of_two_saves_is_no_copy(tmp_path: Path) -> None:
+    for step in (10, 20, 30):  # up to torch 2.3 nothing in it tells the save
+        for name, data in {**dcp(step), ".metadata": dcp(10)[".metadata"]}.items():
+            put(tmp_path / f"step-{step}" / name, data, step)
+    assert found(tmp_path) == set()
+    overwrite(tmp_path / "step-30" / ".metadata", b"", 0)
+    made = plan(tmp_path)
+    assert made.checkpoint is not None
+    assert made.checkpoint.path == str(tmp_path / "step-20")
+
+
+def test_a_file_for_each_tensor_may_stay_and_is_called_by_a_number_that_means_nothing(tmp_path: Path) -> None:
+    for step in (10, 20):
+        state = {f"m{i}": numbers(step, i) for i in range(4)} | {"frozen": numbers(1)}
+        state |= {"a": numbers(step)} if step > 10 else {}  # what comes first moves all other numbers on
+        home = tmp_path / f"step-{step}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            writer = saver.FileSystemWriter(home, single_file_per_rank=False)
+            saver.save({"model": state, "step": step, "lr": 0.1}, storage_writer=writer, no_dist=True)
+        for file in home.iterdir():
+            put(file, file.read_bytes(), step)
+    assert found(tmp_path) == set()
+    for limit in (10, None):
+        made = plan(tmp_path, Selection(max_step=limit))
+        assert made.checkpoint is not None
+        assert made.checkpoint.step == (limit or 20)
+        assert {f.code for f in made.warnings} == set()
+
+
+def test_files_that_nobody_has_read_are_read_when_they_are_asked_about(tmp_path: Path) -> None:
+    """Of a save with a file for each tensor only some are read to be compared with the choice."""
+    s = open_session(str(trained(tmp_path, (10, 20))), Selection().read_options())
+    overwrite(tmp_path / "checkpoint-20" / "model.safetensors", trainer(10)["model.safetensors"], 0)
+    mine = [p for p in s.parts if p.step == 20 and p.role == "model"]
+    for p in mine:
+        s.report(p, Level.CONTENT)
+    files = RunFiles(mine, [p for p in s.parts if p not in mine], s)
+    assert all(p.path in s.reports for p in mine)
+    unread = [p for p in s.parts if p.path not in s.reports]
+    assert {p.role for p in unread} > {"optimizer"}
+    assert not any(map(files.counts, mine))
+    assert any(map(files.counts, unread))
