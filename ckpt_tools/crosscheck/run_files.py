@@ -15,11 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckpt_tools.crosscheck.pages import Pages, equal, prints
 from ckpt_tools.formats import names
 from ckpt_tools.formats.common.counters import is_optimizer_state
-<<<<<<< HEAD
-from ckpt_tools.model import ranges
-=======
 from ckpt_tools.inspection.recognise import by_layout
->>>>>>> bfac7ff5 (Compare only data of models and optimizers for copies, and ask the session for every report)
+from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Report
@@ -324,11 +321,9 @@ class RunFiles:
         held = [pair for pair in self.at_both(a, b) if self._is_state(pair.b.part)]
         whole = [x for x in held if not (self.damaged(x.a.part) or self.damaged(x.b.part))]
         differ = [pair.b.part for pair in whole if not pair.same]
-        each = [[f.part for f in self.at_step(at) if self._is_state(f.part)] for at in (a, b)]
-        most = max(each, key=len)  # of what one of the two has lost nothing tells whether it was equal
         return Rest(
-            equal=len(held) == len(most) and all(pair.same for pair in held),
-            models=sum(map(self._may_be_model, most)),
+            equal=all(pair.same for pair in held),
+            models=sum(self._may_be_model(pair.b.part) for pair in held),
             differs=bool(differ),
             moved=any(not self.counts(p) for p in differ),
             optimizer=any(p.role == "optimizer" for p in differ),

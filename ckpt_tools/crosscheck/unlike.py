@@ -91,12 +91,7 @@ def changed(odd: Part, typical: Part, s: Session) -> Finding:
 
     An error when it is a sibling cut off after some record, which no format of its own shows.
     """
-<<<<<<< HEAD
-    a, b = s.reports[odd.path], s.reports[typical.path]
-=======
     a, b = s.known(odd), s.known(typical)
-    other = typical.path.rpartition("/")[2]
->>>>>>> bfac7ff5 (Compare only data of models and optimizers for copies, and ask the session for every report)
     if a.tensors < b.tensors and a.format is not None and format_of(a.format).hides_cuts:
         formats = s.layouts.piece_of(typical).formats
         if prefix_signature(typical.path, formats, a.tensors) == a.signature:

@@ -20,7 +20,7 @@ from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.held import BEGUN, PIECES, ROLLING, holds_of
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
-from ckpt_tools.layouts.common.lost_files import model_of_a_trainer
+from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
 from ckpt_tools.layouts.common.named_parts import lone_parts
 from ckpt_tools.layouts.common.whole_state import lacks_of_state, same_run
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -57,7 +57,7 @@ _NAMES = {
     "safetensors": (_ending("safetensors"), ("safetensors",)),
     "numpy": (_ending("npz", "npy"), MAY_BE_DATA),
     "equinox": (_ending("eqx"), ("eqx",)),
-    "paddle": (_ending("pdparams", "pdz", "pdopt", "pdema", "pdstates", "states"), PADDLE),
+    "paddle": (_ending("pdparams", "pdparam", "pdz", "pdopt", "pdema", "pdstates", "states"), PADDLE),
     "joblib": (_ending("joblib"), OBJECTS),
     "pickle": (_ending("pkl"), (*TORCH, *OBJECTS)),
     "keras": (_ending("keras"), ("zip_archive",)),  # of ModelCheckpoint without an epoch in its name
@@ -93,7 +93,7 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     a file that is written over may hold an optimizer's state although those that are kept never do.
     """
     yield from _optimizers_alone(c, beside)
-    yield from model_of_a_trainer(c, beside)
+    yield from weights_of_a_trainer(c, beside)
     for p in c.parts:
         if (done := done_name(p.name)) != p.name:
             text = f"it is called as a file that is being written, and {done} when it is done"

@@ -2847,7 +2847,7 @@ files files note:latest_checkpoint.txt note:latest note:latest.txt note:last.txt
     ~numbered:<ckpt|checkpoint|model.ckpt>.{step} ~ckpt:{name}.<ckpt|CKPT>
     ~safetensors:{name}.<safetensors|SAFETENSORS> ~numpy:{name}.<npz|NPZ|npy|NPY>
     ~equinox:{name}.<eqx|EQX>
-    ~paddle:{name}.<pdparams|PDPARAMS|pdz|PDZ|pdopt|PDOPT|pdema|PDEMA|pdstates|PDSTATES|states|STATES>
+    ~paddle:{name}.<pdparams|PDPARAMS|pdparam|PDPARAM|pdz|PDZ|pdopt|PDOPT|pdema|PDEMA|pdstates|PDSTATES|states|STATES>
     ~joblib:{name}.<joblib|JOBLIB> ~pickle:{name}.<pkl|PKL> ~keras:{name}.<keras|KERAS>
     ~keras_weights:{name}.<weights.h5|WEIGHTS.H5>
     ~begun_state:{name}.<pt|PT|pth|PTH|pth.tar|PTH.TAR|tar|TAR|pyth|PYTH|th|TH|torch|TORCH|bin|BIN|checkpoint|CHECKPOINT>

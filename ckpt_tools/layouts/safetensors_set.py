@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece
-from ckpt_tools.layouts.common.lost_files import model_of_a_trainer
+from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -124,7 +124,7 @@ LAYOUT = Layout(
     ),
     resume=_resume,
     check=_check,
-    lost=model_of_a_trainer,
+    lost=weights_of_a_trainer,
     needs=("index",),
     reshardable=True,
     compare_steps=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from shlex import quote
@@ -24,6 +25,8 @@ from ckpt_tools.planning.run import Run
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.urls import real_path
 
+_RANK = re.compile(r"(?<![A-Za-z])rank[^A-Za-z0-9]*([0-9]+)", re.IGNORECASE)
+_DIGITS = re.compile("[0-9]+")
 _SIBLINGS = 100_000
 """Files of other checkpoints, nearest in time first, whose times are compared: enough for what is usual."""
 
@@ -59,6 +62,25 @@ def require_one_name(c: Checkpoint, session: Session) -> None:
             f"{each}: whoever follows them loads files of both",
             f"write {name} into each of them to resume from {completeness.label(c)}:"
             f" printf %s {quote(str(name))} | tee {' '.join(map(quote, told))}",
+        )
+
+
+def require_no_share(c: Checkpoint, loaded: Sequence[Part], session: Session) -> None:
+    """Whose share of a save a file is, where its name tells a rank and those beside it tell others: without a
+    layout that gives each rank its own, one rank's would be loaded by all.
+    """
+    if not session.layouts.of(c).last_resort:
+        return
+    ranks = defaultdict[str, set[str]](set)
+    for p in session.found.parts:
+        if (p.layout, p.run) == (c.layout, c.run) and (said := _RANK.search(p.name)):
+            ranks[_DIGITS.sub("", p.name)].add(said[1])
+    share = next((p for p in loaded if len(ranks.get(_DIGITS.sub("", p.name), ())) > 1), None)
+    if share is not None:
+        raise UsageError(
+            f"{share.path} of {completeness.label(c)} is called as the share of one rank, and no layout says"
+            " which rank loads which file",
+            f"'ckpt layouts --guess {quote(session.root)}' writes a layout that gives each rank its own",
         )
 
 

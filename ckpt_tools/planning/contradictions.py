@@ -163,7 +163,7 @@ class Contradictions:
         enough, out = max(_SIZES_COMPARED, 4 * len(c.parts)), list[Part]()
         for other in self._not_empty.around(c, (c.layout, c.run)):
             if other.key != mine:
-                out += (p for p in other.parts if p.path not in known and p.size > 0)
+                out += (p for p in other.parts if p.path not in known and p.size >= 0)
             if len(out) > enough:
                 break
         return out

@@ -23,6 +23,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Bad, assign
 from ckpt_tools.planning.candidate_questions import (
     require_groups,
+    require_no_share,
     require_one_model,
     require_one_name,
     require_trust,
@@ -140,6 +141,7 @@ class Review:
         self._require_no_twin(parts)
         require_trust(parts, self.session)
         require_one_name(named, self.session)
+        require_no_share(named, parts, self.session)
         if self.names > Level.PRESENCE:
             damaged = require_one_model(self.candidate.whole, parts, self.bad, self.session, selection.level)
             assigned = replace(assigned, findings=(*assigned.findings, *damaged))

@@ -100,7 +100,7 @@ def _past_levels(reader: Reader, at: int) -> int:
 
 FORMAT = Format(
     name="paddle_tensors",
-    suffixes=(".pdiparams", ".pdparams"),
+    suffixes=(".pdiparams", ".pdparams", ".pdparam"),
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
     protects="nothing; every length is compared with the file's",

@@ -103,6 +103,7 @@ FORMAT = Format(
     suffixes=(
         ".pkl",
         ".pdparams",
+        ".pdparam",
         ".pdz",
         ".pdopt",
         ".pdckpt",

@@ -49,7 +49,7 @@ class BareName(NamedTuple):
         return self.numbered or bool(self.role or self.alias) or self.kind is not Kind.PERIODIC
 
 
-_PADDLE = dict.fromkeys(("pdparams", "pdz"), "") | dict.fromkeys(("pdstates", "states"), "trainer")
+_PADDLE = dict.fromkeys(("pdparams", "pdparam", "pdz"), "") | dict.fromkeys(("pdstates", "states"), "trainer")
 _PADDLE |= {"pdopt": "optimizer", "pdema": "ema"}
 """Endings of PaddlePaddle's names, each with the role that it tells: one save has a file of each."""
 SUFFIXES = re.compile(

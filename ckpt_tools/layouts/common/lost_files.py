@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common.held import Holds, held_by
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind, Part
@@ -17,11 +18,8 @@ _Shards = Mapping[_Place, Part]
 _Name = TypeVar("_Name", str, _Place)
 _SHARD = re.compile(r"(.+?)-[0-9]{5}(?:-of-([0-9]{5}))?\.(safetensors|bin)")
 """A shard of a set that transformers, PaddleNLP and ColossalAI load by its index alone."""
-_OF_TRAINER = re.compile(
-    r"/checkpoint-[0-9]+/(?:(?:pytorch|adapter)_)?model(?:-[0-9]{5}-of-[0-9]{5})?\.(?:safetensors|bin)"
-    r"(?:\.index\.json)?$"
-)
-"""What the Trainer of transformers calls a model, and the directory of a save."""
+_OF_TRAINER = re.compile(r"/checkpoint-[0-9]+/[^/]+$")
+"""Where the Trainer of transformers and Accelerate save: a model, and then the state of training."""
 
 
 def lost(
@@ -45,12 +43,21 @@ def without_optimizer(
     yield finding("missing-part", f"{text}: it would begin anew", path=c.path, severity=Severity.WARNING)
 
 
-def model_of_a_trainer(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """A lone model where the Trainer saves it first. A loop may save no more than that, so a warning."""
-    if not beside and all(_OF_TRAINER.search(p.path) for p in c.parts):
-        text = "it holds a model alone, as Hugging Face's Trainer and Accelerate save it first"
-        text += ": neither goes on from that"
+def weights_of_a_trainer(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Weights alone in such a directory, whatever they are called, where no save holds more. A loop may save
+    no more than that, so a warning.
+    """
+    if all(_OF_TRAINER.search(p.path) for p in c.parts) and all(map(_is_weights_alone, (c, *beside))):
+        text = "it holds weights alone, and no state of training (optimizer, trainer_state.json)"
+        text += ": Hugging Face's Trainer and Accelerate cannot go on from it"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+
+
+def _is_weights_alone(c: Checkpoint) -> bool:
+    held = {held_by(p) for p in c.parts}
+    return held == {Holds(weights=True)} or (
+        held == {None} and {p.role for p in c.parts} == {"model", "index"}
+    )
 
 
 def without_index(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
