@@ -102,8 +102,14 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
         yield finding("missing-part", text, path=c.parts[0].path, severity=Severity.WARNING)
     like = [o for o in beside if not _holds_more(o, c)]
     trained = any(p.role != "buffer" for p in c.parts)
+    if _is_written_over(c) and not all(map(_is_written_over, beside)):
+        return  # a copy of the last weights beside saves with numbers, which are what training goes on from
     if c.kind is Kind.PERIODIC and trained and len(like) > 1:
         yield from (replace(f, severity=Severity.WARNING) for f in _lacks(c, like))
+
+
+def _is_written_over(c: Checkpoint) -> bool:
+    return all(p.piece.startswith(ROLLING) for p in c.parts)
 
 
 def _called_as_a_part(c: Checkpoint) -> str:
@@ -121,9 +127,9 @@ def _called_as_a_part(c: Checkpoint) -> str:
 
 def _optimizers_alone(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """States of optimizers that are written over as the checkpoint is, and whose network is not there."""
-    for o in beside if all(p.piece.startswith(ROLLING) for p in c.parts) else ():
+    for o in beside if _is_written_over(c) else ():
         held = holds_of(o)
-        if held and held.optimizer and not held.weights and all(p.piece.startswith(ROLLING) for p in o.parts):
+        if held and held.optimizer and not held.weights and _is_written_over(o):
             text = "it holds an optimizer's state alone, and is of no checkpoint: its network may be gone"
             yield finding("passed-over", text, path=o.parts[0].path, severity=Severity.WARNING)
 
@@ -223,7 +229,8 @@ def _pieces() -> Iterator[Piece]:
     yield _piece(BEGUN, template, formats)
     for name in PIECES:  # the first good one of several is loaded: what holds most goes first
         for mark in ("", ROLLING):
-            yield _piece(f"{mark}{name}", template, (*FORMATS, *OBJECTS, PADDLE[1], *KERAS))
+            piece = _piece(f"{mark}{name}", template, (*FORMATS, *OBJECTS, PADDLE[1], *KERAS))
+            yield replace(piece, rolling=bool(mark))
 
 
 def _piece(name: str, template: str, formats: tuple[str, ...], step_from: str = "name") -> Piece:
@@ -330,8 +337,8 @@ LAYOUT = Layout(
         ),
         "what joblib keeps, or a pickle of no arrays, is taken for a model, whatever its classes are",
         (
-            "an optimizer's state that is written over beside models that are kept is of the newest of these"
-            " only if both were written within seconds"
+            "an optimizer's state that is written over beside models that are kept is of the newest of these,"
+            " or of the one before it, only if both were written within seconds"
         ),
         "of two optimizers' states in one save, or of two other files, each has its name as its role",
         (

@@ -2822,18 +2822,24 @@ ray ray note:checkpoint_manager_snapshot.json
 
 mindspore mindspore note:meta.json stateless:-graph.meta unneeded:-graph.meta+-
   rank_{rank}/
+    optimizer_rank:optim_{prefix}[_rank_{rank}][_{generation}].ckpt
     breakpoint_rank:{prefix}[_rank_{rank}][_{generation}]-{epoch}_{step_in_epoch}_breakpoint.ckpt
     iteration_rank:iteration-{epoch}_{step_in_epoch}[{tmp}].ckpt
     export_rank:{prefix}[_rank_{rank}][_{generation}]-<network|trainable_params>-{epoch}_{step_in_epoch}.ckpt
+    average_rank:EMA_{prefix}[_rank_{rank}][_{generation}]-{epoch}_{step_in_epoch}.ckpt
     model_rank:{prefix}[_rank_{rank}][_{generation}]-{epoch}_{step_in_epoch}.ckpt
     export_st_rank:{prefix}[_rank_{rank}][_{generation}]-<network|trainable_params>-{epoch}_{step_in_epoch}.safetensors
+    average_st_rank:EMA_{prefix}[_rank_{rank}][_{generation}]-{epoch}_{step_in_epoch}.safetensors
     model_st_rank:{prefix}[_rank_{rank}][_{generation}]-{epoch}_{step_in_epoch}.safetensors
   .
+    optimizer:optim_{prefix}[_{generation}].ckpt
     breakpoint:{prefix}[_{generation}]-{epoch}_{step_in_epoch}_breakpoint.ckpt
     iteration:iteration-{epoch}_{step_in_epoch}[{tmp}].ckpt
     export:{prefix}[_{generation}]-<network|trainable_params>-{epoch}_{step_in_epoch}.ckpt
+    average:EMA_{prefix}[_{generation}]-{epoch}_{step_in_epoch}.ckpt
     model:{prefix}[_{generation}]-{epoch}_{step_in_epoch}.ckpt
     export_st:{prefix}[_{generation}]-<network|trainable_params>-{epoch}_{step_in_epoch}.safetensors
+    average_st:EMA_{prefix}[_{generation}]-{epoch}_{step_in_epoch}.safetensors
     model_st:{prefix}[_{generation}]-{epoch}_{step_in_epoch}.safetensors
   rank_{rank}/
     ~callable_rank:{name}.ckpt

@@ -19,10 +19,12 @@ CKPT = ("mindspore_ckpt", "mindspore_encrypted")
 ST = ("safetensors",)
 
 
-def _resume(_checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(
-        path
-    )  # scripts read the file, the epoch and the step from CKPT_PATH, CKPT_EPOCH and CKPT_STEP_IN_EPOCH
+def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+    """Scripts read the file, the epoch and the step from CKPT_PATH, CKPT_EPOCH and CKPT_STEP_IN_EPOCH; what
+    lies beside the only model they find by its name.
+    """
+    models = [p.path for p in checkpoint.parts if p.role == "model"]
+    return Resume(path or (models[0] if len(models) == 1 else None))
 
 
 def _crosscheck(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Finding]:
@@ -44,6 +46,9 @@ def _write_record(part: Part) -> bytes:
 
 def _pieces(home: str, mark: str, prefix: str) -> Iterator[Piece]:
     moment = "-{epoch}_{step_in_epoch}"
+    # of MindCV and MindYOLO, beside weights with a number
+    optimizer = Piece(f"optimizer{mark}", "optimizer", f"{home}optim_{prefix}.ckpt", CKPT, required=False)
+    yield replace(optimizer, rolling=True, survivable=True)
     gasp = Piece(f"breakpoint{mark}", "model", f"{home}{prefix}{moment}_breakpoint.ckpt", CKPT)
     gasp = replace(gasp, kind=Kind.DYING_GASP)
     yield gasp
@@ -52,6 +57,9 @@ def _pieces(home: str, mark: str, prefix: str) -> Iterator[Piece]:
         # of the weights alone, which MindFormers saves into checkpoint_network/ and checkpoint_trainable/
         export = f"{home}{prefix}-<network|trainable_params>{moment}.{suffix}"
         yield Piece(f"export{kind}{mark}", "model", export, formats, kind=Kind.RELEASE)
+        # of MindYOLO's average of the weights, which it saves beside them
+        average = f"{home}EMA_{prefix}{moment}.{suffix}"
+        yield Piece(f"average{kind}{mark}", "model", average, formats, kind=Kind.RELEASE)
         yield Piece(f"model{kind}{mark}", "model", f"{home}{prefix}{moment}.{suffix}", formats)
 
 
@@ -93,6 +101,10 @@ LAYOUT = Layout(
             " file, else it is unknown"
         ),
         "<dir>_R counts as rank R only when the siblings number 0, 1, 2, … without a gap",
+        (
+            "optim_NAME.ckpt of MindCV and MindYOLO is of the save whose steps it tells, else of the one that was"
+            " written within seconds of it"
+        ),
         "a .ckpt with remove_redundancy does not say so: only its tensors tell that it is no replica",
     ),
 )

@@ -45,6 +45,7 @@ from ckpt_tools.planning import choice_warnings, other_writers
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.common_steps import newest_untold
+from ckpt_tools.planning.companion_warnings import of_companions
 from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.newest import Times
@@ -404,12 +405,13 @@ class Planner(Candidates):
         yield from choice_warnings.left_out(choice, self.selection.save_interval)
         order = self.selection.resume_from or self.selection.order
         ordered = order in ("mtime", "step")
-        yield from choice_warnings.unplaced(c, self.ranked, self.session, ordered=ordered, same=self._same)
+        yield from choice_warnings.unplaced(c, self.ranked, self.session, ordered=ordered, same=self._is_copy)
         yield from assignment.findings
         yield from choice_warnings.of_files(parts, self.session)
         yield from losses(c, self.expected)
         if self.selection.level > Level.PRESENCE:
             yield from best_is_gone(self.session, c)
+            yield from of_companions(self.session, c, self.checkpoints)
         yield from leftovers_beside(self.session, c, self.expected)
         if self.session.found.strange:
             yield from headless(self.session, self.session.members(c))
@@ -445,12 +447,17 @@ class Planner(Candidates):
             yield from choice_links.links_to_others(directories, c, step)
             yield from choice_links.files_of_others(files, c, step)
 
+    def _is_copy(self, c: Checkpoint, other: Checkpoint) -> bool:
+        """Whether its files are those of the same roles of another checkpoint."""
+        roles = {p.role for p in c.parts}
+        return self._same(c, replace(other, parts=tuple(p for p in other.parts if p.role in roles)))
+
     def _require_newest(self, c: Checkpoint) -> None:
         """Raises NotNewest where the caller wants the newest or nothing, and what a link led to, or one that
         is damaged or tells no step, may be it.
         """
         if self.selection.no_fallback and self.selection.max_step is None:
-            others = choice_warnings.unplaced(c, self.ranked, self.session, ordered=False, same=self._same)
+            others = choice_warnings.unplaced(c, self.ranked, self.session, ordered=False, same=self._is_copy)
             for f in chain(self._lost_links(c), others):
                 raise NotNewest(f"{f.path}: {f.message}", plan=self.empty(Choice(None)))
 

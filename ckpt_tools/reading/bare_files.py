@@ -295,12 +295,12 @@ def _of_the_last(bare: Sequence[Bare]) -> list[Bare]:
 
 
 def _of_the_newest(bare: Sequence[Bare]) -> list[Bare]:
-    """An optimizer's state that is written over beside models that are kept is of the newest of these."""
+    """An optimizer's state that is written over beside models that are kept is of one of the last."""
     if all(b.role != "optimizer" or not b.rolling for b in bare):
         return list(bare)
-    from ckpt_tools.reading.rolling_states import beside_the_newest  # few loops have one
+    from ckpt_tools.reading.rolling_states import beside_their_models  # few loops have one
 
-    return beside_the_newest(bare)
+    return beside_their_models(bare)
 
 
 def _beside_a_model(bare: Sequence[Bare]) -> list[Bare]:
@@ -350,8 +350,9 @@ def _parts_of(save: Sequence[Bare]) -> Iterator[Part]:
     kind = _kind_of(save)
     for b in save:
         words = "_".join(b.run)
+        over = b.rolling or (b.role != "model" and not bare_name_of(b.part).numbered)
         yield b.part._replace(
-            piece=piece_for(b.holds, b.rolling) if b.holds else b.part.piece,
+            piece=piece_for(b.holds, over) if b.holds else b.part.piece,
             role=b.role,
             kind=kind,
             run=_run_name(b.part.run, words),

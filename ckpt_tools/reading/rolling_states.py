@@ -9,33 +9,25 @@ from collections.abc import Sequence
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.reading.bare_file import Bare
-
-_TOGETHER_NS = 2_000_000_000
-_RATE = 20_000_000
-"""Bytes that a slow file system takes in a second: so long may lie between two files of one save."""
+from ckpt_tools.reading.companions import were_written_together
 
 
-def beside_the_newest(bare: Sequence[Bare]) -> list[Bare]:
-    """Those of the newest model, where it was written together with them, no other model was, and none has an
-    optimizer's state.
+def beside_their_models(bare: Sequence[Bare]) -> list[Bare]:
+    """Those of the model that they were written with, where no other model was, and none has an optimizer's
+    state: of the newest, or of the one before it where the newest was saved and they were not yet.
     """
     over = {b.part.path: b for b in bare if _is_written_over(b)}
     models = [b for b in bare if b.role == "model" and b.kind is not Kind.RELEASE]
     optimizer = any(b.role == "optimizer" for b in over.values())
     if not (models and optimizer) or any(map(_is_trained, bare)):
         return list(bare)
-    newest = max(models, key=lambda b: (b.part.mtime_ns, _order(b)))
-    if not _are_of(newest, list(over.values()), [b for b in models if b is not newest]):
+    with_them = [m for m in models if all(were_written_together(b.part, m.part) for b in over.values())]
+    owner = max(with_them, key=lambda b: (b.part.mtime_ns, _order(b)), default=None)
+    if owner is None or owner.holds is None or not _is_one_of_the_last(owner, models):
         return list(bare)
-    return [_of_its_save(b, newest) if b.part.path in over else b for b in bare]
-
-
-def _are_of(newest: Bare, over: Sequence[Bare], others: Sequence[Bare]) -> bool:
-    """Whether all were written with it, and with none of the other models, as their times are in a copy."""
-    if newest.holds is None or not _is_the_last(newest, others):
-        return False
-    alike = [o for o in others if o.kind is newest.kind]
-    return all(_are_together(b, newest) and not any(_are_together(b, o) for o in alike) for b in over)
+    if any(o.kind is owner.kind for o in with_them if o is not owner):
+        return list(bare)
+    return [_of_its_save(b, owner) if b.part.path in over else b for b in bare]
 
 
 def _is_written_over(b: Bare) -> bool:
@@ -48,21 +40,19 @@ def _is_trained(b: Bare) -> bool:
     return b.is_state or (b.role == "optimizer" and not _is_written_over(b))
 
 
-def _is_the_last(newest: Bare, others: Sequence[Bare]) -> bool:
-    """Whether it is the one with the highest number of a run, or the only one that is called the best."""
-    if newest.name.numbered and newest.kind is Kind.PERIODIC:
-        regular = [o for o in others if o.kind is Kind.PERIODIC]
-        return all(o.run == newest.run and _order(o) < _order(newest) for o in regular)
-    return newest.kind is Kind.BEST and not others
+def _is_one_of_the_last(owner: Bare, models: Sequence[Bare]) -> bool:
+    """Whether it has the highest number but one of a run, or the highest, or is the only one that is called
+    the best. Of two later models each save does not write the states over.
+    """
+    if owner.name.numbered and owner.kind is Kind.PERIODIC:
+        regular = [o for o in models if o.kind is Kind.PERIODIC and o is not owner]
+        later = [o for o in regular if _order(o) >= _order(owner)]
+        return len(later) < 2 and all(o.run == owner.run for o in regular)
+    return owner.kind is Kind.BEST and len(models) == 1
 
 
 def _order(b: Bare) -> tuple[int, int]:
     return (-1 if b.name.epoch is None else b.name.epoch, -1 if b.name.step is None else b.name.step)
-
-
-def _are_together(b: Bare, model: Bare) -> bool:
-    apart = abs(b.part.mtime_ns - model.part.mtime_ns)
-    return apart <= _TOGETHER_NS + max(b.part.size, model.part.size) * 1_000_000_000 // _RATE
 
 
 def _of_its_save(b: Bare, model: Bare) -> Bare:

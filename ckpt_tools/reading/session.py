@@ -98,6 +98,7 @@ class Session:
         self.indexes = Indexes(self.found.indexes, self._seals(), *same)
         self.unproven: dict[str, Finding] = {}
         self.reports: dict[str, Report] = {}
+        self.companions: list[Part] = []
         self.unread: dict[str, str] = {}  # trackers, and files to compare with others, that could not be read
         self._texts: dict[str, bytes | Finding] = {}  # what trackers hold
         self.unplaced: list[Unseen] = []  # files whose content would say what they are

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import save as safetensors_save
 from small_files import saved, tensor
 
 from ckpt_tools.api import plan, verify
@@ -56,16 +57,16 @@ def test_the_share_of_one_rank_is_never_given_to_all(lost: bool, tmp_path: Path)
     assert f"ckpt layouts --guess {tmp_path}" in e.value.hint
 
 
-@pytest.mark.parametrize("name", ["mm_projector.bin", "non_lora_trainables.bin", "model.safetensors"])
-def test_weights_alone_where_a_trainer_saves_are_no_state_of_training(name: str, tmp_path: Path) -> None:
-    from safetensors.torch import save as safetensors_save
-
-    write = safetensors_save if name.endswith("safetensors") else saved
-    for step in (500, 1000):
-        put(tmp_path / f"checkpoint-{step}" / "config.json", b'{"model_type": "llava"}', step)
-        put(tmp_path / f"checkpoint-{step}" / name, write({"proj.weight": tensor(step)}), step)
-    made = plan(tmp_path)
-    assert made.checkpoint is not None
-    assert made.checkpoint.step == 1000
-    said = [f.message for f in made.warnings if f.code == "missing-part"]
-    assert any("trainer_state.json" in text for text in said), made.warnings
+def test_weights_alone_where_a_trainer_saves_are_no_state_of_training(tmp_path: Path) -> None:
+    for name in ("mm_projector.bin", "non_lora_trainables.bin", "model.safetensors"):
+        root = tmp_path / name
+        write = safetensors_save if name.endswith("safetensors") else saved
+        for step in (500, 1000):
+            put(root / f"checkpoint-{step}" / "config.json", b'{"model_type": "llava"}', step)
+            put(root / f"checkpoint-{step}" / name, write({"proj.weight": tensor(step)}), step)
+        made = plan(root)
+        assert made.checkpoint is not None
+        assert made.checkpoint.step == 1000
+        said = [f.message for f in made.warnings if f.code == "missing-part"]
+        assert any("trainer_state.json" in text for text in said), made.warnings
+        assert verify(root).verdict is Verdict.OK

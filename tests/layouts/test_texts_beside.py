@@ -19,7 +19,7 @@ SHARD = "model-0000{}-of-00002.safetensors"
 TREES = {
     "{}/state.pt": "meta.json",
     "step_{}/model.safetensors": "training_state.json",
-    "checkpoint-{}/adapter_model.safetensors": "adapter_config.json",
+    "step_{}/adapter_model.safetensors": "adapter_config.json",
     f"step_{{}}/{SHARD.format(1)}": "tokenizer.json",
     "ckpt-{}/model.pt": "tokenizer.model",
 }

@@ -50,6 +50,7 @@ class Piece(Template):
     called like it otherwise, and says that it is not finished.
     ``everyone_saves`` says that each rank writes its own file although replicas hold the same: then a set
     with ranks missing, or off the save interval, was written by a dying job.
+    ``rolling``: each save writes over it, so it is of one save alone: of the one it was written with.
     ``survivable``: the framework goes on without the file (with other random numbers), so a rank without one
     is a warning, and its ranks are not those that a checkpoint needs.
     ``unasked``: the framework loads the file with ``weights_only=False``, so that whatever its pickle names
@@ -93,6 +94,7 @@ class Piece(Template):
     everyone_saves: bool = False
     survivable: bool = False
     whole_beside: bool = False
+    rolling: bool = False
     unasked: bool = False
     state_word: bytes = b""
     state_key: str = ""

@@ -44,16 +44,17 @@ def without_optimizer(
 
 
 def weights_of_a_trainer(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Weights alone in such a directory, whatever they are called, where no save holds more. A loop may save
-    no more than that, so a warning.
+    """Weights alone in such a directory, whatever they are called, of a lone save: others tell by themselves.
+    A loop may save no more than that, so a warning.
     """
-    if all(_OF_TRAINER.search(p.path) for p in c.parts) and all(map(_is_weights_alone, (c, *beside))):
+    if not beside and all(_OF_TRAINER.search(p.path) for p in c.parts) and is_weights_alone(c):
         text = "it holds weights alone, and no state of training (optimizer, trainer_state.json)"
         text += ": Hugging Face's Trainer and Accelerate cannot go on from it"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
-def _is_weights_alone(c: Checkpoint) -> bool:
+def is_weights_alone(c: Checkpoint) -> bool:
+    """Whether its files hold weights and nothing else, as far as their pieces tell."""
     held = {held_by(p) for p in c.parts}
     return held == {Holds(weights=True)} or (
         held == {None} and {p.role for p in c.parts} == {"model", "index"}

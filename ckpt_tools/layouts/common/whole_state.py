@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import PAIRS, SECOND_NETWORKS, bare_name_of
-from ckpt_tools.layouts.common.held import BEGUN, Holds, held_by, holds_of
+from ckpt_tools.layouts.common.held import BEGUN, ROLLING, Holds, held_by, holds_of
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
@@ -28,6 +28,7 @@ def lacks_of_state(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Find
     Half of a training state never is a checkpoint.
     """
     mine = holds_of(c)
+    others = [_as_left(o, c) for o in others]
     siblings = list(same_run(c, others))
     if mine is None:
         yield from _lacks_what_is_unread(c, siblings)
@@ -47,6 +48,15 @@ def lacks_of_state(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Find
         yield from _unwritten_beside_one(c, alike)
     else:
         yield from _unwritten(c, alike, () if mine.optimizer else ("optimizer",))
+
+
+def _as_left(o: Checkpoint, c: Checkpoint) -> Checkpoint:
+    """Another save as an older one could be: without what each save writes over, which is of the latest."""
+    newer = len(o.parts) > 1 and o.order > c.order
+    over = [p for p in o.parts if p.piece.startswith(ROLLING)] if newer else []
+    if not over or len(over) == len(o.parts):
+        return o
+    return replace(o, parts=tuple(p for p in o.parts if p not in over))
 
 
 def _half_of_two(c: Checkpoint) -> str:
