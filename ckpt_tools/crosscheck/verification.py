@@ -91,7 +91,8 @@ class Verifier(NamedTuple):
             deep = self._depth if self.sample is None else Level.STRUCTURE
             findings = [*_beside_the_files(s), *crosscheck(s, s.found.tree, deep)]
             for f in list(hollow_exports(s)):
-                s.reports[f.path] = with_findings(s.reports[f.path], [f])
+                hollow = s.reports.get(f.path) or s.report_file(f.path, deep)
+                s.reports[f.path] = with_findings(hollow, [f])
             sealed = _of_seals(s, self.level)
             bare += sealed.reports
             findings += sealed.findings

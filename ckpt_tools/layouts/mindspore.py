@@ -102,8 +102,8 @@ LAYOUT = Layout(
         ),
         "<dir>_R counts as rank R only when the siblings number 0, 1, 2, … without a gap",
         (
-            "optim_NAME.ckpt of MindCV and MindYOLO is of the save whose steps it tells, else of the one that was"
-            " written within seconds of it"
+            "optim_NAME.ckpt of MindCV and MindYOLO is of the save whose steps it tells, else of the one"
+            " that was written within seconds of it"
         ),
         "a .ckpt with remove_redundancy does not say so: only its tensors tell that it is no replica",
     ),

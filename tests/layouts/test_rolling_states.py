@@ -40,7 +40,7 @@ def loaded(root: Path) -> list[str] | None:
 
 
 @pytest.mark.parametrize("name", ["lora_{:09d}.safetensors", "model_{}.pt", "epoch_{}.pth"])
-def test_it_is_of_the_newest_model_if_it_was_written_with_that(name: str, tmp_path: Path) -> None:
+def test_it_is_of_the_model_that_it_was_written_with(name: str, tmp_path: Path) -> None:
     """As ai-toolkit keeps it."""
     for step in (250, 500):
         put(tmp_path / name.format(step), step)
@@ -51,7 +51,9 @@ def test_it_is_of_the_newest_model_if_it_was_written_with_that(name: str, tmp_pa
     put(tmp_path / "scheduler.pt", 500.7)
     assert loaded(tmp_path) == sorted([newest.name, "optimizer.pt", "scheduler.pt"])
     (tmp_path / "scheduler.pt").unlink()
-    for at in (250.5, 375, 600):  # of the save before, or of one whose model is gone
+    put(tmp_path / "optimizer.pt", 250.5)  # the job was killed between the two files of its last save
+    assert loaded(tmp_path) == sorted([name.format(250), "optimizer.pt"])
+    for at in (375, 600):  # of a save whose model is gone
         put(tmp_path / "optimizer.pt", at)
         assert loaded(tmp_path) is None, at
 
