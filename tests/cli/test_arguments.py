@@ -14,7 +14,7 @@ import sample_results as sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_question import Asker
-from run_helpers import SAY, ckpt, megatron
+from run_helpers import OLD, SAY, ckpt, megatron
 
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.output import shell
@@ -111,6 +111,7 @@ def test_warnings_may_fail_in_every_format_and_the_answer_stays(
     asker = Asker(monkeypatch, capfd, tmp_path / "state")
     root = megatron(tmp_path / "run")
     (root / "latest_checkpointed_iteration.txt").write_text("10")
+    os.utime(root / "latest_checkpointed_iteration.txt", (OLD, OLD))  # of the save before, not of one later
     for name in ("shell", "json", "csv"):
         line = ("plan", root, "--no-cache", "--format", name)
         plain, failing = (asker.execute(*line, *more) for more in ((), ("--fail-on", "warning")))
