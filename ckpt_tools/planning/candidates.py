@@ -265,7 +265,7 @@ class Candidates:
 
     @property
     def _contents(self) -> Files:
-        return Files(self._same, self._signature, self._are_sound)
+        return Files(self.root, self._same, self._signature, self._are_sound)
 
     def _are_sound(self, c: Checkpoint) -> bool:
         """Whether nothing is known to be wrong with its files by themselves."""

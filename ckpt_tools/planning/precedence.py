@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from ckpt_tools.discovery.exclude import without
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
@@ -69,10 +70,11 @@ def passed_over(
 
 
 class Files(NamedTuple):
-    """What the files of checkpoints tell: whether two are the ``same``, and whether nothing is known to be
-    wrong with one by itself.
+    """What the files of checkpoints below ``root`` tell: whether two are the ``same``, and whether nothing is
+    known to be wrong with one by itself.
     """
 
+    root: str
     same: Callable[[Checkpoint, Checkpoint], bool]
     signature: Callable[[Checkpoint], Signature]
     are_sound: Callable[[Checkpoint], bool]
@@ -235,14 +237,12 @@ def _in_doubt(unclear: Checkpoint, placed: Checkpoint, files: Files) -> UsageErr
         f"which checkpoint is the newest is in doubt: {unclear.path} was written last, "
         f"but nothing tells its step; {placed.path} is of {placed.label}"
     )
-    prefix = unclear.parts[0].prefix or name
-    flags = {
-        f"--order step to resume from {other}": placed,
-        f"--prefix {prefix} to resume from {name}": unclear,
-    }
-    if damaged := [c.parts[0].path for c in flags.values() if not files.are_sound(c)]:
+    if damaged := [c.parts[0].path for c in (placed, unclear) if not files.are_sound(c)]:
         return UsageError(f"{text}; {' and '.join(damaged)}: damaged", "restore what is damaged")
-    return UsageError(text, f"say {', or '.join(flags)}")
+    hint = f"say {without(files.root, placed, unclear.path, unclear.parts[0].path, label=other)}"
+    if len(unclear.parts) == 1:  # of several, nothing tells that they are of one save
+        hint += f", or --prefix {unclear.parts[0].prefix or name} to resume from {name}"
+    return UsageError(text, hint)
 
 
 def _named_out_of_turn(late: _OutOfTurn) -> UsageError:
