@@ -8,9 +8,7 @@ from contextlib import closing
 from ckpt_tools.crosscheck.run_files import place, shown, tensor_names
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of
-from ckpt_tools.formats import names as formats
 from ckpt_tools.formats.common.zeros import all_zeros, is_weight, zero_tensors
-from ckpt_tools.formats.named import PICKLES
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
@@ -27,7 +25,7 @@ MODELS = frozenset(
 )
 """The roles of files that hold a model, or a part of one."""
 OPTIMIZERS = frozenset(["optimizer", "critic_optimizer", "expert_optimizer", "critic_expert_optimizer"])
-_NOT_SEEN = frozenset({"needs-key", "wrong-key", "needs-extra"})
+_NOT_SEEN = frozenset({"needs-key", "wrong-key", "needs-extra", "too-complex", "unread-pickle"})
 _EXPORTERS = ("hf-trainer", "accelerate")
 """Layouts whose frameworks save models in any directory: under these names they hold one."""
 Tensors = Mapping[str, Tensor]
@@ -50,7 +48,8 @@ def hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[
             yield from _lacking(s, p, _same_place(p, older), alone=False)
         elif (named := piece.weak and p.name in _export_names(s)) or p.role in MODELS:
             of_it = not piece.weak and {o.role for o in c.parts}.isdisjoint(piece.tensors_in)
-            alone = named or (of_it and formats.family.get(report.format or "") != PICKLES)
+            # a GGUF file may hold a vocabulary alone, a pickle anything
+            alone = named or (of_it and bool(format_of(report.format or "").loader))
             yield from _lacking(s, p, _same_place(p, beside), alone=alone)
 
 

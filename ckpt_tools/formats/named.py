@@ -75,8 +75,6 @@ CHECKSUM_NAMES = (
 coreutils, Node.js (SHASUMS256.txt), BagIt (RFC 8493: manifest-sha256.txt), Meta's Llama (checklist.chk), and
 what people call them.
 """
-PICKLES = "pickles"
-"""The family of pickles of any objects: tensors need not be among them."""
 MANIFESTS = "manifests"
 TEXTS = "texts"
 """The family of formats that are plain text, as what else is not: only a name or a place says that it is."""

@@ -221,7 +221,9 @@ class Inspection:
             yield from self._content(source)
             if worst(self.found) is not Verdict.BROKEN:  # of each tensor in a store: a request
                 every = not is_url(self.path)
+                read = source.bytes_read
                 self.zeros = sum(1 for _ in zero_tensors(source, self.anatomy.tensors, every=every))
+                source.bytes_read = read  # no byte counts twice
             self.reached = Level.CONTENT
         if self.level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
             self.reached = self._deeper(source, self.format)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from fixture_trees import CASES, TREES, materialise, overwrite
+from places import FORMAT_FILES
 from safetensors.torch import load_file, save
 from small_files import saved
 
@@ -22,7 +23,7 @@ from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.formats.common.zeros import zero_tensors
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.layouts import active
-from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.tensor import Tensor
@@ -167,6 +168,11 @@ def test_other_tensors_are_named_and_nothing_is_said_of_ranks(tmp_path: Path) ->
     text = found(newest)["signature-changed"]
     assert "of another shape: " in text and "q_proj.lora_A.weight" in text and "lora_B" not in text
     assert "rank" not in text and "checkpoint-2/adapter_model" in text
+
+
+def test_a_vocabulary_alone_is_no_damage() -> None:
+    path = FORMAT_FILES / "gguf/good/vocabulary.gguf"
+    assert {file.report.verdict for file in verify([str(path)]).files} == {Verdict.OK}
 
 
 def test_show_says_that_there_are_none(tmp_path: Path) -> None:
