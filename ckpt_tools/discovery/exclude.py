@@ -15,6 +15,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import field, record
 from ckpt_tools.storage.retry import is_directory
 
+_WILD = frozenset("*?[")
 STATE = ".ckpt"
 """The directory in a root where commands that change something keep what they put away, and their journal."""
 
@@ -31,17 +32,23 @@ class Excluded:
     paths: set[str] = field(default_factory=set)  # of several threads: adding is one step
 
     @cached_property
-    def _pattern(self) -> re.Pattern[str] | None:
-        return re.compile("|".join(map(_expression, self.globs)), re.DOTALL) if self.globs else None
+    def _literal(self) -> frozenset[str]:
+        return frozenset(glob.strip("/") for glob in self.globs if _WILD.isdisjoint(glob))
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        wild = [_expression(glob) for glob in self.globs if not _WILD.isdisjoint(glob)]
+        return re.compile("|".join(wild) or r"(?!)", re.DOTALL)
 
     def keep(self, root: str, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
         """The entries of one directory at or below ``root`` that are not left out."""
-        if self._pattern is None or not entries:
+        if not self.globs or not entries:
             return entries
         start = len(root.rstrip("/")) + 1
         left = []
         for e in entries:
-            if self._pattern.fullmatch(e.path[start:]):
+            name = e.path[start:]
+            if name in self._literal or self._pattern.fullmatch(name):
                 self.paths.add(e.path)
             else:
                 left.append(e)

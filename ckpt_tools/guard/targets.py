@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -40,10 +41,11 @@ def targets(s: Session) -> Iterator[Target]:
     """
     runs = s.runs(grouping.group(s.parts, s.layouts))
     homes = _homes(c for checkpoints in runs.values() for c in checkpoints)
+    ordered = sorted(homes)
     taken = set[str]()
     for checkpoints in runs.values():
         for c in sorted(checkpoints, key=lambda c: (c.order, c.path), reverse=True):
-            made = list(_of_checkpoint(s, c, checkpoints, homes))
+            made = list(_of_checkpoint(s, c, checkpoints, homes, ordered))
             taken.update(path for target in made for path in target.files)
             yield from made
     graphs = [path for path in s.found.unneeded if path not in taken]
@@ -65,14 +67,18 @@ def _homes(checkpoints: Iterable[Checkpoint]) -> dict[str, int]:
 
 
 def _of_checkpoint(
-    s: Session, c: Checkpoint, siblings: Sequence[Checkpoint], homes: dict[str, int]
+    s: Session,
+    c: Checkpoint,
+    siblings: Sequence[Checkpoint],
+    homes: dict[str, int],
+    ordered: Sequence[str],
 ) -> Iterator[Target]:
     mine = {p.home for p in c.parts}
     home = next(iter(mine))
     parts = s.members(c).parts
     members = tuple(p.path for p in parts)
     if len(mine) == 1 and home and homes[home] == 1 and s.found.tree:
-        others = [h for h in homes if h.startswith(f"{home}/")]
+        others = ordered[bisect(ordered, f"{home}/") : bisect(ordered, f"{home}0")]  # "0" follows "/"
         files = tuple(sorted({*files_of(home, others), *members}))
         yield Target(home, home, f"{home}/{NAME}", files, (), c, siblings)
         return

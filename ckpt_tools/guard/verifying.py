@@ -5,12 +5,13 @@ comparison.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from ckpt_tools.crosscheck.crosscheck import crosscheck
 from ckpt_tools.discovery.completeness import label
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict, blind, worst
 from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Part
@@ -35,8 +36,8 @@ class Checked:
     findings: tuple[Finding, ...]
     files: int
     size: int
-    bytes_read: int
-    seconds: float
+    bytes_read: int = 0
+    seconds: float = 0.0
     level: Level = Level.CONTENT
     hidden: frozenset[str] = frozenset()
 
@@ -51,6 +52,40 @@ def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked
             s.report(part, Level.CONTENT)
         across = _across(s, c, window, parts)
     own = [s.reports.pop(part.path) for part in parts if part.path in s.reports]
+    seconds = round(time.perf_counter() - started, 6)
+    return replace(_checked(s, parts, own, across), bytes_read=read.bytes, seconds=seconds)
+
+
+def verify_all(s: Session, checkpoints: Sequence[Checkpoint]) -> dict[CheckpointKey, Checked]:
+    """Return what verifying shows of each of the checkpoints: all are read to the end, and compared once."""
+    prefetch(s, s.parts, Level.CONTENT)
+    for part in s.parts:
+        s.report(part, Level.CONTENT)
+    found = [*not_seen(s), *crosscheck(s, s.found.tree, Level.CONTENT)]
+    of_path = defaultdict[str, list[Finding]](list)
+    for f in found:
+        of_path[f.path].append(f)
+        for above in _directories(f.path):
+            of_path[f"{above}/"].append(f)
+    labels = [label(c) for c in checkpoints]
+    out = {}
+    for c in checkpoints:
+        parts = s.members(c).parts
+        homes = {part.home for part in c.parts}
+        places = {c.path, *(part.path for part in parts), *homes, *(f"{home}/" for home in homes)}
+        near = dict.fromkeys(f for place in places - {"", "/"} for f in of_path[place])
+        across = [*(f for f in near if _is_about(f, c, parts, labels)), *_of_seals(s, c, parts)]
+        own = [s.reports[part.path] for part in parts if part.path in s.reports]
+        out[c.key] = _checked(s, parts, own, across)
+    return out
+
+
+def _directories(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _checked(s: Session, parts: Sequence[Part], own: Sequence[Report], across: Sequence[Finding]) -> Checked:
     found = [replace(f, path=f.path or report.path) for report in own for f in report.findings]
     serious = [f for f in dict.fromkeys([*found, *across]) if f.severity is not Severity.NOTE]
     hidden = {part.path for part in parts if s.indexes.hidden(part.path)}  # by damage, and so damaged
@@ -60,8 +95,6 @@ def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked
         findings=tuple(serious),
         files=len(parts),
         size=sum(max(0, part.size) for part in parts),
-        bytes_read=read.bytes,
-        seconds=round(time.perf_counter() - started, 6),
         level=min((report.level for report in own), default=Level.PRESENCE),
         hidden=frozenset(hidden),
     )

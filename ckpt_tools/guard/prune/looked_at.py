@@ -8,7 +8,7 @@ from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.guard.quarantine.chosen import Group, groups
-from ckpt_tools.guard.verifying import Checked, verified
+from ckpt_tools.guard.verifying import Checked, verify_all
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict, blind
 from ckpt_tools.model.frozen import frozen, replace
@@ -67,10 +67,12 @@ def entries(s: Session, selection: Selection) -> list[Entry]:
     everything = grouping.group(s.parts, s.layouts, selection.save_interval)
     group_of = {g.checkpoint.key: g for g in groups(s) if g.checkpoint}
     runs = s.runs(everything)
+    own = {c.key: _why_not_asked(s, c, selection) for c in everything if c.key in group_of}
+    checked = verify_all(s, [c for c in everything if own.get(c.key) == ""])
     return [
-        _entry(s, c, runs[c.layout, c.run], group_of[c.key], selection)
+        _entry(s, c, runs[c.layout, c.run], group_of[c.key], checked.get(c.key) or own[c.key])
         for c in everything
-        if c.key in group_of
+        if c.key in own
     ]
 
 
@@ -83,23 +85,31 @@ def _require_all_seen(s: Session) -> None:
         raise CannotLook(text, HINT.partition(",")[0])
 
 
-def _entry(s: Session, c: Checkpoint, run: Sequence[Checkpoint], group: Group, selection: Selection) -> Entry:
-    members = frozenset(part.path for part in s.members(c).parts)
-    bare = Entry(c, group, members)
+def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
+    """Return why the question does not arise for a checkpoint; nothing if it does."""
     if not filters.belongs(c, selection):
-        return replace(bare, why="it is of another run than was asked for")
+        return "it is of another run than was asked for"
     if c.unfinished:
-        return replace(bare, why="it is not finished")
+        return "it is not finished"
     if c.kind is Kind.RELEASE or s.layouts.of(c).of_exports:
-        return replace(bare, why="it is the outcome of a run, and no save of it")
-    checked = verified(s, c, run)
+        return "it is the outcome of a run, and no save of it"
+    return ""
+
+
+def _entry(
+    s: Session, c: Checkpoint, run: Sequence[Checkpoint], group: Group, checked: Checked | str
+) -> Entry:
+    """Raises CannotLook where a file of it could not be looked at."""
+    members = frozenset(part.path for part in s.members(c).parts)
+    if isinstance(checked, str):
+        return Entry(c, group, members, why=checked)
     causes = [f for f in checked.findings if f.path not in checked.hidden]
     if blind(causes):
         what = next(f for f in causes if f.code == "unreadable")
         raise CannotLook(f"{what.path}: {what.message}: nothing is removed", HINT.partition(",")[0])
     if c.step is None:
         c = replace(c, step=step_in_contents(s, c, run))
-    return replace(bare, checkpoint=c, checked=checked, why=_not_good(checked))
+    return Entry(c, group, members, checked, _not_good(checked))
 
 
 def _not_good(checked: Checked) -> str:

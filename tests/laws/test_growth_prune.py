@@ -1,0 +1,62 @@
+"""What ``ckpt prune`` costs grows as the number of checkpoints does: calls are counted at two sizes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import small_files
+from counted import calls
+from mindspore_writer import record
+
+from ckpt_tools.guard.prune import Policy, prune
+from ckpt_tools.model.selection import Selection
+
+FEW, MANY = 15, 60
+MOST = 1.25
+"""Calls for each checkpoint of many, as a multiple of those for each of few. Work for each pair would make it 4."""
+
+
+def megatron(root: Path, n: int) -> None:
+    for step in range(1, n + 1):
+        put(
+            root / f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt",
+            small_files.megatron(step, 0, 1, 1, 1),
+            step,
+        )
+    put(root / "latest_checkpointed_iteration.txt", str(n).encode(), n)
+
+
+def mindspore(root: Path, n: int) -> None:
+    for step in range(1, n + 1):
+        weights = b"".join((1.0 + step + i).hex().encode()[:8] for i in range(4))
+        records = [
+            record("weight", [8], "Float32", weights),
+            record("epoch_num", [0], "Int64", (step - 1).to_bytes(8, "little")),
+            record("step_num", [0], "Int64", (10 * step).to_bytes(8, "little")),
+        ]
+        put(root / f"net-{step}_10.ckpt", b"".join(records), step)
+
+
+def put(path: Path, data: bytes, minute: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (1_700_000_000 + 60 * minute,) * 2)
+
+
+@pytest.mark.parametrize("make", [megatron, mindspore])
+def test_each_checkpoint_costs_the_same_among_many(make: object, tmp_path: Path) -> None:
+    cost = {}
+    for n in (FEW, MANY):
+        root = tmp_path / str(n)
+        make(root, n)  # type: ignore[operator]
+
+        def work(root: Path = root, n: int = n) -> None:
+            made = prune(str(root), Policy(keep_last=3), selection=Selection(settle=0.0))
+            assert sum(row.state == "would-remove" for row in made.changes) == n - 3, made
+
+        if n == FEW:
+            work()  # what is imported once
+        cost[n] = calls(work) / n
+    assert cost[MANY] < MOST * cost[FEW], cost
