@@ -209,3 +209,113 @@ def test_stopped_at_any_call(tree: str, stop: Stop, commands: Commands, tmp_path
         assert step(root) == was
         assert not [path for path in files_of(root) if "trash" in path], run.calls[-1:]
         shutil.rmtree(root)
+
+
+# ---- what was interrupted is judged anew
+
+
+def set_back(root: Path) -> None:
+    shutil.rmtree(max(root.glob("iter_*")))
+    (root / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)
+
+
+def save_anew(root: Path) -> None:
+    megatron(root.parent / "other", steps=(25,))
+    shutil.rmtree(root / "iter_0000025", ignore_errors=True)
+    shutil.move(root.parent / "other/iter_0000025", root)
+    shutil.rmtree(root.parent / "other")
+
+
+HAPPENED: dict[str, Callable[[Path], None]] = {
+    "nothing": lambda _: None,
+    "set back": set_back,
+    "a new save": save_anew,
+}
+INTERRUPTED = {
+    "prune": ["prune", "@", "--keep-last", "2", "--settle", "0s", "--apply"],
+    "quarantine": ["quarantine", "@/iter_0000010", "--root", "@", "--settle", "0s", "--apply"],
+}
+NEXT = {
+    "prune": ["prune", "@", "--keep-last", "1000", "--settle", "0s", "--apply"],
+    "pin": ["pin", "@/iter_0000010", "--root", "@"],
+    "undo": ["undo", "@", "--apply"],
+}
+
+
+@pytest.mark.share(9)
+@pytest.mark.parametrize("after", NEXT)
+@pytest.mark.parametrize("happened", HAPPENED)
+@pytest.mark.parametrize("command", INTERRUPTED)
+def test_nothing_interrupted_is_simply_finished(
+    command: str, happened: str, after: str, commands: Commands, tmp_path: Path
+) -> None:
+    """Killed at any call that writes; then something happens; then any command: what plan chooses is there, what
+    was pinned is there, and a policy that keeps all loses nothing.
+    """
+
+    def words(line: list[str], root: Path) -> list[str]:
+        return [word.replace("@", str(root), 1) for word in line]
+
+    root = megatron(tmp_path / "first/run", steps=(10, 20, 30))
+    calls = commands.run(words(INTERRUPTED[command], root), root).calls
+    for nth in range(1, len(calls) + 1, 2):
+        root = megatron(tmp_path / f"{nth}/run", steps=(10, 20, 30))
+        run = commands.run(words(INTERRUPTED[command], root), root, nth)
+        assert run.code == -9
+        begun_to_remove = (root / ".ckpt/going").exists()
+        HAPPENED[happened](root)
+        was, there = step(root), steps(root)
+        said = commands.run(words(NEXT[after], root), root)
+        assert said.code in (0, 3), (run.calls[-1:], said)
+        assert step(root) == was or was not in steps(root), (run.calls[-1:], said)
+        assert set(there) <= set(steps(root)), (run.calls[-1:], said)
+        if command == "prune" and not begun_to_remove:
+            assert 10 in steps(root), (run.calls[-1:], said)
+        if after == "pin" and said.code == 0:
+            assert 10 in steps(root)
+
+
+def test_a_checkpoint_that_is_written_while_prune_plans_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that was set back saves a step anew, in place, after it was verified."""
+    from ckpt_tools.guard.prune import Policy, command, prune
+
+    root = megatron(tmp_path / "run", steps=(10, 20, 30))
+    path = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
+    info = path.stat()
+    real, asked = command.plan, []
+
+    def planned(*args: object, **kwargs: object) -> object:
+        asked.append(args)
+        if len(asked) == 2:  # before it is moved
+            (tmp_path / "anew").write_bytes(path.read_bytes())
+            os.utime(tmp_path / "anew", ns=(info.st_atime_ns, info.st_mtime_ns))
+            (tmp_path / "anew").rename(path)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(command, "plan", planned)
+    said = prune(str(root), Policy(keep_last=1), apply=True, selection=Selection(settle=0))
+    rows = {Path(row.path).name: (row.state, row.why) for row in said.changes}
+    assert rows["iter_0000010"] == ("stays", "somebody wrote it while it was looked at")
+    assert gone(rows) == ["iter_0000020"] and steps(root) == [10, 30]
+
+
+@pytest.mark.parametrize("line", [["prune", "--keep-last", "1"], ["undo"], ["quarantine", "--damaged"]])
+def test_no_command_makes_a_root_or_writes_for_a_prefix(line: list[str], tmp_path: Path) -> None:
+    megatron(tmp_path / "out/ckpt_0", steps=(10, 20))
+    before = files_of(tmp_path)
+    command, *flags = line
+    where = (
+        ["--root", str(tmp_path / "out/ckpt")] if command == "quarantine" else [str(tmp_path / "out/ckpt")]
+    )
+    assert ckpt(command, *where, *flags, "--apply").returncode in (2, 5)
+    assert files_of(tmp_path) == before and not (tmp_path / "out/ckpt").exists()
+
+
+@pytest.mark.parametrize(("pin", "prune"), [("above", "run"), ("run", "above"), ("run", "run")])
+def test_a_pin_counts_whichever_directory_it_was_set_with(pin: str, prune: str, tmp_path: Path) -> None:
+    root = megatron(tmp_path / "above/run", steps=(10, 20, 30))
+    places = {"above": tmp_path / "above", "run": root}
+    assert ckpt("pin", str(root / "iter_0000010"), "--root", str(places[pin])).returncode == 0
+    assert gone(pruned(places[prune], "--keep-last", "1", "--apply")) == ["iter_0000020"]

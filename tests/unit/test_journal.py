@@ -66,30 +66,41 @@ def test_what_was_written_since_is_not_undone(root: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_an_interrupted_operation_is_finished(root: Path, steps: int) -> None:
-    after = None
-    for stopped in (False, True):
-        tree = root if not stopped else root.with_name("other")
-        if stopped:
-            root.rename(tree.with_name("done"))
-            for name in ("a", "b/c", "b/d"):
-                (tree / name).parent.mkdir(parents=True, exist_ok=True)
-                (tree / name).write_text(name)
-            with journal.opened(str(tree)) as store:
-                planned = tuple(
-                    step.planned(store.tree) for step in (Move("a", ".ckpt/x/a"), Move("b", ".ckpt/x/b"))
-                )
-                store.journal.write(Operation(1, "quarantine", "", 1.0, planned))
-                for step in planned[:steps]:
-                    step.do(store.tree)
-            assert [op.number for op in journal.interrupted(str(tree))] == [1]
-            with journal.opened(str(tree)):
-                assert text_of(tree) == after
-            assert not journal.interrupted(str(tree))
-        else:
-            with journal.opened(str(tree)) as store:
-                store.run("quarantine", "", [Move("a", ".ckpt/x/a"), Move("b", ".ckpt/x/b")])
-            after = text_of(tree)
+def test_an_interrupted_operation_is_taken_back(root: Path, steps: int) -> None:
+    before = text_of(root)
+    with journal.opened(str(root)) as store:
+        planned = tuple(step.planned(store.tree) for step in (Move("a", ".ckpt/x/a"), Move("b", ".ckpt/x/b")))
+        store.journal.write(Operation(1, "quarantine", "", 1.0, planned))
+        for step in planned[:steps]:
+            step.do(store.tree)
+    assert [op.number for op in journal.interrupted(str(root))] == [1]
+    with journal.opened(str(root)) as store:
+        assert text_of(root) == before
+        assert len(store.changes()) == steps
+    assert not journal.interrupted(str(root))
+
+
+def test_what_was_saved_anew_stays_and_what_went_is_swept(root: Path) -> None:
+    with journal.opened(str(root)) as store:
+        planned = (Move("a", ".ckpt/trash/000001/a").planned(store.tree),)
+        store.journal.write(Operation(1, "prune", "", 1.0, planned))
+        planned[0].do(store.tree)
+    (root / "a").write_text("saved anew")
+    with journal.opened(str(root)) as store:
+        assert not store.changes()
+    assert text_of(root) == {"a": "saved anew", "b/c": "b/c", "b/d": "b/d"}
+
+
+def test_nothing_is_made_for_a_root_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CannotLook, match="cannot list"), journal.opened(str(tmp_path / "ckpt")):
+        raise AssertionError
+    assert not list(tmp_path.iterdir())
+
+
+def test_there_is_one_lock_for_a_tree(root: Path, tmp_path: Path) -> None:
+    told = pytest.raises(CannotLook, match=f"process {os.getpid()} on")
+    with journal.opened(str(root), str(tmp_path / "state")), told, journal.opened(str(root)):
+        raise AssertionError
 
 
 def test_a_step_that_fails_takes_those_before_it_back(root: Path) -> None:

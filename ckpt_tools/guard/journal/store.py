@@ -1,5 +1,5 @@
-"""What ``ckpt`` keeps below a root, in ``.ckpt``: the journal and its lock, the quarantine, what goes (trash)
-and what is being made (incoming).
+"""What ``ckpt`` keeps below a root, in ``.ckpt``: the journal and its lock, the quarantine, what goes
+(trash, and going once that is certain) and what is being made (incoming).
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard.journal.emptying import emptied
 from ckpt_tools.guard.journal.entries import Journal, Operation, Status
 from ckpt_tools.guard.journal.steps import Move, State, Step, Tree
-from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.change import Change
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.writes import write_all
 
 UNDOABLE = ("repair", "quarantine")
+TRASH, GOING = f"{STATE}/trash", f"{STATE}/going"
 _HINTS = {
     errno.EXDEV: "it lies on another file system than ROOT: name a ROOT on that one",
     errno.ELOOP: "a link leads there: name the directory that it leads to",
@@ -36,11 +38,14 @@ _HINTS = {
 
 @frozen
 class Store:
-    """The state of a root, held by this process alone. Paths are relative to the root."""
+    """The state of a root, held by this process alone. Paths are relative to the root. ``back`` are the moves
+    by which a command that was interrupted was taken back.
+    """
 
     tree: Tree
     journal: Journal
     now: Callable[[], float] = time.time
+    back: Sequence[Move] = ()
 
     def place(self, kind: str) -> str:
         """A directory below ``.ckpt`` for the next operation: of the ``quarantine``, of the ``trash`` or of
@@ -62,10 +67,6 @@ class Store:
         number = self.journal.next_number()
         operation = Operation(number, command, why, self.now(), planned, of=of)
         self.journal.write(operation)
-        return self.finish(operation)
-
-    def finish(self, operation: Operation) -> Operation:
-        """Do what is left of an operation. Raises CannotLook as ``run`` does."""
         try:
             for step in operation.steps:
                 if step.state(self.tree) is State.TO_DO:
@@ -73,9 +74,9 @@ class Store:
         except OSError as e:
             raise self._taken_back(operation, e) from e
         if operation.of is not None:
-            self._undone(operation.of)
+            self._mark(operation.of, Status.DONE, Status.UNDONE)
         self.journal.mark(operation, Status.DONE)
-        return operation
+        return replace(operation, status=Status.DONE)
 
     def last_to_undo(self) -> Operation | None:
         """The last repair or quarantine that was not taken back."""
@@ -126,30 +127,72 @@ class Store:
             finally:
                 os.close(fd)
 
-    def _undone(self, number: int) -> None:
+    def _mark(self, number: int, was: Status, status: Status) -> None:
         for operation in self.journal.operations():
-            if operation.number == number and operation.status is Status.DONE:
-                self.journal.mark(operation, Status.UNDONE)
+            if operation.number == number and operation.status is was:
+                self.journal.mark(operation, status)
 
     def _taken_back(self, operation: Operation, error: OSError) -> CannotLook:
         """What to say of an operation that failed, after what was done of it is undone."""
+        failed = _failed(operation.command, error)
+        try:
+            self.take_back(operation)
+        except CannotLook:
+            text = f"{failed}; a part of it is done, and could not be taken back"
+            return CannotLook(text, f"{failed.hint}; the next command that changes something here does it")
+        return failed
+
+    def take_back(self, operation: Operation) -> list[Move]:
+        """Undo what was done of an operation, and return the moves that did it. What has got another file in
+        its place since stays where it is. Raises CannotLook.
+        """
+        back = []
         try:
             for step in reversed(operation.steps):
-                back = step.inverse()
-                if step.state(self.tree) is State.DONE and back.state(self.tree) is State.TO_DO:
-                    back.do(self.tree)
+                inverse = step.inverse()
+                if step.state(self.tree) is not State.DONE or inverse.state(self.tree) is not State.TO_DO:
+                    continue
+                if isinstance(inverse, Move):
+                    if self.tree.identity(inverse.target) not in (None, inverse.what):
+                        continue
+                    back.append(inverse)
+                inverse.do(self.tree)
+            if operation.of is not None:
+                self._mark(operation.of, Status.UNDONE, Status.DONE)
             self.journal.mark(operation, Status.UNDONE)
-        except (OSError, CannotLook):
-            failed = _failed(operation.command, error)
-            text = f"{failed}; a part of it is done, and could not be taken back"
-            return CannotLook(
-                text, f"{failed.hint}; the next command that changes something here finishes it"
-            )
-        return _failed(operation.command, error)
+        except OSError as e:
+            raise _failed(operation.command, e) from e
+        return back
 
     def empty_trash(self) -> list[OSError]:
-        """Remove what lies in the trash: why what is left could not be removed. Raises OSError."""
-        return emptied(self.tree, f"{STATE}/trash")
+        """Remove what lies in the trash, from now on for good: why what is left could not be removed.
+        Raises OSError.
+        """
+        with suppress(FileNotFoundError):
+            with self.tree.above(f"{TRASH}/0") as (trash, _):
+                names = os.listdir(trash)
+            for name in names:
+                source, target = f"{TRASH}/{name}", f"{GOING}/{name}"
+                self.tree.make_above(target)
+                with self.tree.above(source) as (at, _), self.tree.above(target) as (to, _):
+                    os.rename(name, name, src_dir_fd=at, dst_dir_fd=to)
+        return emptied(self.tree, GOING)
+
+    def resume(self) -> Store:
+        """Return the store after whatever was interrupted is taken back, the latest first: a prune too that
+        had not begun to remove what it had moved away.
+        """
+        back = list[Move]()
+        for operation in list(self.journal.operations()):
+            if operation.status is Status.BEGUN or self._is_in_trash(operation):
+                back += self.take_back(operation)
+        self.sweep()
+        return replace(self, back=tuple(back))
+
+    def _is_in_trash(self, operation: Operation) -> bool:
+        if operation.command != "prune" or operation.status is not Status.DONE:
+            return False
+        return self.tree.identity(f"{TRASH}/{operation.number:06d}") is not None
 
     def sweep(self) -> None:
         """Remove what commands that died were making or removing, and the old ends of the journal."""
@@ -158,6 +201,11 @@ class Store:
         with suppress(OSError):
             self.empty_trash()
         self.journal.forget_old()
+
+    def changes(self) -> list[Change]:
+        """Return what was moved back, as rows of an answer."""
+        why, root = "a command that did it was interrupted, and is taken back", self.tree.root
+        return [Change(f"{root}/{m.source}", "moved", why, f"{root}/{m.target}") for m in self.back]
 
 
 def _failed(command: str, error: OSError) -> CannotLook:
@@ -168,34 +216,41 @@ def _failed(command: str, error: OSError) -> CannotLook:
 
 @contextmanager
 def opened(root: str, state_dir: str | None = None, trusted: Trust = OURS) -> Iterator[Store]:
-    """The state of a root, made where it is not there; what an interrupted command left is finished first.
+    """The state of a root, made where it is not there; a command that was interrupted is taken back first, so
+    that what it would have done is judged anew.
 
-    The journal and its lock lie in ``state_dir`` where that is given, the quarantine always lies below the
-    root: whoever looks for checkpoints must see that it is there. Raises CannotLook, also where another
-    command is at work, and Untrusted where others can write there.
+    The journal lies in ``state_dir`` where that is given. The lock and the quarantine always lie below the
+    root: there is one of each for a tree, and whoever looks for checkpoints must see that something was put
+    away. Raises CannotLook, also where the root is not there or another command is at work, and Untrusted
+    where others can write there.
     """
     root = os.path.realpath(root)
-    state = os.path.join(root, STATE)
-    home = state if state_dir is None else place(state_dir, root)
-    journal = Journal(os.path.join(home, "journal"), trusted)
     try:
-        for directory in (state, journal.directory):
-            trust.make(directory, trusted)
-            trust.check(directory, trusted)
         fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as e:
-        hint = _HINTS.get(e.errno or 0, "see that it can be written; --state-dir moves the journal elsewhere")
-        raise CannotLook(f"{e.filename or state} cannot be made: {e.strerror}", hint) from e
+        hint = "name a directory that is there: nothing is made for one that is not"
+        raise CannotLook(f"cannot list {root}: {e.strerror}", hint) from e
     try:
-        with _locked(os.path.join(home, "lock"), trusted):
-            store = Store(Tree(root, fd), journal)
-            for operation in journal.begun():
-                store.finish(operation)
-            store.sweep()
+        state = os.path.join(root, STATE)
+        home = state if state_dir is None else place(state_dir, root)
+        journal = Journal(os.path.join(home, "journal"), trusted)
+        _make((state, journal.directory), trusted)
+        with _locked(os.path.join(state, "lock"), trusted):
+            store = Store(Tree(root, fd), journal).resume()
             yield store
             store.sweep()
     finally:
         os.close(fd)
+
+
+def _make(directories: Sequence[str], trusted: Trust) -> None:
+    try:
+        for directory in directories:
+            trust.make(directory, trusted)
+            trust.check(directory, trusted)
+    except OSError as e:
+        hint = _HINTS.get(e.errno or 0, "see that it can be written; --state-dir moves the journal elsewhere")
+        raise CannotLook(f"{e.filename or directories[0]} cannot be made: {e.strerror}", hint) from e
 
 
 def interrupted(root: str, state_dir: str | None = None, trusted: Trust = OURS) -> list[Operation]:

@@ -14,8 +14,8 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Move, Operation, Store
-from ckpt_tools.guard.prune.looked_at import Entry, entries, freed
+from ckpt_tools.guard.journal import Move, Store
+from ckpt_tools.guard.prune.looked_at import Entry, entries, freed, identities
 from ckpt_tools.guard.prune.policy import Policy, Save, kept
 from ckpt_tools.guard.prune.protected import Claims, always, bests, name_of, needed, not_removable
 from ckpt_tools.guard.writing import DELETE_ELSEWHERE, require_writable
@@ -98,16 +98,19 @@ class _Pruning:
             found = entries(s, sel)
             why = self._why(s, found, Claims.of(self.root, plans, sel))
         going = [e for e in found if name_of(e) not in why]
-        rows = [self._row(e, why.get(name_of(e), "")) for e in found]
+        rows = {name_of(e): self._row(e, why.get(name_of(e), "")) for e in found}
         if going:
             self._require_same(questions, plans, self._without(going))
         number = None
         if self.store and going:
-            number = self._removed(going, questions, plans).number
+            number, written = self._removed(going, questions, plans)
+            why = {name_of(e): "somebody wrote it while it was looked at" for e in written}
+            rows |= {name_of(e): self._row(e, why[name_of(e)]) for e in written}
         elif self.deleter and going:
             self._deleted(s, going, questions, plans)
+        back = self.store.changes() if self.store else ()
         notes = tuple(_versions(self.root)) if going and is_url(self.root) else ()
-        return Changes("prune", self.root, self._applied, tuple(rows), notes, number)
+        return Changes("prune", self.root, self._applied, (*back, *rows.values()), notes, number)
 
     @property
     def _applied(self) -> bool:
@@ -185,27 +188,36 @@ class _Pruning:
 
     def _removed(
         self, going: Sequence[Entry], questions: Sequence[Selection], plans: Sequence[LoadPlan]
-    ) -> Operation:
+    ) -> tuple[int | None, list[Entry]]:
+        """Remove checkpoints. Return the number of the operation, and those that stay because somebody has
+        written them since they were looked at, which is asked again where nobody writes any more.
+        """
         assert self.store is not None  # noqa: S101 - for the type checker: the caller has looked
+        if not going:
+            return None, []
         place = self.store.place("trash")
-        steps = [
-            Move(name, f"{place}/{name}")
-            for e in going
-            for name in (os.path.relpath(path, self.root) for path in _mark_first(e))
-        ]
+        below = {path: os.path.relpath(path, self.root) for e in going for path in e.group.paths}
+        steps = [Move(below[path], f"{place}/{below[path]}") for e in going for path in _mark_first(e)]
         operation = self.store.run("prune", ", ".join(e.group.label for e in going), steps)
+        trash = os.path.join(self.root, place)
+        written = [
+            e for e in going if identities([f"{trash}/{below[path]}" for path in e.group.paths]) != e.seen
+        ]
+        if written:
+            self.store.take_back(operation)
+            number, more = self._removed([e for e in going if e not in written], questions, plans)
+            return number, [*written, *more]
         try:
             self._require_same(questions, plans)
         except CannotLook:
-            back = self.store.backwards(operation)
-            self.store.run("undo", "prune: what is resumed from would change", back, of=operation.number)
+            self.store.take_back(operation)
             raise
         self._without_empty_directories(going)
         if problems := self.store.empty_trash():
             text = f"{len(problems):,} of the files that were moved to .ckpt/trash cannot be removed"
             why = problems[0]
             raise CannotLook(f"{text}: {why.filename}: {why.strerror}", "the next command tries it again")
-        return operation
+        return operation.number, []
 
     def _deleted(
         self, s: Session, going: Sequence[Entry], questions: Sequence[Selection], plans: Sequence[LoadPlan]

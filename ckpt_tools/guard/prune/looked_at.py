@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.discovery import group as grouping
@@ -20,12 +22,17 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, not_seen
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage.retry import lstat, there
+from ckpt_tools.storage.urls import is_url
+
+Seen = tuple[tuple[int, str, int, int, int], ...]
+"""(number of the path, file below it, inode, bytes, time of the last write in ns) of each file."""
 
 
 @frozen
 class Entry:
     """One checkpoint: ``members`` are all its files, with those that its indexes name; ``checked`` is None
     where it was not verified, because its question does not arise, ``why`` says the reason of either.
+    ``seen`` is what lay there before it was verified.
     """
 
     checkpoint: Checkpoint
@@ -33,6 +40,7 @@ class Entry:
     members: frozenset[str]
     checked: Checked | None = None
     why: str = ""
+    seen: Seen = ()
 
     @property
     def good(self) -> bool:
@@ -68,12 +76,33 @@ def entries(s: Session, selection: Selection) -> list[Entry]:
     group_of = {g.checkpoint.key: g for g in groups(s) if g.checkpoint}
     runs = s.runs(everything)
     own = {c.key: _why_not_asked(s, c, selection) for c in everything if c.key in group_of}
-    checked = verify_all(s, [c for c in everything if own.get(c.key) == ""])
-    return [
+    asked = [c for c in everything if own.get(c.key) == ""]
+    seen = {c.key: identities(group_of[c.key].paths) for c in asked if not is_url(s.root)}
+    checked = verify_all(s, asked)
+    made = (
         _entry(s, c, runs[c.layout, c.run], group_of[c.key], checked.get(c.key) or own[c.key])
         for c in everything
         if c.key in own
-    ]
+    )
+    return [replace(e, seen=seen.get(e.checkpoint.key, ())) for e in made]
+
+
+def identities(paths: Sequence[str]) -> Seen:
+    """Return what lies at and below some paths. A rename changes none of it; whoever writes there does."""
+    out = []
+    for number, path in enumerate(paths):
+        with suppress(FileNotFoundError):
+            for below in _files_at(path):
+                info = os.lstat(below)
+                out.append((number, below[len(path) :], info.st_ino, info.st_size, info.st_mtime_ns))
+    return tuple(sorted(out))
+
+
+def _files_at(path: str) -> Iterator[str]:
+    if not os.path.isdir(path) or os.path.islink(path):
+        yield path
+    for directory, _, names in os.walk(path):
+        yield from (os.path.join(directory, name) for name in names)
 
 
 def _require_all_seen(s: Session) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from ckpt_tools.discovery.exclude import STATE
@@ -44,6 +46,26 @@ def pinned(root: str, trusted: Trust = OURS) -> frozenset[str]:
         raise CannotLook(f"a pin in {home} is damaged: {e!r}", "pin its checkpoint again") from e
 
 
+def all_pinned(root: str, trusted: Trust = OURS) -> frozenset[str]:
+    """Return the absolute paths that are pinned, whichever directory at, above or below ``root`` the pins
+    were set with. Whoever may write a pin can keep something from being removed, and nothing else.
+
+    Raises CannotLook.
+    """
+    out = {os.path.join(root, name) for name in pinned(root, trusted)}
+    if is_url(root):
+        return frozenset(out)
+    above = root
+    homes = list[str]()
+    while (parent := os.path.dirname(above)) != above:
+        above = parent
+        homes.append(above)
+    homes += (home for home, below, _ in os.walk(root) if STATE in below and home != root)
+    for home in homes:
+        out |= {os.path.join(home, name) for name in _uploaded(os.path.join(home, STATE, PINS))}
+    return frozenset(out)
+
+
 def _uploaded(home: str) -> frozenset[str]:
     """Pins that were uploaded with a tree. Whoever may write there can keep something from being removed, and
     nothing else. Raises CannotLook.
@@ -79,21 +101,26 @@ def pin(
     """
     selection = selection or Selection()
     root = os.path.abspath(root)
-    there = pinned(root, selection.trust)
-    if remove:
-        wanted = [(name, "") for name in dict.fromkeys(_pin_at(root, path, there) for path in paths)]
-    else:
-        s = open_session(root, selection.read_options())
-        s.add_members()
-        found = named(groups(s), paths, root)
-        wanted = [(os.path.relpath(path, root), g.label) for g in found for path in _paths(g)]
-    if not dry_run:
-        with journal.opened(root, None, selection.trust) as store:
+    # What a command that was interrupted had moved away comes back first: it may be what is to be pinned.
+    with nullcontext() if dry_run else journal.opened(root, None, selection.trust) as store:
+        wanted = _wanted(root, paths, remove, selection)
+        if store:
             for name, _ in wanted:
                 (_taken if remove else _put)(store, name, selection.trust)
     state = f"{'would-be-' if dry_run else ''}{'unpinned' if remove else 'pinned'}"
     rows = [Change(os.path.join(root, name), state, "", None, label) for name, label in wanted]
-    return Changes("pin", root, not dry_run, tuple(rows))
+    return Changes("pin", root, not dry_run, (*(store.changes() if store else ()), *rows))
+
+
+def _wanted(root: str, paths: Sequence[str], remove: bool, selection: Selection) -> list[tuple[str, str]]:
+    """(path below the root, label) of what is to be pinned, or has a pin that is to be removed."""
+    if remove:
+        there = pinned(root, selection.trust)
+        return [(name, "") for name in dict.fromkeys(_pin_at(root, path, there) for path in paths)]
+    s = open_session(root, selection.read_options())
+    s.add_members()
+    found = named(groups(s), paths, root)
+    return [(os.path.relpath(path, root), g.label) for g in found for path in _paths(g)]
 
 
 def _paths(group: Group) -> list[str]:

@@ -11,7 +11,7 @@ from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
 from ckpt_tools.guard.prune.in_use import decided, led_to
 from ckpt_tools.guard.prune.looked_at import Entry, age
-from ckpt_tools.guard.prune.pins import pinned
+from ckpt_tools.guard.prune.pins import all_pinned
 from ckpt_tools.guard.trackers import naming
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
@@ -36,7 +36,7 @@ class Claims:
     @classmethod
     def of(cls, root: str, plans: Sequence[LoadPlan], selection: Selection) -> Claims:
         """Raises CannotLook, and Untrusted."""
-        pins = frozenset(os.path.join(root, name) for name in pinned(root, selection.trust))
+        pins = all_pinned(root, selection.trust)
         return cls(root, plans, pins, decided(selection.plan_dir, selection.trust), led_to(root))
 
 

@@ -69,6 +69,7 @@ class _Question:
         trackers = self._trackers(s, away, findings)
         number = self._done(away, trackers) if self.store and away else None
         rows += self._rows(away, trackers)
+        rows = [*self.store.changes(), *rows] if self.store else rows
         applied = self.store is not None
         return Changes("quarantine", self.root, applied, tuple(rows), tuple(findings), number)
 

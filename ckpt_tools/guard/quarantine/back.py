@@ -44,7 +44,7 @@ def restore(
             store.close_over({op.number for op, _ in found})
         state = "moved" if apply else "would-move"
         rows = [Change(os.path.join(root, s.source), state, "", os.path.join(root, s.target)) for s in steps]
-        return Changes("restore", root, apply, tuple(rows), (), number)
+        return Changes("restore", root, apply, (*store.changes(), *rows), (), number)
 
 
 def listed(root: str, *, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
@@ -105,7 +105,7 @@ def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust:
         steps = store.backwards(operation)
         number = store.undo(operation).number if apply else None
         rows = [_row(root, step, apply) for step in steps]
-        return Changes("undo", root, apply, tuple(rows), (), number)
+        return Changes("undo", root, apply, (*store.changes(), *rows), (), number)
 
 
 def _row(root: str, step: Step, done: bool) -> Change:

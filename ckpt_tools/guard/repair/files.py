@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from typing import NamedTuple
 
@@ -54,10 +55,9 @@ def repair(
     nothing is recognised, and CannotLook.
     """
     selection = selection or Selection()
-    work = _Work(os.path.abspath(root), [os.path.abspath(p) for p in copies], accept_odds, selection)
-    if not apply:
-        return work.done(paths, None)
-    with journal.opened(root, state_dir, selection.trust) as store:
+    # What a command that was interrupted did is taken back before anything is looked at.
+    with journal.opened(root, state_dir, selection.trust) if apply else nullcontext() as store:
+        work = _Work(os.path.abspath(root), [os.path.abspath(p) for p in copies], accept_odds, selection)
         return work.done(paths, store)
 
 
@@ -82,7 +82,8 @@ class _Work:
         state, written = ("repaired", "written") if applied else ("would-repair", "would-write")
         rows += (self._row(r.damaged, state, _odds(r.mended)) for r in repairs)
         rows += (Change(i.path, written, "it is lost, and all its shards are there") for i in missing)
-        return Changes("repair", self.root, applied, tuple(rows), tuple(_unseen(looks)), number)
+        back = store.changes() if store else ()
+        return Changes("repair", self.root, applied, (*back, *rows), tuple(_unseen(looks)), number)
 
     def _mendable(self, damaged: Sequence[Damaged]) -> tuple[list[Change], list[Repair]]:
         """(what stays as it is, and why; what can be repaired)."""

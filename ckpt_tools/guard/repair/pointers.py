@@ -39,15 +39,16 @@ def _done(root: str, selection: Selection, store: Store | None) -> Changes:
         raise UsageError(f"there is no checkpoint in {root} that a tracker could name")
     s = open_session(root, selection.read_options())
     tracker = wanted(s, chosen)
+    back = store.changes() if store is not None else ()
     if tracker is None:
-        return Changes("repair", root, store is not None)
+        return Changes("repair", root, store is not None, (*back,))
     number = None
     if store is not None:
         number = store.run("repair", f"{tracker.path}: {tracker.then}", [_step(store, root, tracker)]).number
     state = "pointed" if store is not None else "would-point"
     said = "it is not there" if tracker.now is None else f"it named {tracker.now}"
     row = Change(tracker.path, state, f"{said}, and names {tracker.then} then", label=chosen.label)
-    return Changes("repair", root, store is not None, (row,), (), number)
+    return Changes("repair", root, store is not None, (*back, row), (), number)
 
 
 def _step(store: Store, root: str, tracker: Wanted) -> Step:
