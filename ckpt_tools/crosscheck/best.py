@@ -26,6 +26,13 @@ def named_as_best(s: Session, c: Checkpoint) -> dict[str, str]:
     return found
 
 
+def named_as_base(s: Session, c: Checkpoint) -> list[str]:
+    """Return the paths of the models that its adapters were trained on, as peft writes them."""
+    configs = [part for part in c.parts if part.role == "config"]
+    told = (s.report(part, Level.STRUCTURE).metadata.get("base_model_name_or_path") for part in configs)
+    return [path.rstrip("/") for path in told if isinstance(path, str) and path]
+
+
 def places_of(named: str, paths: Collection[str], beside: str) -> list[str]:
     """Return those of ``paths`` that a name may mean after a move: those with the longest end in common, of
     several those in the same directory as ``beside``.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from kill_points import STOPS, Commands, Stop, files_of
+from places import FIXTURES
 from run_helpers import broken, ckpt, megatron, one_file_per_rank
 
 from ckpt_tools import guard
@@ -319,3 +320,21 @@ def test_a_pin_counts_whichever_directory_it_was_set_with(pin: str, prune: str, 
     places = {"above": tmp_path / "above", "run": root}
     assert ckpt("pin", str(root / "iter_0000010"), "--root", str(places[pin])).returncode == 0
     assert gone(pruned(places[prune], "--keep-last", "1", "--apply")) == ["iter_0000020"]
+
+
+def test_the_base_model_of_an_adapter_that_stays_stays(tmp_path: Path) -> None:
+    """``base_model_name_or_path`` of peft names a save of another run, here by the path that it had before a move."""
+    for name, case in {"base": "trainer", "lora": "adapters"}.items():
+        shutil.copytree(FIXTURES / f"layouts/hf-trainer/{case}/tree", tmp_path / "runs" / name)
+    for config in (tmp_path / "runs/lora").rglob("adapter_config.json"):
+        body = json.loads(config.read_text())
+        config.write_text(json.dumps({**body, "base_model_name_or_path": "/old/runs/base/checkpoint-15"}))
+    for path in sorted((tmp_path / "runs").rglob("*"), reverse=True):
+        number = next((int(p[11:]) for p in path.parts if p.startswith("checkpoint-")), 0)
+        os.utime(path, (1_700_000_000 + number,) * 2)
+    rows = json.loads(
+        ckpt("prune", str(tmp_path / "runs"), "--json", "--settle", "0s", "--keep-last", "1").stdout
+    )
+    whys = {str(Path(row["path"]).relative_to(tmp_path / "runs")): row["why"] for row in rows["changes"]}
+    assert whys["base/checkpoint-15"].endswith("names it as its base model")
+    assert whys["lora/checkpoint-2"] == whys["lora/checkpoint-4"] == "nothing says to keep it"

@@ -199,6 +199,20 @@ def test_what_is_young_is_waited_for_by_our_clock(
 
 
 @pytest.mark.slow
+def test_a_cut_save_is_told_of_whatever_the_clock_of_its_server_says(
+    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, ahead, real = megatron(tmp_path / "run", steps=(10, 20), world=1), [0.0], time.monotonic
+    (path / "latest_checkpointed_iteration.txt").unlink()
+    file = path / "iter_0000020/mp_rank_00/model_optim_rng.pt"
+    os.truncate(file, file.stat().st_size // 2)
+    os.utime(file, (time.time() + 600, time.time() + 600))
+    monkeypatch.setattr(time, "monotonic", lambda: real() + ahead[0])
+    seen = watch(path, lambda: ahead.__setitem__(0, 31.0), nothing, settle=30.0)
+    assert sorted(seen.checkpoints()) == [(10, "good", "new"), (20, "bad", "new")]
+
+
+@pytest.mark.slow
 def test_what_is_written_while_it_is_read_is_told_of_afterwards(
     watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

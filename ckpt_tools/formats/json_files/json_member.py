@@ -39,7 +39,8 @@ _SCALARS = (
     "init_timestamp_nsecs",
     "commit_timestamp_nsecs",
 )
-_BEST = "best_model_checkpoint"
+_PATHS = ("best_model_checkpoint", "base_model_name_or_path")
+"""Of transformers' Trainer, and of peft's adapters."""
 _MAX_KEYS = 10_000
 _MAX_STEPS = 32
 """Of a processor; most have five."""
@@ -63,8 +64,9 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.keys |= top.keys()
     for name in _SCALARS:
         _remember(top, name, anatomy)
-    best = top.get(_BEST)  # of transformers' Trainer
-    _remember({_BEST: best[-MAX_TEXT:] if isinstance(best, str) else None}, _BEST, anatomy)
+    for name in _PATHS:
+        path = top.get(name)
+        _remember({name: path[-MAX_TEXT:] if isinstance(path, str) else None}, name, anatomy)
     _remember_training(text.value, anatomy)
     _remember_arrays(sequence(text.value), anatomy)
     _remember_items(top, anatomy)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import filecmp
 import os
 from collections.abc import Collection, Iterator, Sequence
+from functools import cache, partial
 
-from ckpt_tools.crosscheck.best import named_as_best, places_of
+from ckpt_tools.crosscheck.best import named_as_base, named_as_best, places_of
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
 from ckpt_tools.guard.prune.in_use import decided, led_to
@@ -111,14 +112,19 @@ def needed(e: Entry, staying: Sequence[Entry]) -> str:
 
 
 def bests(s: Session, staying: Sequence[Entry], found: Sequence[Entry]) -> dict[str, str]:
-    """Path of the first file -> why a checkpoint is the best to one that stays."""
+    """Path of the first file -> why a checkpoint is the best, or the base model, of one that stays."""
     owners = {path: e for e in found for path in e.group.paths}
-    return {
-        name_of(owners[path]): f"{other.group.label or other.checkpoint.path} names it as its best"
-        for other in staying
-        for named in named_as_best(s, other.checkpoint)
-        for path in places_of(named, owners, other.group.path)
-    }
+    out, places = dict[str, str](), cache(partial(places_of, paths=owners))
+    for other in staying:
+        who, c = other.group.label or other.checkpoint.path, other.checkpoint
+        names = {
+            **dict.fromkeys(named_as_base(s, c), "base model"),
+            **dict.fromkeys(named_as_best(s, c), "best"),
+        }
+        for named, what in names.items():
+            for path in places(named, beside=os.path.join(os.path.dirname(other.group.path), "")):
+                out[name_of(owners[path])] = f"{who} names it as its {what}"
+    return out
 
 
 def not_removable(s: Session, e: Entry, root: str, staying: Sequence[Entry]) -> str:
