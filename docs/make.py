@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from textwrap import fill
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
@@ -20,8 +17,6 @@ import site_pages  # noqa: E402
 import terminal  # noqa: E402
 
 from ckpt_tools.findings import CODES  # noqa: E402 - needs the path above when the package is not installed
-from ckpt_tools.layouts import ORDER as LAYOUT_MODULES  # noqa: E402
-from ckpt_tools.layouts.index import DESCRIBED, WEAK, names_of  # noqa: E402
 from ckpt_tools.model.finding import Severity  # noqa: E402
 from ckpt_tools.settings.resolve import ENV  # noqa: E402
 
@@ -272,42 +267,9 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-UNBROKEN = {"break_long_words": False, "break_on_hyphens": False}
-INDEX = HERE.parent / "ckpt_tools/layouts/index.py"
-
-
-def index() -> str:
-    """ckpt_tools/layouts/index.py with the names of all layouts as their files have them."""
-    before, _, rest = INDEX.read_text(encoding="utf-8").partition('INDEX = """\n')
-    blocks = "\n".join("\n".join(_indexed(module)) for module in LAYOUT_MODULES)
-    return f'{before}INDEX = """\n{blocks}{rest[rest.index(QUOTES) :]}'
-
-
-def _indexed(module: str) -> Iterator[str]:
-    """The lines of one layout: its names, then its pieces in their order, by directory."""
-    layout = import_module(f"ckpt_tools.layouts.{module}").LAYOUT
-    names = names_of(layout)
-    yield " ".join(
-        [
-            module,
-            names.name,
-            *(f"note:{name}" for name in names.notes),
-            *(f"stateless:{ending}" for ending in names.stateless),
-            *(f"unneeded:{ending}+{beside}" for ending, beside in names.unneeded),
-        ]
-    )
-    for one in names.directories:
-        yield f"  {one.directory}/" if one.directory else "  ."
-        words = (f"{WEAK * p.weak}{DESCRIBED * p.described}{p.name}:{p.file_template}" for p in one.pieces)
-        text = " ".join(words)
-        yield fill(text, 106, initial_indent=" " * 4, subsequent_indent=" " * 4, **UNBROKEN)
-    yield ""
-
-
 PAGES = {
     HERE / "codes.md": codes,
     HERE / "environment.md": environment,
-    INDEX: index,
     HERE.parent / "ckpt_tools/cli/candidates/words.txt": commands.words,
     HERE / "did-not-resume.svg": flow.chart,
     **{HERE / f"terminal-{name}.svg": partial(terminal.picture, name) for name in terminal.COMMANDS},

@@ -10,9 +10,9 @@ from functools import cache, cached_property
 from importlib import import_module
 
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout_names import LayoutNames, names_of
 from ckpt_tools.layouts.common.places import NameFields, PieceNames, Place, Places, Templates
 from ckpt_tools.layouts.common.templates import COORDS, compile_template
-from ckpt_tools.layouts.index import LayoutNames, names_of, read_index
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Part
@@ -86,40 +86,31 @@ ORDER = (
 """The files of this folder that are a layout, most specific first."""
 
 LAYOUTS: tuple[Layout, ...]
-"""All built-in layouts, each imported when somebody asks for all of them."""
+"""All built-in layouts."""
 
 
 def __getattr__(name: str) -> tuple[Layout, ...]:
     if name != "LAYOUTS":
         raise AttributeError(name)
-    globals()[name] = found = tuple(map(_imported, ORDER))
-    return found
-
-
-def _imported(module: str) -> Layout:
-    layout: Layout = import_module(f"{__name__}.{module}").LAYOUT
-    return layout
-
-
-class _ByName(dict[str, Layout]):
-    """Layouts by their names; one that is built in is imported when it is asked for. Raises KeyError."""
-
-    def __missing__(self, name: str) -> Layout:
-        layout = self[name] = _imported(_modules()[name])
-        return layout
+    return tuple(_built_in().values())
 
 
 @cache
-def _built_in() -> dict[str, LayoutNames]:
-    """The names of each built-in layout by its module, in order: of one that the index lacks, its own."""
-    index = read_index()
-    return {module: index.get(module) or names_of(_imported(module)) for module in ORDER}
+def _built_in() -> dict[str, Layout]:
+    """Each built-in layout by its name, in order."""
+    layouts = (import_module(f"{__name__}.{module}").LAYOUT for module in ORDER)
+    return {layout.name: layout for layout in layouts}
+
+
+@cache
+def _built_in_names() -> tuple[LayoutNames, ...]:
+    return tuple(map(names_of, _built_in().values()))
 
 
 @cache
 def _of_plugins() -> dict[str, Layout]:
     """Those of installed packages, by name."""
-    found = plugins.added("layouts", _modules())
+    found = plugins.added("layouts", _built_in())
     return {name: plugin.value for name, plugin in found.items() if _is_sound(plugin)}
 
 
@@ -135,12 +126,6 @@ def _is_sound(plugin: plugins.Plugin) -> bool:
     return True
 
 
-@cache
-def _modules() -> dict[str, str]:
-    """The module of each built-in layout by its name."""
-    return {names.name: module for module, names in _built_in().items()}
-
-
 @frozen
 class Layouts:
     """The layouts of one question, in the order in which their templates are tried: the user's own first."""
@@ -149,29 +134,29 @@ class Layouts:
 
     @cached_property
     def in_order(self) -> tuple[Layout, ...]:
-        return tuple(self._by_name[names.name] for names in self.names)
+        return (*self.own, *_of_plugins().values(), *_built_in().values())
 
     @cached_property
     def names(self) -> tuple[LayoutNames, ...]:
         """What each of them says about names."""
-        return (*map(names_of, (*self.own, *_of_plugins().values())), *_built_in().values())
+        return (*map(names_of, (*self.own, *_of_plugins().values())), *_built_in_names())
 
     @cached_property
     def _by_name(self) -> dict[str, Layout]:
-        return _ByName({**_of_plugins(), **{layout.name: layout for layout in self.own}})
+        return {layout.name: layout for layout in reversed(self.in_order)}
 
     def __iter__(self) -> Iterator[Layout]:
         return iter(self.in_order)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._by_name or name in _modules()
+        return name in self._by_name
 
     def __getitem__(self, name: str) -> Layout:
         """The layout of that name. Raises KeyError."""
         return self._by_name[name]
 
     def get(self, name: object) -> Layout | None:
-        return self._by_name[name] if isinstance(name, str) and name in self else None
+        return self._by_name.get(name) if isinstance(name, str) else None
 
     def of(self, one: Part | Checkpoint) -> Layout:
         """The layout that a part or a checkpoint was recognised by."""

@@ -8,8 +8,8 @@ import re
 from collections.abc import Container
 from functools import lru_cache
 
+from ckpt_tools.layouts.common.layout_names import LayoutNames
 from ckpt_tools.layouts.common.templates import NUMBERS, compile_template
-from ckpt_tools.layouts.index import LayoutNames
 
 _NOT_STEP = re.compile(r"\{(?:" + "|".join(n for n in NUMBERS if n != "step") + r")\b")
 _IN_A_SAVE = re.compile(r"rec(?:_static)?\.pd(?:params|opt)", re.IGNORECASE)

@@ -1,13 +1,10 @@
-"""The index of the layouts' names, by which only the layouts are imported that have files."""
+"""The names of the layouts: every path of a template finds its piece, in few steps."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,27 +12,15 @@ from counted import calls
 from places import LAYOUT_TREES
 
 from ckpt_tools.cli import dispatch
-from ckpt_tools.layouts import BUILT_IN, LAYOUTS, ORDER, Layout, Layouts
+from ckpt_tools.layouts import BUILT_IN, LAYOUTS, Layouts
 from ckpt_tools.layouts.common.templates import FIELD, METRIC, TEXTS, TOKENS
-from ckpt_tools.layouts.index import names_of, read_index
 
 PIECES = [(layout, piece) for layout in LAYOUTS for piece in layout.pieces]
 
 
-@pytest.mark.share(2, "slow")
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_the_index_says_what_the_layouts_say(layout: Layout) -> None:
-    """Else a file of theirs would be nobody's: 'python docs/make.py' writes it."""
-    index = {names.name: names for names in read_index().values()}
-    as_written = [(p.name, p.template, p.weak, p.described) for p in layout.pieces]
-    assert [(p.name, p.template, p.weak, p.described) for p in index[layout.name].pieces] == as_written
-    assert index[layout.name]._replace(directories=()) == names_of(layout)._replace(directories=())
-    assert len({name for name, *_ in as_written}) == len(as_written), "two pieces of one name"
-
-
-def test_the_index_has_all_layouts_in_order() -> None:
-    assert tuple(read_index()) == ORDER
-    assert [names.name for names in BUILT_IN.names] == [layout.name for layout in LAYOUTS]
+def test_no_two_pieces_of_a_layout_have_one_name() -> None:
+    for layout in LAYOUTS:
+        assert len({piece.name for piece in layout.pieces}) == len(layout.pieces), layout.name
 
 
 KNOWN = {"tmp": "_tmp", METRIC: "2.5", **dict.fromkeys(TEXTS, "x")}
@@ -121,19 +106,6 @@ def test_few_templates_are_compiled_for_a_tree(monkeypatch: pytest.MonkeyPatch) 
     for path in ("/r/demo", "/r/demo/iter_0000010", "/r/demo/iter_0000010/mp_rank_00"):
         templates.places(path)
     assert 3 <= len(compiled) <= 26
-
-
-@pytest.mark.slow
-def test_only_the_layouts_are_imported_that_have_files() -> None:
-    tree = LAYOUT_TREES / "megatron/distopt/tree"
-    code = (
-        "import json, sys; from ckpt_tools.discovery.walk import discover\n"
-        f"assert discover({str(tree)!r}).parts\n"
-        "print(json.dumps(sorted(m for m in sys.modules if m.startswith('ckpt_tools.layouts.'))))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.rpartition(".")[2] for name in json.loads(done.stdout)}
-    assert loaded & set(ORDER) == {"megatron"}
 
 
 def test_the_next_reading_of_a_name_does_not_begin_with_the_first() -> None:
