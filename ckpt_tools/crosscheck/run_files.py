@@ -28,6 +28,8 @@ _COUNTERS = frozenset({"optimizer_step", "global_step", "step_num", "save_id", "
 _READERS = frozenset({"_num_yielded", "_snapshot._snapshot_step"})
 """How far an epoch has been read (torchdata/stateful_dataloader/stateful_dataloader.py)."""
 _FEW_DIGITS = 32
+_WRITERS = 4
+"""Files that a rank writes at the same time, at most (DCP's thread_count, 2 in Megatron-core)."""
 _DIGITS = re.compile("[0-9]+")
 _NAMED = 64
 """Files that two indexes name of which the bytes are compared, at most."""
@@ -117,13 +119,24 @@ def judged(p: Part, s: Session) -> bool:
     piece, report = s.layouts.piece_of(p), s.reports.get(p.path)
     if report is None or p.size <= 0 or piece.constant or p.path in s.indexes.known:
         return False
-    if report.tensors < 2 and any(map(by_layout, s.indexes.described(p.path))):
-        return False  # a file for each tensor is called by a number that says nothing, and some tensors stay
     untold = not (report.metadata or report.tensors)
     if p.size <= _FEW_DIGITS and (untold or names.is_text(report.format)):
         return False
     data = report.tensors > 0 or p.role in ("model", "optimizer", "data")
     return data and piece.loaded and report.verdict is not Verdict.BROKEN
+
+
+def files_for_each_tensor(parts: Sequence[Part], s: Session) -> set[str]:
+    """Return the paths of files that an index names and of which a rank has many with a tensor each: the
+    number that each is called by says nothing, and some tensors are the same in every save.
+    """
+    of_rank = defaultdict[tuple[str, int | None], list[Part]](list)
+    for p in parts:
+        if any(map(by_layout, s.indexes.described(p.path))):
+            of_rank[p.home, p.rank].append(p)
+    many = (rows for rows in of_rank.values() if len(rows) > _WRITERS)
+    each = (rows for rows in many if all((r := s.reports.get(p.path)) is None or r.tensors < 2 for p in rows))
+    return {p.path for rows in each for p in rows}
 
 
 class RunFiles:
@@ -135,7 +148,8 @@ class RunFiles:
     def __init__(self, parts: Sequence[Part], others: Sequence[Part], s: Session) -> None:
         self.session = s
         # Their paths as the reports have them: a part makes its own anew each time.
-        self.judged = {s.known(p).path for p in parts if judged(p, s)}
+        each = files_for_each_tensor(parts, s)
+        self.judged = {s.known(p).path for p in parts if judged(p, s) and p.path not in each}
         self.same: dict[Pages, list[Part]] = defaultdict(list)
         self.times: dict[At, list[int]] = defaultdict(list)
         self._rests: dict[tuple[At, At], Rest] = {}
