@@ -35,6 +35,8 @@ NOT_SEEN = frozenset({"unreadable", "in-use", "unread-pickle"})
 """Findings after which nothing is known of a file: its verdict is ``unknown``, and nothing is planned as if
 it were sound.
 """
+WAIT = "wait if its job is still writing it; else nothing can resume from this save"
+"""What to do about a save that was written within --settle."""
 _RESTORE = "restore this file from a good copy: a backup, where it was downloaded from, or a replica"
 
 # One line a code reads as the table it is.
@@ -112,7 +114,7 @@ CODES: dict[str, Code] = {
         Code("path-escape", E, "a path inside the checkpoint leaves its directory", "do not load this checkpoint"),
         # one checkpoint
         Code("same-content", E, "the file is byte for byte that of another step or rank", "a copy has overwritten the right file: restore the right one"),
-        Code("missing-rank", E, "a rank or shard of the checkpoint has no file", "bring it back, or mount the disk of the node that holds it; else the save was cut short", in_store="bring it back, or upload it from the node that holds it; else the save was cut short"),
+        Code("missing-rank", E, "a rank or shard of the checkpoint has no file", "it may lie on another node's disk: gather the files of all nodes in one directory that every node sees, or, where ranks load no files but their own, start the job with 'ckpt run --agree' on every node; else bring it back from a backup", in_store="bring it back, or upload it from the node that holds it; else the save was cut short"),
         Code("on-other-node", E, "a file that this node's ranks need lies on another node's disk", "bring it here with --transfer COMMAND, or share the disk", in_store="upload it from that node"),
         Code("missing-part", E, "a file that every checkpoint of this layout has is absent", "bring it back from a copy of the same save, if it was removed; else the save was cut short"),
         Code("missing-key", E, "an entry that --require asks for is not in the file", "leave --require out, or resume from a checkpoint that has the entry"),
@@ -120,7 +122,7 @@ CODES: dict[str, Code] = {
         Code("epoch-mismatch", E, "name and content disagree on the epoch", "the file belongs to another epoch: restore the right one"),
         Code("rank-mismatch", E, "the file was written by another rank than its path says", "the files of two ranks were swapped: restore the right one"),
         Code("generation-mismatch", W, "the ranks of this checkpoint carry different restart counters", "check that all ranks were restarted together"),
-        Code("unfinished-save", W, "a save that never finished", "wait if its job is still writing it; else nothing can resume from this save"),
+        Code("unfinished-save", W, "a save that never finished", "nothing can resume from it as it is: it was cut short, or has lost what is written last, which a copy of the same save may still have"),
         Code("signature-changed", W, "the tensors differ from those of the same file at other steps", "compare it with one of another step: 'ckpt diff A B'"),
         Code("replica-mismatch", E, "a file that should stand in for another holds different tensors", "check --replica-groups"),
         Code("size-outlier", W, "a file has another size than the other members of its replica group", "compare it with one of them: 'ckpt diff A B'"),

@@ -17,7 +17,7 @@ from ckpt_tools.crosscheck.hollow import hollow
 from ckpt_tools.crosscheck.lost import emptied, headless, lost, unlike_list, zeroed
 from ckpt_tools.crosscheck.siblings import Siblings
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
-from ckpt_tools.crosscheck.unfinished import TORN
+from ckpt_tools.crosscheck.unfinished import TORN, hint_of
 from ckpt_tools.crosscheck.unlike import differs, unlike_run
 from ckpt_tools.crosscheck.without_model import trained_without_model, without_model
 from ckpt_tools.crosscheck.writers import contradictions
@@ -216,7 +216,7 @@ def _gaps(run: _Run, c: Checkpoint, expected: completeness.Expected) -> list[Fin
     _soften(run.session, torn)
     text = "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early"
     ranks = next((f.ranks for f in gaps if f.ranks), ())
-    return [finding("unfinished-save", text, path=c.path, ranks=ranks)]
+    return [finding("unfinished-save", text, path=c.path, ranks=ranks, hint=hint_of(run.session, c))]
 
 
 def _is_torn(report: Report) -> bool:
@@ -233,9 +233,8 @@ def _begun(s: Session, c: Checkpoint) -> Finding:
         text = f"{name} names this checkpoint, so it was finished, {missing(s.layouts.of(c))}"
         return finding("missing-part", text, path=home)
     _soften(s, c.parts)
-    return finding(
-        "unfinished-save", f"this save {completeness.why_unfinished(c, s.layouts.of(c))}", path=home
-    )
+    text = f"this save {completeness.why_unfinished(c, s.layouts.of(c))}"
+    return finding("unfinished-save", text, path=home, hint=hint_of(s, c))
 
 
 def _restarts(c: Checkpoint, others: Sequence[Checkpoint]) -> Severity:

@@ -12,7 +12,8 @@ from itertools import islice
 from ckpt_tools import formats
 from ckpt_tools.crosscheck.trackers import declared
 from ckpt_tools.discovery import completeness
-from ckpt_tools.findings import finding
+from ckpt_tools.findings import WAIT, finding
+from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -83,7 +84,9 @@ def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Itera
         short = len({f.path for f in errors} & {p.path for p in c.parts})
         others = usual.get(_series(c), Counter()) - Counter({len(c.parts): 1})
         if told := _state(s, c, others, short):
-            yield finding("unfinished-save", f"{completeness.label(c)} looks unfinished: {told}", path=c.path)
+            yield finding(
+                "unfinished-save", f"{completeness.label(c)} looks unfinished: {told}", path=c.path, hint=WAIT
+            )
 
 
 def _said_to_be_finished(s: Session, c: Checkpoint) -> bool:
@@ -91,6 +94,29 @@ def _said_to_be_finished(s: Session, c: Checkpoint) -> bool:
     some say so before all ranks are done.
     """
     return declared(s, c) is not None and not s.layouts.of(c).tracked_early
+
+
+def hint_of(s: Session, c: Checkpoint) -> str:
+    """Return what to do about a save that may still be written; "" where it is older than --settle."""
+    return WAIT if _state(s, c, Counter()) else ""
+
+
+def hidden_files(layout: Layout, *roles: str) -> str:
+    """Return what to do where no save has the hidden files of its layout that it needs, or those of the
+    ``roles``; "" where it needs none.
+    """
+    hidden = list[str]()
+    for role in roles or (*layout.needs, layout.commit):
+        pieces = (p for p in layout.pieces if p.role == role and p.required)
+        names = dict.fromkeys(p.template.rpartition("/")[2] for p in pieces)
+        own = tuple(name for name in names if name.startswith("."))
+        hidden += own if all(name.endswith(own) for name in names) else ()
+    if not hidden:
+        return ""
+    return (
+        f"no {' or '.join(hidden)} is there: a copy may have left hidden files out;"
+        " copy again with 'cp -a' or 'rsync -a'"
+    )
 
 
 def state(s: Session, c: Checkpoint, usual: Sizes) -> str:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckpt_tools import formats
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.crosscheck.crosscheck import crosscheck
 from ckpt_tools.crosscheck.hollow import hollow_exports
+from ckpt_tools.crosscheck.unfinished import hidden_files, hint_of
+from ckpt_tools.discovery.group import group
 from ckpt_tools.discovery.renamed_names import is_packed
+from ckpt_tools.discovery.unrecognised import remains
 from ckpt_tools.findings import NOT_SEEN, finding
+from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common.under_way import not_finished
 from ckpt_tools.model.answers import FileReport, Summary, Verification
-from ckpt_tools.model.finding import Finding, Verdict, blind, worst
+from ckpt_tools.model.finding import Finding, Severity, Verdict, blind, worst
 from ckpt_tools.model.frozen import replace
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
@@ -93,6 +99,7 @@ class Verifier(NamedTuple):
             for f in list(hollow_exports(s)):
                 hollow = s.reports.get(f.path) or s.report_file(f.path, deep)
                 s.reports[f.path] = with_findings(hollow, [f])
+            findings += _nothing_to_load(s, findings, bare)
             sealed = _of_seals(s, self.level)
             bare += sealed.reports
             findings += sealed.findings
@@ -100,7 +107,9 @@ class Verifier(NamedTuple):
         bare = [replace(f, report=s.reports.get(f.report.path, f.report)) for f in bare]
         files = [*(FileReport(p, s.known(p)) for p in s.parts), *bare]
         findings += missed(s, _told(files, findings))
-        if not files:  # beside others that were it would be lost in their good news
+        if (
+            not files and worst(findings) is not Verdict.BROKEN
+        ):  # beside others that were it would be lost in their good news
             text = "no checkpoint file that ckpt knows is there: nothing was inspected"
             if is_packed(os.path.basename(root)):
                 text = "a packed or encrypted file, which ckpt does not look into: nothing was inspected"
@@ -199,6 +208,43 @@ def _read_bare(s: Session, level: Level) -> tuple[list[FileReport], int]:
     return out, len(s.found.bare) - len(out)
 
 
+def _nothing_to_load(
+    s: Session, findings: Sequence[Finding], bare: Sequence[FileReport]
+) -> Iterator[Finding]:
+    """Return that no job could load anything below ROOT, where no damage says so: no save is whole, and none
+    is being written, or only files are left that a framework writes beside others.
+    """
+    saves = group(s.parts, s.layouts) if s.found.tree else []
+    others = [f.report.format for f in bare]  # what no layout places may be a state, too
+    verdicts = {worst(list(findings)), *(s.known(p).verdict for p in s.parts)}
+    if Verdict.BROKEN in verdicts or any(f and formats.names.holds_state(f) for f in others):
+        return
+    if saves and all(c.unfinished or any(_lacks_index(s, p) for p in c.parts) for c in saves):
+        if any(hint_of(s, c) for c in saves):
+            return
+        last = s.layouts.of(saves[-1])
+        lost = hidden_files(last, last.commit) or "bring back what they lack"
+        text = f"none of the saves here ({len(saves):,}) is whole: no job could load anything"
+        yield finding("unfinished-save", text, severity=Severity.ERROR, path=s.root, hint=lost)
+    elif s.found.tree and not saves and (own := _remains(s)):
+        text = (
+            f"files as {own.title} writes them, without the rest of a checkpoint: no job could load anything"
+        )
+        yield finding("missing-part", text, path=s.root, hint=hidden_files(own))
+
+
+def _remains(s: Session) -> Layout | None:
+    try:
+        return remains(s.found, s.root, s.layouts)
+    except OSError as e:
+        s.unread[e.filename or s.root] = e.strerror or str(e)
+        return None
+
+
+def _lacks_index(s: Session, p: Part) -> bool:
+    return any(f.code == "unfinished-save" for f in s.known(p).findings)
+
+
 def _beside_the_files(s: Session) -> list[Finding]:
     """What could not be looked at, and what is there although it is no part of a checkpoint."""
     graph, mac = "a graph: it holds no state", "what macOS keeps of the file beside it: it holds no state"
@@ -215,7 +261,8 @@ def _verdict(files: Sequence[FileReport], findings: tuple[Finding, ...]) -> Verd
     """The worst of all; unknown wins, for what was not inspected may be anything."""
     verdicts = {f.report.verdict for f in files}
     unseen = blind(findings) or any(f.code == "not-inspected" for f in findings)
-    if not files or Verdict.UNKNOWN in verdicts or unseen:
+    nothing = not files and worst(findings) is not Verdict.BROKEN
+    if nothing or Verdict.UNKNOWN in verdicts or unseen:
         return Verdict.UNKNOWN
     verdicts.add(worst(findings))
     return next((v for v in (Verdict.BROKEN, Verdict.SUSPECT) if v in verdicts), Verdict.OK)

@@ -5,7 +5,7 @@ alone.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -13,11 +13,15 @@ from ckpt_tools.layouts import COORDS, Layout, Layouts, Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import field, record
+from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.model.part import Kind, Part
 
 Coordinates = tuple[tuple[str, int], ...]
 """A place in the parallel grid, such as (("tp", 1), ("pp", 0))."""
+_GATHER = (
+    "it may lie on another node's disk: gather the files of all nodes in one directory that every node sees"
+)
+"""What to do about files of a set that every rank loads: no node can do with its own."""
 SavedSizes = Callable[[Checkpoint], Mapping[str, int]]
 """What the files of a checkpoint say about the job that saved it: "world" and sizes of parallel axes, as far
 as they do.
@@ -189,6 +193,9 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
     kind = checkpoint.kind
     if run.layouts.of(checkpoint).committed or checkpoint.unfinished:
         return []
+    if first := first_ranks_gone(checkpoint, run.layouts.of(checkpoint)):
+        others = _roles_gone(checkpoint, run, Severity.ERROR)
+        return [first, *(replace(f, follows=True) for f in others)]
     # "is": the judge asks for all of a checkpoint to which it has added what an index names
     pruned = run.count[kind] > 1 and run.oldest.get(kind) is checkpoint
     severity = Severity.WARNING if kind is Kind.DYING_GASP or pruned else Severity.ERROR
@@ -199,6 +206,44 @@ def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
         *_roles_gone(checkpoint, run, severity),
         *_two_forms(checkpoint, run.layouts.of(checkpoint)),
     ]
+
+
+def is_of_later_ranks(parts: Collection[Part], layout: Layout) -> bool:
+    """Return whether files of some ranks are there, and none that rank 0 writes: where these are, the file
+    that is written last may be. Not where replicas are saved, of which any will do.
+    """
+
+    def is_of_the_first(p: Part) -> bool:
+        piece = layout.piece(p.piece)
+        own = _is_after_the_first(p) and (piece.sharded or piece.shared)
+        return not (own or piece.survivable)
+
+    if any(map(is_of_the_first, parts)):
+        return False
+    # each rank saves random numbers at once, so they tell only where nothing else is there
+    others = any(not layout.piece(p.piece).survivable for p in parts)
+    return others or (bool(parts) and all(map(_is_after_the_first, parts)))
+
+
+def _is_after_the_first(p: Part) -> bool:
+    """Return whether its name tells another rank than 0, or another place in the grid than the first."""
+    return p.rank > 0 if p.rank is not None else any(at for axis, at in p.coords if axis in COORDS)
+
+
+def first_ranks_gone(checkpoint: Checkpoint, layout: Layout) -> Finding | None:
+    """Return the ranks up to the first that has a file, if rank 0 has none."""
+    if layout.committed or checkpoint.unfinished or not is_of_later_ranks(checkpoint.parts, layout):
+        return None
+    there = ranges.ranges(p.rank for p in checkpoint.parts if p.rank is not None)
+    gone = ((0, there[0][0] - 1),) if there else ((0, 0),)
+    have = _spelled(there) if there else ranges.places({p.coords for p in checkpoint.parts})
+    text = f"{label(checkpoint)} has only files of {have}: those of {_spelled(gone)} are not here"
+    gather = _GATHER if all(layout.piece(p.piece).shared for p in checkpoint.parts) else ""
+    return finding("missing-rank", text, path=where(checkpoint), ranks=gone, hint=gather)
+
+
+def _spelled(of: ranges.Ranges) -> str:
+    return f"rank{'s' * (ranges.size(of) > 1)} {ranges.words(of)}"
 
 
 def where(checkpoint: Checkpoint) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.formats import names
-from ckpt_tools.layouts import NameFields, Place, Places
+from ckpt_tools.layouts import Layout, NameFields, Place, Places
 from ckpt_tools.layouts.common.bare_names import calls_a_save
 from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.model.finding import Finding
@@ -70,8 +70,9 @@ class Discovery:
     that nothing recognises. ``links`` is what leads to directories, ``lone`` says which numbered
     directories lack their first, and which indexes their shards, ``strange`` are the directories of files
     that nothing recognises, ``empty`` those in which nothing was seen, ``unseen`` is what could not be
-    listed, and what vanished meanwhile; ``states`` are the directories ``.ckpt``. ``tree``: ROOT is a
-    directory; ``alone``: it is one file.
+    listed, and what vanished meanwhile; ``placed`` are the layouts of trackers that have the name of a file
+    of another layout. ``states`` are the directories ``.ckpt``. ``tree``: ROOT is a directory; ``alone``: it
+    is one file.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -93,6 +94,7 @@ class Discovery:
     unrecognised: int = 0
     strange: dict[str, None] = field(default_factory=dict)
     empty: list[str] = field(default_factory=list)
+    placed: dict[str, Layout] = field(default_factory=dict)
     excluded: Excluded = field(default_factory=Excluded)
     states: set[str] = field(default_factory=set)  # of several threads: adding is one step
     tree: bool = False

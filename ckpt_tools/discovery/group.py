@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from ckpt_tools.discovery.completeness import is_of_later_ranks
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
@@ -311,6 +312,7 @@ def _checkpoint(
     times = sorted(p.mtime_ns for p in essential(parts, layout))
     generations = {p.moment.generation for p in parts}
     uncommitted = bool(commit) and not any(p.role == commit for p in parts)
+    uncommitted = uncommitted and not is_of_later_ranks(parts, layout)
     return Checkpoint(
         layout=first.layout,
         run=first.run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.completeness import Expected, label, marks_of, saved_with, usual_pieces, where
 from ckpt_tools.findings import finding
 from ckpt_tools.model import ranges
@@ -14,7 +15,9 @@ from ckpt_tools.model.finding import Finding, Severity
 
 def losses(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
     """What a checkpoint lacks that resuming can do without: never a reason to fall back, but said."""
-    if not checkpoint.unfinished:
+    if not checkpoint.unfinished and not completeness.first_ranks_gone(
+        checkpoint, run.layouts.of(checkpoint)
+    ):
         yield from _survivable_roles_gone(checkpoint, run)
         yield from _survivable_ranks_gone(checkpoint, run)
         yield from _replicas_gone(checkpoint, run)

@@ -25,7 +25,7 @@ from ckpt_tools.formats.archives.packed import (
     names_at,
 )
 from ckpt_tools.formats.named import UNREAD, UNREAD_BEGINNINGS, UNREAD_BINARIES, UNREAD_TEXTS
-from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.bare_names import calls_a_save, calls_one_of_models, read_bare_name
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
@@ -64,13 +64,14 @@ _OPENED = 10_000
 
 class Suspect(NamedTuple):
     """A file that may be a checkpoint, or part of one; ``format`` is that of its content, "" when it is none
-    of ours, ``writer`` the framework that alone writes to such a path; a ``directory`` is called as a save.
+    of ours, ``writer`` the layout whose framework alone writes to such a path; a ``directory`` is called as
+    a save.
     """
 
     path: str
     size: int
     format: str
-    writer: str = ""
+    writer: Layout | None = None
     directory: bool = False
 
 
@@ -82,10 +83,20 @@ def suspects(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]
     """
     for path, size, *_ in found.bare:
         if writer := layouts.trace(os.path.relpath(path, root)):
-            yield Suspect(path, max(size, 0), "", writer.title)
+            yield Suspect(path, max(size, 0), "", writer)
         elif size >= LARGE and _may_be_data(os.path.basename(path)):
             yield Suspect(path, size, "")
     yield from _among_strange(found, root, layouts)
+
+
+def remains(found: Discovery, root: str, layouts: Layouts) -> Layout | None:
+    """Return the layout whose framework alone writes to the path of a file that no piece explains. Raises
+    OSError where a directory cannot be listed.
+    """
+    bare = (f.path for f in found.bare)
+    strange = (e.path for at in found.strange for e in entries_of(at, partial(found.excluded.keep, root)))
+    traces = (layouts.trace(os.path.relpath(path, root)) for path in (*bare, *strange))
+    return next(filter(None, traces), None)
 
 
 def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Suspect]:
@@ -96,7 +107,7 @@ def _among_strange(found: Discovery, root: str, layouts: Layouts) -> Iterator[Su
         indexes = {e.name: e.path for e in entries if e.name.endswith((".idx", _TENSORDICT))}
         for e in entries:
             if writer := layouts.trace(os.path.relpath(e.path, root)):
-                yield Suspect(e.path, max(_size(e), 0), "", writer.title)
+                yield Suspect(e.path, max(_size(e), 0), "", writer)
             elif named := _named(e, indexes):
                 left -= named.size > 0
                 if left >= 0 or named.size >= LARGE:

@@ -81,6 +81,7 @@ def discover(
         directory, name = os.path.split(file.path)
         if name in layouts.note_names:
             found.trackers[name, directory] = file.path
+            found.placed[file.path] = file.place.layout
         elif found.alone or formats.names.known(name):
             found.bare.append(BareFile(file.path, file.size, file.mtime_ns, file.findings))
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt_tools.crosscheck.unfinished import TORN
+from ckpt_tools.crosscheck.unfinished import TORN, hint_of
 from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import finding
@@ -41,7 +41,7 @@ class Soundness:
     def _look(self, c: Checkpoint, target: Target) -> list[Finding]:
         s, siblings = self.session, target.siblings
         if c.unfinished:
-            return [finding("unfinished-save", "the save never finished", path=c.path)]
+            return [finding("unfinished-save", "the save never finished", path=c.path, hint=hint_of(s, c))]
         run = c.layout, c.run
         if run not in self._expected:
             finished = [o for o in siblings if not o.unfinished]
@@ -51,7 +51,7 @@ class Soundness:
         torn = any(map(self._is_torn, c.parts))
         if (gaps or torn) and s.unfinished(c, siblings):
             why = gaps[0].message if gaps else "its newest files end early: it may still be written"
-            return [finding("unfinished-save", why, path=c.path)]
+            return [finding("unfinished-save", why, path=c.path, hint=hint_of(s, c))]
         return [f for f in gaps if f.severity is Severity.ERROR]
 
     def _is_torn(self, part: Part) -> bool:

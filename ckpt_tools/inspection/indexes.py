@@ -216,7 +216,8 @@ class Indexes:
             )
         return finding(
             "unfinished-save",
-            f"there is no {wanted[0]} beside it: the save never finished, or its index was lost",
+            f"there is no {wanted[0]} beside it: the save never finished, or its index was lost"
+            " or lies on another node's disk",
         )
 
     def hidden(self, path: str) -> bool:

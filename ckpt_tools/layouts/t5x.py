@@ -4,6 +4,7 @@ array; ``.tmp-…`` while it is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.layouts.common.arrays import ROLE, array, fewer_than_listed, lost_arrays
@@ -54,6 +55,7 @@ LAYOUT = Layout(
     check=_check,
     needs=("index", ROLE),
     lost=lost_arrays,
+    traces=(re.compile(r"(?:^|/)checkpoint_\d+/(?:target|state)\.[^/]+/\d+(?:\.\d+)*$"),),
     reshardable=True,
     compare_steps=False,
     reference="t5x/checkpoints.py Checkpointer.save(), _write_state_to_tensorstore(), latest_step()",

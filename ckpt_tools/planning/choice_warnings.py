@@ -11,7 +11,7 @@ from itertools import chain, dropwhile, islice
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.group import essential
 from ckpt_tools.errors import UsageError
-from ckpt_tools.findings import finding
+from ckpt_tools.findings import WAIT, finding
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name
 from ckpt_tools.model import ranges
@@ -313,7 +313,8 @@ def unfinished(
         than = "" if chosen is None else f" {is_newer} newer than the choice, but"
         text = f"{completeness.label(c)}{than} {completeness.why_unfinished(c, layouts.of(c))}"
         text += f": {progress}" if (progress := state(c)) else ""
-        yield finding("unfinished-save", text, path=c.parts[0].home or c.path)
+        hint = WAIT if progress else ""
+        yield finding("unfinished-save", text, path=c.parts[0].home or c.path, hint=hint)
     if more := left[_SAVES:]:
         text = f"{len(more):,} more saves like these never finished: {ranges.names(c.label for c in more)}"
         yield finding("unfinished-save", text, path=root)

@@ -13,13 +13,14 @@ from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools import formats
-from ckpt_tools.crosscheck.unfinished import not_renamed, written_whole
+from ckpt_tools.crosscheck.unfinished import hidden_files, hint_of, not_renamed, written_whole
 from ckpt_tools.discovery.completeness import listed, why_unfinished
 from ckpt_tools.discovery.renamed_names import tells_of_a_state
 from ckpt_tools.discovery.sidecars import DVC, read_tracker, stands_for_nothing_here
 from ckpt_tools.discovery.unrecognised import Suspect, called_saves, kind_of, suspects
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -38,6 +39,9 @@ from ckpt_tools.storage.urls import common
 _LISTED = 16
 """Files that get a finding of their own; one more finding counts the others."""
 _FRESH = "to start from nothing anyway say --allow-fresh"
+_NOT_WHOLE = (
+    "nothing can resume from them: bring back what they lack, or start from nothing with --allow-none"
+)
 _AFRESH = "for a first launch add --allow-none; else check the path"
 _BYSTANDERS = "if the files have nothing to do with checkpoints say --exclude GLOB"
 _NUMBER = re.compile(r"\d+")
@@ -78,12 +82,10 @@ def _objections(
     saves = [c for c in everything if c.unfinished]
     yield _of_a_broken_plugin()
     yield _of_another_layout(session, selection, everything)
-    if selection.allow_none:
-        yield _several_interrupted(session, unfinished)
+    yield _several_interrupted(session, unfinished)
     yield _objection(session, saves, scope(session.root, selection) if _of_one_run(selection) else anywhere)
-    if selection.allow_none:
-        yield _without_first(session, unfinished)
-        yield _written_whole(session)
+    yield _without_first(session, unfinished)
+    yield _written_whole(session)
 
 
 def _of_one_run(selection: Selection) -> bool:
@@ -129,19 +131,9 @@ def _no_checkpoint(session: Session, unfinished: Sequence[Checkpoint]) -> NoChec
     hidden = len(session.found.excluded.paths)
     text += f" (hidden by --exclude: {hidden:,})" if hidden else ""
     unasked = ", ".join(map(str, plugins.left_out()))
-    todo = _not_whole(session, unfinished) if begun else _AFRESH
+    todo = _NOT_WHOLE if begun else _AFRESH
     hint = f"{todo}; 'ckpt ls {quote(session.root)}' lists what is there"
     return NoCheckpoint(f"{text} (left out by --no-plugins: {unasked})" if unasked else text, hint)
-
-
-def _not_whole(session: Session, unfinished: Sequence[Checkpoint]) -> str:
-    """What to do where saves were begun and none is whole."""
-    asked = _several_interrupted(session, unfinished) or _without_first(session, unfinished)
-    asks = " --allow-fresh" if asked else ""
-    return (
-        "nothing can resume from them: bring back what they lack, or start from nothing with"
-        f" --allow-none{asks}"
-    )
 
 
 def _no_such_run(session: Session, selection: Selection, others: Sequence[Checkpoint]) -> Outcome:
@@ -192,14 +184,19 @@ def _several_interrupted(session: Session, unfinished: Sequence[Checkpoint]) -> 
             return None
         text = f"{whole.path} has all files of a save, and the name of one that was not finished"
         return Outcome(NotRecognised(text, f"rename it if it is whole; {_FRESH}"))
-    why = why_unfinished(several[0], session.layouts.of(several[0]))
+    layout = session.layouts.of(several[0])
+    why = why_unfinished(several[0], layout)
     text = (
         f"{session.root} holds {len(several)} saves of which none is whole "
         f"({_names(session, [c.path for c in several])}: each {why}). A job that dies in its first save "
         "leaves one: only you know whether the others were finished and have lost files"
     )
-    found = [finding("unfinished-save", f"it {why}", path=c.path) for c in several[:_LISTED]]
-    return Outcome(NotRecognised(text, f"bring the lost files back; {_FRESH}"), found)
+    lost = hidden_files(layout, layout.commit) or "bring the lost files back"
+    found = [
+        finding("unfinished-save", f"it {why}", path=c.path, hint=hint_of(session, c) or lost)
+        for c in several[:_LISTED]
+    ]
+    return Outcome(NotRecognised(text, f"{lost}; {_FRESH}"), found)
 
 
 def _without_first(session: Session, unfinished: Sequence[Checkpoint]) -> Outcome | None:
@@ -312,8 +309,8 @@ def _large(session: Session, outside: Scope) -> Outcome | None:
         return Outcome(CannotLook(text))
     if recognised := [s for s in rows if s.format]:
         return _renamed(session, recognised)
-    if left := [s for s in rows if s.writer]:
-        return _remains(session, left)
+    if writer := next((s.writer for s in rows if s.writer), None):
+        return _remains(session, [s for s in rows if s.writer], writer)
     return _unknown(session, rows) if rows else None
 
 
@@ -342,13 +339,14 @@ def _unknown(session: Session, rows: Sequence[Suspect]) -> Outcome:
     return Outcome(NotRecognised(text, hint), list(_each("unrecognised-file", why, paths)))
 
 
-def _remains(session: Session, left: Sequence[Suspect]) -> Outcome:
+def _remains(session: Session, left: Sequence[Suspect], layout: Layout) -> Outcome:
     files = [s.path for s in left]
     text = (
-        f"{session.root} holds files as {left[0].writer} writes them, without the rest of a checkpoint: "
+        f"{session.root} holds files as {layout.title} writes them, without the rest of a checkpoint: "
         f"{_names(session, files)}: only you know whether they are left over from one"
     )
-    error = NotRecognised(text, f"bring the rest back; {_BYSTANDERS}; {_FRESH}")
+    rest = hidden_files(layout) or "bring the rest back"
+    error = NotRecognised(text, f"{rest}; {_BYSTANDERS}; {_FRESH}")
     return Outcome(error, list(_each("unrecognised-file", "only its framework writes there", files)))
 
 
@@ -393,6 +391,10 @@ def _tracker_findings(session: Session, inside: Scope) -> Iterator[Finding]:
     for (name, directory), path in session.found.trackers.items():
         if name in readers and inside(os.path.join(directory, name)) and not _is_directory(path):
             said = _tracker_finding(path, readers[name])
+            own = session.found.placed.get(path)
+            if said.code == "bad-tracker" and own and own.tracker != name:
+                text = f"{own.title} writes it, and what belongs to it is not there"
+                said = finding("missing-part", text, path=path, hint=hidden_files(own))
             if name in surely or said.code != "bad-tracker":
                 yield said
 

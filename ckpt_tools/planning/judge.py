@@ -168,6 +168,8 @@ class Review:
         """What the candidate lacks as a whole; files of single ranks are missed where these ask for them."""
         c = self.candidate.whole
         layout = self.session.layouts.of(c)
+        if self.selection.ranks is None and (first := completeness.first_ranks_gone(c, layout)):
+            return [first]
         nobody_asks = all(layout.piece(p.piece).shared for p in c.parts)
         absent = [
             f

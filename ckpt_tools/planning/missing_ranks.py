@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ckpt_tools.layouts import Layouts
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import Choice
@@ -10,22 +11,23 @@ _NAMED = 4
 """Saves of which it is said what they lack."""
 
 
-def hint(choice: Choice) -> str:
+def hint(choice: Choice, layouts: Layouts) -> str:
     """Where each save lacks ranks, and nothing else is wrong: which, and what to do. Empty where it is not
     so.
     """
-    lacks = []
+    lacks, todo = [], ""
     for rejected in choice.rejected:
         errors = [f for f in rejected.findings if f.severity is Severity.ERROR]
         if not errors or any(f.code != "missing-rank" or f.follows or not f.ranks for f in errors):
             return ""
+        todo = todo or errors[0].hint
         of = ranges.words(tuple(sorted({pair for f in errors for pair in f.ranks})))
         noun = "rank" if of.isdigit() else "ranks"
         lacks.append(f"{rejected.checkpoint.label} lacks {noun} {of}")
     if not lacks:
         return ""
     more = f" and {len(lacks) - _NAMED:,} more are not" if len(lacks) > _NAMED else ""
-    return (
-        f"no save is whole: {'; '.join(lacks[:_NAMED])}{more}. Nothing was started: bring the files of these"
-        " ranks back, from their own disk or a backup, or say who may stand in for whom with --replica-groups"
-    )
+    pieces = [layouts.piece_of(p) for r in choice.rejected for p in r.checkpoint.parts]
+    if not any(piece.sharded or piece.shared for piece in pieces):
+        todo += "; or say who may stand in for whom with --replica-groups"
+    return f"no save is whole: {'; '.join(lacks[:_NAMED])}{more}. Nothing was started: {todo}"

@@ -50,7 +50,7 @@ def _way_out(choice: Choice, session: Session) -> str:
     """What to do where no checkpoint is usable."""
     if choice.left_out:
         return "leave --save-interval out to have these looked at too, newest first"
-    if torn := missing_ranks.hint(choice):
+    if torn := missing_ranks.hint(choice, session.layouts):
         return torn
     errors, root = _errors(choice), session.root
     first = next((f for f in errors if not f.follows), errors[0]) if errors else None

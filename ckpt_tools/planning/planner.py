@@ -464,7 +464,8 @@ class Planner(Candidates):
     def _known_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
         """The checkpoints that cannot be resumed from, as far as that is known."""
         lost = {r.checkpoint.key for r in choice.rejected if r.checkpoint.parts}
-        return lost | {o.key for o in run if completeness.missing(o, self.expected)}
+        lost.update(o.key for o in run if completeness.missing(o, self.expected))
+        return lost - {choice.checkpoint.key} if choice.checkpoint else lost  # nodes have parts of theirs
 
 
 def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:

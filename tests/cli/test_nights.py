@@ -47,8 +47,8 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     },
     "full": {
         "ls": (0, ("periodic, unfinished",)),
-        "verify": (0, ("step-10/__0_0.distcp and 6 more", "wait if its job is still writing it")),
-        "plan": (3, ("holds only unfinished saves (2)", "start from nothing with --allow-none --allow-fresh")),
+        "verify": (1, ("none of the saves here (2) is whole", "step-10/__0_0.distcp and 6 more")),
+        "plan": (2, ("holds 2 saves of which none is whole", "to start from nothing anyway say --allow-fresh")),
     },
     "flipped": {
         "verify": (1, ("broken: 1 of 18 files", "not those that were sealed")),
@@ -65,7 +65,7 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
 }  # fmt: skip
 """Of each night, by command: the exit code, and phrases in the order in which they are read."""
 THEN: dict[str, tuple[str, int, str]] = {
-    "full": ("--allow-none --allow-fresh", 0, "training would start from scratch"),
+    "full": ("--allow-fresh", 0, "training would start from scratch"),
     "first": ("--allow-none", 0, "training would start from scratch"),
     "refused": ("--skip-unreadable", 0, "resume from step 20"),
     "unknown-code": ("--trust-global 'mycompany.*'", 0, "resume from step 16"),

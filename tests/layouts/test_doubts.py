@@ -16,7 +16,7 @@ from small_files import dcp, megatron, mindspore
 
 from ckpt_tools import cli
 from ckpt_tools.api import plan
-from ckpt_tools.errors import NoCheckpoint, NoneUsable
+from ckpt_tools.errors import NoCheckpoint, NoneUsable, NotRecognised
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
@@ -217,7 +217,7 @@ def test_a_save_without_its_commit_says_how_far_it_is(tmp_path: Path) -> None:
     ((text, _),) = said(plan(str(tmp_path), Selection(settle=1e9)).warnings, tmp_path)
     assert re.fullmatch(rf"{beyond(20)[0]}: 2 of 3 files, the last written \d+ s ago", text)
     (tmp_path / "step-10/.metadata").unlink()
-    with pytest.raises(NoCheckpoint) as caught:
+    with pytest.raises(NotRecognised) as caught:
         plan(str(tmp_path), Selection(settle=1e9))
     assert caught.value.plan is not None
     assert any(

@@ -156,8 +156,9 @@ def test_a_job_dies_in_one_first_save_and_not_in_two(count: int, tmp_path: Path)
     if count == 1:
         assert fresh(tmp_path)
     else:
-        with pytest.raises(errors.NotRecognised, match="2 saves of which none is whole"):
-            plan(str(tmp_path), FIRST)
+        for asked in (FIRST, Selection()):
+            with pytest.raises(errors.NotRecognised, match="2 saves of which none is whole"):
+                plan(str(tmp_path), asked)
 
 
 @pytest.mark.exhaustive

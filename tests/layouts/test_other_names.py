@@ -445,7 +445,11 @@ def test_one_of_several_parts_is_never_a_whole_state(name: str, tmp_path: Path) 
         put(tmp_path / name.format(n), full(200), 200)
     assert answer(tmp_path) in (2, 4)
     (tmp_path / name.format(0)).unlink()
-    assert step_of(answer(tmp_path)) == 200  # a name that nothing contradicts
+    made = answer(tmp_path)
+    if "-shard" in name:  # of rank 1, as its framework calls it: rank 0's is missing
+        assert made == 4
+    else:
+        assert step_of(made) == 200  # a name that nothing contradicts
 
 
 def test_runs_that_read_like_parts_are_none_to_choose_from(tmp_path: Path) -> None:

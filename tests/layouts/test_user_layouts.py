@@ -21,7 +21,7 @@ from small_files import saved, tensor
 
 from ckpt_tools import cli
 from ckpt_tools.api import latest, plan, scan, verify
-from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
+from ckpt_tools.errors import NoneUsable, NotRecognised, UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import BY_NAME, LAYOUTS, active, use, user
 from ckpt_tools.layouts.common.layout import Piece
@@ -248,7 +248,7 @@ def test_without_its_commit_file_a_save_is_unfinished(tmp_path: Path) -> None:
     assert (made.resume_step, made.rejected) == (10, ())
     assert [f.code for f in verify([str(tmp_path)]).findings] == ["unfinished-save"]
     (tmp_path / "run" / "step=10" / "_SUCCESS").unlink()
-    with pytest.raises(NoCheckpoint, match="only unfinished saves"):
+    with pytest.raises(NotRecognised, match="2 saves of which none is whole"):
         plan(str(tmp_path))
 
 

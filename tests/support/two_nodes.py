@@ -29,14 +29,24 @@ class Nodes:
         self.disks = [
             megatron(tmp / f"disk-{n}", steps=steps, world=WORLD, ranks=(2 * n, 2 * n + 1)) for n in range(2)
         ]
-        self.shared, self.tmp = tmp / "shared", tmp
+        self.shared, self.tmp, self.world = tmp / "shared", tmp, WORLD
 
     def line(
         self, n: int, *options: str, command: Sequence[str] = SAY, meet: str = ""
     ) -> tuple[list[str], dict[str, str]]:
         """The words of one node's command, and its own environment."""
         where = ["--rendezvous", meet] if meet else ["--plan-dir", str(self.shared), "--job", "j"]
-        nodes = ["--agree", "--nodes", "2", "--node", str(n), "--world-size", str(WORLD), "--timeout", "1000"]
+        nodes = [
+            "--agree",
+            "--nodes",
+            "2",
+            "--node",
+            str(n),
+            "--world-size",
+            str(self.world),
+            "--timeout",
+            "1000",
+        ]
         words = ["run", str(self.disks[n]), *nodes, *where, *options, "--", *command]
         return words, {"XDG_STATE_HOME": str(self.tmp / f"state-{n}"), "OMP_NUM_THREADS": "1"}
 
@@ -64,3 +74,12 @@ class Nodes:
                 (done.returncode, json.loads(done.stdout)[1] if done.stdout else {}, done.stderr)
                 for done in pool.map(one, range(2))
             ]
+
+
+def run_each(
+    disks: Sequence[Path], world: int, tmp: Path, *options: str
+) -> list[tuple[int, dict[str, str], str]]:
+    """What a node with each of the ``disks`` says, as of ``Nodes``."""
+    nodes = Nodes(tmp / "unused", steps=())
+    nodes.disks, nodes.shared, nodes.tmp, nodes.world = list(disks), tmp / "shared", tmp, world
+    return nodes.run(*options)
