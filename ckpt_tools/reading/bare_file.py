@@ -89,6 +89,8 @@ def read_bare_file(p: Part, s: Session, inside: bool) -> Bare | None:
         return replace(by_name, part=p._replace(piece=BEGUN))
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return by_name
+    if report.metadata.get("torchscript"):
+        return None  # a program, as those of ONNX are
     if report.format in (*files.FORMATS, *s.layouts.piece_of(p).formats):
         return _by_content(p, name, report, anatomy)
     if report.format is None and name.says_something and p.piece != files.NUMBERED:

@@ -40,6 +40,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("checksum-off", "every record has the checksum 0")
         yield finding("not-checksummed", "nothing in this file is protected by a checksum")
     yield from torch_zip.other_pickles(source, records, anatomy)
+    yield from npz.object_arrays(source, records, anatomy)
     by_name = {r.name: r for r in records}
     if _BASELINES in by_name and "data" in by_name:
         told = _STEPS.search(read_record(source, by_name["data"], _DATA))

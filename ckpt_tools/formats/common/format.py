@@ -76,7 +76,8 @@ class Anatomy:
     ``places`` says where each tensor that is a piece of a larger one lies in it.
     ``end`` is where the last byte lies that a claim refers to, in files of which several claims each describe
     a part; -1 elsewhere.
-    ``decoded`` counts the bytes that compressed data in the file may decode into. ``windows`` are (offset,
+    ``decoded`` counts the bytes that compressed data in the file may decode into, ``depth`` the pickles that
+    the file lies in. ``windows`` are (offset,
     length) in bytes of whole files that lie inside this one. ``key`` decrypts, when the user gave one.
     ``regions`` is None unless a map of the bytes was asked for, ``stats`` empty below the level values.
     ``identity`` is that of the file that was read, None when it changed meanwhile.
@@ -94,6 +95,7 @@ class Anatomy:
     places: dict[str, Box] = field(default_factory=dict)
     end: int = -1
     decoded: int = 0
+    depth: int = 0
     windows: list[tuple[int, int]] = field(default_factory=list)
     key: bytes | None = field(default=None, repr=False)
     regions: list[Region] | None = None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import DEFLATED, STORED, Record, of_numpy, protect, read_zip, unsummed
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format, structure
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import is_single, remember, scalar
-from ckpt_tools.formats.numpy.npy import read_array, read_array_header, tensor_of
+from ckpt_tools.formats.numpy.npy import MAGIC, read_array, read_array_header, tensor_of
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
@@ -39,13 +39,32 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if off:
         yield finding("checksum-off", "every record has the checksum 0")
         yield finding("not-checksummed", "nothing in this file is protected by a checksum")
+    others = list[Record]()
     for r in records:
         name = r.name.removesuffix(_SUFFIX)
         anatomy.keys.add(name)
-        if r.payload >= 0 and name != r.name:
+        if r.payload >= 0 and (name != r.name or _is_array(source, r)):
             yield from _member(source, r, name, anatomy)
-    yield from torch_zip.other_pickles(source, records, anatomy)
+        else:
+            others.append(r)
+    yield from torch_zip.other_pickles(source, others, anatomy)
     protect(records, anatomy, frozenset(records) if off else ())
+
+
+def _is_array(source: Source, r: Record) -> bool:
+    """Whether NumPy takes a record for an array, whatever it is called."""
+    return torch_zip.begins(source, r, len(MAGIC)) == MAGIC
+
+
+def object_arrays(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
+    """What the arrays of objects among the records of another archive would run: numpy.load reads those of
+    any zip.
+    """
+    for r in records:
+        if r.payload >= 0 and _is_array(source, r):
+            inner = Anatomy()
+            yield from (f for f in _member(source, r, r.name, inner) if f.code in torch_zip.RUNS)
+            anatomy.named(inner)
 
 
 def _member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterator[Finding]:

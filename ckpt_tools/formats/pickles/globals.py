@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.pickles.dangerous_globals import dangerous
-from ckpt_tools.formats.pickles.known_globals import known, words
+from ckpt_tools.formats.pickles.known_globals import known, only_made, words
 from ckpt_tools.formats.pickles.stubs import Global
 from ckpt_tools.formats.pickles.unlisted import suspects
 from ckpt_tools.model.finding import Finding
@@ -71,7 +71,7 @@ _REMEMBERED = 1000
 """Names in no list that a report keeps: no framework's checkpoint comes near."""
 _TORCH_RENAMED = {"torch.tensor": "torch._tensor"}  # torch/serialization.py, load_module_mapping
 _GETATTR = Global("builtins", "getattr")
-_HANDED = {_GETATTR, Global("torch.storage", "_load_from_bytes")}
+FOLLOWED = frozenset({_GETATTR, Global("torch.storage", "_load_from_bytes")})
 """Names that are harmless where their own call is followed, and not where something else calls them."""
 
 
@@ -125,6 +125,11 @@ def trust(name: Global) -> Trust:
     return Trust.DANGEROUS if dangerous(modules, parts) else Trust.UNLISTED
 
 
+def called_unsafely(name: Global) -> bool:
+    """Whether a known name is unsafe where something else calls it."""
+    return name in FOLLOWED or only_made(*name)
+
+
 def verdict(name: Global) -> str:
     """``allowed``, ``dangerous`` or ``needs-trust`` for a name as it is written, which may be one of Python
     2: what ``ckpt show`` says.
@@ -141,7 +146,7 @@ def judge(names: Iterable[Named], unlisted: list[Unlisted]) -> Iterator[Finding]
     unsafe, others, strange = list[Named](), list[Named](), list[Unlisted]()
     for one in names:
         which = trust(one.name)
-        if which is Trust.DANGEROUS or (one.handed and one.name in _HANDED):
+        if which is Trust.DANGEROUS or (one.handed and called_unsafely(one.name)):
             unsafe.append(one)
         elif which is Trust.UNLISTED and one.name != _GETATTR:
             strange.append(Unlisted(_short(one.name), one.called or one.handed, one.offset))

@@ -9,13 +9,22 @@ from contextlib import suppress
 from typing import Any
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage
-from ckpt_tools.formats.pickles.globals import Named, judge, python3
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, structure
+from ckpt_tools.formats.pickles.globals import (
+    FOLLOWED,
+    Named,
+    Trust,
+    called_unsafely,
+    judge,
+    python3,
+    trust,
+)
 from ckpt_tools.formats.pickles.known_globals import calls_arguments
 from ckpt_tools.formats.pickles.machine import GETATTR
 from ckpt_tools.formats.pickles.reader import (
     WINDOW,
     Call,
+    Dict,
     Global,
     Key,
     Long,
@@ -24,10 +33,10 @@ from ckpt_tools.formats.pickles.reader import (
     read_from,
     read_pickle,
 )
-from ckpt_tools.formats.torch.legacy_magic import legacy_magic
+from ckpt_tools.formats.torch.legacy_magic import is_proto, legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import replace
-from ckpt_tools.storage import Source
+from ckpt_tools.storage import BytesSource, Source
 
 _FIRST = 64 * 1024
 _LOAD_FROM_BYTES = ("torch.storage", "_load_from_bytes")
@@ -37,6 +46,8 @@ _VALUES = 500_000
 """Values given to calls that are gone through; of more it is taken that every name of the pickle is among
 them.
 """
+_BUFFERS = frozenset({Global("_io", "BytesIO"), Global("io", "BytesIO")})
+_DEEP = 3  # files in BytesIO in files in BytesIO
 _LEGACY = 5  # pickles of a legacy file
 _BUILTINS = ("builtins", "__builtin__")
 _RANGES = frozenset((module, name) for module in _BUILTINS for name in ("range", "xrange"))
@@ -91,6 +102,7 @@ def read_judged(
         )
     told = names.told(head, pickled)
     yield from _nested(pickled, told, 3)
+    yield from _buffered(pickled, anatomy)
     yield from _judged(told, anatomy, harmless)
     yield from _out_of_nothing(pickled, source.size)
     protocol = head[1] if head[:1] == b"\x80" else 0
@@ -135,29 +147,44 @@ class _Names:
         ]
 
     def _handed(self, pickled: Pickled, protocol: int) -> set[Global]:
-        """What is given to calls that call what they are given. Each value is gone through once, however
-        often it is shared.
+        """What is given to calls that call what they are given; of what is followed where it is called, also
+        what is given to anything else.
         """
-        calling = {g for g in self.called if calls_arguments(str(python3(g, protocol)))}
-        stack: list[Any] = (
-            [(c.args, c.kwargs, c.state) for c in pickled.calls if c.func in calling] if calling else []
-        )
-        found, visited = set[Global](), set[int]()
-        while stack:
-            value = stack.pop()
-            if type(value) is Global:
-                found.add(value)
-            elif isinstance(value, _HOLDING) and id(value) not in visited:
-                visited.add(id(value))
-                stack.extend(_inside(value))
-            if len(visited) > _VALUES:
-                return {*self.seen, *self.called}
-        return found
+        names = {g: python3(g, protocol) for g in (*self.seen, *self.called)}
+        followed = {g for g, name in names.items() if name in FOLLOWED}
+        if not followed and not any(
+            called_unsafely(name) or (g not in self.called and trust(name) is Trust.UNLISTED)
+            for g, name in names.items()
+        ):
+            return set()
+        calling = {g for g in self.called if calls_arguments(str(names[g]))}
+        found = _given([c for c in pickled.calls if c.named in calling]) if calling else set()
+        if found is None:
+            return {*self.seen, *self.called}
+        return found | (followed & (_given([*pickled.calls, pickled.value]) or set()) if followed else set())
+
+
+def _given(values: list[Any]) -> set[Global] | None:
+    """The names in what calls were given, and in plain values; each is gone through once, however often it is
+    shared. None where there is too much of it.
+    """
+    found, visited = set[Global](), set[int]()
+    while values:
+        value = values.pop()
+        if type(value) is Global:
+            found.add(value)
+        elif isinstance(value, _HOLDING) and id(value) not in visited:
+            visited.add(id(value))
+            values.extend(_inside(value))
+        if len(visited) > _VALUES:
+            return None
+    return found
 
 
 def _inside(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
-        return (*value.keys(), *value.values())
+        made = (value.factory, value.state) if isinstance(value, Dict) else ()
+        return (*value.keys(), *value.values(), *made)
     if isinstance(value, (tuple, list, set, frozenset)):
         return value
     if type(value) is Call:
@@ -231,6 +258,30 @@ def _nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Findin
     if len(hidden) > most:
         why = "the pickle hides more files for torch.load than are looked into"
         yield finding("unread-pickle", why, offset=hidden[-1].offset)
+
+
+def _buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
+    """What files in BytesIO would run: frameworks hand those to torch.load (Transformer Engine's
+    ``_extra_state``), or unpickle them.
+    """
+    from ckpt_tools.formats.torch.torch_zip import RUNS, judge_inner  # which reads its pickles by this module
+
+    for call in pickled.calls:
+        if call.named not in _BUFFERS:
+            continue
+        state = call.state if type(call.state) is tuple and call.state else call.args
+        data = state[0] if state else None
+        if not isinstance(data, bytes) or not (is_proto(data) or data.startswith(b"PK\3\4")):
+            continue
+        if type(data) is Long or anatomy.depth >= _DEEP:
+            why = "the pickle holds a file in BytesIO that is larger, or deeper inside, than is looked into"
+            yield finding("unread-pickle", why, offset=call.offset)
+            continue
+        inner = Anatomy(depth=anatomy.depth + 1)
+        for f in structure(BytesSource(data), inner, judge_inner):
+            if f.code in RUNS:
+                yield replace(f, offset=call.offset)
+        anatomy.named(inner)
 
 
 def _hands_legacy(call: Call) -> bool:

@@ -1,5 +1,5 @@
 """Names that frameworks write into their checkpoints, and that do no more than build plain values, whatever
-they are called with.
+they are called with; CALLING and ONLY_MADE name those of which that is not so.
 
 Of ``torch.save``, torch.distributed.checkpoint, Megatron-LM (megatron/core/safe_globals.py), DeepSpeed,
 Transformers, Accelerate, Lightning, MMEngine, OmegaConf, PaddlePaddle,
@@ -11,6 +11,7 @@ for them.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 
 def words(prefix: str, names: str) -> frozenset[str]:
@@ -345,29 +346,76 @@ _ENUMERATIONS: frozenset[str] = (
 """Of them the enumerations: Python 3.11.0 to 3.11.3, and so Debian 12, pickles a member as ``getattr`` of the
 class and its name.
 """
+_ARGUMENTS = (
+    # what is derived from the Trainer's arguments, which it pickles with every save
+    r"trl\.(trainer|experimental\.[a-z0-9_]+)\.[a-z0-9_]+_config\.[A-Z]\w*Config"
+    r"|sentence_transformers(\.[a-z_]+)?\.training_args\.[A-Z]\w*TrainingArguments"
+    r"|axolotl\.core\.(training_args|trainers\.[a-z0-9_]+\.args)\.Axolotl\w*(Config|Arguments)"
+    r"|swift\.(trainers|rlhf_trainers)\.arguments\.[A-Z]\w*(Config|Arguments)"
+    # what RLlib keeps beside each state, to make its algorithm from: attributes, and no more
+    r"|ray\.rllib\.algorithms\.([a-z0-9_]+\.[a-z0-9_]+|algorithm_config)\.[A-Z]\w*Config"
+)
 _PREFIXES = re.compile(
     r"numpy\.dtypes\.\w+DType"
     # a whole model: layers are built without a call, their attributes set
     r"|torch\.nn\.modules\.[a-z_]+\.[A-Z]\w*"
     r"|torch\.nn\.(parameter|backends\.thnn)\.[A-Z]\w*"
     r"|torch\.optim\.(?!swa_utils)[a-z_]+\.[A-Z]\w*"
-    # what is derived from the Trainer's arguments, which it pickles with every save
-    r"|trl\.(trainer|experimental\.[a-z0-9_]+)\.[a-z0-9_]+_config\.[A-Z]\w*Config"
-    r"|sentence_transformers(\.[a-z_]+)?\.training_args\.[A-Z]\w*TrainingArguments"
-    r"|axolotl\.core\.(training_args|trainers\.[a-z0-9_]+\.args)\.Axolotl\w*(Config|Arguments)"
-    r"|swift\.(trainers|rlhf_trainers)\.arguments\.[A-Z]\w*(Config|Arguments)"
-    # what RLlib keeps beside each state, to make its algorithm from: attributes, and no more
-    r"|ray\.rllib\.algorithms\.([a-z0-9_]+\.[a-z0-9_]+|algorithm_config)\.[A-Z]\w*Config"
-    r"|(signal\.Signals|megatron(\.\w+)*\.enums\.[A-Z]\w*)\.\w+"  # a member of an enumeration, by its name
+    r"|(signal\.Signals|megatron(\.\w+)*\.enums\.[A-Z]\w*)\.(?!_)\w+"  # a member of an enumeration, by name
+    r"|" + _ARGUMENTS
 )
-CALLING: frozenset[str] = words("torch._tensor.", "_rebuild_from_type_v2") | words(
-    "",
-    "torch._utils._rebuild_wrapper_subclass torch._utils._rebuild_parameter_with_state copyreg._reconstructor"
-    " copyreg.__newobj__ copyreg.__newobj_ex__ torch._dynamo.eval_frame.OptimizedModule"
-    " torch._dynamo.eval_frame.OptimizeContext numpy.random._pickle.__randomstate_ctor"
-    " numpy.random._pickle.__generator_ctor",
+# What each name does with arguments that somebody else chose (sources of torch 2.13, NumPy 2.4, CPython and
+# MMEngine were read for it; of other frameworks what their classes are for), and what follows:
+#
+# unpickles bytes: _load_from_bytes. What it is given is read; where it is a value itself, it is unsafe.
+# gives any attribute: getattr. Followed; where it is a value itself, it is unsafe.
+# holds files that frameworks unpickle: BytesIO (Transformer Engine's _extra_state). They are read.
+# calls what it is given or what its state holds, at once, when it is iterated or in training: CALLING.
+#     What no list has is a call there. A defaultdict's factory is looked at where it is given to one of them.
+# opens files, joins process groups or calls classes in __init__: ONLY_MADE. Its call is unsafe.
+# reaches an enumeration's methods by a name with an underline: removed.
+# iterates, compares, converts, allocates or keeps: all others (values, tuples, enumerations, arrays, layers,
+#     optimizers, samplers, spaces, metadata); no list has what these would call.
+CALLING: frozenset[str] = (
+    words("torch._tensor.", "_rebuild_from_type_v2")
+    | words(
+        "",
+        "copyreg._reconstructor copyreg.__newobj__ copyreg.__newobj_ex__"
+        " numpy.random._pickle.__randomstate_ctor numpy.random._pickle.__generator_ctor"
+        " numpy.random._pickle.__bit_generator_ctor",
+    )
+    | words("torch._utils._rebuild_", "wrapper_subclass parameter_with_state parameter qtensor")
+    | words("torch._utils._rebuild_", "tensor_v2 tensor_v3")  # hooks, which are called in training
+    | words("torch.utils.data.dataloader.", "DataLoader")
+    | words("torch._dynamo.", "eval_frame.OptimizedModule eval_frame.OptimizeContext hooks.Hooks")
+    | words(
+        "torch._dynamo.convert_frame.", "CatchErrorsWrapper ConvertFrame ConvertFrameAssert ConvertFrameBox"
+    )
+    | words("torch.", "_dynamo.repro.after_dynamo.WrapBackendDebug _TorchCompileInductorWrapper")
+    | words("mmengine.logging.history_buffer.", "HistoryBuffer")
+    | words("transformer_engine.common.recipe.", "DelayedScaling")
+    | words("megatron.core.dist_checkpointing.mapping.", "ShardedTensorFactory")
 )
 """Of these names, and of those that torch allows, the ones that call what they are given."""
+ONLY_MADE: frozenset[str] = (
+    words("transformers.", "training_args.TrainingArguments training_args_seq2seq.Seq2SeqTrainingArguments")
+    | words("transformers.integrations.deepspeed.", "HfTrainerDeepSpeedConfig HfDeepSpeedConfig")
+    | words("transformers.deepspeed.", "HfTrainerDeepSpeedConfig HfDeepSpeedConfig")
+    | words("accelerate.", "state.PartialState utils.deepspeed.HfDeepSpeedConfig")
+    | words("accelerate.utils.dataclasses.", "DeepSpeedPlugin FullyShardedDataParallelPlugin")
+    | words("", "llamafactory.hparams.training_args.TrainingArguments")
+    | words("torch.utils.data.dataloader.", "DataLoader")
+    | words("torch.distributed.", "device_mesh.DeviceMesh tensor.device_mesh.DeviceMesh")
+    | words("torch.distributed._shard.sharded_tensor.", "api.ShardedTensor")
+    | words("omegaconf.", "DictConfig ListConfig dictconfig.DictConfig listconfig.ListConfig")
+    | words("stable_baselines3.common.vec_env.vec_normalize.", "VecNormalize")
+    | words("ray.rllib.core.rl_module.", "rl_module.RLModuleSpec multi_rl_module.MultiRLModuleSpec")
+    | frozenset(n for n in _LIGHTNING if n.endswith(".ModelCheckpoint"))
+)
+"""Of them the classes that picklers make without calling them: their ``__init__`` does more than keep what it
+is given.
+"""
+_ONLY_MADE = re.compile(_ARGUMENTS)
 
 
 def calls_arguments(full: str) -> bool:
@@ -375,6 +423,13 @@ def calls_arguments(full: str) -> bool:
     function.
     """
     return full in CALLING or full.startswith("torch.optim.lr_scheduler.")
+
+
+@lru_cache(1024)
+def only_made(module: str, name: str) -> bool:
+    """Whether that is a class which picklers make without a call, and whose call reaches further."""
+    full = f"{module[:1000]}.{name[:1000]}"
+    return full in ONLY_MADE or _ONLY_MADE.fullmatch(full) is not None
 
 
 def known(full: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ckpt_tools.formats.common.format import Damage
+from ckpt_tools.formats.pickles.known_globals import only_made
 from ckpt_tools.formats.pickles.stubs import (
     Call,
     Dict,
@@ -52,6 +53,8 @@ _ENCODE = ("_codecs", "encode")
 _SIZE = ("torch", "Size")
 _PLAIN = {*_MAPPINGS, *_SETS, *_BYTES, _ENCODE, _SIZE}
 _CONSTANTS: dict[int, Any] = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}
+_REDUCE, _OLD = 0x52, b"io"
+"""Opcodes that call: INST and OBJ make an object of no arguments as NEWOBJ does."""
 _MANY = 16  # arguments of a call
 _SMALL = 4096  # ints below are few enough to hash to themselves
 _HOLE: Any = object()
@@ -356,10 +359,14 @@ class Machine:
             if func in _NEWOBJ and args and type(args[0]) is Global:
                 for base in args[1:2]:
                     if type(base) is Global:  # copyreg._reconstructor makes the object with this class
-                        self.called.setdefault(base, self.base + self.op)
+                        self.call(base)
                 func, args = args[0], args[1:]
                 named = func
-            self.called.setdefault(func, self.base + self.op)
+                self.called.setdefault(func, self.base + self.op)
+            elif self.data[self.op] == _REDUCE or (args and self.data[self.op] in _OLD):
+                self.call(func)
+            else:
+                self.called.setdefault(func, self.base + self.op)
             if func in _PLAIN and (made := self.plain(func, args)) is not _HOLE:
                 return made
             if func in GETATTR and len(args) > 1:
@@ -370,6 +377,12 @@ class Machine:
         call = Call(func, args, kwargs, self.base + self.op, named)
         self.calls.append(call)
         return call
+
+    def call(self, func: Global) -> None:
+        """Note a name that is called, not only asked to make an object as NEWOBJ does."""
+        self.called.setdefault(func, self.base + self.op)
+        if only_made(*func):
+            self.called.setdefault(Global(func.module, f"{func.name}.__init__"), self.base + self.op)
 
     def plain(self, func: Global, args: tuple[Any, ...]) -> Any:
         """The plain value that one of the calls in ``_PLAIN`` gives; _HOLE where its arguments are not those
@@ -438,7 +451,7 @@ class Machine:
 
     def mapping(self, func: Global, args: tuple[Any, ...]) -> Dict:
         self.charge(4)
-        out = Dict(func)
+        out = Dict(func, args[0] if func.name == "defaultdict" and args else None)
         for a in args[func.name == "defaultdict" :][:1]:
             self.charge(len(a) if isinstance(a, (list, dict)) else 0)
             if isinstance(a, dict):

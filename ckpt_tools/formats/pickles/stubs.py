@@ -49,14 +49,14 @@ class Call:
 
 class Dict(dict[Any, Any]):
     """An OrderedDict, defaultdict or Counter: a dict that remembers its class and what BUILD gave it
-    (``_metadata`` of a state_dict).
+    (``_metadata`` of a state_dict), and of a defaultdict what it calls for a missing key.
     """
 
-    __slots__ = ("func", "state")
+    __slots__ = ("factory", "func", "state")
 
-    def __init__(self, func: Global) -> None:
+    def __init__(self, func: Global, factory: Any = None) -> None:
         super().__init__()
-        self.func = func
+        self.func, self.factory = func, factory
         self.state: Any = None
 
 

@@ -79,7 +79,8 @@ def read_contents(
     is known. Raises Damage.
     """
     kept = None
-    if start <= _SMALL and stop - start <= _SMALL and not anatomy.globals and anatomy.regions is None:
+    plain = not anatomy.globals and not anatomy.depth and anatomy.regions is None
+    if start <= _SMALL and stop - start <= _SMALL and plain:
         kept = _kept(source.read(start, stop - start), start, harmless)
     if kept is None:
         return Contents((yield from _read(source, start, stop, anatomy, harmless)))

@@ -18,9 +18,12 @@ def legacy_magic(head: bytes) -> bool:
     """A pickle of torch's magic number: as text in protocols 0 and 1, in binary in 2 and 3, with a frame
     around it in 4 and 5.
     """
-    return head.startswith(b"L%dL\n." % NUMBER) or (
-        head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and head.find(_MAGIC) in (2, 11)
-    )
+    return head.startswith(b"L%dL\n." % NUMBER) or (is_proto(head) and head.find(_MAGIC) in (2, 11))
+
+
+def is_proto(head: bytes) -> bool:
+    """The opcode PROTO of protocol 2 to 5, with which their pickles begin."""
+    return head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5")
 
 
 def also_tar(source: Source) -> Iterator[Finding]:

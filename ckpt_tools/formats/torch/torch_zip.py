@@ -4,16 +4,30 @@ other to the last byte.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.zip import STORED, Record, of_numpy, protect, read_record, read_zip, unsummed
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format, inside, structure
+from ckpt_tools.formats.archives.zip import (
+    DEFLATED,
+    STORED,
+    Record,
+    of_numpy,
+    protect,
+    read_record,
+    read_zip,
+    unsummed,
+)
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format, inside, structure
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.named import TORCH_SUFFIXES
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.torch import torch_legacy
 from ckpt_tools.formats.torch.contents import Contents, read_contents
+from ckpt_tools.formats.torch.legacy_magic import is_proto, legacy_magic
+from ckpt_tools.formats.torch.script import code_of_script
 from ckpt_tools.formats.torch.serialization_id import NAME, serialization_id
 from ckpt_tools.formats.torch.tensors import Place, Storage
 from ckpt_tools.model.finding import Finding
@@ -22,6 +36,9 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source
 
 _ZIP = b"PK\3\4"
+_PICKLES = (".pkl", ".pickle", ".pt", ".pth")
+RUNS = frozenset({"unsafe-pickle", "unread-pickle", "suspect-call"})
+"""What a pickle inside a file of another kind tells of."""
 _INFLATE, _FEW, _RATIO = 8 << 20, 1 << 20, 8
 """Bytes of a compressed pickle at most, those that are always read, and how far more may inflate: one byte
 may buy an object of 64, and those of a state_dict deflate to a quarter. torch stores its pickles, so only
@@ -59,12 +76,17 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from _checksums(source, records, by_name, vouched, anatomy)
     yield from _small(source, by_name, anatomy)
     script = "constants.pkl" in by_name
+    if script or "model.json" in by_name:
+        yield from code_of_script(source, records, anatomy)
     if script:
         yield from _pickle(source, by_name, "constants.pkl", "constants/", anatomy, script=script)
     if "data.pkl" in by_name:
         yield from _pickle(source, by_name, "data.pkl", "data/", anatomy, script=script)
     else:
+        from ckpt_tools.formats.numpy.npz import object_arrays  # which reads pickles in it by this module
+
         yield from other_pickles(source, records, anatomy)
+        yield from object_arrays(source, records, anatomy)
         yield from _no_pickle(by_name)
 
 
@@ -73,27 +95,39 @@ def other_pickles(source: Source, records: Sequence[Record], anatomy: Anatomy) -
     tensors of those that lie there as they are; all else about them is their own loader's business.
     """
     for r in records:
-        if not r.name.endswith((".pkl", ".pickle", ".pt", ".pth")) or r.payload < 0:
+        if r.payload < 0 or not (r.name.endswith(_PICKLES) or is_proto(begins(source, r, 2))):
             continue
         inner = Anatomy()
         try:
-            if r.method == STORED and source.read(r.payload, min(4, r.stored)) == _ZIP:
-                found = [*inside(source, r.payload, r.stored, _check, inner)]
+            if r.method == STORED:
+                found = [*inside(source, r.payload, r.stored, judge_inner, inner)]
                 stem = r.name[:200].rpartition(".")[0]
                 anatomy.tensors += (replace(t, name=f"{stem}.{t.name}") for t in inner.tensors)
-            elif r.method == STORED:
-                found = [*_judged(source, r.payload, r.payload + r.stored, inner)]
             else:
-                found = [*structure(BytesSource(inflated(source, r)), inner, _either)]
+                found = [*structure(BytesSource(inflated(source, r)), inner, judge_inner)]
         except Damage as e:
             found = [e.finding]
-        yield from (replace(f, offset=r.place) for f in found if f.code in ("unsafe-pickle", "unread-pickle"))
+        anatomy.unlisted += inner.unlisted
+        yield from (replace(f, offset=r.place) for f in found if f.code in RUNS)
 
 
-def _either(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """A torch.save archive, or a pickle alone."""
-    if source.read(0, min(4, source.size)) == _ZIP:
+def begins(source: Source, record: Record, length: int) -> bytes:
+    """The first bytes of what a record holds, as far as they can be read."""
+    if record.method == STORED:
+        return source.read(record.payload, min(length, record.stored))
+    with suppress(zlib.error):
+        data = source.read(record.payload, min(64, record.stored)) if record.method == DEFLATED else b""
+        return zlib.decompressobj(-15).decompress(data, length)
+    return b""
+
+
+def judge_inner(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """A file inside another: a torch.save archive, one of torch's old format, or a pickle alone."""
+    head = source.read(0, min(HEAD, source.size))
+    if head.startswith(_ZIP):
         yield from _check(source, anatomy)
+    elif legacy_magic(head):
+        yield from torch_legacy.FORMAT.checks[Level.STRUCTURE](source, anatomy)
     else:
         yield from _judged(source, 0, source.size, anatomy)
 
@@ -282,8 +316,8 @@ FORMAT = Format(
             " has; elsewhere it proves nothing"
         ),
         (
-            "TorchScript: code/ is checked by its CRCs, not parsed; archives of torch before 1.3,"
-            " torch.package and torch.export: the container only"
+            "TorchScript: its code is searched for operators that open files, and not parsed; archives of"
+            " torch before 1.3, torch.package and torch.export: the container only"
         ),
         (
             "tensors of whole pickled objects are listed by the attribute paths in the pickle, which are not"
