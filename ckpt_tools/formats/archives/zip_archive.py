@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import Record, protect, read_record, read_zip, unsummed
 from ckpt_tools.formats.common.format import Anatomy, Format, inside
+from ckpt_tools.formats.common.keras_code import MOST, code_in_config
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.hdf5 import hdf5
 from ckpt_tools.formats.hdf5.superblock import MAGIC
@@ -24,7 +25,7 @@ _BASELINES = "_stable_baselines3_version"
 _STEPS = re.compile(rb'"num_timesteps": (\d{1,18})\b')
 _DATA = 16 << 20
 """Bytes of their JSON that are read at most."""
-_WEIGHTS = "model.weights.h5"
+_WEIGHTS, _CONFIG = "model.weights.h5", "config.json"
 
 
 def magic(head: bytes) -> bool:
@@ -45,8 +46,18 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if _BASELINES in by_name and "data" in by_name:
         told = _STEPS.search(read_record(source, by_name["data"], _DATA))
         anatomy.metadata["num_timesteps"] = int(told[1]) if told else None
+    if _CONFIG in by_name:
+        yield from _config(source, by_name[_CONFIG], anatomy)
     yield from _weights(source, records, anatomy)
     protect(records, anatomy, frozenset(records) if unsummed(records) else ())
+
+
+def _config(source: Source, record: Record, anatomy: Anatomy) -> Iterator[Finding]:
+    """Code in the configuration of a Keras model."""
+    if record.size > MOST:
+        yield finding("unread-pickle", "the configuration is larger than is read", offset=record.place)
+    else:
+        yield from code_in_config(read_record(source, record, MOST), anatomy, record.place)
 
 
 def _weights(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
@@ -72,7 +83,10 @@ FORMAT = Format(
     checks={Level.STRUCTURE: _structure},
     protects="a CRC-32 per record over its uncompressed payload; headers exist twice",
     limits=(
-        "what records hold is not read, but names in pickles, torch's tensors and Keras' model.weights.h5",
+        (
+            "what records hold is not read, but names in pickles, torch's tensors, Keras' model.weights.h5"
+            " and code in its config.json"
+        ),
         "Stable-Baselines3 keeps code as text in its JSON, which loading runs: it is not looked at",
         (
             "attributes, comments and the version of the writer are in the directory only, so a flipped bit"

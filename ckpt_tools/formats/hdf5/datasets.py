@@ -26,6 +26,8 @@ from ckpt_tools.model.report import Guard
 from ckpt_tools.model.tensor import Tensor
 
 _DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
+_FILES = 4
+"""External files of one array that are named."""
 _NAMES = 256
 """Filters from this number on may have a name."""
 _SINGLE, _IMPLICIT, _FIXED, _EXTENSIBLE, _RECORDS = 1, 2, 3, 4, 5
@@ -35,14 +37,14 @@ _EDGES_PLAIN, _SINGLE_FILTERED = 1, 2
 
 class Array(NamedTuple):
     """One array: ``filters`` are the numbers of what its chunks go through, in the order of writing.
-    ``external``: its bytes lie in other files.
+    ``external``: the names of the other files in which its bytes lie.
     """
 
     name: str
     of: Elements
     space: Space
     filters: tuple[int, ...]
-    external: bool
+    external: tuple[str, ...]
 
     @property
     def nbytes(self) -> int:
@@ -80,6 +82,15 @@ def filters(f: Fields) -> tuple[int, ...]:
     return tuple(found)
 
 
+def elsewhere(what: str, other: str, offset: int) -> Finding:
+    """What to say of a name for what another file holds: the library follows it, wherever it leads, and gives
+    zeros where nothing is there.
+    """
+    out = other.startswith(("/", "\\")) or ".." in other.replace("\\", "/").split("/") or other[1:2] == ":"
+    why = f"{what} {other[:200]!r}, which its loader reads as its own, or as zeros where nothing is there"
+    return finding("path-escape" if out else "external-data", why, offset=offset)
+
+
 class Arrays:
     """Checks the arrays of one file. ``rank`` is that of its B-trees of chunks; ``bare`` counts the bytes
     that neither a checksum nor their encoding protects.
@@ -98,9 +109,12 @@ class Arrays:
         elif kind == 0:
             self._compact(array, f)
         elif kind == 3:
-            yield self._not_read(array, f, "it is a view of other arrays")
+            self._note(array)
+            yield elsewhere(f"{array.what} is a virtual view of", "arrays of other files", f.file_at)
         elif array.external:
-            yield self._not_read(array, f, "its bytes lie in other files")
+            self._note(array)
+            for other in array.external[:_FILES]:
+                yield elsewhere(f"the elements of {array.what} lie in", other, f.file_at)
         elif kind == 1:
             yield from self._contiguous(array, f)
         else:

@@ -9,10 +9,12 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, Format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_NAME
 from ckpt_tools.formats.hdf5 import new_groups, old_groups
+from ckpt_tools.formats.hdf5.attributes import code_in_attribute
 from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields
-from ckpt_tools.formats.hdf5.datasets import Array, Arrays, filters
+from ckpt_tools.formats.hdf5.datasets import Array, Arrays, elsewhere, filters
 from ckpt_tools.formats.hdf5.datatypes import elements, space
 from ckpt_tools.formats.hdf5.object_header import (
+    ATTRIBUTE,
     ATTRIBUTE_INFO,
     DATASPACE,
     DATATYPE,
@@ -83,6 +85,8 @@ class _Walk:
             told[at] = of.links if of.first(LAYOUT) or self._is_group(of) else -1
             below = []
             for link in self._links(of, name or "the root group", cached):
+                if link.outside:
+                    yield elsewhere(f"{self._below(name, link, at)[:200]!r} is a link to", link.outside, at)
                 if link.address < 0:
                     continue
                 if name == "":
@@ -128,7 +132,12 @@ class _Walk:
     def _object(self, of: Header, name: str, at: int) -> Iterator[Finding]:
         many = of.first(ATTRIBUTE_INFO)
         if many is not None:
-            new_groups.attributes(self.blocks, many, repr(name[:200]))
+            for f in new_groups.attributes(self.blocks, many, repr(name[:200])):
+                if not name:
+                    yield from code_in_attribute(self.blocks, f.data[f.at :], f.file_at)
+        for m in of.messages if not name else ():
+            if m.type == ATTRIBUTE:
+                yield from code_in_attribute(self.blocks, m.body, m.at)
         layout = of.first(LAYOUT)
         if layout is not None:
             yield from self._array(of, name, layout)
@@ -147,10 +156,21 @@ class _Walk:
             raise Damage("bad-header", f"{what} has a layout, but no type or no shape", layout.at)
         else:
             pipeline = filters(chain) if chain else ()
-            array = Array(name, elements(kind), space(shape), pipeline, of.first(EXTERNAL) is not None)
+            array = Array(name, elements(kind), space(shape), pipeline, self._files(of, what))
             yield from self.arrays.check(
                 array, Fields(layout.body, layout.at, f"the layout of {name[:200]!r}")
             )
+
+    def _files(self, of: Header, what: str) -> tuple[str, ...]:
+        """The names of other files in which an array's bytes lie."""
+        m = of.first(EXTERNAL)
+        if m is None:
+            return ()
+        f = Fields(m.body, m.at, f"the external files of {what}", 4)
+        _, used, home = f.numbers(2, 2, 8)
+        names = old_groups.heap(self.blocks, home, f"the names of {what}")
+        starts = [f.numbers(8, 8, 8)[0] for _ in range(used)]
+        return tuple(names[at:].partition(b"\0")[0].decode(errors="replace") for at in starts) or ("",)
 
     def _fields(self, of: Header, kind: int, what: str) -> Fields | None:
         """The fields of a message, also where that is a type with a name of its own."""
@@ -177,8 +197,9 @@ FORMAT = Format(
     ),
     limits=(
         "no checksum covers arrays without fletcher32, nor the structures that libver 'earliest' writes",
-        "elements of variable length, virtual and external arrays, and references are not followed",
-        "of attributes only the place is checked; szip, lzf, scale-offset and n-bit are not decoded",
+        "elements of variable length and references are not followed",
+        "of attributes only the place is checked, and code in Keras' configuration of a model",
+        "szip, lzf, scale-offset and n-bit are not decoded",
     ),
     reference="HDF5 File Format Specification 3.0; H5checksum.c, H5HF*.c, H5B2*.c, H5FA*.c, H5EA*.c",
     loader="",

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Extent
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields
+from ckpt_tools.formats.hdf5.blocks import MOST, UNDEFINED, Blocks, Fields
 from ckpt_tools.formats.hdf5.object_header import ATTRIBUTE_INFO, LINK, LINK_INFO, Header, Message
 from ckpt_tools.formats.hdf5.old_groups import Link
 from ckpt_tools.model.report import Guard
 
-_BY_NAME, _HUGE = 5, 1
+_BY_NAME, _HUGE, _ATTRIBUTES = 5, 1, 8
+_SOFT, _EXTERNAL = 1, 64
+"""Kinds of links that lead to a name in this file, and to one in another."""
 _MAX_BITS = 64
 
 
@@ -37,7 +39,12 @@ def _link(f: Fields) -> Link:
     kind = f.number(1) if flags & 8 else 0
     f.take(8 * (flags >> 2 & 1) + (flags >> 4 & 1))
     name = f.take(f.number(1 << (flags & 3)))
-    return Link(name, f.number(8) if kind == 0 else -1)
+    if kind == 0:
+        return Link(name, f.number(8))
+    value = f.take(f.number(2))
+    # one byte of version and flags, the file's name and the object's; of another kind only its class knows
+    other = value[1:].partition(b"\0")[0] if kind == _EXTERNAL else b"a file that its class names"
+    return Link(name, -1, outside=other.decode(errors="replace") if kind != _SOFT else "")
 
 
 def _dense(blocks: Blocks, info: Fields, what: str) -> Iterator[Link]:
@@ -54,18 +61,19 @@ def _dense(blocks: Blocks, info: Fields, what: str) -> Iterator[Link]:
             pass  # its checksums are what is wanted
 
 
-def attributes(blocks: Blocks, m: Message, what: str) -> None:
-    """Walk the heap and the trees of an object with many attributes, which are not interpreted."""
+def attributes(blocks: Blocks, m: Message, what: str) -> Iterator[Fields]:
+    """The messages of an object with many attributes; walks its heap and its trees."""
     assert m.type == ATTRIBUTE_INFO  # noqa: S101
     info = Fields(m.body, m.at, f"the attribute info of {what}", 1)
     flags = info.number(1)
     info.take(2 * (flags & 1))
     home, *trees = info.numbers(8, 8, *([8] if flags & 2 else []))
     if home != UNDEFINED:
-        FractalHeap(blocks, home, f"the attributes of {what}")
+        heap = FractalHeap(blocks, home, f"the attributes of {what}")
         for at in trees:
-            for _ in records(blocks, at, f"an index of the attributes of {what}"):
-                pass
+            for record in records(blocks, at, f"an index of the attributes of {what}"):
+                if record.kind == _ATTRIBUTES:
+                    yield heap.held(record.data[:8])
 
 
 class _Block(NamedTuple):
@@ -82,6 +90,7 @@ class FractalHeap:
     def __init__(self, blocks: Blocks, address: int, what: str) -> None:
         self.blocks, self.what, self.address = blocks, what, address
         self.direct: list[_Block] = []
+        self.huge: dict[int, tuple[int, int]] = {}
         peek = Fields(blocks.source.read(address, 9) if address + 9 <= blocks.end else b"", address, what, 5)
         self.id_length, filtered = peek.numbers(2, 2)
         length = 146 + (12 + filtered if filtered else 0)
@@ -160,7 +169,8 @@ class FractalHeap:
     def _huge(self, address: int) -> None:
         for record in records(self.blocks, address, f"large objects of {self.what}"):
             if record.kind == _HUGE:
-                at, length = Fields(record.data, address, self.what).numbers(8, 8)
+                at, length, number = Fields(record.data, address, self.what).numbers(8, 8, 8)
+                self.huge[number] = at, length
                 self.blocks.take(at, length, f"a large object of {self.what}")
 
     def held(self, name: bytes) -> Fields:
@@ -170,6 +180,8 @@ class FractalHeap:
         kind = told.number(1) >> 4 & 3
         if kind == 2:  # it is in the ID itself
             return Fields(name[1:], self.address, what)
+        if kind == 1 and (huge := self.huge.get(int.from_bytes(name[1:], "little"))) is not None:
+            return Fields(self.blocks.source.read(huge[0], min(huge[1], MOST)), huge[0], what)
         at, length = told.numbers(self.offset_size, self.length_size)
         near = bisect_right(self.direct, at, key=attrgetter("start")) - 1
         home = self.direct[near] if near >= 0 else _Block(0, 0, 0)

@@ -9,7 +9,15 @@ from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.hdf5.blocks import Blocks, Fields
 
 DATASPACE, LINK_INFO, DATATYPE, LINK, EXTERNAL, LAYOUT = 0x01, 0x02, 0x03, 0x06, 0x07, 0x08
-FILTERS, CONTINUATION, SYMBOL_TABLE, TREE_RANKS, ATTRIBUTE_INFO, LINKS = 0x0B, 0x10, 0x11, 0x13, 0x15, 0x16
+ATTRIBUTE, FILTERS, CONTINUATION, SYMBOL_TABLE, TREE_RANKS, ATTRIBUTE_INFO, LINKS = (
+    0x0C,
+    0x0B,
+    0x10,
+    0x11,
+    0x13,
+    0x15,
+    0x16,
+)
 SHARED = 2
 """Flag of a message whose body only says where it lies."""
 

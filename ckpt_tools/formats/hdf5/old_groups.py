@@ -28,6 +28,8 @@ class Link(NamedTuple):
     address: int
     cached: bytes = b""
     """Where the entry says that the group's tree and heap lie."""
+    outside: str = ""
+    """What of another file it leads to."""
 
 
 def tree(blocks: Blocks, address: int, what: str, *, kind: int, key: int, rank: int) -> Iterator[list[bytes]]:
@@ -52,7 +54,7 @@ def tree(blocks: Blocks, address: int, what: str, *, kind: int, key: int, rank: 
 def links(blocks: Blocks, body: bytes, what: str, ranks: Ranks) -> Iterator[Link]:
     """The links of the group whose symbol table message this is. Raises Damage."""
     at, home = struct.unpack_from("<QQ", body.ljust(16, b"\0"))
-    names = _heap(blocks, home, f"the heap of {what}")
+    names = heap(blocks, home, f"the heap of {what}")
     last, total = b"", 0
     for row in tree(blocks, at, f"the tree of {what}", kind=0, key=8, rank=ranks.group):
         for child in row[1::2]:
@@ -65,7 +67,7 @@ def links(blocks: Blocks, body: bytes, what: str, ranks: Ranks) -> Iterator[Link
                 yield link
 
 
-def _heap(blocks: Blocks, address: int, what: str) -> bytes:
+def heap(blocks: Blocks, address: int, what: str) -> bytes:
     head = Fields(blocks.read(address, 32, what, b"HEAP"), address, what, 4)
     head.expect(0, "version")
     _, size, _, at = head.numbers(3, 8, 8, 8)
