@@ -7,18 +7,23 @@ nemo/collections/nlp/parts/nlp_overrides.py (NLPSaveRestoreConnector); RFC 1952.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from ckpt_tools.checksum.sums import Deflated, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.tar import Member, walk
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format, inside
+from ckpt_tools.formats.common.format import Anatomy, Check, Damage, Format, inside, structure
 from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.dcp import dcp
+from ckpt_tools.formats.numpy.npy import MAGIC
 from ckpt_tools.formats.torch import torch_legacy, torch_zip
+from ckpt_tools.formats.torch.legacy_magic import is_proto
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
-from ckpt_tools.storage import Source
+from ckpt_tools.storage import BytesSource, Source, Window
 
 _GZIP = b"\x1f\x8b\x08"
 _BEGINS = (b"././@PaxHeader", b"./", b".\0", b"././@LongLink", _GZIP)
@@ -30,6 +35,8 @@ _NAMED = 4096
 _MANY = 100_000
 """Headers: an artifact has two, a checkpoint of DCP a few for each rank."""
 _CONFIG = "model_config.yaml"
+_INFLATED = 64 << 20
+"""Bytes of a compressed archive that are unpacked into memory."""
 
 
 def magic(head: bytes) -> bool:
@@ -43,6 +50,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield from _compressed(source, anatomy)
         return
     members = yield from walk(source, anatomy, _MANY)
+    yield from _judged(source, members, anatomy)
     names = {m.name.removeprefix("./") for m in members}
     anatomy.keys |= names
     if _CONFIG not in names:
@@ -67,6 +75,34 @@ def _without_index(members: Sequence[Member]) -> Iterator[Finding]:
             yield finding("bad-header", f"{home[:100]!r} has data of DCP and no .metadata", offset=m.header)
 
 
+def _judged(source: Source, members: Sequence[Member], anatomy: Anatomy) -> Iterator[Finding]:
+    """What the pickles in members of any name would run, also in DCP's objects."""
+    by_name = {m.name.removeprefix("./"): m for m in members}
+    for name, m in by_name.items():
+        head = source.read(m.begin, min(m.end - m.begin, 64))
+        home, _, last = name.rpartition("/")
+        if last == ".metadata":
+            index = Anatomy()
+            found = structure(
+                Window(source, m.begin, m.end - m.begin), index, dcp.FORMAT.checks[Level.STRUCTURE]
+            )
+            yield from (f for f in found if f.code in torch_zip.RUNS)
+            anatomy.named(index)
+            for path, claim in index.members.items():
+                if (of := by_name.get(f"{home}/{path}")) is not None:
+                    yield from _runs(source, of, claim.check, anatomy)
+        elif is_proto(head) or name.endswith(torch_zip.PICKLES) or head.startswith((b"PK\3\4", MAGIC)):
+            yield from _runs(source, m, torch_zip.judge_inner, anatomy)
+
+
+def _runs(source: Source, m: Member, check: Check, anatomy: Anatomy) -> Iterator[Finding]:
+    """What the check of a member says about its pickles."""
+    box = Anatomy()
+    found = inside(source, m.begin, m.end - m.begin, check, box)
+    yield from (f for f in found if f.code in torch_zip.RUNS)
+    anatomy.named(box)
+
+
 def _member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
     """Weights as torch.save writes them; of all else its place and length."""
     length, title = m.end - m.begin, m.name.removeprefix("./")[:200]
@@ -88,6 +124,7 @@ def _compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """One member of gzip: its CRC-32 is over all that is inside, of which nothing else is looked at."""
     begin = _payload(source)
     end = source.size - _TRAILER
+    yield from _unpacked(source, begin, end, anatomy)
     if end <= begin:
         raise Damage("truncated", "the file ends within gzip's header or trailer", source.size)
     anatomy.explain(0, begin, "gzip header: time and system of the writer", Guard.UNPROTECTED)
@@ -100,6 +137,27 @@ def _compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         return
     crc, size = (int.from_bytes(trailer[at : at + 4], "little") for at in (0, 4))
     anatomy.sums.append(Sum("the archive", crc, (Deflated(begin, end - begin, size),), begin))
+
+
+def _unpacked(source: Source, begin: int, end: int, anatomy: Anatomy) -> Iterator[Finding]:
+    """What unpacking a compressed archive would write outside, and what its pickles would run."""
+    data = b""
+    if 0 < end - begin <= _INFLATED:
+        with suppress(zlib.error):
+            data = zlib.decompressobj(-15).decompress(source.read(begin, end - begin), _INFLATED + 1)
+    if end - begin > _INFLATED or len(data) > _INFLATED:
+        why = "the archive is compressed and so large that nobody looked at what its pickles call"
+        yield finding("unread-pickle", why, offset=begin)
+        return
+    inner = Anatomy()
+    for f in structure(BytesSource(data), inner, _tar):
+        if f.code in torch_zip.RUNS or f.code == "path-escape":
+            yield replace(f, offset=begin)
+    anatomy.named(inner)
+
+
+def _tar(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    yield from _judged(source, (yield from walk(source, anatomy, _MANY)), anatomy)
 
 
 def _payload(source: Source) -> int:
@@ -130,8 +188,8 @@ FORMAT = Format(
     ),
     limits=(
         "model_config.yaml, tokenizers and other artifacts have no checksum, and are not read",
-        "of weights in DCP's files only the names are looked at",
-        "of a compressed .nemo (before NeMo 1.7) nothing but gzip's checksum tells what is inside",
+        "of weights in DCP's files only the names and the pickles are looked at",
+        "of a compressed .nemo (before NeMo 1.7) gzip's checksum, and up to 64 MiB the pickles, are looked at",
     ),
     reference="NeMo nemo/core/connectors/save_restore_connector.py; POSIX.1-2008 pax; RFC 1952",
 )

@@ -7,7 +7,9 @@ create_pax_header).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator
+from posixpath import dirname, join, normpath
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -19,6 +21,12 @@ from ckpt_tools.storage import Source
 NAMES = ("sys_info", "pickle", "tensors", "storages")
 """The members of torch's tar, in the order in which it writes them."""
 _BLOCK, _RECORD = 512, 10240
+_LINKS, _DEVICES, _EMPTY = b"12", b"346", b"123456"
+"""Types of members: hard and symbolic links; devices and pipes; all that have no content, whatever size the
+header says: Python's tarfile reads the next header behind it.
+"""
+_UP = re.compile(r"(\.{1,2}/)+")
+_LONGEST = 4096
 _MANY = 64  # headers: torch writes two per member
 _PAX = 64 * 1024  # bytes of an extended header read at most
 
@@ -36,8 +44,8 @@ def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None
     """The regular members of an archive of ``most`` headers at most, in its order. Raises Damage when the
     headers cannot be followed.
     """
-    found = list[Member]()
-    at, told = 0, _Told()
+    found, links = list[Member](), set[str]()
+    at, told, general = 0, _Told(), _Told()
     for _ in range(most):
         if at + _BLOCK > source.size:
             why = "the archive ends before the blocks of zeros that mark its end"
@@ -46,21 +54,52 @@ def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None
         if not any(head):
             yield from _end(source, at, anatomy)
             return found
-        name, kind, length = _header(head, at)
-        title, begin = f"{name[:100]!r}", at + _BLOCK
+        kind, length, own = _header(head, at)
+        title, begin = f"{own.name[:100]!r}", at + _BLOCK
         anatomy.explain(at, _BLOCK, f"tar header of {title}")
-        if kind == b"x":
-            told = _pax(source, begin, length, anatomy)
-        elif kind == b"L":  # GNU tar's way to say a long name
-            told = _Told(name=_long_name(source, begin, length, anatomy))
+        if kind in b"xXg":
+            said = _pax(source, begin, length, anatomy)
+            told, general = (told, said) if kind == b"g" else (said, general)
+        elif kind == b"S":
+            raise Damage("bad-header", f"a sparse member {title}, which no framework writes", at)
+        elif kind in b"LK":  # GNU tar's way to say a long name, and what a link leads to
+            long = _long_name(source, begin, length, anatomy)
+            told = told._replace(name=long) if kind == b"L" else told._replace(link=long)
         else:
-            length = length if told.size is None else told.size
-            if kind in (b"0", b"\0"):
-                found.append(Member(told.name or name, at, begin, begin + length))
+            name, link = told.name or general.name or own.name, told.link or general.link or own.link
+            yield from _outside(name, kind, link, links, at)
+            length = next((size for size in (told.size, general.size) if size is not None), length)
+            length = 0 if kind in _EMPTY else length
+            if kind not in _EMPTY:
+                found.append(Member(name, at, begin, begin + length))
             told = _Told()
         at = yield from _filled(source, title, begin + length, anatomy)
     why = f"a tar archive of more than {most:,} headers is none of those that are read"
     raise Damage("wrong-format", why, 0, Severity.WARNING)
+
+
+def _outside(name: str, kind: bytes, link: str, links: set[str], at: int) -> Iterator[Finding]:
+    """What unpacking a member would write beside the directory for it, or make that is no file. ``links``
+    are the symbolic links so far.
+    """
+    path, target = normpath(name), link if kind in _LINKS else ""
+    leads = normpath(join(dirname(name), target) if kind == b"2" else target)
+    back = ".." in _UP.sub("", target).split("/")  # out of a directory, which may be a link
+    if ".." in name.split("/") or name.startswith("/") or not links.isdisjoint(_above(path)):
+        why = f"the archive writes {name[:200]!r}, which is outside of its directory or goes through a link"
+        yield finding("path-escape", why, offset=at)
+    if target and (back or leads.startswith(("/", "..")) or not links.isdisjoint((leads, *_above(leads)))):
+        why = f"the archive makes {name[:200]!r} a link to {target[:200]!r}, out of its directory"
+        yield finding("path-escape", why, offset=at)
+    if kind in _DEVICES:
+        yield finding("path-escape", f"the archive makes {name[:200]!r} a device or a pipe", offset=at)
+    if kind == b"2":
+        links.add(path)
+
+
+def _above(path: str) -> list[str]:
+    """The directories of a path."""
+    return [path[:i] for i, letter in enumerate(path[:_LONGEST]) if letter == "/"]
 
 
 def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[str, tuple[int, int]]]:
@@ -104,8 +143,8 @@ def _filled(source: Source, title: str, end: int, anatomy: Anatomy) -> Generator
     return end + left
 
 
-def _header(head: bytes, at: int) -> tuple[str, bytes, int]:
-    """Name, type and size in bytes of one header. Raises Damage when its sum does not match."""
+def _header(head: bytes, at: int) -> tuple[bytes, int, _Told]:
+    """Type, size in bytes, and the names in one header. Raises Damage when its sum does not match."""
     total = sum(head[:148]) + 8 * 32 + sum(head[156:])
     if head[148:156] != b"%06o\0 " % total:
         raise Damage(
@@ -114,14 +153,22 @@ def _header(head: bytes, at: int) -> tuple[str, bytes, int]:
     digits = head[124:136].strip(b" \0")
     if not digits.isdigit() or not set(digits) <= set(b"01234567"):
         raise Damage("bad-header", "the tar header's size is no octal number", at + 124)
-    return head[:100].rstrip(b"\0").decode("utf-8", "backslashreplace"), head[156:157], int(digits, 8)
+    kind, name, link, prefix = head[156:157], head[:100], head[157:257], head[345:500].partition(b"\0")[0]
+    if prefix and kind not in b"LKS":
+        name = prefix + b"/" + name
+    return kind, int(digits, 8), _Told(None, _text(name), _text(link))
+
+
+def _text(name: bytes) -> str:
+    return name.partition(b"\0")[0].decode("utf-8", "backslashreplace")
 
 
 class _Told(NamedTuple):
-    """What a header before it says about a member."""
+    """What headers say about a member: its size, and its names."""
 
     size: int | None = None
     name: str = ""
+    link: str = ""
 
 
 def _long_name(source: Source, at: int, length: int, anatomy: Anatomy) -> str:
@@ -129,7 +176,7 @@ def _long_name(source: Source, at: int, length: int, anatomy: Anatomy) -> str:
     if length > _PAX:
         raise Damage("bad-header", f"a name of {length:,} bytes", at)
     anatomy.explain(at, length, "the name of the member behind it", Guard.UNPROTECTED)
-    return source.read(at, length).rstrip(b"\0").decode("utf-8", "backslashreplace")
+    return _text(source.read(at, length))
 
 
 def _pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _Told:
@@ -151,8 +198,10 @@ def _pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _Told:
             if not value.isdigit() or len(value) > 18:
                 raise Damage("bad-header", "a pax header's size is no number", at + done)
             told = told._replace(size=int(value))
-        elif key == b"path":
-            told = told._replace(name=value.decode("utf-8", "backslashreplace"))
+        elif key in (b"path", b"linkpath"):
+            told = told._replace(name=_text(value)) if key == b"path" else told._replace(link=_text(value))
+        elif key.startswith(b"GNU.sparse"):
+            raise Damage("bad-header", "a sparse member, which no framework writes", at + done)
         done += n
     return told
 

@@ -22,6 +22,7 @@ from ckpt_tools.formats.archives.zip import (
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format, inside, structure
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.named import TORCH_SUFFIXES
+from ckpt_tools.formats.numpy.npy import MAGIC, read_arrays
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.torch import torch_legacy
@@ -36,7 +37,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source
 
 _ZIP = b"PK\3\4"
-_PICKLES = (".pkl", ".pickle", ".pt", ".pth")
+PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 RUNS = frozenset({"unsafe-pickle", "unread-pickle", "suspect-call"})
 """What a pickle inside a file of another kind tells of."""
 _INFLATE, _FEW, _RATIO = 8 << 20, 1 << 20, 8
@@ -95,7 +96,7 @@ def other_pickles(source: Source, records: Sequence[Record], anatomy: Anatomy) -
     tensors of those that lie there as they are; all else about them is their own loader's business.
     """
     for r in records:
-        if r.payload < 0 or not (r.name.endswith(_PICKLES) or is_proto(begins(source, r, 2))):
+        if r.payload < 0 or not (r.name.endswith(PICKLES) or is_proto(begins(source, r, 2))):
             continue
         inner = Anatomy()
         try:
@@ -126,6 +127,8 @@ def judge_inner(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     head = source.read(0, min(HEAD, source.size))
     if head.startswith(_ZIP):
         yield from _check(source, anatomy)
+    elif head.startswith(MAGIC):
+        yield from read_arrays(source, 0, anatomy)
     elif legacy_magic(head):
         yield from torch_legacy.FORMAT.checks[Level.STRUCTURE](source, anatomy)
     else:
