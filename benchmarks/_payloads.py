@@ -13,6 +13,7 @@ import os
 import pickle
 import shlex
 import struct
+import sys
 import tarfile
 import warnings
 import zipfile
@@ -21,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Loads = str
-"""Which loader runs it: ``pickle`` (pickle.load), ``torch`` (torch.load with weights_only=False) or ``dcp``
-(torch.distributed.checkpoint.load).
+"""Which loader runs it: ``pickle`` (pickle.load), ``torch`` (torch.load with weights_only=False), ``dcp``
+(torch.distributed.checkpoint.load), or one of OTHERS in benchmarks/pickles.py.
 """
 
 
@@ -476,10 +477,16 @@ def dcp(directory: Path, make: Callable[[Path], bytes], metadata: bool = True) -
 
 def build(directory: Path) -> list[Payload]:
     """Every payload, as files below ``directory``, which must be of this run alone."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        from _other_payloads import MAKERS, other_payloads
+    finally:
+        sys.path.pop(0)
     out = list[Payload]()
     for loads, suffix, makers in (
         ("pickle", ".pkl", (commands, code, indirect, files, nested)),
         ("torch", ".pt", (torch_files,)),
+        *((loads, suffix, (make,)) for loads, suffix, make in MAKERS),
     ):
         for make in makers:
             for n, what in enumerate(title for title, _ in make("x")):
@@ -488,6 +495,7 @@ def build(directory: Path) -> list[Payload]:
                 (home / f"file{suffix}").write_bytes(list(make(str(home / "mark")))[n][1])
                 out.append(Payload(what, loads, home / f"file{suffix}", home / "mark"))
     out += _dcp_payloads(directory)
+    out += other_payloads(directory)
     return out
 
 
