@@ -50,7 +50,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield from _compressed(source, anatomy)
         return
     members = yield from walk(source, anatomy, _MANY)
-    yield from _judged(source, members, anatomy)
+    yield from _distributed(source, members, anatomy)
     names = {m.name.removeprefix("./") for m in members}
     anatomy.keys |= names
     if _CONFIG not in names:
@@ -75,32 +75,32 @@ def _without_index(members: Sequence[Member]) -> Iterator[Finding]:
             yield finding("bad-header", f"{home[:100]!r} has data of DCP and no .metadata", offset=m.header)
 
 
-def _judged(source: Source, members: Sequence[Member], anatomy: Anatomy) -> Iterator[Finding]:
-    """What the pickles in members of any name would run, also in DCP's objects."""
+def _distributed(source: Source, members: Sequence[Member], anatomy: Anatomy) -> Iterator[Finding]:
+    """What the pickles of DCP would run: of its index, and the objects that it names."""
     by_name = {m.name.removeprefix("./"): m for m in members}
     for name, m in by_name.items():
-        head = source.read(m.begin, min(m.end - m.begin, 64))
         home, _, last = name.rpartition("/")
         if last == ".metadata":
             index = Anatomy()
-            found = structure(
-                Window(source, m.begin, m.end - m.begin), index, dcp.FORMAT.checks[Level.STRUCTURE]
-            )
-            yield from (f for f in found if f.code in torch_zip.RUNS)
+            yield from _runs(source, m, dcp.FORMAT.checks[Level.STRUCTURE], index)
             anatomy.named(index)
             for path, claim in index.members.items():
                 if (of := by_name.get(f"{home}/{path}")) is not None:
                     yield from _runs(source, of, claim.check, anatomy)
-        elif is_proto(head) or name.endswith(torch_zip.PICKLES) or head.startswith((b"PK\3\4", MAGIC)):
-            yield from _runs(source, m, torch_zip.judge_inner, anatomy)
+
+
+def _pickles(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
+    """What the pickles in a member of any name would run."""
+    head = source.read(m.begin, min(m.end - m.begin, 64))
+    if is_proto(head) or head.startswith((b"PK\3\4", MAGIC)) or m.name.endswith(torch_zip.PICKLES):
+        yield from _runs(source, m, torch_zip.judge_inner, anatomy)
 
 
 def _runs(source: Source, m: Member, check: Check, anatomy: Anatomy) -> Iterator[Finding]:
-    """What the check of a member says about its pickles."""
-    box = Anatomy()
-    found = inside(source, m.begin, m.end - m.begin, check, box)
-    yield from (f for f in found if f.code in torch_zip.RUNS)
-    anatomy.named(box)
+    """What the check of a member, which has the anatomy, says about its pickles."""
+    for f in structure(Window(source, m.begin, m.end - m.begin), anatomy, check):
+        if f.code in torch_zip.RUNS:
+            yield replace(f, offset=m.begin)
 
 
 def _member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
@@ -117,6 +117,7 @@ def _member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
             return
     if title.endswith(".ckpt"):
         yield finding("bad-header", f"member {title!r} is no torch archive", offset=m.begin)
+    yield from _pickles(source, m, anatomy)
     anatomy.explain(m.begin, length, f"member {title!r}, which is not looked at", Guard.UNPROTECTED)
 
 
@@ -157,7 +158,10 @@ def _unpacked(source: Source, begin: int, end: int, anatomy: Anatomy) -> Iterato
 
 
 def _tar(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    yield from _judged(source, (yield from walk(source, anatomy, _MANY)), anatomy)
+    members = yield from walk(source, anatomy, _MANY)
+    yield from _distributed(source, members, anatomy)
+    for m in members:
+        yield from _pickles(source, m, anatomy)
 
 
 def _payload(source: Source) -> int:
@@ -189,7 +193,7 @@ FORMAT = Format(
     limits=(
         "model_config.yaml, tokenizers and other artifacts have no checksum, and are not read",
         "of weights in DCP's files only the names and the pickles are looked at",
-        "of a compressed .nemo (before NeMo 1.7) gzip's checksum, and up to 64 MiB the pickles, are looked at",
+        "of a compressed .nemo (before NeMo 1.7) gzip's checksum is looked at, and pickles up to 64 MiB",
     ),
     reference="NeMo nemo/core/connectors/save_restore_connector.py; POSIX.1-2008 pax; RFC 1952",
 )

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.formats.pickles.dangerous_globals import dangerous
 from ckpt_tools.formats.pickles.globals import remember
 from ckpt_tools.formats.pickles.unlisted import suspects
 from ckpt_tools.model.finding import Finding
@@ -20,16 +19,11 @@ MOST = 16 << 20
 _ESCAPE = re.compile(rb"\\u00([0-7][0-9a-fA-F])")
 _MARSHALLED = re.compile(rb'"__lambda__"|"function_type"\s*:\s*"lambda"')
 _LAMBDA = re.compile(rb'"class_name"\s*:\s*"Lambda"')
-_MODULE = re.compile(rb'"module"\s*:\s*"([\w.]{1,200})"')
-_OWN = ("builtins", "keras", "tf_keras", "tensorflow")
-"""Packages of which a configuration names modules: functions without one are said to be of builtins."""
 
 
 def code_in_config(text: bytes, anatomy: Anatomy, offset: int) -> Iterator[Finding]:
     """What a configuration would run. JSON may be of UTF-16, and may escape any letter."""
     plain = _ESCAPE.sub(lambda m: bytes([int(m[1], 16)]), text.replace(b"\0", b""))
-    modules = {m.decode("latin-1") for m in _MODULE.findall(plain)}
-    bad = [m for m in sorted(modules) if m.split(".")[0] not in _OWN and dangerous(m.split("."), ["x"])]
     if _MARSHALLED.search(plain):
         why = "a Lambda layer of the model has a function as marshalled code, which loading the model runs"
         yield finding("unsafe-pickle", why, offset=offset)
@@ -37,6 +31,3 @@ def code_in_config(text: bytes, anatomy: Anatomy, offset: int) -> Iterator[Findi
         named = [Unlisted("keras.layers.Lambda", called=True, offset=offset)]
         remember(named, anatomy.unlisted)
         yield from suspects(named)
-    for module in bad[:8]:
-        why = f"the configuration of the model names {module}, which runs code or reaches beyond the file"
-        yield finding("unsafe-pickle", why, offset=offset)

@@ -376,46 +376,41 @@ _PREFIXES = re.compile(
 # reaches an enumeration's methods by a name with an underline: removed.
 # iterates, compares, converts, allocates or keeps: all others (values, tuples, enumerations, arrays, layers,
 #     optimizers, samplers, spaces, metadata); no list has what these would call.
-CALLING: frozenset[str] = (
-    words("torch._tensor.", "_rebuild_from_type_v2")
-    | words(
-        "",
-        "copyreg._reconstructor copyreg.__newobj__ copyreg.__newobj_ex__"
-        " numpy.random._pickle.__randomstate_ctor numpy.random._pickle.__generator_ctor"
-        " numpy.random._pickle.__bit_generator_ctor",
-    )
-    | words("torch._utils._rebuild_", "wrapper_subclass parameter_with_state parameter qtensor")
-    | words("torch._utils._rebuild_", "tensor_v2 tensor_v3")  # hooks, which are called in training
-    | words("torch.utils.data.dataloader.", "DataLoader")
-    | words("torch._dynamo.", "eval_frame.OptimizedModule eval_frame.OptimizeContext hooks.Hooks")
-    | words(
-        "torch._dynamo.convert_frame.", "CatchErrorsWrapper ConvertFrame ConvertFrameAssert ConvertFrameBox"
-    )
-    | words("torch.", "_dynamo.repro.after_dynamo.WrapBackendDebug _TorchCompileInductorWrapper")
-    | words("mmengine.logging.history_buffer.", "HistoryBuffer")
-    | words("transformer_engine.common.recipe.", "DelayedScaling")
-    | words("megatron.core.dist_checkpointing.mapping.", "ShardedTensorFactory")
+CALLING: frozenset[str] = words(
+    "",
+    "torch._tensor._rebuild_from_type_v2 copyreg._reconstructor copyreg.__newobj__ copyreg.__newobj_ex__"
+    " numpy.random._pickle.__randomstate_ctor numpy.random._pickle.__generator_ctor"
+    " numpy.random._pickle.__bit_generator_ctor torch.utils.data.dataloader.DataLoader"
+    " torch._dynamo.eval_frame.OptimizedModule torch._dynamo.eval_frame.OptimizeContext"
+    " torch._dynamo.convert_frame.CatchErrorsWrapper torch._dynamo.convert_frame.ConvertFrame"
+    " torch._dynamo.convert_frame.ConvertFrameAssert torch._dynamo.convert_frame.ConvertFrameBox"
+    " torch._dynamo.hooks.Hooks torch._dynamo.repro.after_dynamo.WrapBackendDebug"
+    " torch._TorchCompileInductorWrapper mmengine.logging.history_buffer.HistoryBuffer"
+    " transformer_engine.common.recipe.DelayedScaling"
+    " megatron.core.dist_checkpointing.mapping.ShardedTensorFactory",
+) | words(
+    "torch._utils._rebuild_",  # with hooks, which are called in training
+    "wrapper_subclass parameter_with_state parameter qtensor tensor_v2 tensor_v3",
 )
 """Of these names, and of those that torch allows, the ones that call what they are given."""
-ONLY_MADE: frozenset[str] = (
-    words("transformers.", "training_args.TrainingArguments training_args_seq2seq.Seq2SeqTrainingArguments")
-    | words("transformers.integrations.deepspeed.", "HfTrainerDeepSpeedConfig HfDeepSpeedConfig")
-    | words("transformers.deepspeed.", "HfTrainerDeepSpeedConfig HfDeepSpeedConfig")
-    | words("accelerate.", "state.PartialState utils.deepspeed.HfDeepSpeedConfig")
-    | words("accelerate.utils.dataclasses.", "DeepSpeedPlugin FullyShardedDataParallelPlugin")
-    | words("", "llamafactory.hparams.training_args.TrainingArguments")
-    | words("torch.utils.data.dataloader.", "DataLoader")
-    | words("torch.distributed.", "device_mesh.DeviceMesh tensor.device_mesh.DeviceMesh")
-    | words("torch.distributed._shard.sharded_tensor.", "api.ShardedTensor")
-    | words("omegaconf.", "DictConfig ListConfig dictconfig.DictConfig listconfig.ListConfig")
-    | words("stable_baselines3.common.vec_env.vec_normalize.", "VecNormalize")
-    | words("ray.rllib.core.rl_module.", "rl_module.RLModuleSpec multi_rl_module.MultiRLModuleSpec")
-    | frozenset(n for n in _LIGHTNING if n.endswith(".ModelCheckpoint"))
-)
+ONLY_MADE: frozenset[str] = words(
+    "",
+    "transformers.training_args.TrainingArguments transformers.training_args_seq2seq.Seq2SeqTrainingArguments"
+    " transformers.integrations.deepspeed.HfTrainerDeepSpeedConfig"
+    " transformers.integrations.deepspeed.HfDeepSpeedConfig transformers.deepspeed.HfTrainerDeepSpeedConfig"
+    " transformers.deepspeed.HfDeepSpeedConfig accelerate.utils.deepspeed.HfDeepSpeedConfig"
+    " accelerate.state.PartialState accelerate.utils.dataclasses.DeepSpeedPlugin"
+    " accelerate.utils.dataclasses.FullyShardedDataParallelPlugin torch.distributed.device_mesh.DeviceMesh"
+    " llamafactory.hparams.training_args.TrainingArguments torch.utils.data.dataloader.DataLoader"
+    " torch.distributed.tensor.device_mesh.DeviceMesh omegaconf.DictConfig omegaconf.dictconfig.DictConfig"
+    " torch.distributed._shard.sharded_tensor.api.ShardedTensor omegaconf.ListConfig"
+    " omegaconf.listconfig.ListConfig stable_baselines3.common.vec_env.vec_normalize.VecNormalize"
+    " ray.rllib.core.rl_module.rl_module.RLModuleSpec"
+    " ray.rllib.core.rl_module.multi_rl_module.MultiRLModuleSpec",
+) | frozenset(n for n in _LIGHTNING if n.endswith(".ModelCheckpoint"))
 """Of them the classes that picklers make without calling them: their ``__init__`` does more than keep what it
 is given.
 """
-_ONLY_MADE = re.compile(_ARGUMENTS)
 
 
 def calls_arguments(full: str) -> bool:
@@ -429,7 +424,7 @@ def calls_arguments(full: str) -> bool:
 def only_made(module: str, name: str) -> bool:
     """Whether that is a class which picklers make without a call, and whose call reaches further."""
     full = f"{module[:1000]}.{name[:1000]}"
-    return full in ONLY_MADE or _ONLY_MADE.fullmatch(full) is not None
+    return full in ONLY_MADE or re.fullmatch(_ARGUMENTS, full) is not None
 
 
 def known(full: str) -> bool:

@@ -13,10 +13,7 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import Record, read_record
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.formats.pickles.globals import remember
-from ckpt_tools.formats.pickles.unlisted import suspects
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Unlisted
 from ckpt_tools.storage import Source
 
 _MOST = 16 << 20
@@ -31,12 +28,6 @@ _HIDDEN = re.compile(
     rb"|\w[\"']" + _GAP + rb"[\"']\w|\bself\s*=[^=]"
 )
 """A name for getattr that is an operator's, has escapes or is in pieces, or another self: not torch's."""
-_OTHERS = re.compile(_GAP.join((rb"\b(ops|classes)", rb"\.", rb"(\w+)", rb"\.", rb"(\w+)")))
-_OWN = frozenset(
-    b"aten prim prims prepacked quantized _quantized quantization mkl mkldnn mkldnn_prepacked onednn onnx"
-    b" profiler rngprims inductor_prims sparse static_runtime _native xnnpack metal torchvision".split()
-)
-"""Namespaces of operators and classes that compute."""
 
 
 def code_of_script(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
@@ -44,7 +35,7 @@ def code_of_script(source: Source, records: Sequence[Record], anatomy: Anatomy) 
     anatomy.metadata["torchscript"] = True
     why = "a TorchScript archive: whoever loads it runs the code in it"
     yield finding("needs-trust", why, hint="load it only if you trust who wrote it")
-    others, left = list[Unlisted](), _MOST
+    left = _MOST
     for r in records:
         if r.payload < 0 or not r.name.endswith((".py", "bytecode.pkl")):
             continue
@@ -60,9 +51,3 @@ def code_of_script(source: Source, records: Sequence[Record], anatomy: Anatomy) 
         elif (b"getattr" in code or b".save" in code) and _HIDDEN.search(code):
             why = f"the code in {r.name[:100]!r} hides what it calls"
             yield finding("unsafe-pickle", why, offset=r.place)
-        for kind, space, name in dict.fromkeys(m.groups() for m in _OTHERS.finditer(code)):
-            if space not in _OWN:
-                full = b"torch.%s.%s.%s" % (kind, space[:100], name[:100])
-                others.append(Unlisted(full.decode(), called=True, offset=r.place))
-    remember(others, anatomy.unlisted)
-    yield from suspects(others)
