@@ -19,6 +19,7 @@ from places import FORMAT_FILES
 from ckpt_tools.cli import execute
 from ckpt_tools.formats import BY_NAME, Anatomy
 from ckpt_tools.formats.pickles.globals import Global, Trust, trust
+from ckpt_tools.model.finding import Severity
 
 PLAIN, ZIP, NPZ, NEMO = (BY_NAME[n] for n in ("pickle_plain", "zip_archive", "npz", "nemo"))
 P2 = b"\x80\2"
@@ -170,6 +171,23 @@ def test_code_in_the_configuration_of_keras_is_unsafe(config: bytes, method: int
     assert codes(zipped({"metadata.json": b"{}", "config.json": config}, method), "zip_archive") == {
         "unsafe-pickle"
     }
+
+
+HDF5 = FORMAT_FILES / "hdf5/bad"
+
+
+@pytest.mark.parametrize("path", sorted(p.name for p in HDF5.glob("unsafe-pickle--keras-*")))
+def test_code_in_the_attributes_of_a_keras_model_is_unsafe(path: str) -> None:
+    assert codes((HDF5 / path).read_bytes(), "hdf5") == {"unsafe-pickle"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted(p.name for p in HDF5.iterdir() if p.name.startswith(("external-data", "path-escape")))
+)
+def test_what_hdf5_keeps_in_other_files_is_an_error(path: str) -> None:
+    found = bad(look((HDF5 / path).read_bytes(), BY_NAME["hdf5"]))
+    assert {f.code for f in found} == {path.partition("--")[0]}
+    assert {f.severity for f in found} == {Severity.ERROR}
 
 
 def test_a_lambda_layer_of_a_named_function_is_asked_about_and_other_layers_are_not() -> None:

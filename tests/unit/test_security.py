@@ -179,6 +179,25 @@ HELD = {
         "test_machine_formats.py::test_hostile_names",
         "test_machine_formats.py::test_no_name_and_no_message_breaks_a_format",
     ),
+    "T14": (
+        "test_outside.py::test_what_unpickles_is_unsafe_wherever_it_is_no_call_that_is_followed",
+        "test_outside.py::test_a_class_that_picklers_only_make_is_unsafe_where_it_is_called",
+        "test_outside.py::test_what_no_list_has_is_suspect_where_it_is_given_to_what_calls_it",
+    ),
+    "T15": (
+        "test_outside.py::test_code_of_torchscript_that_touches_files_is_unsafe",
+        "test_outside.py::test_torchscript_is_never_ok_without_a_note_and_no_training_state",
+    ),
+    "T16": ("test_outside.py::test_what_hdf5_keeps_in_other_files_is_an_error",),
+    "T17": (
+        "test_outside.py::test_code_in_the_configuration_of_keras_is_unsafe",
+        "test_outside.py::test_code_in_the_attributes_of_a_keras_model_is_unsafe",
+    ),
+    "T18": (
+        "test_outside.py::test_an_archive_that_leaves_its_directory_is_an_escape",
+        "test_outside.py::test_pickles_in_an_archive_are_judged_whatever_they_are_called",
+        "test_outside.py::test_members_of_npz_are_arrays_by_their_bytes",
+    ),
     "S1": (
         "test_secrets.py::test_nothing_secret_is_shown_or_left_where_the_store_answers",
         "test_secrets.py::test_the_law_sees_it_where_one_of_these_is_missing",
