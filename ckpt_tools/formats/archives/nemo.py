@@ -20,7 +20,7 @@ from ckpt_tools.formats.dcp import dcp
 from ckpt_tools.formats.numpy.npy import MAGIC
 from ckpt_tools.formats.torch import torch_legacy, torch_zip
 from ckpt_tools.formats.torch.legacy_magic import is_proto
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, Source, Window
@@ -152,7 +152,7 @@ def _unpacked(source: Source, begin: int, end: int, anatomy: Anatomy) -> Iterato
         return
     inner = Anatomy()
     for f in structure(BytesSource(data), inner, _tar):
-        if f.code in torch_zip.RUNS or f.code == "path-escape":
+        if f.severity > Severity.NOTE:
             yield replace(f, offset=begin)
     anatomy.named(inner)
 

@@ -14,7 +14,7 @@ from ckpt_tools.formats.pickles.unlisted import suspects
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Unlisted
 
-MOST = 16 << 20
+MOST = 8 << 20
 """Bytes of a configuration that are read at most."""
 _ESCAPE = re.compile(rb"\\u00([0-7][0-9a-fA-F])")
 _MARSHALLED = re.compile(rb'"__lambda__"|"function_type"\s*:\s*"lambda"')

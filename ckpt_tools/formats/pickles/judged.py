@@ -47,7 +47,8 @@ _VALUES = 500_000
 them.
 """
 _BUFFERS = frozenset({Global("_io", "BytesIO"), Global("io", "BytesIO")})
-_DEEP = 3  # files in BytesIO in files in BytesIO
+_DEEP, _BUFFERED = 3, 16 << 20
+"""Files in BytesIO in files in BytesIO, and bytes of those in one pickle that are looked into."""
 _LEGACY = 5  # pickles of a legacy file
 _BUILTINS = ("builtins", "__builtin__")
 _RANGES = frozenset((module, name) for module in _BUILTINS for name in ("range", "xrange"))
@@ -266,6 +267,7 @@ def _buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
     """
     from ckpt_tools.formats.torch.torch_zip import RUNS, judge_inner  # which reads its pickles by this module
 
+    left = _BUFFERED
     for call in pickled.calls:
         if call.named not in _BUFFERS:
             continue
@@ -273,10 +275,11 @@ def _buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
         data = state[0] if state else None
         if not isinstance(data, bytes) or not (is_proto(data) or data.startswith(b"PK\3\4")):
             continue
-        if type(data) is Long or anatomy.depth >= _DEEP:
-            why = "the pickle holds a file in BytesIO that is larger, or deeper inside, than is looked into"
+        left -= len(data)
+        if type(data) is Long or anatomy.depth >= _DEEP or left < 0:
+            why = "the pickle holds files in BytesIO that are larger, or deeper inside, than is looked into"
             yield finding("unread-pickle", why, offset=call.offset)
-            continue
+            return
         inner = Anatomy(depth=anatomy.depth + 1)
         for f in structure(BytesSource(data), inner, judge_inner):
             if f.code in RUNS:
