@@ -18,6 +18,7 @@ from ckpt_tools.formats.common.format import Anatomy, Check, Damage, Format, ins
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.dcp import dcp
 from ckpt_tools.formats.numpy.npy import MAGIC
+from ckpt_tools.formats.pickles.judged import RUNS
 from ckpt_tools.formats.torch import torch_legacy, torch_zip
 from ckpt_tools.formats.torch.legacy_magic import is_proto
 from ckpt_tools.model.finding import Finding, Severity
@@ -99,7 +100,7 @@ def _pickles(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
 def _runs(source: Source, m: Member, check: Check, anatomy: Anatomy) -> Iterator[Finding]:
     """What the check of a member, which has the anatomy, says about its pickles."""
     for f in structure(Window(source, m.begin, m.end - m.begin), anatomy, check):
-        if f.code in torch_zip.RUNS:
+        if f.code in RUNS:
             yield replace(f, offset=m.begin)
 
 

@@ -66,12 +66,11 @@ def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None
             long = _long_name(source, begin, length, anatomy)
             told = told._replace(name=long) if kind == b"L" else told._replace(link=long)
         else:
-            name, link = told.name or general.name or own.name, told.link or general.link or own.link
-            yield from _outside(name, kind, link, links, at)
-            length = next((size for size in (told.size, general.size) if size is not None), length)
-            length = 0 if kind in _EMPTY else length
+            told = told.over(general).over(own._replace(size=length))
+            yield from _outside(told.name, kind, told.link, links, at)
+            length = 0 if kind in _EMPTY else told.size or 0
             if kind not in _EMPTY:
-                found.append(Member(name, at, begin, begin + length))
+                found.append(Member(told.name, at, begin, begin + length))
             told = _Told()
         at = yield from _filled(source, title, begin + length, anatomy)
     why = f"a tar archive of more than {most:,} headers is none of those that are read"
@@ -169,6 +168,11 @@ class _Told(NamedTuple):
     size: int | None = None
     name: str = ""
     link: str = ""
+
+    def over(self, other: _Told) -> _Told:
+        """Both, of which this one counts."""
+        size = other.size if self.size is None else self.size
+        return _Told(size, self.name or other.name, self.link or other.link)
 
 
 def _long_name(source: Source, at: int, length: int, anatomy: Anatomy) -> str:

@@ -11,6 +11,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, Format, structure
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import is_single, remember, scalar
 from ckpt_tools.formats.numpy.npy import MAGIC, read_array, read_array_header, tensor_of
+from ckpt_tools.formats.pickles.judged import RUNS
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
@@ -63,7 +64,7 @@ def object_arrays(source: Source, records: Sequence[Record], anatomy: Anatomy) -
     for r in records:
         if r.payload >= 0 and _is_array(source, r):
             inner = Anatomy()
-            yield from (f for f in _member(source, r, r.name, inner) if f.code in torch_zip.RUNS)
+            yield from (f for f in _member(source, r, r.name, inner) if f.code in RUNS)
             anatomy.named(inner)
 
 

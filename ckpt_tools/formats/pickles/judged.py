@@ -36,6 +36,7 @@ from ckpt_tools.formats.pickles.reader import (
 from ckpt_tools.formats.torch.legacy_magic import is_proto, legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import replace
+from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source
 
 _FIRST = 64 * 1024
@@ -46,6 +47,8 @@ _VALUES = 500_000
 """Values given to calls that are gone through; of more it is taken that every name of the pickle is among
 them.
 """
+RUNS = frozenset({"unsafe-pickle", "unread-pickle", "suspect-call"})
+"""What a pickle inside a file of another kind tells of."""
 _BUFFERS = frozenset({Global("_io", "BytesIO"), Global("io", "BytesIO")})
 _DEEP, _BUFFERED = 3, 16 << 20
 """Files in BytesIO in files in BytesIO, and bytes of those in one pickle that are looked into."""
@@ -153,16 +156,18 @@ class _Names:
         """
         names = {g: python3(g, protocol) for g in (*self.seen, *self.called)}
         followed = {g for g, name in names.items() if name in FOLLOWED}
-        if not followed and not any(
-            called_unsafely(name) or (g not in self.called and trust(name) is Trust.UNLISTED)
-            for g, name in names.items()
-        ):
+        if not followed and not any(self._matters(g, name) for g, name in names.items()):
             return set()
         calling = {g for g in self.called if calls_arguments(str(names[g]))}
         found = _given([c for c in pickled.calls if c.named in calling]) if calling else set()
         if found is None:
             return {*self.seen, *self.called}
         return found | (followed & (_given([*pickled.calls, pickled.value]) or set()) if followed else set())
+
+    def _matters(self, name: Global, known_as: Global) -> bool:
+        """Whether it makes a difference if something else calls a name."""
+        unlisted = name not in self.called and trust(known_as) is Trust.UNLISTED
+        return unlisted or called_unsafely(known_as)
 
 
 def _given(values: list[Any]) -> set[Global] | None:
@@ -265,12 +270,8 @@ def _buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
     """What files in BytesIO would run: frameworks hand those to torch.load (Transformer Engine's
     ``_extra_state``), or unpickle them.
     """
-    from ckpt_tools.formats.torch.torch_zip import RUNS, judge_inner  # which reads its pickles by this module
-
-    left = _BUFFERED
-    for call in pickled.calls:
-        if call.named not in _BUFFERS:
-            continue
+    left, held = _BUFFERED, (c for c in pickled.calls if c.named in _BUFFERS)
+    for call in held:
         state = call.state if type(call.state) is tuple and call.state else call.args
         data = state[0] if state else None
         if not isinstance(data, bytes) or not (is_proto(data) or data.startswith(b"PK\3\4")):
@@ -280,11 +281,20 @@ def _buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
             why = "the pickle holds files in BytesIO that are larger, or deeper inside, than is looked into"
             yield finding("unread-pickle", why, offset=call.offset)
             return
-        inner = Anatomy(depth=anatomy.depth + 1)
-        for f in structure(BytesSource(data), inner, judge_inner):
-            if f.code in RUNS:
-                yield replace(f, offset=call.offset)
-        anatomy.named(inner)
+        yield from _inner(data, anatomy, call.offset)
+
+
+def _inner(data: bytes, anatomy: Anatomy, offset: int) -> Iterator[Finding]:
+    """What a file inside a pickle would run."""
+    from ckpt_tools.formats import BY_NAME  # which reads its pickles by this module
+
+    inner = Anatomy(depth=anatomy.depth + 1)
+    zipped, old = data.startswith(b"PK\3\4"), legacy_magic(data[:HEAD])
+    form = BY_NAME["torch_zip" if zipped else "torch_legacy" if old else "pickle_plain"]
+    for f in structure(BytesSource(data), inner, form.checks[Level.STRUCTURE]):
+        if f.code in RUNS:
+            yield replace(f, offset=offset)
+    anatomy.named(inner)
 
 
 def _hands_legacy(call: Call) -> bool:

@@ -359,14 +359,12 @@ class Machine:
             if func in _NEWOBJ and args and type(args[0]) is Global:
                 for base in args[1:2]:
                     if type(base) is Global:  # copyreg._reconstructor makes the object with this class
-                        self.call(base)
+                        self.call(base, outright=True)
                 func, args = args[0], args[1:]
                 named = func
-                self.called.setdefault(func, self.base + self.op)
-            elif self.data[self.op] == _REDUCE or (args and self.data[self.op] in _OLD):
-                self.call(func)
+                self.call(func, outright=False)
             else:
-                self.called.setdefault(func, self.base + self.op)
+                self.call(func, outright=self.calls_outright(args))
             if func in _PLAIN and (made := self.plain(func, args)) is not _HOLE:
                 return made
             if func in GETATTR and len(args) > 1:
@@ -378,10 +376,14 @@ class Machine:
         self.calls.append(call)
         return call
 
-    def call(self, func: Global) -> None:
-        """Note a name that is called, not only asked to make an object as NEWOBJ does."""
+    def calls_outright(self, args: tuple[Any, ...]) -> bool:
+        """Whether the opcode calls, and not only asks a class to make an object as NEWOBJ does."""
+        return self.data[self.op] == _REDUCE or (bool(args) and self.data[self.op] in _OLD)
+
+    def call(self, func: Global, *, outright: bool) -> None:
+        """Note a name that is called."""
         self.called.setdefault(func, self.base + self.op)
-        if only_made(*func):
+        if outright and only_made(*func):
             self.called.setdefault(Global(func.module, f"{func.name}.__init__"), self.base + self.op)
 
     def plain(self, func: Global, args: tuple[Any, ...]) -> Any:

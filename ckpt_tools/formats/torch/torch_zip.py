@@ -23,7 +23,7 @@ from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format, insi
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.named import TORCH_SUFFIXES
 from ckpt_tools.formats.numpy.npy import MAGIC, read_arrays
-from ckpt_tools.formats.pickles.judged import read_judged
+from ckpt_tools.formats.pickles.judged import RUNS, read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.torch import torch_legacy
 from ckpt_tools.formats.torch.contents import Contents, read_contents
@@ -38,8 +38,6 @@ from ckpt_tools.storage import BytesSource, Source
 
 _ZIP = b"PK\3\4"
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")
-RUNS = frozenset({"unsafe-pickle", "unread-pickle", "suspect-call"})
-"""What a pickle inside a file of another kind tells of."""
 _INFLATE, _FEW, _RATIO = 8 << 20, 1 << 20, 8
 """Bytes of a compressed pickle at most, those that are always read, and how far more may inflate: one byte
 may buy an object of 64, and those of a state_dict deflate to a quarter. torch stores its pickles, so only
@@ -84,19 +82,22 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if "data.pkl" in by_name:
         yield from _pickle(source, by_name, "data.pkl", "data/", anatomy, script=script)
     else:
-        from ckpt_tools.formats.numpy.npz import object_arrays  # which reads pickles in it by this module
-
-        yield from other_pickles(source, records, anatomy)
-        yield from object_arrays(source, records, anatomy)
+        yield from other_pickles(source, records, anatomy, arrays=True)
         yield from _no_pickle(by_name)
 
 
-def other_pickles(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
+def other_pickles(
+    source: Source, records: Sequence[Record], anatomy: Anatomy, *, arrays: bool = False
+) -> Iterator[Finding]:
     """What the pickles and the torch files among the records of an archive of another kind would run, and the
-    tensors of those that lie there as they are; all else about them is their own loader's business.
+    tensors of those that lie there as they are; all else about them is their own loader's business. With
+    ``arrays`` also NumPy's arrays of objects.
     """
     for r in records:
-        if r.payload < 0 or not (r.name.endswith(PICKLES) or is_proto(begins(source, r, 2))):
+        head = begins(source, r, len(MAGIC)) if r.payload >= 0 else b""
+        if not is_proto(head) and not (arrays and head == MAGIC) and not r.name.endswith(PICKLES):
+            continue
+        if r.payload < 0:
             continue
         inner = Anatomy()
         try:
