@@ -16,10 +16,11 @@ import pytest
 from helpers import bad, look
 from places import FORMAT_FILES
 
+from ckpt_tools import Level, verify
 from ckpt_tools.cli import execute
 from ckpt_tools.formats import BY_NAME, Anatomy
 from ckpt_tools.formats.pickles.globals import Global, Trust, trust
-from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.finding import Severity, Verdict
 
 PLAIN, ZIP, NPZ, NEMO = (BY_NAME[n] for n in ("pickle_plain", "zip_archive", "npz", "nemo"))
 P2 = b"\x80\2"
@@ -274,3 +275,9 @@ def test_members_of_npz_are_arrays_by_their_bytes(name: str, method: int) -> Non
         assert "unsafe-pickle" in {f.code for f in bad(look(data))}, first
     assert codes(zipped({"w.npy": NUMBERS, "notes": RUNS}, method), "npz") == {"unsafe-pickle"}
     assert codes(zipped({"w.npy": NUMBERS, name: NUMBERS}, method), "npz") == set()
+
+
+def test_the_index_of_dcp_in_an_archive_is_judged_and_a_good_one_is_ok() -> None:
+    assert "unsafe-pickle" in codes(nemo(("./w/.metadata", b"0", RUNS, "")), "nemo")
+    for path in (FORMAT_FILES / "nemo/good").iterdir():
+        assert verify(str(path), Level.CONTENT).verdict is Verdict.OK

@@ -8,7 +8,7 @@ nemo/collections/nlp/parts/nlp_overrides.py (NLPSaveRestoreConnector); RFC 1952.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 
 from ckpt_tools.checksum.sums import Deflated, Sum
@@ -82,9 +82,7 @@ def _distributed(source: Source, members: Sequence[Member], anatomy: Anatomy) ->
     for name, m in by_name.items():
         home, _, last = name.rpartition("/")
         if last == ".metadata":
-            index = Anatomy()
-            yield from _runs(source, m, dcp.FORMAT.checks[Level.STRUCTURE], index)
-            anatomy.named(index)
+            index = yield from _runs(source, m, dcp.FORMAT.checks[Level.STRUCTURE], anatomy)
             for path, claim in index.members.items():
                 if (of := by_name.get(f"{home}/{path}")) is not None:
                     yield from _runs(source, of, claim.check, anatomy)
@@ -97,11 +95,14 @@ def _pickles(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
         yield from _runs(source, m, torch_zip.judge_inner, anatomy)
 
 
-def _runs(source: Source, m: Member, check: Check, anatomy: Anatomy) -> Iterator[Finding]:
-    """What the check of a member, which has the anatomy, says about its pickles."""
-    for f in structure(Window(source, m.begin, m.end - m.begin), anatomy, check):
+def _runs(source: Source, m: Member, check: Check, anatomy: Anatomy) -> Generator[Finding, None, Anatomy]:
+    """What the check of a member says about its pickles; returns what it learns."""
+    inner = Anatomy()
+    for f in structure(Window(source, m.begin, m.end - m.begin), inner, check):
         if f.code in RUNS:
             yield replace(f, offset=m.begin)
+    anatomy.named(inner)
+    return inner
 
 
 def _member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
