@@ -26,8 +26,6 @@ MODELS = frozenset(
 """The roles of files that hold a model, or a part of one."""
 OPTIMIZERS = frozenset(["optimizer", "critic_optimizer", "expert_optimizer", "critic_expert_optimizer"])
 _NOT_SEEN = frozenset({"needs-key", "wrong-key", "needs-extra", "too-complex", "unread-pickle"})
-_EXPORTERS = ("hf-trainer", "accelerate")
-"""Layouts whose frameworks save models in any directory: under these names they hold one."""
 Tensors = Mapping[str, Tensor]
 Find = Callable[[Source, Sequence[Tensor]], Iterable[Tensor]]
 
@@ -79,7 +77,8 @@ def _is_sound(report: Report) -> bool:
 
 
 def _export_names(s: Session) -> set[str]:
-    pieces = (p for name in _EXPORTERS for p in s.layouts[name].pieces if p.role in MODELS and not p.weak)
+    exporters = (layout for layout in s.layouts if layout.exports_models)
+    pieces = (p for layout in exporters for p in layout.pieces if p.role in MODELS and not p.weak)
     return {p.template.rpartition("/")[2] for p in pieces}
 
 

@@ -75,7 +75,7 @@ def verify_all(s: Session, checkpoints: Sequence[Checkpoint]) -> dict[Checkpoint
         places = {c.path, *(part.path for part in parts), *homes, *(f"{home}/" for home in homes)}
         near = dict.fromkeys(f for place in places - {"", "/"} for f in of_path[place])
         across = [*(f for f in near if _is_about(f, c, parts, labels)), *_of_seals(s, c, parts)]
-        own = [s.reports[part.path] for part in parts if part.path in s.reports]
+        own = [s.known(part) for part in parts if part.path in s.reports]
         out[c.key] = _checked(s, parts, own, across)
     return out
 

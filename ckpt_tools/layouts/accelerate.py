@@ -269,6 +269,7 @@ LAYOUT = Layout(
     saved_with=tuple((f"scheduler{mark}", "optimizer") for mark in MARKS),  # which it was prepared with
     trainers=tuple(f"optimizer{mark}" for mark in MARKS),
     reshardable=True,
+    exports_models=True,
     reference=(
         "accelerate/checkpointing.py save_accelerator_state; "
         "ProjectConfiguration(automatic_checkpoint_naming) counts saves; diffusers examples/*/train_*.py;"

@@ -275,6 +275,7 @@ LAYOUT = Layout(
     read_tracker=dcp.read_number,
     always_tracked=False,
     reshardable=True,
+    exports_models=True,
     reference=(
         "transformers/trainer.py _save_checkpoint: model, optimizer, scheduler, RNG, then "
         "trainer_state.json; no temporary directory; paddlenlp/trainer/trainer.py of PaddleNLP 3.0; "

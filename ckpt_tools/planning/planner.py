@@ -158,7 +158,7 @@ class Planner(Candidates):
         choice, c = self._of_one_step(choice, choice.checkpoint)
         self._require_newest(c)
         if self.session.found.trackers:
-            from ckpt_tools.planning.tracker_order import require_tracked
+            from ckpt_tools.planning.later_trackers import require_tracked
 
             require_tracked(self, choice, c)
         if choice.rejected or self.session.found.bare or any(max(o.order) < 0 for o in self.ranked):

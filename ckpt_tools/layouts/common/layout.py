@@ -228,7 +228,8 @@ class Layout:
     the group in the keys of its metadata.
     ``keeps`` are layouts of what its framework keeps beside it, and never goes on from by itself.
     ``models_alone``: its files, but for companions, hold a model and never a state, so among the states of a
-    run they are what its last save has exported.
+    run they are what its last save has exported. ``exports_models``: its framework saves models anywhere,
+    under the names of its pieces.
     """
 
     name: str
@@ -289,6 +290,7 @@ class Layout:
     lists: tuple[str, re.Pattern[str]] | None = None
     keeps: tuple[str, ...] = ()
     models_alone: bool = False
+    exports_models: bool = False
     traces: tuple[re.Pattern[str], ...] = ()
 
     __eq__ = object.__eq__  # as of pieces
