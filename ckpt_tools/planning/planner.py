@@ -465,7 +465,9 @@ class Planner(Candidates):
         """The checkpoints that cannot be resumed from, as far as that is known."""
         lost = {r.checkpoint.key for r in choice.rejected if r.checkpoint.parts}
         lost.update(o.key for o in run if completeness.missing(o, self.expected))
-        return lost - {choice.checkpoint.key} if choice.checkpoint else lost  # nodes have parts of theirs
+        if self.selection.ranks is not None and choice.checkpoint:  # other nodes have the rest of it
+            lost.discard(choice.checkpoint.key)
+        return lost
 
 
 def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:

@@ -193,7 +193,8 @@ def test_stopped_at_any_call(command: str, stop: Stop, commands: Commands, tmp_p
         run = commands.run(words, root, nth, stop.errno)
         assert run.code == -9 if not stop.errno else run.code in (0, 5), (run.calls[-1:], run)
         assert contents <= bytes_of(root), run.calls[-1:]
-        assert step(root) in (was, promised), run.calls[-1:]
+        # a tracker that names the older one beside the newer one is a question until the next command
+        assert step(root) in (was, promised, "UsageError"), run.calls[-1:]
         if not stop.errno or run.code == 5:
             again = commands.run(words, root)
             assert again.code in (0, 3), (run.calls[-1:], again)  # 3: the killed one was finished before
