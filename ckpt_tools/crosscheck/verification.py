@@ -110,10 +110,7 @@ class Verifier(NamedTuple):
         if (
             not files and worst(findings) is not Verdict.BROKEN
         ):  # beside others that were it would be lost in their good news
-            text = "no checkpoint file that ckpt knows is there: nothing was inspected"
-            if is_packed(os.path.basename(root)):
-                text = "a packed or encrypted file, which ckpt does not look into: nothing was inspected"
-            findings.append(finding("not-inspected", text, path=root))
+            findings.append(_not_inspected(root))
         return _Root(
             files, findings, frozenset(s.reader.partial), unrecognised + s.found.unrecognised, read.bytes
         )
@@ -159,6 +156,14 @@ class Verifier(NamedTuple):
             below_level=sum(r.level < self.level and r.verdict is not Verdict.BROKEN for r in reports),
             unrecognised=sum(one.unrecognised for one in found),
         )
+
+
+def _not_inspected(root: str) -> Finding:
+    """Return that nothing was inspected, and whether a packed file is why."""
+    text = "no checkpoint file that ckpt knows is there: nothing was inspected"
+    if is_packed(os.path.basename(root)):
+        text = "a packed or encrypted file, which ckpt does not look into: nothing was inspected"
+    return finding("not-inspected", text, path=root)
 
 
 class _Root(NamedTuple):
@@ -215,9 +220,7 @@ def _nothing_to_load(
     is being written, or only files are left that a framework writes beside others.
     """
     saves = group(s.parts, s.layouts) if s.found.tree else []
-    others = [f.report.format for f in bare]  # what no layout places may be a state, too
-    verdicts = {worst(list(findings)), *(s.known(p).verdict for p in s.parts)}
-    if Verdict.BROKEN in verdicts or any(f and formats.names.holds_state(f) for f in others):
+    if _is_broken(s, findings) or _may_hold_state(bare):
         return
     if saves and all(c.unfinished or any(_lacks_index(s, p) for p in c.parts) for c in saves):
         if any(hint_of(s, c) for c in saves):
@@ -231,6 +234,16 @@ def _nothing_to_load(
             f"files as {own.title} writes them, without the rest of a checkpoint: no job could load anything"
         )
         yield finding("missing-part", text, path=s.root, hint=hidden_files(own))
+
+
+def _is_broken(s: Session, findings: Sequence[Finding]) -> bool:
+    """Return True if a finding or the report on a part tells of damage."""
+    return Verdict.BROKEN in {worst(list(findings)), *(s.known(p).verdict for p in s.parts)}
+
+
+def _may_hold_state(bare: Sequence[FileReport]) -> bool:
+    """Return True if a file that no layout places is of a format that holds a state."""
+    return any(f.report.format and formats.names.holds_state(f.report.format) for f in bare)
 
 
 def _remains(s: Session) -> Layout | None:

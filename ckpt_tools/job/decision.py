@@ -83,6 +83,15 @@ class Decision:
         if self.body.get("stage"):
             self._check_staged(ranks)
             return
+        self._check_files(ranks)
+        if view := self.body.get("view"):
+            self._check_owner(view["root"])
+            numbers = [r["rank"] for r in self.body.get("ranks") or ()] if ranks is None else list(ranks)
+            for rank in numbers or [None]:
+                self._check_links(rank)
+
+    def _check_files(self, ranks: Iterable[int] | None) -> None:
+        """Raise CannotLook if a planned file of ``ranks`` is not what was verified."""
         files = {f["path"]: f for r in ((None,) if ranks is None else ranks) for f in self.files(r)}
         told = (self.body.get("resume") or {}).get("path")  # of replicas one may be told to all ranks
         files |= {f["path"]: f for f in self.files() if f["path"] == told}
@@ -90,11 +99,6 @@ class Decision:
         failed = _refresh_objects(in_stores) if in_stores else {}
         for path, f in files.items():
             _check_unchanged(path, f, failed.get(path))
-        if view := self.body.get("view"):
-            self._check_owner(view["root"])
-            numbers = [r["rank"] for r in self.body.get("ranks") or ()] if ranks is None else list(ranks)
-            for rank in numbers or [None]:
-                self._check_links(rank)
 
     def _check_staged(self, ranks: Iterable[int] | None) -> None:
         """Whether the copies that were brought for ``ranks`` are there: what they are copies of does not

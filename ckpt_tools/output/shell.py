@@ -22,11 +22,7 @@ def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - a
     through. Raises UsageError if nothing would tell a job of the checkpoint.
     """
     checkpoint = plan.checkpoint
-    path = plan.resume.path if checkpoint else None
-    if checkpoint and path is None and len(plan.by_rank) == 1 and len(plan.by_rank[0].files) == 1:
-        path = (
-            plan.by_rank[0].files[0].path
-        )  # narrowed to one rank with one file there is only one path to tell
+    path = _find_path(plan) if checkpoint else None
     if checkpoint and not (path or plan.resume.args or plan.resume.env):
         raise UsageError(explain_silence(checkpoint.layout, path, ()), EACH_RANK)
     values: dict[str, object] = {
@@ -46,6 +42,13 @@ def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - a
             if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
         }
     return exports(values)
+
+
+def _find_path(plan: LoadPlan) -> str | None:
+    """Return what the framework is given, else the only file if the plan is of one rank with one file."""
+    if plan.resume.path is None and len(plan.by_rank) == 1 and len(plan.by_rank[0].files) == 1:
+        return plan.by_rank[0].files[0].path
+    return plan.resume.path
 
 
 def words(args: Iterable[str]) -> str:

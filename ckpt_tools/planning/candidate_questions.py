@@ -91,12 +91,7 @@ def require_one_model(
     alone beside a whole state are no other one: they may be smoothed, and are named otherwise inside. One
     that is damaged is told of: what is loaded is not.
     """
-    single = defaultdict[tuple[object, ...], list[Part]](list)
-    for p in c.parts:
-        if p.path not in bad and session.layouts.piece_of(p).single:
-            single[p.role, p.rank, p.coords].append(p)
-    of_loaded = [(m, single.get((m.role, m.rank, m.coords), [])) for m in loaded]
-    pairs = [(m, p) for m, same in of_loaded if m in same for p in same if p is not m]
+    pairs = _pair_with_loaded(c, loaded, bad, session)
     if not pairs:
         return
     from ckpt_tools.crosscheck.pages import of_other_models  # most checkpoints have one file of each role
@@ -112,6 +107,18 @@ def require_one_model(
         yield from (replace(f, path=f.path or p.path, severity=Severity.WARNING) for f in damage)
         if not damage:
             raise _which_model(c, mine, p, session.root)
+
+
+def _pair_with_loaded(
+    c: Checkpoint, loaded: Sequence[Part], bad: Collection[str], session: Session
+) -> list[tuple[Part, Part]]:
+    """Return each loaded file with every other one of its role and rank, if a save has one such alone."""
+    single = defaultdict[tuple[object, ...], list[Part]](list)
+    for p in c.parts:
+        if p.path not in bad and session.layouts.piece_of(p).single:
+            single[p.role, p.rank, p.coords].append(p)
+    of_loaded = [(m, single.get((m.role, m.rank, m.coords), [])) for m in loaded]
+    return [(m, p) for m, same in of_loaded if m in same for p in same if p is not m]
 
 
 def _which_model(c: Checkpoint, mine: Part, other: Part, root: str) -> UsageError:

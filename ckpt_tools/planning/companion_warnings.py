@@ -24,17 +24,8 @@ def of_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Ite
     """Return warnings about companions that are of another save, damaged or gone: a loop that finds them
     loads them with the weights of the choice, or begins anew.
     """
-    mine, found = {p.role for p in c.parts}, list[Finding]()
     others = [o for o in saves if o.key != c.key and (o.layout, o.run) == (c.layout, c.run)]
-    for o in others:
-        over = [p for p in o.parts if s.layouts.piece_of(p).rolling]
-        for p in over if len(over) < len(o.parts) else ():
-            if p.role not in mine:
-                found.append(_left(p, f"it is of {label(o)}"))
-    for p in s.companions:
-        if (p.layout, p.run) == (c.layout, c.run) and p.role not in mine:
-            damaged = s.report_file(p.path, Level.STRUCTURE).verdict is Verdict.BROKEN
-            found.append(_left(p, "it is damaged" if damaged else "nothing tells of which save it is"))
+    found = list(_find_left(s, c, others))
     yield from found
     if others and all(map(is_weights_alone, others)):  # of a lone save its layout says it
         yield from weights_of_a_trainer(c, ())
@@ -42,6 +33,20 @@ def of_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Ite
         text = "none of its files holds an optimizer's state: that would begin anew"
         hint = "bring its file back, if the job saves one"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING, hint=hint)
+
+
+def _find_left(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Return a warning for each companion of another save or of none, if the choice lacks its role."""
+    mine = {p.role for p in c.parts}
+    for o in others:
+        over = [p for p in o.parts if s.layouts.piece_of(p).rolling]
+        for p in over if len(over) < len(o.parts) else ():
+            if p.role not in mine:
+                yield _left(p, f"it is of {label(o)}")
+    for p in s.companions:
+        if (p.layout, p.run) == (c.layout, c.run) and p.role not in mine:
+            damaged = s.report_file(p.path, Level.STRUCTURE).verdict is Verdict.BROKEN
+            yield _left(p, "it is damaged" if damaged else "nothing tells of which save it is")
 
 
 def _left(p: Part, why: str) -> Finding:

@@ -126,19 +126,31 @@ def _place_by_content(s: Session) -> tuple[list[Part], list[Part], list[Part]]:
         report = s.report(part, Level.STRUCTURE)
         if not piece.weak:
             placed.append(part)
-        elif report.verdict is Verdict.BROKEN or _unseen(report):
+        elif _is_damaged(s, part, report):
             damaged.append(part)
         elif fits(piece, report):
             placed.append(part)
-        elif _holds_nothing(report) and report.format in piece.formats and not s.layouts.of(part).last_resort:
-            damaged.append(part)  # well-formed, and without all that its name says
         elif report.format is None:
             strange.append(part)
         else:
-            places = list(_places(s, part))
-            own = next((p for p in places if fits(p.piece, report)), None)
-            placed += _moved(s, part, own or next((p for p in places if p.layout.last_resort), None))
+            placed += _move_by_content(s, part, report)
     return placed, damaged, strange
+
+
+def _is_damaged(s: Session, part: Part, report: Report) -> bool:
+    """Return True if a file cannot be read, or is well-formed and without all that its name says."""
+    if report.verdict is Verdict.BROKEN or _unseen(report):
+        return True
+    piece = s.layouts.piece_of(part)
+    lacks_all = _holds_nothing(report) and report.format in piece.formats and not fits(piece, report)
+    return lacks_all and not s.layouts.of(part).last_resort
+
+
+def _move_by_content(s: Session, part: Part, report: Report) -> Iterator[Part]:
+    """Return the part at the place that its content fits, else as a file of no arrangement."""
+    places = list(_places(s, part))
+    own = next((p for p in places if fits(p.piece, report)), None)
+    return _moved(s, part, own or next((p for p in places if p.layout.last_resort), None))
 
 
 def _place_by_siblings(

@@ -19,8 +19,7 @@ def settle_companions(s: Session) -> None:
     """Give what each save of a run writes over the place of the save that it was written with; what was
     written with none, or with several, is of none.
     """
-    rolling = [p for p in s.found.parts if s.layouts.piece_of(p).rolling and not p.home and not _placed(p)]
-    rolling = [p for p in rolling if not s.layouts.of(p).last_resort]
+    rolling = [p for p in s.found.parts if _is_written_over(s, p)]
     if not rolling:
         return
     saves: dict[object, list[Part]] = defaultdict(list)
@@ -33,6 +32,12 @@ def settle_companions(s: Session) -> None:
         s.make_bare(p)
     left_out = {p.path for p in s.companions}
     s.found.parts = [settled.get(p.path, p) for p in s.found.parts if p.path not in left_out]
+
+
+def _is_written_over(s: Session, p: Part) -> bool:
+    """Return True if each save of a run writes the file over, and its name tells of none."""
+    alone = s.layouts.piece_of(p).rolling and not p.home and not _placed(p)
+    return alone and not s.layouts.of(p).last_resort
 
 
 def _of_its_save(p: Part, s: Session, saves: Sequence[Part]) -> Part:

@@ -21,13 +21,20 @@ def beside_their_models(bare: Sequence[Bare]) -> list[Bare]:
     optimizer = any(b.role == "optimizer" for b in over.values())
     if not (models and optimizer) or any(map(_is_trained, bare)):
         return list(bare)
-    with_them = [m for m in models if all(were_written_together(b.part, m.part) for b in over.values())]
-    owner = max(with_them, key=lambda b: (b.part.mtime_ns, _order(b)), default=None)
-    if owner is None or owner.holds is None or not _is_one_of_the_last(owner, models):
-        return list(bare)
-    if any(o.kind is owner.kind for o in with_them if o is not owner):
+    owner = _find_owner(models, list(over.values()))
+    if owner is None:
         return list(bare)
     return [_of_its_save(b, owner) if b.part.path in over else b for b in bare]
+
+
+def _find_owner(models: Sequence[Bare], states: Sequence[Bare]) -> Bare | None:
+    """Return the model that all states were written with, if it is one of the last and the only such one."""
+    with_them = [m for m in models if all(were_written_together(b.part, m.part) for b in states)]
+    owner = max(with_them, key=lambda b: (b.part.mtime_ns, _order(b)), default=None)
+    if owner is None or owner.holds is None or not _is_one_of_the_last(owner, models):
+        return None
+    alike = any(o.kind is owner.kind for o in with_them if o is not owner)
+    return None if alike else owner
 
 
 def _is_written_over(b: Bare) -> bool:

@@ -31,19 +31,34 @@ def zero_tensors(source: Source, tensors: Sequence[Tensor], *, every: bool = Tru
     one) those that are weights with two axes or more. Of most tensors the first bytes are read. Raises
     OSError.
     """
-    several = [t for t in tensors if max(t.shape, default=1) > 1 and 0 not in t.shape]
-    placed = [t for t in several if t.offset is not None and not t.pieces and _end(t) <= source.size]
+    several = list(filter(_has_several_numbers, tensors))
+    placed = [t for t in several if _is_in_one_run(t) and _end(t) <= source.size]
     filled = next((t for t in placed if not _is_zero(source, t)), None)
     if filled is not None:
-        weights = (t for t in placed if len(t.shape) > 1 and is_weight(t) and t.dtype in KINDS)
-        yield from (t for t in weights if every and t is not filled and _is_zero(source, t))
+        weights = filter(_is_matrix, placed if every else ())
+        yield from (t for t in weights if t is not filled and _is_zero(source, t))
     elif len(placed) == len(several) and any(t.dtype in KINDS for t in placed):
         yield from placed
 
 
 def all_zeros(source: Source, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
     """The tensors that lie in the file in one run and are nothing but zeros. Raises OSError."""
-    return (t for t in tensors if t.offset is not None and not t.pieces and _is_zero(source, t))
+    return (t for t in tensors if _is_in_one_run(t) and _is_zero(source, t))
+
+
+def _is_in_one_run(t: Tensor) -> bool:
+    """Return True if the bytes of a tensor lie in the file one after another."""
+    return t.offset is not None and not t.pieces
+
+
+def _has_several_numbers(t: Tensor) -> bool:
+    """Return True if a tensor has more than one number."""
+    return max(t.shape, default=1) > 1 and 0 not in t.shape
+
+
+def _is_matrix(t: Tensor) -> bool:
+    """Return True if a tensor is a weight with two axes or more."""
+    return len(t.shape) > 1 and is_weight(t) and t.dtype in KINDS
 
 
 def _end(t: Tensor) -> int:
