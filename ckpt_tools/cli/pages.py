@@ -101,6 +101,8 @@ PANELS = {
         "--store-option",
     ),
     "One decision per job": (
+        "--resume-args",
+        "--by-rank",
         "--plan-dir",
         "--job",
         "--node",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.crosscheck.pages import are_linked, differing, equal, unlike
 from ckpt_tools.crosscheck.run_files import (
+    MANIFEST,
     File,
     Pair,
     RunFiles,
@@ -201,7 +202,7 @@ class _Duplicates:
         """What one place holds at two steps, where training changes it, judged by the other steps."""
         steps = self.files.of_place(p)
         own = steps[order(p)].pages
-        if p.role == "optimizer" or self._piece(p).moves or self.files.counts(p):
+        if p.role in ("optimizer", MANIFEST) or self._piece(p).moves or self.files.counts(p):
             return Severity.ERROR
         if self.files.reads_on(p) and (len(steps) == 2 or p.role != "data"):
             # or at the same place of another epoch, which more saves tell (standstills.py)
@@ -233,7 +234,7 @@ class _Duplicates:
         steps = len(self.files.of_place(p))
         if p.role == "rng" and (steps < 3 or self._stands_still(older, p)):
             return False
-        if self.files.session.known(p).tensors > 0 or p.role == "data":
+        if self.files.session.known(p).tensors > 0 or p.role in ("data", MANIFEST):
             return True
         if self._piece(p).moves or self.files.counts(p) or self.files.reads_on(p):
             return True

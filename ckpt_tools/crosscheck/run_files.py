@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _COUNTERS = frozenset({"optimizer_step", "global_step", "step_num", "save_id", "consumed_samples"})
 _READERS = frozenset({"_num_yielded", "_snapshot._snapshot_step"})
 """How far an epoch has been read (torchdata/stateful_dataloader/stateful_dataloader.py)."""
+MANIFEST = "manifest"
+"""The role of what lists files under names that were drawn by lot: no two saves have equal ones."""
 _FEW_DIGITS = 32
 _WRITERS = 4
 """Files that a rank writes at the same time, at most (DCP's thread_count, 2 in Megatron-core)."""
@@ -113,16 +115,19 @@ def judged(p: Part, s: Session) -> bool:
     """Whether a copy in this place would be loaded, is data of a model or an optimizer, and is no damaged
     file anyway.
 
-    Metadata, indexes and other files without tensors may be the same in every save: what they say is
-    compared with names and other files instead.
+    Metadata, indexes and other files without tensors may be the same in every save, but for those that hold
+    a number that is another in each: what they say is compared with names and other files instead.
     """
     piece, report = s.layouts.piece_of(p), s.reports.get(p.path)
-    if report is None or p.size <= 0 or piece.constant or p.path in s.indexes.known:
+    if report is None or p.size <= 0 or piece.constant:
+        return False
+    is_drawn = p.role == MANIFEST or not report.metadata.keys().isdisjoint(_COUNTERS)
+    if p.path in s.indexes.known and not is_drawn:
         return False
     untold = not (report.metadata or report.tensors)
     if p.size <= _FEW_DIGITS and (untold or names.is_text(report.format)):
         return False
-    data = report.tensors > 0 or p.role in ("model", "optimizer", "data")
+    data = is_drawn or report.tensors > 0 or p.role in ("model", "optimizer", "data")
     return data and piece.loaded and report.verdict is not Verdict.BROKEN
 
 

@@ -145,7 +145,7 @@ def test_a_schedule_of_steps_may_not(apart: int, processes: int, saves: int) -> 
         assert saves == 2 < processes + 1 or [f for f in told if f.code == "step-mismatch"]
 
 
-@pytest.mark.parametrize("name", ["random_states_0.pkl", "scheduler.bin"])
+@pytest.mark.parametrize("name", ["random_states_0.pkl"])
 def test_who_puts_an_older_file_in_its_place_with_its_time_is_seen(name: str, tmp_path: Path) -> None:
     for step in (10, 20):
         _accelerate(tmp_path, step, 1, 1)

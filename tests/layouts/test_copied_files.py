@@ -167,6 +167,8 @@ def allowed(c: Copy, tree: Tree) -> set[str]:
         return may.get(c.kind, {"lost"})
     if untold(c, tree) or digits(c):
         return {"lost", "warned", "silent"}
+    if c.kind == "role" and not (known(c.source).tensors or known(c.over).tensors):
+        return {"lost", "warned", "silent"}  # files without tensors may be the same
     if c.kind == "role":
         return {"lost", "warned"} if is_whole(c, tree) or stateless(c) else {"lost"}
     doubtful = c.part.role == "data" or tree.made.checkpoint.layout in REPLICATED or partly(c, tree)

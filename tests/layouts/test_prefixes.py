@@ -65,10 +65,10 @@ def chosen(root: Path, prefix: str) -> str:
 @pytest.mark.slow
 def test_a_prefix_is_what_file_names_start_with(tmp_path: Path) -> None:
     root = tmp_path / "run"
-    put(root, ["bert_2-1_10", "bert_2-1_20", "bert_large-1_10", "bert_large-1_30", "gpt-1_10", "gpt_1-1_5"])
+    put(root, ["bert_2-1_10", "bert_2-1_20", "bert_large-1_10", "bert_large-1_30", "gpt-1_10", "gpt_1-1_12"])
     assert chosen(root, "bert_2") == "bert_2-1_20.ckpt"
     assert chosen(root, "bert_large") == chosen(root, "bert_l") == "bert_large-1_30.ckpt"
-    assert chosen(root, "gpt") == chosen(root, "gpt_1") == "gpt_1-1_5.ckpt"
+    assert chosen(root, "gpt") == chosen(root, "gpt_1") == "gpt_1-1_12.ckpt"
     with pytest.raises(UsageError, match=r"bert_2.*bert_large"):
         plan(str(root), Selection(prefix="bert"))
     # so bert_2 is its second restart; the whole prefix of a run goes before a part of another's

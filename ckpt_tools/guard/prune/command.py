@@ -14,7 +14,7 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Move, Store
+from ckpt_tools.guard.journal import Move, Operation, Store
 from ckpt_tools.guard.prune.looked_at import Entry, entries, freed, identities
 from ckpt_tools.guard.prune.policy import Policy, Save, kept
 from ckpt_tools.guard.prune.protected import Claims, always, bests, name_of, needed, not_removable
@@ -195,14 +195,7 @@ class _Pruning:
         assert self.store is not None  # noqa: S101 - for the type checker: the caller has looked
         if not going:
             return None, []
-        place = self.store.place("trash")
-        below = {path: os.path.relpath(path, self.root) for e in going for path in e.group.paths}
-        steps = [Move(below[path], f"{place}/{below[path]}") for e in going for path in _mark_first(e)]
-        operation = self.store.run("prune", ", ".join(e.group.label for e in going), steps)
-        trash = os.path.join(self.root, place)
-        written = [
-            e for e in going if identities([f"{trash}/{below[path]}" for path in e.group.paths]) != e.seen
-        ]
+        operation, written = self._moved(self.store, going)
         if written:
             self.store.take_back(operation)
             number, more = self._removed([e for e in going if e not in written], questions, plans)
@@ -218,6 +211,17 @@ class _Pruning:
             why = problems[0]
             raise CannotLook(f"{text}: {why.filename}: {why.strerror}", "the next command tries it again")
         return operation.number, []
+
+    def _moved(self, store: Store, going: Sequence[Entry]) -> tuple[Operation, list[Entry]]:
+        """Move checkpoints into the trash; return also those that are not what they were when looked at."""
+        place = store.place("trash")
+        below = {path: os.path.relpath(path, self.root) for e in going for path in e.group.paths}
+        steps = [Move(below[path], f"{place}/{below[path]}") for e in going for path in _mark_first(e)]
+        operation = store.run("prune", ", ".join(e.group.label for e in going), steps)
+        in_trash = {path: os.path.join(self.root, place, name) for path, name in below.items()}
+        return operation, [
+            e for e in going if identities([in_trash[path] for path in e.group.paths]) != e.seen
+        ]
 
     def _deleted(
         self, s: Session, going: Sequence[Entry], questions: Sequence[Selection], plans: Sequence[LoadPlan]
