@@ -5,6 +5,7 @@ field, against real answers.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -46,7 +47,9 @@ def nothing(tmp: Path) -> None:
 
 
 def stale(tmp: Path) -> None:
-    (plain(tmp) / "latest_checkpointed_iteration.txt").write_text("10")
+    tracker = plain(tmp) / "latest_checkpointed_iteration.txt"
+    tracker.write_text("10")
+    os.utime(tracker, (1_000_000_000, 1_000_000_000))  # before the saves: a later one is a question
 
 
 def cut(tmp: Path) -> None:

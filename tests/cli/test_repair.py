@@ -254,6 +254,7 @@ def test_a_tracker_names_what_plan_chooses(text: str | None, root: Path) -> None
     (root / TRACKER).unlink()
     if text is not None:
         (root / TRACKER).write_text(text)
+        os.utime(root / TRACKER, (1_000_000_000, 1_000_000_000))  # before the saves
     said(root, "--tracker")
     assert (root / TRACKER).exists() == (text is not None)
     said(root, "--tracker", "--apply")
