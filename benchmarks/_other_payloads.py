@@ -17,6 +17,7 @@ import shutil
 import struct
 import tarfile
 import types
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,7 +100,9 @@ def script(line: str) -> bytes:
             self.training = state[1]
 
     made = io.BytesIO()
-    torch.jit.save(torch.jit.script(Net()), made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.script(Net()), made)
     with zipfile.ZipFile(made) as z:
         records = {n.partition("/")[2]: z.read(n) for n in z.namelist()}
     out = io.BytesIO()

@@ -417,7 +417,7 @@ class Planner(Candidates):
             yield from headless(self.session, self.session.members(c))
         told = tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
         meant = order != "tracker" and declared(self.session, c)
-        yield from (f for f in told if not (meant and f.code == "stale-tracker"))
+        yield from (f for f in told if not (f.path == meant and f.code == "stale-tracker"))
         yield from self._lost_links(c)
         yield from choice_warnings.unfinished(
             self.unfinished,

@@ -406,5 +406,6 @@ def test_the_graph_of_a_run_is_sealed_and_is_no_part_of_its_checkpoints(tmp_path
     assert "seal-mismatch" in codes(tmp_path)[graph.name]
     graph.unlink()
     made = plan(tmp_path)
-    assert made.checkpoint and made.checkpoint.step_in_epoch == 20 and not made.warnings
+    assert made.checkpoint and made.checkpoint.step_in_epoch == 20
+    assert not [f for f in made.warnings if f.path == str(graph)]
     assert verify(tmp_path).verdict is Verdict.OK  # a run that starts anew writes another

@@ -251,7 +251,7 @@ def test_a_path_alone_says_what_is_there_and_what_to_ask_next(tmp_path: Path) ->
     (tmp_path / "other").mkdir()
     (tmp_path / "other/readme").write_text("not of a checkpoint")
     code, lines = terminal(str(tmp_path / "other"))
-    assert code == 3 and "--guess" in "\n".join(lines) and "--allow-none" not in "\n".join(lines)
+    assert code == 3 and "adding-a-layout" in "\n".join(lines) and "--allow-none" not in "\n".join(lines)
     assert terminal(cwd=tmp_path / "empty")[0] == 2, "the page of help"
 
 

@@ -355,7 +355,7 @@ def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
     assert plan(str(tmp_path / "best"), Selection(no_fallback=True)).resume_step == 200
     with pytest.raises(UsageError, match=r"last\.pt was written last") as caught:
         plan(put(tmp_path / "unclear", CASES["last tells nothing"].files))
-    assert "--order step" in caught.value.hint and "--prefix last" in caught.value.hint
+    assert "--exclude last.pt" in caught.value.hint and "--prefix last" in caught.value.hint
 
 
 # --- any directory, whose truth is known

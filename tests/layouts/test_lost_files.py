@@ -373,5 +373,6 @@ def test_a_word_for_how_long_a_save_is_kept_is_none_of_one_under_way(tmp_path: P
     root = tree(BIG_VISION, tmp_path)
     assert chosen(plan(str(root))).path.endswith("-000000020-tmp")
     (root / "checkpoint.bv-LAST").write_text("000000010")
+    os.utime(root / "checkpoint.bv-LAST", (1_000_000_000, 1_000_000_000))  # before the saves
     made = plan(str(root))
     assert chosen(made).step == 20 and [f.code for f in made.warnings] == ["stale-tracker"]
