@@ -4,7 +4,6 @@ their reports alone.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -29,15 +28,6 @@ def consistency(parts: Sequence[Part], reports: Reports, layouts: Layouts) -> It
     rows = [(p, r) for p, r in read if r and (r.format or layouts.piece_of(p).mark)]
     told = list(layouts.of(parts[0]).check(rows))
     told += schedules(rows, {path for path, _ in told})
-    # a start is faster without what most runs do not need
-    if any("last_epoch" in r.metadata for _, r in rows):
-        from ckpt_tools.layouts.common.rates import other_rates
-
-        told += other_rates(rows, {path for path, _ in told})
-    if any(p.home and not r.tensors for p, r in rows):
-        from ckpt_tools.layouts.common.standstills import standstills
-
-        told += standstills(rows, {path for path, _ in told})
     yield from told
 
 
@@ -128,33 +118,6 @@ def _minority(same: Sequence[Part], values: Sequence[str | int]) -> Iterator[tup
     for p, value in zip(same, values, strict=True):
         if value and value != usual:
             yield p, typical
-
-
-class _Span(NamedTuple):
-    """From when to when the files of a checkpoint were written, in ns; ``at`` is its place among all."""
-
-    first: int
-    last: int
-    at: int
-
-
-def straddled(checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, Checkpoint]]:
-    """(checkpoint, another whose files were all written between two of its own).
-
-    The files of one save never lie around another save.
-    """
-    spans = list[_Span]()
-    for at, c in enumerate(checkpoints):
-        times = [p.mtime_ns for p in c.parts if p.size >= 0]
-        if c.parts[0].home and times:
-            spans.append(_Span(min(times), max(times), at))
-    spans.sort()
-    starts = [span.first for span in spans]
-    for span in spans:
-        later = spans[bisect_right(starts, span.first) : bisect_left(starts, span.last)]
-        inside = next((other for other in later if other.last < span.last), None)
-        if inside is not None:
-            yield checkpoints[span.at], checkpoints[inside.at]
 
 
 def trackers(

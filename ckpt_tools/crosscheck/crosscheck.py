@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 
-from ckpt_tools.crosscheck import consistency
+from ckpt_tools.crosscheck import attempts, consistency
 from ckpt_tools.crosscheck.duplicates import same_content
 from ckpt_tools.crosscheck.halves import lost_beside_halves
 from ckpt_tools.crosscheck.hollow import hollow
@@ -19,7 +19,7 @@ from ckpt_tools.crosscheck.siblings import Siblings
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
 from ckpt_tools.crosscheck.unfinished import TORN, hint_of
 from ckpt_tools.crosscheck.unlike import differs, unlike_run
-from ckpt_tools.crosscheck.without_model import trained_without_model, without_model
+from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.crosscheck.writers import contradictions
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
@@ -29,7 +29,6 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
 from ckpt_tools.formats.common.zeros import ZEROS
-from ckpt_tools.layouts.common.layout import Layout
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
@@ -190,15 +189,7 @@ def _completeness(run: _Run) -> Iterator[Finding]:
         yield from completeness.doubled(c, layouts.of(c))
         if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
             yield from completeness.leftovers(c, layouts.of(c), expected.sizes_in_files(c))
-        if len({p.generation for p in c.parts}) > 1 and not _copies(c, layouts.of(c)):
-            text = f"{completeness.label(c)} joins files of different restarts"
-            severity = _restarts(c, run.finished)
-            yield finding("generation-mismatch", text, path=c.path, severity=severity)
-
-
-def _copies(c: Checkpoint, layout: Layout) -> bool:
-    """Whether its files are copies of each other, whose counters only keep their names apart."""
-    return all(layout.piece(p.piece).single for p in c.parts)
+        yield from attempts.of_different_restarts(c, run.finished, layouts.of(c))
 
 
 def _serious(gaps: Iterable[Finding]) -> bool:
@@ -237,16 +228,6 @@ def _begun(s: Session, c: Checkpoint) -> Finding:
     return finding("unfinished-save", text, path=home, hint=hint_of(s, c))
 
 
-def _restarts(c: Checkpoint, others: Sequence[Checkpoint]) -> Severity:
-    """After a crash in the middle of a save the ranks count restarts differently.
-
-    No matter, as long as the files were written together.
-    """
-    spread = max(p.mtime_ns for p in c.parts) - min(p.mtime_ns for p in c.parts)
-    nearest = min((abs(o.mtime_ns - c.mtime_ns) for o in others if o is not c), default=0)
-    return Severity.NOTE if spread < nearest else Severity.WARNING
-
-
 def _soften(s: Session, torn: Iterable[Part]) -> None:
     """What a save that never finished left half written is no damage of a checkpoint."""
     for p in torn:
@@ -283,8 +264,6 @@ def _lost(run: _Run) -> Iterator[Finding]:
         if any(f.severity is Severity.ERROR for f in gone):
             run.incomplete.add(c.key)
         yield from gone
-        if run.level > Level.PRESENCE:
-            yield from trained_without_model(run.session, c, siblings.beside(c))
 
 
 def _headless(run: _Run) -> Iterator[Finding]:
@@ -303,13 +282,6 @@ def _emptied(run: _Run) -> Iterator[Finding]:
         from ckpt_tools.crosscheck.emptied import empty_saves
 
         yield from empty_saves(run.session, run.finished[-1])
-
-
-def _straddled(run: _Run) -> Iterator[Finding]:
-    """Checkpoints whose files were written on both sides of another save."""
-    for c, between in consistency.straddled(run.finished) if run.tree else ():
-        text = f"{completeness.label(between)} was written between its first and its last file"
-        yield finding("mixed-attempts", text, path=c.path)
 
 
 def _framework_notes(run: _Run) -> Iterator[Finding]:
@@ -332,6 +304,5 @@ _OF_CHECKPOINTS: tuple[Callable[[_Run], Iterator[Finding]], ...] = (
     _lost,
     _headless,
     _emptied,
-    _straddled,
     _framework_notes,
 )

@@ -205,7 +205,7 @@ class _Duplicates:
         if p.role in ("optimizer", MANIFEST) or self._piece(p).moves or self.files.counts(p):
             return Severity.ERROR
         if self.files.reads_on(p) and (len(steps) == 2 or p.role != "data"):
-            # or at the same place of another epoch, which more saves tell (standstills.py)
+            # or at the same place of another epoch
             return Severity.WARNING if len(steps) == 2 else None
         others = [f for f in steps.values() if f.pages != own and not self.files.unsound(f.part)]
         if others:

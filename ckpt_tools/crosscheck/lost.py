@@ -30,8 +30,7 @@ def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Fi
     """What is gone of a checkpoint, beside others of its run."""
     if not c.unfinished:
         yield from s.layouts.of(c).lost(c, beside)
-        yield from list(_unwritten(s, c)) or (_left_out(s, c, beside) if beside else _all_left_out(s, c))
-        yield from _undescribed(s, c)
+        yield from list(_unwritten(s, c)) or _left_out(s, c, beside)
 
 
 def unlike_list(s: Session, c: Checkpoint) -> Iterator[Finding]:
@@ -126,7 +125,7 @@ def _unwritten(s: Session, c: Checkpoint) -> Iterator[Finding]:
 def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Files that their index does not ask for (a chunk that only holds zeros), and that the others have."""
     above = f"{c.path}/"
-    for index in [p.path for p in c.parts if p.path in s.indexes.left_out]:
+    for index in [p.path for p in c.parts if beside and p.path in s.indexes.left_out]:
         names = [p.removeprefix(above) for p in s.indexes.left_out[index] if p.startswith(above)]
         gone = [name for name in names if all(_there(s, os.path.join(o.path, name)) for o in beside)]
         if gone:
@@ -135,49 +134,6 @@ def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterat
             if severity is Severity.WARNING:
                 text += ": it would be read as zeros"
             yield finding("missing-part", text, path=index, severity=severity)
-
-
-def _all_left_out(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Arrays of a lone save of which every chunk is left out: zeros, or lost. Optimizers often hold zeros,
-    and some models begin with them.
-    """
-    above = f"{c.path}/"
-    left_out = [p.path for p in c.parts if p.path in s.indexes.left_out and c.step != 0]
-    empty = [
-        os.path.dirname(index).removeprefix(above) for index in left_out if s.indexes.names_no_file(index)
-    ]
-    if arrays := [name for name in empty if _severity(name) is Severity.ERROR]:
-        text = f"no chunk of {ranges.names(arrays)} is there: it would be read as zeros"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
-
-
-def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Chunks of an array in a directory of its own, where the file that describes it is gone."""
-    if not s.found.strange:
-        return
-    from ckpt_tools.layouts.common.arrays import UNDESCRIBED, chunks_alone, describes_array  # few keep any
-
-    described = {os.path.dirname(p.path) for p in c.parts if describes_array(s.layouts.piece_of(p))}
-    for home in s.found.strange if described else ():
-        if not home.startswith(f"{c.path}/") or not described.isdisjoint(_between(home, c.path)):
-            continue
-        if chunks_alone(_names(s, home)):
-            yield finding("missing-part", UNDESCRIBED, path=home)
-
-
-def _between(home: str, above: str) -> Iterator[str]:
-    """A directory, and those that it lies in up to ``above``: chunks may have directories for each axis."""
-    while len(home) > len(above):
-        yield home
-        home = os.path.dirname(home)
-
-
-def _names(s: Session, home: str) -> list[str]:
-    try:
-        return list(names_of(home))
-    except OSError as e:
-        s.unread[home] = e.strerror or str(e)
-        return []
 
 
 def headless(s: Session, c: Checkpoint) -> Iterator[Finding]:

@@ -302,10 +302,9 @@ class RunFiles:
         return self._at_rest(a) and (0 <= a[0] == b[0] - 1 or self._at_rest(b))
 
     def _at_rest(self, at: At) -> bool:
-        from ckpt_tools.layouts.common.rates import RATE  # few files are equal
 
         telling = (f.part for f in self.at_step(at) if f.part.role in ("optimizer", "scheduler"))
-        rates = {self.session.report(p, Level.STRUCTURE).metadata.get(RATE) for p in telling}
+        rates = {self.session.report(p, Level.STRUCTURE).metadata.get("lr") for p in telling}
         return rates == {0.0}
 
     def parted(self, older: Part, p: Part) -> bool:

@@ -1,11 +1,11 @@
 """Files that were saved in another way than the rest of their run:
-other tensors, another encryption, another mode.
+other tensors, another mode.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.crosscheck.consistency import Changed, same_tensors
@@ -34,7 +34,6 @@ def unlike_run(rows: Rows) -> Iterator[tuple[str, Finding]]:
     for name, same in formats.items():
         yield from format_of(name).crosscheck(same)
     yield from _modes(rows)
-    yield from _encryption(rows)
 
 
 def _modes(rows: Rows) -> Iterator[tuple[str, Finding]]:
@@ -49,21 +48,6 @@ def _modes(rows: Rows) -> Iterator[tuple[str, Finding]]:
             for part, report in without:
                 text = f"its mode is {report.mode:04o}, that of the run's other files {final:04o}"
                 yield part.path, finding("mode-not-final", text)
-
-
-def _encryption(rows: Rows) -> Iterator[tuple[str, Finding]]:
-    """Encrypted files of another mode than most of their run: saved by another job, with another key."""
-    found = [(part, report.metadata.get("encryption")) for part, report in rows]
-    modes = Counter(mode for _, mode in found if isinstance(mode, str))
-    if len(modes) < 2:
-        return
-    usual, most = modes.most_common(1)[0]
-    if 2 * most <= modes.total():
-        return
-    for part, mode in found:
-        if mode and mode != usual:
-            text = f"it is encrypted with {mode}, the run's other files with {usual}"
-            yield part.path, finding("signature-changed", text)
 
 
 def differs(row: Changed, s: Session) -> Iterator[Finding]:

@@ -108,12 +108,10 @@ class RankFile(NamedTuple):
 class Expected:
     """What the checkpoints of one run have between them: the measure for what one of them lacks.
 
-    ``ranks`` is how many the run has, ``named`` how many of them their names tell. ``places`` and
-    ``survivable`` (one more than the highest rank that has a file which resuming can do without) are by kind
-    and piece, ``usual`` counts the checkpoints that have a (layout, piece), ``marks``
-    those that have a mark of this name, by kind and layout; ``writers`` are the ranks that
-    saved a generation. ``sizes_in_files`` is asked only where the names of a checkpoint make it look
-    incomplete: the job may have shrunk.
+    ``ranks`` is how many the run has, ``named`` how many of them their names tell. ``places`` are by kind
+    and piece, ``usual`` counts the checkpoints that have a (layout, piece), ``marks`` those that have a mark
+    of this name, by kind and layout; ``writers`` are the ranks that saved a generation. ``sizes_in_files`` is
+    asked only where the names of a checkpoint make it look incomplete: the job may have shrunk.
     """
 
     layouts: Layouts
@@ -126,7 +124,6 @@ class Expected:
     marks: dict[tuple[Kind, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     oldest: dict[Kind, Checkpoint] = field(default_factory=dict)
     count: Counter[Kind] = field(default_factory=Counter)
-    survivable: Counter[tuple[Kind, str]] = field(default_factory=Counter)
     writers: dict[tuple[Kind, int | None], set[int | None]] = field(default_factory=lambda: defaultdict(set))
     _rank_files: dict[Kind, dict[int | None, list[RankFile]]] = field(default_factory=dict)
 
@@ -137,7 +134,6 @@ class Expected:
         self.oldest.setdefault(c.kind, c)
         self.writers[c.kind, c.generation].update([p.rank for p in c.parts])
         self._add_places(c, layout)
-        self._add_survivable(c, layout)
         self.marks[c.kind, c.layout].update(marks_of(c, layout))
         for name, home in dict.fromkeys((p.piece, p.home) for p in c.parts):
             piece = layout.piece(name)
@@ -148,13 +144,6 @@ class Expected:
         for p in [p for p in c.parts if p.rank is None and p.coords]:
             if not layout.piece(p.piece).shared:
                 self.places[c.kind, p.piece].add(p.coords)
-
-    def _add_survivable(self, c: Checkpoint, layout: Layout) -> None:
-        free = _survivable(layout)
-        for p in c.parts if free else ():
-            if p.rank is not None and p.piece in free:
-                key = c.kind, p.piece
-                self.survivable[key] = max(self.survivable[key], 1 + p.rank)
 
     def rank_files(self, kind: Kind) -> Mapping[int | None, Sequence[RankFile]]:
         """Rank -> its files in all checkpoints of a kind; worked out when it is first asked for."""

@@ -1,4 +1,4 @@
-"""What a checkpoint lacks that resuming can do without: random numbers, ranks that have replicas."""
+"""What a checkpoint lacks that resuming can do without: random numbers, marks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ def losses(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
     ):
         yield from _survivable_roles_gone(checkpoint, run)
         yield from _survivable_ranks_gone(checkpoint, run)
-        yield from _replicas_gone(checkpoint, run)
         yield from _marks_gone(checkpoint, run)
 
 
@@ -36,18 +35,6 @@ def _marks_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
         text += ": it may not have ended"
         hint = "see in the log of the job that saved it whether this save ended"
         yield finding("unfinished-save", text, path=where(checkpoint), hint=hint)
-
-
-def _replicas_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
-    """Ranks that saved other checkpoints of the run, and for which replicas stand in here."""
-    pieces = [run.layouts.of(checkpoint).piece(p.piece) for p in checkpoint.parts]
-    if not all("dp" in piece.replicated_over and piece.step_from == "content" for piece in pieces):
-        return
-    mine = {p.rank for p in checkpoint.parts}
-    others = {p.rank for c in run.checkpoints if c.run == checkpoint.run for p in c.parts}
-    for rank in sorted(rank for rank in others - mine if rank is not None):
-        text = f"{label(checkpoint)} has no file of rank {rank}, which the run's other checkpoints have"
-        yield finding("missing-rank", text, severity=Severity.WARNING, path=where(checkpoint))
 
 
 def _survivable_roles_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Finding]:
@@ -68,16 +55,10 @@ def _survivable_ranks_gone(checkpoint: Checkpoint, run: Expected) -> Iterator[Fi
         if p.rank is not None and layout.piece(p.piece).survivable:
             ranks[p.piece].add(p.rank)
     for name in sorted(ranks):
-        role, most, own = layout.piece(name).role, run.survivable[checkpoint.kind, name], 1 + max(ranks[name])
+        own = 1 + max(ranks[name])
         if gone := ranges.gaps(ranks[name], own):
             text = (
                 f"{label(checkpoint)} starts with other random numbers, "
-                f"without the {role} file of {ranges.ranks(gone, own)}"
+                f"without the {layout.piece(name).role} file of {ranges.ranks(gone, own)}"
             )
             yield finding("missing-rank", text, severity=Severity.WARNING, path=where(checkpoint), ranks=gone)
-        elif own < most:
-            text = (
-                f"{label(checkpoint)} has {role} files of {own} ranks, another of the run of {most}: "
-                "the job had fewer, or they are lost"
-            )
-            yield finding("missing-rank", text, severity=Severity.NOTE, path=where(checkpoint))

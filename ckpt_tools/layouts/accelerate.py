@@ -267,7 +267,6 @@ LAYOUT = Layout(
     commit="rng",
     needs_any=("model", *DIFFUSERS),
     saved_with=tuple((f"scheduler{mark}", "optimizer") for mark in MARKS),  # which it was prepared with
-    trainers=tuple(f"optimizer{mark}" for mark in MARKS),
     reshardable=True,
     exports_models=True,
     reference=(

@@ -309,7 +309,6 @@ LAYOUT = Layout(
     tracked=named,
     tracked_by_any=True,
     always_tracked=False,
-    trainers=tuple(f"{mark}{name}" for mark in ("", ROLLING) for name in ("optimizer", "optimizer_counted")),
     reshardable=True,
     compare_steps=False,
     last_resort=True,

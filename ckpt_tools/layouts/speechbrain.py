@@ -112,7 +112,6 @@ LAYOUT = Layout(
     check=_check,
     lost=_lost,
     needs=("metadata",),
-    trainers=("optimizer",),
     epoch_base=1,  # of EpochCounter; between two epochs it is the one under way
     reshardable=True,
     compare_steps=False,

@@ -100,8 +100,8 @@ class Selection:
     ``allow_none`` makes "there is none" an answer and not an error; with ``allow_missing`` also if ``run``
     does not exist, or if ``root`` does not exist but its parent does. ``allow_fresh`` starts from nothing
     even though something unusable is there, or an earlier start had a checkpoint. ``plan_dir`` holds the log
-    of those starts (None: this user's own). ``same_save`` holds paths of checkpoints (their directory, or one
-    of their files) whose files the caller declares to belong to one save, whatever their times say.
+    of those starts (None: this user's own). ``same_save`` has no effect: times of a save's files
+    are no question.
     ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although they are
     in no list of what frameworks write. ``prove_replicas`` compares the tensors of a substitute with those of
     another good member of its group. With ``compare_only`` files are held against others as at level content,

@@ -7,23 +7,18 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from shlex import quote
 
-from ckpt_tools.crosscheck import attempts
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.exclude import either
 from ckpt_tools.errors import UsageError
-from ckpt_tools.findings import CODES, finding
+from ckpt_tools.findings import CODES
 from ckpt_tools.formats.pickles import unlisted
-from ckpt_tools.layouts import Layout
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.newest import UNKNOWN
-from ckpt_tools.planning.run import Run
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.urls import real_path
 
 _RANK = re.compile(r"(?<![A-Za-z])rank[^A-Za-z0-9]*([0-9]+)", re.IGNORECASE)
 _DIGITS = re.compile("[0-9]+")
@@ -127,44 +122,3 @@ def _which_model(c: Checkpoint, mine: Part, other: Part, root: str) -> UsageErro
     )
     one, two = (replace(c, path=p.path, parts=(p,)) for p in (mine, other))
     return UsageError(f"{text}: nothing tells which is meant", either(root, one, two))
-
-
-def two_attempts(
-    c: Checkpoint, planned: Sequence[Part], run: Run, layout: Layout, *, same_save: Sequence[str], root: str
-) -> Finding | None:
-    """Why files that would be loaded together are of two saves of the step.
-
-    Only their times may say so, which those of a restored file do as well, and where none of ``same_save``
-    declares the files to be of one save that is asked.
-    """
-    pieces = {p.piece for p in planned}
-    others = [[p for p in o.parts if p.piece in pieces] for o in _siblings(c, run)]
-    begun = [o.parts for o in run.unfinished if o.order != c.order]
-    found = attempts.apart(planned, others, begun, layout.commit)
-    if found is None:
-        return None
-    sides = found.sides(root)
-    text = f"{completeness.label(c)} joins files of two attempts to save it: {sides}; {found.why}"
-    if found.restarted(layout):
-        return finding("mixed-attempts", text, path=c.path, severity=Severity.ERROR)
-    name = c.parts[0].home or found.newer[0].path
-    paths = {name, *(p.path for p in c.parts)}
-    if {real_path(path) for path in same_save}.isdisjoint(map(real_path, paths)):
-        hint = "if they are of one save, and some were only restored or copied, say so with --same-save PATH"
-        raise UsageError(text, f"{hint}, which is {name}; else move it out of {root}")
-    return None
-
-
-def _siblings(c: Checkpoint, run: Run) -> list[Checkpoint]:
-    """The run's other checkpoints, nearest in time first.
-
-    Without those that do not tell their step: they may be of this very one.
-    """
-    others, files = list[Checkpoint](), 0
-    for o in sorted(run.checkpoints, key=lambda o: abs(o.mtime_ns - c.mtime_ns)):
-        if files >= _SIBLINGS:
-            break
-        if o.order not in (c.order, UNKNOWN) and (o.layout, o.run) == (c.layout, c.run):
-            others.append(o)
-            files += len(o.parts)
-    return others

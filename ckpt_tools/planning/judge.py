@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple
 
+from ckpt_tools.crosscheck import attempts
 from ckpt_tools.crosscheck.hollow import hollow
 from ckpt_tools.crosscheck.lost import lost, unlike_list, zeroed
-from ckpt_tools.crosscheck.without_model import trained_without_model, without_model
+from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
@@ -27,7 +28,6 @@ from ckpt_tools.planning.candidate_questions import (
     require_one_model,
     require_one_name,
     require_trust,
-    two_attempts,
 )
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.contradictions import Contradictions
@@ -128,16 +128,6 @@ class Review:
     def _sound(self, assigned: Assignment) -> Judgement:
         """The judgement when the files to load are good. Raises UsageError where the caller must say more."""
         parts, named, selection = assigned.parts, self.candidate.named, self.selection
-        mixed = two_attempts(
-            named,
-            parts,
-            run=self.run,
-            layout=self.session.layouts.of(named),
-            same_save=selection.same_save,
-            root=self.session.root,
-        )
-        if mixed is not None:
-            return Judgement(False, (mixed,), self.read)
         self._require_no_twin(parts)
         require_trust(parts, self.session)
         require_one_name(named, self.session)
@@ -178,6 +168,9 @@ class Review:
         ]
         absent = absent or [*self._sealed_and_gone(), *without_model(self.session, c)]
         absent += [f for f in self.lost if f.severity is Severity.ERROR]
+        others = self.run.checkpoints
+        restarts = attempts.of_different_restarts(c, others, layout) if others[1:] else ()
+        absent += [replace(f, severity=Severity.ERROR) for f in restarts if f.severity is Severity.WARNING]
         return [*absent, *layout.lacks(self.candidate.named, self.run.candidates)]
 
     def _about_seals(self) -> Iterator[Finding]:
@@ -232,8 +225,6 @@ class Review:
         wrong = {p.path: why for p in parts if (why := self._wrong_by_itself(p)) is not None}
         warnings = [f for f in (*self._about_seals(), *self.lost) if f.severity is Severity.WARNING]
         warnings += self._unsealed(parts)
-        if self.names > Level.PRESENCE:
-            warnings += trained_without_model(self.session, self.candidate.named, self.beside)
         whole, names = self.candidate.whole, self.names > Level.PRESENCE
         blank = hollow(self.session, whole, self.beside) if names else ()
         for f in (*zeroed(self.session, whole, self.beside), *blank):

@@ -87,7 +87,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_MAX_AGE", "--max-age", "ignore verdicts of earlier runs that are older than this; default: 1d, for verify 0 (none is used)", parsers.duration),
     Variable("CKPT_NO_CACHE", "--no-cache", "neither use verdicts of earlier runs nor keep those of this run", parsers.flag),
     Variable("CKPT_STRICT", "--strict", "treat warnings as errors, and files that were not looked at as deeply as asked as unknown", parsers.flag),
-    Variable("CKPT_SAME_SAVE", "--same-save", "a checkpoint whose files belong to one save although their times look like two attempts: its directory, or one of its files; repeat the flag (or give one per line) for more", parsers.paths),
+    Variable("CKPT_SAME_SAVE", "--same-save", "without effect since nothing is asked about the times of a save's files", parsers.paths),
     Variable("CKPT_TRUST_GLOBAL", "--trust-global", "names in pickles that are your own code, such as 'mycompany.*': a file that its framework unpickles without asking may name them; no pattern allows dangerous names; repeat the flag (or give one per line) for more", parsers.dotted),
     Variable("CKPT_EXCLUDE", "--exclude", "entries of ROOT that have nothing to do with checkpoints, such as logs or data/*.bin: they are not looked at and are no reason to stop, but are counted; ** matches any directories; repeat the flag (or give one per line) for more", parsers.globs),
     Variable("CKPT_STORE_OPTION", "--store-option", "option for opening the store of a URL, named as in its library, such as endpoint=https://minio:9000, region=eu-west-1, profile=work or skip_signature=true; no secrets; repeat the flag (or give one per line) for more; docs/stores.md", parsers.store_options),

@@ -62,24 +62,6 @@ def _rated(home: Path, optimizer: float, schedule: float, step: int = 20) -> Non
         put(home / f"checkpoint-{step}" / name, data, AT + step)
 
 
-def test_an_optimizer_has_the_learning_rate_that_its_schedule_has_set(tmp_path: Path) -> None:
-    _rated(tmp_path, 0.07, 0.07)
-    assert not plan(str(tmp_path)).warnings
-    _rated(tmp_path, 0.09, 0.07)
-    assert [f.code for f in plan(str(tmp_path)).warnings] == ["step-mismatch"]
-    _rated(tmp_path, 0.09, 0.09, step=10)  # another save, of which both tell the same: damage
-    assert (made := plan(str(tmp_path))).resume_step == 10
-    assert [f.path for c in made.rejected for f in c.findings] == [
-        str(tmp_path / "checkpoint-20/optimizer.pt")  # it has the rate of step 10
-    ]
-
-
-def test_a_loop_that_sets_learning_rates_itself_is_left_alone(tmp_path: Path) -> None:
-    for step, rate in ((10, 0.05), (20, 0.04)):
-        _rated(tmp_path, rate / 2, rate, step=step)
-    assert not plan(str(tmp_path)).warnings
-
-
 @pytest.mark.parametrize(("taken", "found"), [(20, []), (10, ["step-mismatch"]), (17, [])])
 def test_an_optimizer_and_its_schedule_are_not_those_of_the_save_before(
     taken: int, found: list[str], tmp_path: Path

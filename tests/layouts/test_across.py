@@ -216,18 +216,6 @@ def megatron(root: Path, step: int, rank: int, at: int) -> Path:
     return put(root / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt", data, at)
 
 
-def test_a_save_that_lies_around_another_is_two_attempts(tmp_path: Path) -> None:
-    put(tmp_path / "latest_checkpointed_iteration.txt", b"20")
-    for step, at in ((10, T0), (20, T0 + 1000)):
-        for rank in (0, 1):
-            megatron(tmp_path, step, rank, at + rank)
-    assert not found(tmp_path, "mixed-attempts")
-    megatron(tmp_path, 10, 1, T0 + 5000)  # written again, and the job died before rank 0 had
-    assert [(path, severity) for path, severity, _ in found(tmp_path, "mixed-attempts")] == [
-        ("iter_0000010", Severity.WARNING)
-    ]
-
-
 def test_what_a_rank_has_pruned_is_no_damage(tmp_path: Path) -> None:
     root = job(tmp_path, ranks=2, steps=(10, 20, 30, 40))
     (root / "rank_1/net-1_10.ckpt").unlink()

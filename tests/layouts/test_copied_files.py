@@ -24,7 +24,6 @@ from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.layouts.common.loop_counters import STEPS
-from ckpt_tools.layouts.common.rates import RATE
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Part
@@ -203,7 +202,7 @@ def untold(c: Copy, tree: Tree) -> bool:
         and c.part.role == "data"
         and all(p.name != c.part.name for o in older(tree.made) for p in o.parts)
     )
-    counted = {*STEPS, *SAVED, RATE} & {key.rpartition(".")[2] for key in report.metadata}
+    counted = {*STEPS, *SAVED} & {key.rpartition(".")[2] for key in report.metadata}
     return by_lot or (c.kind == "step" and not report.tensors and not counted)
 
 

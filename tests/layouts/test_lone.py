@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, materialise, tree
+from fixture_trees import CASES, materialise
 from places import LAYOUT_TREES
 from small_files import adam, dcp, saved, tensor, trainer
 
@@ -174,14 +174,6 @@ def test_where_none_is_usable_the_hint_says_what_to_do(
     with pytest.raises(NoneUsable, match=code) as raised:
         plan(str(tmp_path))
     assert todo in raised.value.hint
-
-
-def test_a_rank_that_lost_its_file_is_named_where_another_stands_in(tmp_path: Path) -> None:
-    root = tree("imagenet", tmp_path)
-    (root / "rank_0" / "checkpoint.pth.tar").unlink()
-    made = plan(str(root))
-    assert {f.path for r in made.by_rank for f in r.files} == {str(root / "rank_4" / "checkpoint.pth.tar")}
-    assert "missing-rank" in {f.code for f in made.warnings}
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckpt_tools.crosscheck.consistency import consistency, replicas, signatures, straddled, trackers
+from ckpt_tools.crosscheck.consistency import consistency, replicas, signatures, trackers
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import hides_cuts
 from ckpt_tools.layouts import Layouts
@@ -185,30 +185,6 @@ def test_a_small_group_hides_no_other_one() -> None:
     large = [part(1, rank, coords=(("tp", 1),)) for rank in range(2, 5)]
     found = odd_replicas([*small, *large], ["ab", "cd", "ab", "ab", "cd"])
     assert found == [(large[2].path, large[0].path, "tensors")]
-
-
-def written(step: int, /, *times: int, **more: object) -> Checkpoint:
-    return saved(*(part(step, rank, mtime_ns=t, **more) for rank, t in enumerate(times)))
-
-
-def around(*checkpoints: Checkpoint) -> list[tuple[int | None, int | None]]:
-    return [(outer.step, inner.step) for outer, inner in straddled(checkpoints)]
-
-
-def test_a_save_between_two_files_of_another() -> None:
-    assert around(written(10, 1, 9), written(20, 4, 5)) == [(10, 20)]
-    assert around(written(20, 4, 5), written(10, 1, 9)) == [(10, 20)]
-    assert around(written(10, 1, 9), written(20, 0, 5), written(30, 3)) == [(20, 30), (10, 30)]
-    assert not around(written(10, 1, 5), written(20, 4, 9))
-    assert not around(written(10, 1, 5), written(20, 1, 4))  # begun at the same time
-    assert not around(written(10, 1, 5), written(20, 2, 5))  # ended at the same time
-    assert not around(written(10, 1), written(20, 1))
-
-
-def test_files_that_are_not_there_or_share_a_directory_tell_no_times() -> None:
-    assert not around(written(10, 1, 9, home=""), written(20, 4, 5))
-    assert not around(written(10, 1, 9), written(20, 4, 5, size=-1))
-    assert around(written(10, 1, 9, size=0), written(20, 4, 5)) == [(10, 20)]
 
 
 def tracked(

@@ -496,21 +496,6 @@ def test_code_that_no_list_has_is_asked_about_before_it_is_loaded(world: World) 
         world.judgement()
 
 
-def test_two_attempts_reject_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    mixed = finding("mixed-attempts", "two attempts", severity=Severity.ERROR)
-    asked: list[dict[str, Any]] = []
-
-    def two_attempts(c: Checkpoint, planned: Sequence[Part], **more: Any) -> Finding:
-        asked.append({"step": c.step, "planned": [p.name for p in planned], **more})
-        return mixed
-
-    monkeypatch.setattr("ckpt_tools.planning.judge.two_attempts", two_attempts)
-    made = world.judgement()
-    assert not made.usable and made.findings == (mixed,) and made.read
-    assert asked[0]["step"] == 20 and asked[0]["planned"] == ["model_0", "model_1"]
-    assert asked[0]["root"] == world.session.root and asked[0]["layout"].name == "toy"
-
-
 # ---- twins
 
 

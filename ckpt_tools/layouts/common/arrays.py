@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Piece, whole
@@ -17,8 +16,6 @@ from ckpt_tools.model.report import Report
 ROLE = "array"
 LIST = "list"
 """The role of files that list the arrays, where there are such."""
-UNDESCRIBED = "chunks of an array are in it, and no .zarray that describes them"
-_CHUNK = re.compile(r"\d+(?:\.\d+)*")
 
 
 def array(name: str, path: str, *, sure: bool, unfinished: bool = False) -> Piece:
@@ -36,16 +33,6 @@ def array(name: str, path: str, *, sure: bool, unfinished: bool = False) -> Piec
         inside=not sure,
         unfinished=unfinished,
     )
-
-
-def describes_array(piece: Piece) -> bool:
-    """Whether a file of the piece describes the chunks beside it."""
-    return "zarr" in piece.formats
-
-
-def chunks_alone(names: Collection[str]) -> bool:
-    """Whether files of a directory are the chunks of an array that nothing describes."""
-    return bool(names) and all(map(_CHUNK.fullmatch, names))
 
 
 def fewer_than_listed(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:

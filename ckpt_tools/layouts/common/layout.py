@@ -220,7 +220,6 @@ class Layout:
     which each chunk is a file after the first step, whatever is in it. ``dated`` fits the name of a
     checkpoint's directory that tells when it was saved: its group is year, month, day, hour, minute and
     second, and sorts as the dates do.
-    ``trainers`` are pieces of optimizers whose parameters the files beside them hold, each whole.
     ``shares`` fits the name of a directory among the saves of a run in which a replica keeps what only it
     needs.
     ``best`` is the entry of its files' metadata that names the best save of the run, by its path.
@@ -257,7 +256,6 @@ class Layout:
     needs_any: tuple[str, ...] = ()
     saved_with: tuple[tuple[str, str], ...] = ()
     one_of: tuple[tuple[str, ...], ...] = ()
-    trainers: tuple[str, ...] = ()
     read_tracker: Callable[[bytes], int | str | None] | None = None
     write_tracker: Callable[[int | str], bytes] = plain_tracker
     epoch_base: int | None = None
