@@ -207,7 +207,8 @@ DECISION = record(
         "generation": maybe(INTEGER),
         "nodes": maybe(COUNT),
         "asked": TEXT,
-    }
+    },
+    {"saves": TEXT},
 )
 FAILED = record(
     {"message": TEXT, "hint": TEXT, "exit_code": {"type": "integer", "minimum": 1}}, {"code": CODE}
