@@ -209,7 +209,8 @@ DECISION = record(
         "generation": maybe(INTEGER),
         "nodes": maybe(COUNT),
         "asked": TEXT,
-    }
+    },
+    {"saves": TEXT},
 )
 FAILED = record(
     {"message": TEXT, "hint": TEXT, "exit_code": {"type": "integer", "minimum": 1}},

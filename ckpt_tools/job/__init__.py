@@ -169,23 +169,24 @@ def _decided(root: str, selection: Selection, rendezvous: Rendezvous, listener: 
                 _require_mount(root)
             plan_dir = options.plan_dir or directories.decisions(env)
             decisions = Decisions(plan_dir, root, trusted=selection.trust)
-        decider = Decider(
-            root=root,
-            selection=replace(selection, rank=None),
-            options=options,
-            membership=membership,
-            decisions=decisions,
-            rendezvous=rendezvous,
-            listener=listener,
-            world=_world(env),
-        )
+            decider = Decider(
+                root=root,
+                selection=replace(selection, rank=None),
+                options=options,
+                membership=membership,
+                decisions=decisions,
+                rendezvous=rendezvous,
+                listener=listener,
+                world=_world(env),
+            )
+            saves = "" if membership.start or not membership.unique else decider.digest_saves()
         return decisions.once(
             _key(membership, options),
             membership.member,
             unique=membership.unique and bool(membership.key),
             timeout=options.timeout,
             make=decider.make,
-            about={**membership.about, "nodes": membership.nodes, "asked": digest(selection)},
+            about={**membership.about, "nodes": membership.nodes, "asked": digest(selection), "saves": saves},
             peers=rendezvous,
         )
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from ckpt_tools import api
 from ckpt_tools.cache.verdicts import Note
-from ckpt_tools.errors import UsageError
+from ckpt_tools.crosscheck import trackers
+from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.job import derived, reported, schema
 from ckpt_tools.job.decision import Body, body_of
 from ckpt_tools.job.decisions import Decisions
@@ -20,10 +21,12 @@ from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.planner import Planner
 from ckpt_tools.planning.starts import with_loop
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings.checked_json import wrong
+from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.trust import OURS
 
 
@@ -112,6 +115,22 @@ class Decider:
         return self.rendezvous.join().exchange(
             {}, lambda _: self._body(self.plan()), reported.Round(reported.NOTHING.said, self._ordered)
         )
+
+    def digest_saves(self) -> str:
+        """A digest of what is decided from: files of candidates, what trackers say, the number of ranks."""
+        import xxhash
+
+        ranks = self.selection.world_size or self.world if self.options.worker else self.membership.nodes
+        planner, why = Planner(self.root, self.selection, self.listener.progress), ""
+        with limited(self.selection.budget):
+            try:
+                planner.candidates()
+            except (NoCheckpoint, NoneUsable, UsageError) as error:
+                why = str(error)
+            files = sorted((p.path, p.size, p.mtime_ns) for c in planner.ranked for p in c.parts)
+            told = trackers.told(planner.session, planner.ranked) if files else ()
+            seen = f"{files} {[(t.path, t.says) for t in told]} {why} {ranks}"
+        return xxhash.xxh3_64_hexdigest(seen.encode("utf-8", "surrogatepass"))
 
     def _ordered(self, body: object, at: str) -> None:
         """Raises Invalid for a decision of the first node that says what no decision says: it starts this

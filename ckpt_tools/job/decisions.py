@@ -101,7 +101,8 @@ class Decisions:
         Raises what deciding raised, in every member.
 
         Each ``member`` takes a decision once: who asks again is of a later generation. Unless ``unique``, the
-        key alone does not tell launches apart, and a decision whose launcher is gone is not followed.
+        key alone does not tell launches apart, and a decision whose launcher is gone is not followed; nor is
+        one that was made from something else than the digest ``saves`` in ``about`` tells.
         ``peers`` are other nodes, who start together with this one or not at all.
         """
         started, peers = self.now(), peers or Alone()
@@ -116,6 +117,12 @@ class Decisions:
                 prune(self.directory, key, self.now(), self.trusted)
                 blank = Decision(os.path.join(place, f"{attempts.last + 1}.json"), {}, self.trusted)
                 decision = self._made(blank, member, make, about, peers)
+            elif not decision.body.get("error") and decision.about.get("saves", "") != about.get("saves", ""):
+                raise CannotLook(
+                    f"the decision {newest} may be of an earlier start with the same job id: it was made from"
+                    f" other checkpoints than are in {self.root} now, or for another number of ranks",
+                    f"give each start its own --job; or end the whole job, then rm -r {shlex.quote(place)}",
+                )
             else:
                 self._claim(decision.path, member)
         error = decision.body.get("error")

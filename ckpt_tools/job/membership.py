@@ -15,13 +15,13 @@ from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.decision_log import safe
 
 _ONCE = frozenset({"slurm", "mpi"})
-"""Launchers whose job ids never come back: a key made of one tells every start apart."""
+"""Launchers that give every start an id of its own, as far as they know."""
 
 
 @frozen
 class Membership:
     """``key`` names the decision, ``member`` this process in it. ``unique``: the key is of this start and no
-    other.
+    other. ``start`` is what makes it so; "" where only the word of whoever gave the id does.
 
     ``nodes`` is 1 where all members share a machine. ``ranks`` are those that run on this node, None when
     that is not known.
@@ -32,6 +32,7 @@ class Membership:
     key: str
     member: str
     unique: bool
+    start: str = ""
     rank: int | None = None
     node: int | None = None
     nodes: int = 1
@@ -46,6 +47,8 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
         raise _rank_unknown(started)
     if rank is None:
         rank = _value(started.rank)
+    elif job:  # several launchers may start the ranks of a job that somebody else numbers
+        started = replace(started, start="")
     nodes = _nodes(started)
     process = Membership(
         key="",
@@ -159,6 +162,7 @@ def _alone(world: int | None) -> Membership:
         key=f"{time.time_ns()}-{os.getpid()}",
         member="launcher",
         unique=True,
+        start="launcher",
         node=0,
         ranks=range(world) if world else None,
         about=_about("", 0),
@@ -177,13 +181,14 @@ def _by_launcher(process: Membership, started: Started, env: Mapping[str, str], 
     here = Process.here()
     if not name and process.nodes != 1:
         return replace(process, about=_about("", generation))
-    # On one node the launcher is our parent: its pid and start time tell two launches of the same name apart.
-    name = name or f"{started.launcher}-{here.parent}"
-    key = ".".join(safe(w) for w in (started.launcher, name, step, str(generation)) if w)
+    host, start = hashlib.sha256(here.host.encode()).hexdigest()[:12], started.start
+    if not name:  # the launcher is our parent: its pid and start time tell two of the same name apart
+        name, start = f"{started.launcher}-{here.parent}", host
+    key = ".".join(safe(w) for w in (started.launcher, name, step, start, str(generation)) if w)
     if not unique:  # each node's processes decide under a key of their own, and the nodes meet
-        key += f".{process.node}.{hashlib.sha256(here.host.encode()).hexdigest()[:12]}"
-    place = safe(f"{started.launcher}.{name}")
-    return replace(process, key=key, unique=unique, place=place, about=_about(name, generation))
+        key += f".{process.node}.{host}"
+    place, about = safe(f"{started.launcher}.{name}"), _about(name, generation)
+    return replace(process, key=key, unique=unique, start=start, place=place, about=about)
 
 
 def _about(job: str, generation: int) -> Mapping[str, object]:

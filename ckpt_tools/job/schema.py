@@ -148,6 +148,7 @@ _ABOUT = fields(
         "job": _maybe_text,
         "nodes": _maybe_whole,
         "asked": text,
+        "saves": text,
     },
 )
 _ERROR = fields({"message": text, "hint": text, "exit_code": whole}, {})

@@ -34,6 +34,8 @@ class Started:
     """The job's id, "" when the launcher gives none."""
     job_from: str = ""
     """The variables it comes from."""
+    start: str = ""
+    """What is of this start alone and the same in all its processes; "" when the launcher tells no such."""
     restart: Known | None = None
     """How often the job or its workers were restarted."""
     max_restarts: Known | None = None

@@ -32,7 +32,7 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         return _pmix(env)
     rank, world, local_rank, local = (known(env, name, "mpi") for name in names)
     job, job_from = job_id(env, _JOB)
-    started = Started("mpi", rank, world, local_rank, local, job=job, job_from=job_from)
+    started = Started("mpi", rank, world, local_rank, local, job=job, job_from=job_from, start=job)
     if world and local and world.value == local.value:
         one = f"{names[1]} = {names[3]} (mpi)"
         started = replace(started, node=Known(0, one), nodes=Known(1, one))

@@ -36,6 +36,8 @@ _VARIABLES = (
     "SLURM_ARRAY_TASK_ID",
     "SLURM_HET_SIZE",
     "SLURM_RESTART_COUNT",
+    "SLURM_JOB_START_TIME",
+    "SLURM_STEP_LAUNCHER_PORT",
 )
 _TASKS = (
     "start it by srun in every task, or say --rank N (and --world-size N); 'ckpt plan' and 'ckpt run' need no"
@@ -94,7 +96,10 @@ def _job(env: Mapping[str, str]) -> Started:
     if env.get("SLURM_ARRAY_JOB_ID") and env.get("SLURM_ARRAY_TASK_ID"):
         job = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
         job_from = "SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID"
-    return Started("slurm", job=job, job_from=job_from, restart=known(env, "SLURM_RESTART_COUNT", "slurm"))
+    of_start = "SLURM_JOB_START_TIME", "SLURM_STEP_LAUNCHER_PORT"  # srun's port; 22.05 tells no time
+    told = "" if "SLURM_HET_SIZE" in env else "-".join(filter(None, map(env.get, of_start)))
+    restart = known(env, "SLURM_RESTART_COUNT", "slurm")
+    return Started("slurm", job=job, job_from=job_from, start=told, restart=restart)
 
 
 def _mixed(env: Mapping[str, str], s: Started) -> str:

@@ -304,7 +304,11 @@ def test_two_nodes_with_a_shared_directory(slurm: Slurm, job: Job) -> None:
     assert {t["node"]: t["CKPT_PATH"] for t in told} == {
         f"n{r + 1}": f"{job.root}/rank_{r}/net-1_20.ckpt" for r in range(2)
     }
-    assert len({t["CKPT_PLAN"] for t in told}) == 1
+    (plan,) = {t["CKPT_PLAN"] for t in told}
+    cluster_and_job, step_id, port, _ = Path(plan).parent.name.split(".")[1:]
+    assert (cluster_and_job, step_id) == (f"ckpt-{run.number}", "0") and int(
+        port
+    ) > 1023  # srun's, on both nodes
     job.notes.unlink()
     run = batch(slurm, job, step.replace('--plan-dir "$PLANS"', ""), "-N2", "--ntasks-per-node=1")
     assert (

@@ -130,6 +130,13 @@ HELD = {
         "test_hostile_peer.py::test_a_target_that_is_a_link_is_refused",
         "test_hostile_peer.py::test_what_a_command_makes_and_is_no_file_is_not_taken",
     ),
+    "N9": (
+        "test_same_start.py::test_launchers_that_tell_their_starts_apart",
+        "test_same_start.py::test_srun_under_a_job_id_that_came_back",
+        "test_same_start.py::test_a_job_name_that_is_given_twice",
+        "test_same_start.py::test_what_a_decision_is_made_from",
+        "test_same_start.py::test_law",
+    ),
     "T1": (
         "test_pickle.py::test_nothing_runs",
         "test_pickle.py::test_nothing_is_imported",

@@ -1,0 +1,243 @@
+"""A job id that comes back: the ranks of one start never resume by decisions of two."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from run_helpers import SAY, ckpt, megatron
+
+from ckpt_tools import launchers
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.job import Options
+from ckpt_tools.job.decider import Decider
+from ckpt_tools.job.decisions import Decisions
+from ckpt_tools.job.membership import Membership, of_node, of_worker
+from ckpt_tools.job.rendezvous import Rendezvous
+from ckpt_tools.model.selection import Selection
+
+pytestmark = pytest.mark.slow  # several starts of processes
+
+# -- what is of one start alone ------------------------------------------------------------------------------
+
+
+def task(rank: int, world: int, port: str = "40001", **more: str) -> dict[str, str]:
+    """What srun gives one of its tasks, all on one node."""
+    given = {
+        "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NODEID": 0, "SLURM_NTASKS": world,
+        "SLURM_STEP_NUM_TASKS": world, "SLURM_STEP_NUM_NODES": 1, "SLURM_STEP_TASKS_PER_NODE": world, "SLURM_GPUS_ON_NODE": 1,
+        "SLURM_STEP_LAUNCHER_PORT": port, **more,
+    }  # fmt: skip
+    return {name: str(value) for name, value in given.items() if value != ""}
+
+
+def mpi(rank: int, random: str = "1a-2b", local: int = 2) -> dict[str, str]:
+    place = {"RANK": rank, "SIZE": 2, "LOCAL_RANK": rank, "LOCAL_SIZE": local}
+    return {f"OMPI_COMM_WORLD_{name}": f"{value}" for name, value in place.items()} | (
+        {"OMPI_MCA_orte_precondition_transports": random} if random else {}
+    )
+
+
+def bare(rank: int, world: int = 2) -> dict[str, str]:
+    """What a script of one's own says, for each process or each machine."""
+    return {"CKPT_RANK": str(rank), "CKPT_WORLD_SIZE": str(world)}
+
+
+def membership(env: dict[str, str], job: str = "", rank: int | None = None) -> Membership:
+    return of_worker(launchers.detect(env), env, job=job, rank=rank)
+
+
+@pytest.mark.parametrize("job", ["", "nightly"])
+@pytest.mark.parametrize(
+    ("first", "beside", "later"),
+    [
+        (task(0, 2), task(1, 2), task(1, 2, "50002")),
+        (task(0, 2, SLURM_JOB_START_TIME="1"), task(1, 2, SLURM_JOB_START_TIME="1"), task(1, 2, SLURM_JOB_START_TIME="2")),
+        (mpi(0), mpi(1), mpi(1, "3c-4d")),
+    ],
+    ids=["srun", "job start", "mpirun"],
+)  # fmt: skip
+def test_launchers_that_tell_their_starts_apart(
+    first: dict[str, str], beside: dict[str, str], later: dict[str, str], job: str
+) -> None:
+    one, same, other = (membership(env, job) for env in (first, beside, later))
+    assert one.key == same.key != other.key and one.unique
+    assert one.start
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        membership(task(0, 2), "nightly", rank=1),  # several launchers may start the ranks of one job
+        membership(task(0, 2, SLURM_HET_SIZE="2"), rank=1),  # each component has a port of its own
+        membership(task(0, 2, "")),
+        membership(mpi(0, ""), "nightly"),
+        membership(bare(0), "nightly"),
+        of_node(None, None, {}, job="nightly", node=0, nodes=2, world=2),
+    ],
+)
+def test_an_id_that_nothing_tells_from_that_of_an_earlier_start(found: Membership) -> None:
+    assert found.unique and not found.start
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        membership(task(0, 2), rank=1),
+        membership(mpi(0, "")),  # their parent, on this machine
+        of_node(None, None, {}, job="", node=None, nodes=None, world=2),
+    ],
+)
+def test_a_key_that_nobody_gave(found: Membership) -> None:
+    assert found.unique and found.start
+
+
+# -- one decision for each start, or none --------------------------------------------------------------------
+
+
+def come(decisions: Decisions, rank: int, tree: int) -> int | None:
+    """The tree that a rank starts by, which finds this one; None where it stops (exit code 5)."""
+    body = {"schema": "ckpt-tools/plan/v1", "checkpoint": None, "resume_step": tree}
+    with suppress(CannotLook):
+        return decisions.once(
+            "job", f"rank-{rank}", unique=True, timeout=1000, make=lambda: body, about={"saves": f"{tree}"}
+        ).step
+    return None
+
+
+STARTS = st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 3), max_size=6)), max_size=5)
+
+
+@examples(2000)
+@given(STARTS)
+def test_law(tmp_path_factory: pytest.TempPathFactory, starts: Sequence[tuple[int, Sequence[int]]]) -> None:
+    """Whoever comes in whichever start, in whichever order, again after a stop or not at all, and whatever
+    lies between two starts: all that start have decided from what is there now.
+    """
+    home, tree = tmp_path_factory.mktemp("decisions"), 0
+    for saved, ranks in starts:
+        tree += saved
+        decisions, seen = Decisions(str(home / "plans"), str(home / "run")), dict[int, int | None]()
+        for rank in ranks:
+            if seen.get(rank) is None:  # who has started does not ask again
+                seen[rank] = come(decisions, rank, tree)
+        assert set(seen.values()) <= {tree, None}
+        assert not seen or tree in seen.values() or saved or len(starts) > 1
+
+
+def test_whoever_took_the_earlier_decision_leads_the_way(tmp_path: Path) -> None:
+    decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
+    assert [come(decisions, r, 1) for r in (0, 1)] == [1, 1]
+    assert [come(decisions, r, 2) for r in (3, 1, 0, 3, 2)] == [None, 2, 2, 2, 2]
+
+
+def digest(root: Path, **selection: Any) -> str:
+    """What a member of the job nightly finds."""
+    of = of_node(None, None, {}, job="nightly", node=0, nodes=2, world=2)
+    options, plans = Options(), str(root.parent / "plans")
+    rendezvous = Rendezvous(of, options, None, {})
+    decisions = Decisions(plans, str(root))
+    asked = Selection(**selection)
+    return Decider(str(root), asked, options, of, decisions, rendezvous).digest_saves()
+
+
+def test_what_a_decision_is_made_from(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run")
+    seen = [digest(root)]
+    (root / "events.out.tfevents.1").write_bytes(b"x")
+    (root / "logs").mkdir()
+    assert digest(root) == digest(root, world_size=2) == seen[0]  # what a script writes when it starts
+    (root / "latest_checkpointed_iteration.txt").write_text("10")
+    seen.append(digest(root))
+    (root / "iter_0000010/mp_rank_00/model_optim_rng.pt").unlink()
+    seen.append(digest(root))
+    megatron(root, steps=(30,))
+    seen.append(digest(root))
+    with (root / "iter_0000030/mp_rank_00/model_optim_rng.pt").open("ab") as file:
+        file.write(b"x")  # it was still being written
+    seen.append(digest(root))
+    megatron(root / "other", steps=(40,))
+    seen.append(digest(root))  # a question, which has an answer
+    assert len(set(seen)) == len(seen)
+    nothing = tmp_path / "empty"
+    nothing.mkdir()
+    assert digest(nothing, allow_none=True) == digest(nothing, allow_none=True)
+
+
+# -- with real processes -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return megatron(tmp_path / "run")
+
+
+@pytest.fixture
+def rank(root: Path, tmp_path: Path) -> Any:
+    def start(env: dict[str, str], *more: str) -> subprocess.CompletedProcess[str]:
+        words = ["run", root, "--worker", "--plan-dir", tmp_path / "plans", "--replicas", "all"]
+        return ckpt(*words, *more, "--", *SAY, env=env)
+
+    return start
+
+
+def step(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    found = re.search(r'"CKPT_STEP": "(\d+)"', done.stdout)
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize("name", [(), ("--job", "nightly")], ids=["slurm", "job"])
+def test_srun_under_a_job_id_that_came_back(root: Path, rank: Any, name: tuple[str, ...]) -> None:
+    """Rank 1 had not come when the first died; and the second has more of them."""
+    assert step(rank(task(0, 2), *name)) == "20"
+    megatron(root, steps=(30,))
+    assert [step(rank(task(r, 4, "50002"), *name)) for r in (1, 3, 0, 2)] == ["30"] * 4
+    megatron(root, steps=(40,))
+    assert step(rank(task(0, 4, "50002"), *name)) == "40"  # it is of a later start, as it has come before
+
+
+def test_a_job_name_that_is_given_twice(root: Path, rank: Any) -> None:
+    assert step(rank(bare(0), "--job", "nightly")) == "20"
+    assert step(rank(bare(0), "--job", "nightly")) == "20"
+    megatron(root, steps=(30,))
+    stopped = rank(bare(1), "--job", "nightly")
+    assert stopped.returncode == 5 and "earlier start with the same job id" in stopped.stderr
+    assert step(rank(bare(1), "--job", "nightly-2")) == "30"
+    remove = re.search(r"rm -r \S+", stopped.stderr)
+    assert remove
+    subprocess.run(["sh", "-c", remove[0]], check=True)
+    assert [step(rank(bare(r), "--job", "nightly")) for r in (1, 0)] == ["30", "30"]
+
+
+def test_a_job_that_has_grown(rank: Any) -> None:
+    assert [step(rank(bare(r), "--job", "nightly")) for r in (0, 1)] == ["20", "20"]
+    stopped = rank(bare(2, 3), "--job", "nightly")
+    assert stopped.returncode == 5 and "another number of ranks" in stopped.stderr
+
+
+def test_a_replaced_process_that_trained_by_the_earlier_decision(root: Path, rank: Any) -> None:
+    """Rank 0 was replaced before rank 1 came, so that the newest decision is not the one rank 1 started by."""
+    assert [step(rank(bare(r), "--job", "uid")) for r in (0, 1, 0)] == ["20"] * 3
+    megatron(root, steps=(30,))
+    assert rank(bare(1), "--job", "uid").returncode == 5
+    assert [step(rank(bare(r), "--job", "uid")) for r in (0, 1)] == ["30", "30"]
+
+
+def test_a_start_from_nothing(tmp_path: Path, rank: Any, root: Path) -> None:
+    for path in sorted(root.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    job = "--job", "nightly", "--allow-none"
+    assert rank(bare(0), *job).returncode == rank(bare(0), *job).returncode == 0
+    megatron(root)
+    assert rank(bare(1), *job).returncode == 5
+    assert [step(rank(bare(r), *job)) for r in (0, 1)] == ["20", "20"]
