@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from ckpt_tools.crosscheck import attempts, consistency
-from ckpt_tools.crosscheck.duplicates import same_content
+from ckpt_tools.crosscheck.equal_files import EqualFiles
 from ckpt_tools.crosscheck.halves import lost_beside_halves
 from ckpt_tools.crosscheck.hollow import hollow
 from ckpt_tools.crosscheck.lost import emptied, headless, lost, unlike_list, zeroed
@@ -148,7 +148,7 @@ def _copied(run: _Run) -> Iterator[FileFinding]:
         return
     members = (p for c in run.finished for p in run.session.members(c).parts)
     candidates = [p for p in members if p.path in run.reports and p.path not in run.contradicted]
-    for copy in same_content(candidates, run.session):
+    for copy in EqualFiles(run.session).find_copies(candidates):
         yield copy.path, copy.finding
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
-from ckpt_tools.crosscheck.run_files import place, shown, tensor_names
+from ckpt_tools.crosscheck.equal_files import place
+from ckpt_tools.crosscheck.unlike import shown, tensor_names
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats.common.zeros import all_zeros, is_weight, zero_tensors

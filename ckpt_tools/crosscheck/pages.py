@@ -11,7 +11,6 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Identity, ShortRead, Source, opened
-from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from ckpt_tools.reading.session import Session
 
 Pages = bytes
-_DIGEST = 8
-"""Bytes of the digest of a page."""
 _SAMPLE = 4096
 _AT = (2, 4, 6, 8)
 """Where those pages lie, in eighths of the file:
@@ -37,12 +34,16 @@ _LEAST = 512
 """How many of the others are read at least; twice as many as there are parts where that is more."""
 
 
-def prints(parts: Sequence[Part], others: Sequence[Part], s: Session) -> dict[str, Pages]:
-    """Digests of pages of each file whose size another has too.
+def prints(
+    parts: Sequence[Part], others: Sequence[Part], s: Session, known: dict[str, Pages] | None = None
+) -> dict[str, Pages]:
+    """Return digests of pages of each file whose size another has too; those that were read are added to
+    ``known``, and not read again.
 
     Of the others, which are only compared with, the first ones that count. A file of a size of its own is
     known by that.
     """
+    known = {} if known is None else known
     sizes, out = Counter(p.size for p in parts), dict[str, Pages]()
     elsewhere = {p.size for p in others}
     left, wanted = max(_LEAST, 2 * len(parts)), list[Part]()
@@ -50,39 +51,17 @@ def prints(parts: Sequence[Part], others: Sequence[Part], s: Session) -> dict[st
         alone = sizes[p.size] < 2 and p.size not in elsewhere if i < len(parts) else not sizes[p.size]
         if alone or p.size <= 0:
             out[p.path] = str(p.size).encode()
-            continue
-        left -= i >= len(parts)
-        if left >= 0:
-            wanted.append(p)
+        elif p.path in known:
+            out[p.path] = known[p.path]
+        else:
+            left -= i >= len(parts)
+            if left >= 0:
+                wanted.append(p)
     ahead = _of_store(wanted, s) if is_url(s.root) else {}
     for p in wanted:
         if (pages := _read(p, s, ahead.get(p.path))) is not None:
-            out[p.path] = pages
+            out[p.path] = known[p.path] = pages
     return out
-
-
-def unlike(a: Pages, b: Pages) -> bool:
-    """Whether most of the pages differ: other numbers, and not a flipped bit or a lost page."""
-    return differing(a, b) > len(_AT) // 2
-
-
-def differing(a: Pages, b: Pages) -> int:
-    """How many pages of two files of one size differ."""
-    if not len(a) == len(b) == _DIGEST * len(_AT):
-        return 0
-    starts = range(0, len(a), _DIGEST)
-    return sum(a[at : at + _DIGEST] != b[at : at + _DIGEST] for at in starts)
-
-
-def are_linked(a: Part, b: Part) -> bool:
-    """Whether two paths lead to one file; not where nobody can say."""
-    if is_url(a.path):
-        return False
-    try:
-        one, other = status(a.path), status(b.path)
-    except OSError:
-        return False
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
 def equal(a: Part, b: Part, s: Session) -> bool:

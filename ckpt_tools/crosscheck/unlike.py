@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ckpt_tools.crosscheck.consistency import Changed, same_tensors
-from ckpt_tools.crosscheck.run_files import shown, tensor_names
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.inspection.check import prefix_signature
+from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
@@ -22,7 +22,22 @@ from ckpt_tools.reading.session import Session
 _COUNTS = re.compile(r"[./]state[./]\d+[./]step$")
 """The updates that an optimizer has made of a parameter (torch/optim/adam.py)."""
 
+_TENSORS = 64
+"""Tensors of a file that are named, at most."""
+
 Rows = Sequence[tuple[Part, Report]]
+
+
+def shown(p: Part) -> str:
+    """Return its path below the directory of the run."""
+    return p.path.removeprefix(f"{p.base}/")
+
+
+def tensor_names(of: Collection[str]) -> str:
+    """Return names of tensors, those that differ by one number together; of very many the first."""
+    first = sorted(of)[:_TENSORS]
+    more = f" and {len(of) - len(first):,} more" if len(of) > len(first) else ""
+    return ranges.names(name[:200] for name in first) + more
 
 
 def unlike_run(rows: Rows) -> Iterator[tuple[str, Finding]]:

@@ -203,7 +203,9 @@ def _tree(home: _Home, kind: str, item: str = "", *, sure: bool = False) -> Iter
     """The files that describe one saved tree; ``sure``: their names alone say so."""
     tree, ocdbt, unsure = ("orbax_tree",), ("ocdbt",), not sure
     yield home.piece(f"{kind}tree", "tree", f"{item}_METADATA", tree, required=True, companion=unsure)
-    yield home.piece(f"{kind}manifest", "manifest", f"{item}manifest.ocdbt", ocdbt, companion=unsure)
+    # it lists files under names that were drawn by lot
+    manifest = home.piece(f"{kind}manifest", "manifest", f"{item}manifest.ocdbt", ocdbt, companion=unsure)
+    yield replace(manifest, moves=True)
     yield home.piece(f"{kind}sharding", "sharding", f"{item}_sharding", JSON, companion=True)
     yield home.piece(f"{kind}strings", "json", f"{item}_strings.json", JSON, companion=True)
     arrays = f"{item}array_metadatas/process_{{node}}"

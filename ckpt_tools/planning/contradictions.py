@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck import attempts, consistency
-from ckpt_tools.crosscheck.duplicates import Copied, same_content
+from ckpt_tools.crosscheck.equal_files import Copied, EqualFiles
 from ckpt_tools.crosscheck.neighbours import Neighbours
 from ckpt_tools.crosscheck.writers import contradictions
 from ckpt_tools.formats import hides_cuts
@@ -42,6 +42,7 @@ class Contradictions:
     def __init__(self, session: Session, selection: Selection, run: Run, evidence: FileEvidence) -> None:
         self.session, self.selection, self.run, self.evidence = session, selection, run, evidence
         self.layouts = session.layouts
+        self._equal = EqualFiles(session)
 
     @cached_property
     def _by_kind(self) -> Neighbours:
@@ -127,7 +128,7 @@ class Contradictions:
         """Files with the bytes of another; of two equal ones the one that is ``wrong`` anyway is the copy."""
         sound = [self._placed(p) for p in compared if p.path not in wrong]
         elsewhere = self._elsewhere(candidate, {p.path for p in compared})
-        return same_content(sound, self.session, list(map(self._placed, elsewhere)))
+        return self._equal.find_copies(sound, list(map(self._placed, elsewhere)))
 
     @cached_property
     def _told_inside(self) -> dict[str, int]:

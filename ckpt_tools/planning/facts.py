@@ -66,3 +66,37 @@ class TreeFacts:
     saves: tuple[SaveFacts, ...]
     unplaced: tuple[UnplacedFile, ...] = ()
     chosen: SaveFacts | None = None
+
+
+When = tuple[int, ...]
+"""When in training: step, epoch, step in the epoch; where nothing else is known, restart; date of the save.
+-1 is unknown.
+"""
+
+
+@frozen
+class StateFile:
+    """One file of a save, for what is compared between the saves of a run. ``home`` is the directory of its
+    save, "" where it lies among the files of others. ``place`` is what is the same for it at all steps: its
+    role, rank, coordinates and name. Files of one ``content`` are equal as far as was looked.
+
+    ``state``: it holds a model or an optimizer's state. ``compared``: it does, would be loaded, and is not
+    the same in every save by its layout. ``trained``: it holds what every step changes. ``indexed``: an index
+    says what it holds. ``tells_step``: its content tells the step of its save, which no name does.
+    ``fits``: it tells the name or the step that it goes by.
+    """
+
+    path: str
+    role: str
+    kind: Kind
+    home: str
+    when: When
+    place: tuple[object, ...]
+    content: bytes
+    compared: bool
+    broken: bool = False
+    trained: bool = False
+    indexed: bool = False
+    tells_step: bool = False
+    fits: bool = False
+    state: bool = False

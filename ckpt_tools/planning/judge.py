@@ -352,8 +352,8 @@ class Review:
                 raise self._which_is_the_copy(loaded[path], twin)
 
     def _which_is_the_copy(self, mine: Part, twin: Part) -> UsageError:
-        from ckpt_tools.crosscheck import twins
+        from ckpt_tools.planning.copied_files import which_is_the_copy  # rare
 
-        return twins.question(
+        return which_is_the_copy(
             self.candidate.named, mine, twin, others=self.run.candidates, root=self.session.root
         )

@@ -145,17 +145,6 @@ def test_a_schedule_of_steps_may_not(apart: int, processes: int, saves: int) -> 
         assert saves == 2 < processes + 1 or [f for f in told if f.code == "step-mismatch"]
 
 
-@pytest.mark.parametrize("name", ["random_states_0.pkl"])
-def test_who_puts_an_older_file_in_its_place_with_its_time_is_seen(name: str, tmp_path: Path) -> None:
-    for step in (10, 20):
-        _accelerate(tmp_path, step, 1, 1)
-    assert not plan(str(tmp_path)).warnings
-    older, newest = (tmp_path / f"checkpoint-{step}/{name}" for step in (10, 20))
-    was = older.stat()
-    os.utime(newest, ns=(was.st_atime_ns, was.st_mtime_ns))
-    assert [f.path for f in plan(str(tmp_path)).warnings if f.code == "same-content"] == [str(newest)]
-
-
 def _counted(root: Path, steps: Sequence[int], file: str, holds: Callable[[int], dict[str, int]]) -> None:
     """Saves of Accelerate with one more file, whose numbers are a function of the step."""
     for step in steps:

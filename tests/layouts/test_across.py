@@ -157,12 +157,12 @@ def test_replicas_are_not_read_to_compare_them(tmp_path: Path, monkeypatch: pyte
     """A thousand data parallel ranks hold the same bytes: a few pages of each tell that, and that it is so at
     other steps.
     """
-    from ckpt_tools.crosscheck import duplicates
+    from ckpt_tools.crosscheck import equal_files
 
     for i, step in enumerate((10, 20, 30)):
         for rank in range(4):
             put(tmp_path / f"rank_{rank}/net-1_{step}.ckpt", mindspore(True, 0, step_num=step), T0 + 100 * i)
-    monkeypatch.setattr(duplicates, "equal", lambda a, b: pytest.fail(f"{a} and {b} were compared"))
+    monkeypatch.setattr(equal_files, "equal", lambda a, b: pytest.fail(f"{a} and {b} were compared"))
     assert not found(tmp_path, "same-content")
     assert plan(str(tmp_path)).resume_step == 30
 

@@ -10,7 +10,7 @@ from fixture_trees import materialise
 from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan
-from ckpt_tools.crosscheck.run_files import place
+from ckpt_tools.crosscheck.equal_files import place
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.session import Session
 

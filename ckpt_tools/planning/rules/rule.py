@@ -55,7 +55,8 @@ class Effect(IntEnum):
 @frozen
 class Hit:
     """One place where a rule holds: ``path`` is what it is about, ``hint`` what to do next where that is not
-    the rule's ``answer``. ``severity`` and ``effect`` are those of the rule unless they are given.
+    the rule's ``answer``. ``severity`` and ``effect`` are those of the rule unless they are given. Of a pair
+    ``other`` is the other file.
     """
 
     path: str
@@ -63,6 +64,7 @@ class Hit:
     hint: str = ""
     severity: Severity | None = None
     effect: Effect | None = None
+    other: str = ""
 
 
 @frozen

@@ -1,5 +1,5 @@
-"""One file's bytes under two names of a run: copied over that of another step or of another rank, and what
-looks like it but is none.
+"""The rule pair/same-content: a file copied over that of another step or rank, and what looks like it but is
+none. Times say nothing.
 """
 
 from __future__ import annotations
@@ -14,23 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed.checkpoint as saver
 from fixture_trees import materialise, overwrite
 from places import LAYOUT_TREES
 from safetensors.torch import save as safetensors_save
 from shards import DAY, copy, numbers, optimizer, put, shard
-from small_files import adam, dcp, saved, trainer
+from small_files import dcp, saved, trainer
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.crosscheck.run_files import RunFiles
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.judge import Review
-from ckpt_tools.reading.opening import open_session
 
 Found = set[tuple[str, str]]
 
@@ -93,48 +90,6 @@ TWO, THREE = (10, 20), (10, 20, 30)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [TWO, THREE])
-@pytest.mark.parametrize("times", ["original", "now"])
-def test_an_optimizer_of_another_step(tmp_path: Path, steps: tuple[int, ...], times: str) -> None:
-    """An optimizer's state changes with every step, so two equal ones are one too many; the times tell which
-    is the copy.
-    """
-    assert bad(shard(tmp_path / "forward", steps)) == set()
-    before, last = steps[-2:]
-    copy(tmp_path / "forward", optimizer(before, 1), optimizer(last, 1), times)
-    assert found(tmp_path / "forward") == {(optimizer(last, 1), "error")}
-    made = plan(str(tmp_path / "forward"))
-    assert (made.resume_step, [r.checkpoint.step for r in made.rejected]) == (before, [last])
-    assert "same-content" in {f.code for f in made.rejected[0].findings}
-    assert "same-content" not in {f.code for f in made.warnings}
-    shard(tmp_path / "back", steps)
-    copy(tmp_path / "back", optimizer(last, 1), optimizer(before, 1), times)
-    assert found(tmp_path / "back") == {(optimizer(before, 1), "error")}
-    made = plan(str(tmp_path / "back"))
-    assert (made.resume_step, made.rejected, {f.code for f in made.warnings}) == (last, (), set())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["model", "rng"])
-@pytest.mark.parametrize("steps", [(20, 30), (30, 20)], ids=["older", "newer"])
-def test_the_name_that_torch_saved_it_under_tells_which_is_the_copy(
-    tmp_path: Path, name: str, steps: tuple[int, int]
-) -> None:
-    original, copied = (tmp_path / f"{name}_{step}.pth" for step in steps)
-    for step in THREE:
-        state = {"model": {"w": numbers(step)}, "optimizer": adam(step), "scheduler": {"last_epoch": step}}
-        for key, value in (state | {"rng": {"torch": torch.get_rng_state()}}).items():
-            at = tmp_path / f"{key}_{step}.pth"
-            torch.save(value, at)
-            put(at, at.read_bytes(), step)
-    assert bad(tmp_path) == set()
-    overwrite(copied, original.read_bytes(), 0)
-    severity = "warning" if name == "rng" else "error"
-    assert found(tmp_path) == {(copied.name, severity)}
-    assert plan(str(tmp_path)).resume_step == (20 if steps == (20, 30) and name != "rng" else 30)
-
-
-@pytest.mark.slow
 def test_a_copy_that_the_times_do_not_give_away_is_asked_about(tmp_path: Path) -> None:
     """Either may have been overwritten: to go back would lose training for nothing, or load the very copy."""
     shard(tmp_path, TWO)
@@ -149,33 +104,6 @@ def test_a_copy_that_the_times_do_not_give_away_is_asked_about(tmp_path: Path) -
     }
     with pytest.raises(UsageError):  # a limit that says nothing about the two is no answer
         plan(str(tmp_path), Selection(max_step=15))
-
-
-@pytest.mark.slow
-def test_no_file_is_a_copy_of_one_that_was_written_later(tmp_path: Path) -> None:
-    """A run's first save takes long: one of its files lies far from the others, and is still no copy."""
-    shard(tmp_path, TWO)
-    os.utime(tmp_path / optimizer(10, 1), (DAY - 5, DAY - 5))
-    copy(tmp_path, optimizer(10, 1), optimizer(20, 1))
-    assert {m.resume_step for m in asked(tmp_path, optimizer(10, 1), optimizer(20, 1)).values()} == {10, 20}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("forward", [True, False])
-@pytest.mark.parametrize("late", [5, 8])
-def test_a_file_that_is_always_written_late_is_no_copy_for_that(
-    tmp_path: Path, forward: bool, late: int
-) -> None:
-    """The optimizer is saved some seconds after the model, not always as many: that tells nothing."""
-    shard(tmp_path, TWO)
-    for step in TWO:
-        for tp in range(2):
-            at = DAY + 100 * step
-            os.utime(tmp_path / f"iter_{step:07d}" / f"mp_rank_{tp:02d}" / "model_optim_rng.pt", (at, at))
-            os.utime(tmp_path / optimizer(step, tp), (at + late * tp - step / 10,) * 2)
-    two = [optimizer(step, 1) for step in TWO]
-    copy(tmp_path, *(two if forward else two[::-1]))
-    assert {m.resume_step for m in asked(tmp_path, *two).values()} == {10, 20}
 
 
 @pytest.mark.slow
@@ -201,9 +129,10 @@ def test_a_model_without_a_counter_needs_a_third_save_as_witness(tmp_path: Path)
     made = plan(str(tmp_path / "two"))
     assert (made.resume_step, "same-content" in {f.code for f in made.warnings}) == (20, True)
     states(tmp_path / "three", THREE)
-    copy(tmp_path / "three", "20/rank_1.pt", "30/rank_1.pt", "original")
-    assert found(tmp_path / "three") == {("30/rank_1.pt", "error")}
-    assert plan(str(tmp_path / "three")).resume_step == 20
+    copy(tmp_path / "three", "20/rank_1.pt", "30/rank_1.pt")
+    assert found(tmp_path / "three") == {("30/rank_1.pt", "error"), ("20/rank_1.pt", "note")}
+    made_ = asked(tmp_path / "three", "20/rank_1.pt", "30/rank_1.pt")
+    assert {flag: m.resume_step for flag, m in made_.items()} == {"--max-step": 20, "--exclude": 30}
 
 
 @pytest.mark.slow
@@ -221,49 +150,10 @@ def test_the_whole_model_of_another_step_is_damage(tmp_path: Path, steps: tuple[
         )
     assert bad(tmp_path) == set()
     before, last = steps[-2:]
-    copy(tmp_path, f"checkpoint-{before}/model.safetensors", f"checkpoint-{last}/model.safetensors", "now")
-    assert found(tmp_path) == {(f"checkpoint-{last}/model.safetensors", "error")}
-    assert plan(str(tmp_path)).resume_step == before
-
-
-@pytest.mark.slow
-def test_a_flipped_bit_in_a_third_save_is_no_witness(tmp_path: Path) -> None:
-    """A frozen model whose one copy lost a bit: that it differs does not show that the model is trained."""
-    trained(tmp_path, THREE)
-    data = bytearray(safetensors_save({"w": numbers(1)}, {"format": "pt"}))
-    for step in THREE:
-        put(tmp_path / f"checkpoint-{step}" / "model.safetensors", bytes(data), step)
-        data[-1] ^= step == 10  # from the second on it is another bit
-    assert {severity for _, severity in found(tmp_path)} <= {"warning", "note"}
-    assert plan(str(tmp_path)).resume_step == 30
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("drawn", ["aab", "abb", "aabb", "abbb", "aabbcc", "aba", "abca", "aabba"])
-def test_random_numbers_stand_still_until_they_move_but_never_come_back(tmp_path: Path, drawn: str) -> None:
-    steps = tuple(range(10, 10 * len(drawn) + 10, 10))
-    trained(tmp_path, steps)
-    for step, state in zip(steps, drawn, strict=True):
-        put(tmp_path / f"checkpoint-{step}" / "rng_state.pth", saved({"cpu": numbers(ord(state))}), step)
-    back = drawn[-1] in drawn[:-1].rstrip(drawn[-1])
-    last = f"checkpoint-{steps[-1]}/rng_state.pth"
-    assert {x for x in found(tmp_path) if x[1] != "note"} == ({(last, "warning")} if back else set())
-    assert plan(str(tmp_path)).resume_step == steps[-1]
-
-
-@pytest.mark.slow
-def test_random_numbers_are_never_more_than_suspect(tmp_path: Path) -> None:
-    trained(tmp_path / "two", TWO)
-    copy(tmp_path / "two", "checkpoint-10/rng_state.pth", "checkpoint-20/rng_state.pth")
-    assert found(tmp_path / "two") == set()
-    trained(tmp_path / "three", THREE)
-    for step in THREE:
-        put(tmp_path / "three" / f"checkpoint-{step}" / "rng_state.pth", saved({"cpu": numbers(step)}), step)
-    copy(tmp_path / "three", "checkpoint-10/rng_state.pth", "checkpoint-30/rng_state.pth")
-    last, first = "checkpoint-30/rng_state.pth", "checkpoint-10/rng_state.pth"
-    assert found(tmp_path / "three") == {(last, "warning"), (first, "note")}
-    made = plan(str(tmp_path / "three"))
-    assert (made.resume_step, "same-content" in {f.code for f in made.warnings}) == (30, True)
+    two = [f"checkpoint-{step}/model.safetensors" for step in (before, last)]
+    copy(tmp_path, *two)
+    assert found(tmp_path) == {(two[1], "error"), (two[0], "note")}
+    assert {m.resume_step for m in asked(tmp_path, *two).values()} == {before, last}
 
 
 @pytest.mark.share(2)
@@ -294,7 +184,7 @@ def test_the_file_of_another_rank(tmp_path: Path, steps: tuple[int, ...], severi
     """
     states(tmp_path, steps)
     copy(tmp_path, f"{steps[-1]}/rank_0.pt", f"{steps[-1]}/rank_1.pt")
-    assert found(tmp_path) == {(f"{steps[-1]}/rank_1.pt", severity)}
+    assert found(tmp_path) == {(f"{steps[-1]}/rank_{rank}.pt", severity) for rank in range(2)}
     made = plan(str(tmp_path))
     assert made.resume_step == (steps[-1] if severity == "warning" else steps[-2])
 
@@ -303,7 +193,7 @@ def test_the_file_of_another_rank(tmp_path: Path, steps: tuple[int, ...], severi
 def test_the_optimizer_of_another_rank(tmp_path: Path) -> None:
     shard(tmp_path, THREE)
     copy(tmp_path, optimizer(30, 0), optimizer(30, 1))
-    assert found(tmp_path) == {(optimizer(30, 1), "error")}
+    assert found(tmp_path) == {(optimizer(30, rank), "error") for rank in range(2)}
     assert plan(str(tmp_path)).resume_step == 20
 
 
@@ -323,12 +213,6 @@ def test_a_file_from_long_ago(tmp_path: Path) -> None:
     copy(tmp_path, "10/rank_1.pt", "120/rank_1.pt")
     made = asked(tmp_path, "10/rank_1.pt", "120/rank_1.pt")
     assert {flag: m.resume_step for flag, m in made.items()} == {"--max-step": 110, "--exclude": 120}
-    copy(tmp_path, "10/rank_1.pt", "120/rank_1.pt", "original")
-    made_ = plan(str(tmp_path))
-    assert (
-        made_.resume_step,
-        [{f.code for f in r.findings} >= {"same-content"} for r in made_.rejected],
-    ) == (110, [True])
 
 
 @pytest.mark.slow
@@ -336,8 +220,6 @@ def test_another_ranks_file_from_long_ago(tmp_path: Path) -> None:
     states(tmp_path, range(10, 130, 10))
     copy(tmp_path, "10/rank_0.pt", "120/rank_1.pt")
     assert {m.resume_step for m in asked(tmp_path, "10/rank_0.pt", "120/rank_1.pt").values()} == {110, 120}
-    copy(tmp_path, "10/rank_0.pt", "120/rank_1.pt", "original")
-    assert plan(str(tmp_path)).resume_step == 110
 
 
 @pytest.mark.slow
@@ -387,35 +269,6 @@ def test_a_frozen_model_is_equal_at_every_step(tmp_path: Path) -> None:
     assert bad(tmp_path) == set()
     made = plan(str(tmp_path))
     assert (made.resume_step, made.rejected) == (30, ())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rates", "moves"),
-    [
-        ({5: (0.0, 0.0), 6: (1e-3, 1e-3)}, False),  # resumed beyond the end of its schedule
-        ({5: (0.0, 0.0), 8: (0.0, 0.0)}, False),
-        ({5: (0.0, 0.0), 8: (1e-3, 1e-3)}, True),
-        ({5: (0.0, 1e-3), 6: (0.0, 1e-3)}, True),  # only some of it is frozen
-        ({5: (1e-3, 1e-3), 6: (0.0, 0.0)}, True),
-    ],
-)
-def test_no_weight_changes_where_the_learning_rate_is_nothing(
-    rates: dict[int, tuple[float, float]], moves: bool, tmp_path: Path
-) -> None:
-    trained(tmp_path, tuple(rates))
-    first, last = rates
-    for step, (one, other) in rates.items():
-        state = adam(step)
-        groups = [{**state["param_groups"][0], "lr": rate} for rate in (one, other)]
-        put(tmp_path / f"checkpoint-{step}/optimizer.pt", saved({**state, "param_groups": groups}), step)
-        schedule = {"last_epoch": step, "_step_count": step + 1, "_last_lr": [one, other]}
-        put(tmp_path / f"checkpoint-{step}/scheduler.pt", saved(schedule), step)
-    assert bad(tmp_path) == set()
-    copied = f"checkpoint-{last}/model.safetensors"
-    copy(tmp_path, f"checkpoint-{first}/model.safetensors", copied, "now" if moves else "kept")
-    assert found(tmp_path) == ({(copied, "error")} if moves else set())
-    assert plan(str(tmp_path)).resume_step == (first if moves else last)
 
 
 def test_a_frozen_rank_beside_one_that_is_trained(tmp_path: Path) -> None:
@@ -478,16 +331,20 @@ def test_only_a_level_that_reads_the_content_compares_it(tmp_path: Path) -> None
     copy(tmp_path, optimizer(10, 1), optimizer(20, 1), "original")
     assert found(tmp_path, level=Level.STRUCTURE) == set()
     assert plan(str(tmp_path), Selection(level=Level.STRUCTURE)).resume_step == 20
-    assert plan(str(tmp_path), Selection(level=Level.CONTENT)).resume_step == 10
+    assert {m.resume_step for m in asked(tmp_path, optimizer(10, 1), optimizer(20, 1)).values()} == {10, 20}
 
 
-@pytest.mark.parametrize("limit", [10, 20])
+@pytest.mark.parametrize("limit", [10, None])
 def test_other_checkpoints_of_the_run_are_witnesses_even_when_they_are_hidden(
-    tmp_path: Path, limit: int
+    tmp_path: Path, limit: int | None
 ) -> None:
     shard(tmp_path, THREE)
     copy(tmp_path, optimizer(10, 0), optimizer(20, 0), "original")
-    assert plan(str(tmp_path), Selection(max_step=limit)).resume_step == 10
+    if limit == 10:  # the step of one of the two takes it as it is
+        assert plan(str(tmp_path), Selection(max_step=10)).resume_step == 10
+    assert plan(str(tmp_path), Selection(max_step=30)).resume_step == 30
+    with pytest.raises(UsageError, match="byte for byte the same"):
+        plan(str(tmp_path), Selection(max_step=25))
 
 
 def test_a_file_that_is_out_without_a_finding_is_no_copy_to_ask_about() -> None:
@@ -559,36 +416,6 @@ def test_a_file_of_another_step_is_seen_in_a_directory_whose_name_tells_none(
     assert plan(str(tmp_path)).resume_step == 30
 
 
-@pytest.mark.parametrize("form", ["stage-{}.pth", "ck{}.pt"])
-@pytest.mark.parametrize("of", [1, 2])
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_copy_over_the_newest_of_names_that_count_in_no_known_unit(
-    whole: bool, of: int, form: str, tmp_path: Path
-) -> None:
-    for n in (1, 2, 3):
-        optimizer_state = {"optimizer": {"state": {0: {"exp_avg": numbers(n, 1)}}}} if whole else {}
-        put(tmp_path / form.format(n), saved({"model": {"w": numbers(n)}, **optimizer_state}), 600 * n)
-    assert not plan(str(tmp_path)).warnings
-    copy(tmp_path, form.format(of), form.format(3), "now")
-    made = plan(str(tmp_path))
-    assert [(f.code, f.path) for f in made.warnings] == [("same-content", str(tmp_path / form.format(3)))]
-
-
-@pytest.mark.parametrize("name", ["step_{}.pt", "step_{}/state.pt"])
-def test_a_save_that_is_only_a_link_to_the_state_of_another_step_is_told(name: str, tmp_path: Path) -> None:
-    for step in TWO:
-        put(tmp_path / name.format(step), saved({"model": {"w": numbers(step)}, "optimizer": adam(0)}), step)
-    older, newer = (tmp_path / name.format(step) for step in TWO)
-    newer.unlink()
-    os.link(older, newer)
-    made = plan(str(tmp_path))
-    assert made.resume_step == 20
-    assert [f.path for f in made.warnings if f.code == "same-content"] == [str(newer)]
-    newer.unlink()
-    os.link(older, tmp_path / "last.pt")  # a name for the newest, whatever its step is
-    assert "same-content" not in {f.code for f in plan(str(tmp_path)).warnings}
-
-
 def test_a_damaged_shard_of_an_older_save_is_no_question_about_the_newest(tmp_path: Path) -> None:
     root = materialise(LAYOUT_TREES / "tensorflow" / "sharded" / "expected.json", tmp_path)
     for old in sorted(root.glob("model.ckpt-200*")):  # two of the three shards stay as they are
@@ -635,18 +462,3 @@ def test_a_file_for_each_tensor_may_stay_and_is_called_by_a_number_that_means_no
         assert made.checkpoint is not None
         assert made.checkpoint.step == (limit or 20)
         assert {f.code for f in made.warnings} == set()
-
-
-def test_files_that_nobody_has_read_are_read_when_they_are_asked_about(tmp_path: Path) -> None:
-    """Of a save with a file for each tensor only some are read to be compared with the choice."""
-    s = open_session(str(trained(tmp_path, (10, 20))), Selection().read_options())
-    overwrite(tmp_path / "checkpoint-20" / "model.safetensors", trainer(10)["model.safetensors"], 0)
-    mine = [p for p in s.parts if p.step == 20 and p.role == "model"]
-    for p in mine:
-        s.report(p, Level.CONTENT)
-    files = RunFiles(mine, [p for p in s.parts if p not in mine], s)
-    assert all(p.path in s.reports for p in mine)
-    unread = [p for p in s.parts if p.path not in s.reports]
-    assert {p.role for p in unread} > {"optimizer"}
-    assert not any(map(files.counts, mine))
-    assert any(map(files.counts, unread))
