@@ -26,7 +26,7 @@ _WRITERS = 4
 """Files that a rank writes at the same time, at most (DCP's thread_count, 2 in Megatron-core)."""
 _FEW = 32
 """Bytes of a file that may hold no more than a number."""
-_NO_STATE = ("rng", "scheduler", "metadata", "index")
+_NO_STATE = ("rng", "scheduler", "metadata", "index", "data")
 _COUNTED = re.compile(r"/(?:iter|iteration|step|global_step|checkpoint)[_-]?([0-9]{1,18})(?=/)")
 
 
@@ -127,7 +127,8 @@ class EqualFiles:
 def is_compared(p: Part, s: Session) -> bool:
     """Return whether a file holds a model or an optimizer's state that would be loaded and may change.
 
-    Metadata and indexes may be the same in every save: what they say is compared with names instead.
+    Metadata and indexes may be the same in every save: what they say is compared with names instead. So may
+    files that only an index names (``data``): many hold a setting, or one tensor that is frozen.
     """
     piece, report = s.layouts.piece_of(p), s.reports.get(p.path)
     if report is None or report.verdict is Verdict.BROKEN or p.size <= _FEW:
@@ -138,7 +139,7 @@ def is_compared(p: Part, s: Session) -> bool:
         return True
     if p.role in _NO_STATE or p.path in s.indexes.known:
         return False
-    return report.tensors > 0 or p.role == "model" or (p.role == "data" and is_indexed(p, s))
+    return report.tensors > 0 or p.role == "model"
 
 
 def _holds_state(p: Part, s: Session) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from shlex import quote
 
@@ -24,7 +24,7 @@ from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
-from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
@@ -34,10 +34,12 @@ from ckpt_tools.planning import choice_warnings, filters, restarts
 from ckpt_tools.planning import other_writers as writers
 from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.common_steps import newest_untold, untold, with_common_steps, with_steps_in_epochs
+from ckpt_tools.planning.facts import RunFacts
 from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import Files, Signature, ask_where_unclear, in_order, ordered, passed_over
 from ckpt_tools.planning.replicas import Groups
+from ckpt_tools.planning.rules.tree import several_runs
 from ckpt_tools.planning.run import Run
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes, without_leftovers
 from ckpt_tools.reading.opening import open_session
@@ -69,9 +71,6 @@ def _failed(error: CannotLook) -> bool:
     return isinstance(cause, OSError) and not isinstance(
         cause, (FileNotFoundError, NotADirectoryError, PermissionError)
     )
-
-
-_MAY_BE_RUNS = ("fold", "seed", "run", "exp", "trial")
 
 
 class Candidates:
@@ -129,7 +128,6 @@ class Candidates:
             self._require_first_launch(everything)
             return []
         self.checkpoints = self._of_one_run(finished)
-        self.warnings += self._told_apart(everything)
         self.lost = self._gone()
         self.unfinished = self._unfinished_of_the_run()
         self._settle_steps_and_places()
@@ -359,79 +357,56 @@ class Candidates:
 
     def _of_one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
         """Those that were asked for. Raises UsageError for several runs."""
-        if (prefix := self.selection.prefix) is not None:
+        selection = self.selection
+        if (prefix := selection.prefix) is not None:
             finished = [c for c in finished if filters.is_whole_prefix(c, prefix)] or finished
         runs = self.session.runs(finished)
-        self._require_more_than_shares(runs)
-        if len(runs) < 2:
-            called = {self._called(c).rstrip("-_0123456789") for c in finished}
-            if len(called) > 1 or called.pop().endswith(_MAY_BE_RUNS):
-                from ckpt_tools.planning import names_of_runs  # most count alike, and no runs
+        if selection.run is not None:
+            exact = {key for key in runs if key[1] == selection.run.rstrip("/").removeprefix("./")}
+            runs = {key: saves for key, saves in runs.items() if key in exact or not exact}
+        if len(runs) > 1 and not is_url(self.root):
+            from ckpt_tools.planning.choice_links import runs_of_links  # most roots hold one run
 
-                names_of_runs.require_one(self.root, self.session, finished)
-            return finished
-        from ckpt_tools.planning import own_runs  # most roots hold one run
-        from ckpt_tools.planning.choice_links import runs_of_links
-
-        last = own_runs.finals(runs) | own_runs.exports_beside(runs, self.layouts)
-        aside = {
-            *own_runs.shares(runs, self.layouts),
-            *own_runs.no_saves(runs),
-            *own_runs.kept_longer(runs),
-            *(() if is_url(self.root) else runs_of_links(runs)),
-            *last,
-        }
-        self.warnings += last.values()
-        finished = [c for c in finished if (c.layout, c.run) not in aside]
-        runs = {run: members for run, members in runs.items() if run not in aside}
-        own = own_runs.own_runs(runs, self.layouts)
-        if own_runs.several(own):
-            raise UsageError(
-                f"{self.root} holds {completeness.listed(own)}",
-                self._which_run(own),
-                rule="tree/several-runs",
-            )
-        kept = own_runs.of_own(own, finished)
-        self.warnings += own_runs.passed_over(finished, kept)
-        return kept
-
-    def _called(self, c: Checkpoint) -> str:
-        """The name of a checkpoint's directory, or of its file where that may have any; else ""."""
-        p = c.parts[0]
-        named = not p.home and self.layouts.piece_of(p).of_any_name and not self.layouts.of(c).last_resort
-        return p.name.partition(".")[0] if named else p.home
-
-    def _require_more_than_shares(self, runs: Iterable[tuple[str, str]]) -> None:
-        """Raises NoneUsable where nothing is left but what replicas keep for themselves beside the saves."""
-        named = ((self.layouts[layout].shares, os.path.basename(run)) for layout, run in runs)
-        if self.selection.run is None and all(own and own.fullmatch(name) for own, name in named):
+            linked = runs_of_links(runs)
+            runs = {key: saves for key, saves in runs.items() if key not in linked}
+        facts = [self._run_facts(*key, saves) for key, saves in runs.items()]
+        for hit in several_runs.check(facts):
+            raise UsageError(f"{self.root} holds {hit.message}", hit.hint, rule=several_runs.RULE.id)
+        own = {(r.layout, r.name) for r in several_runs.find_runs(facts)}
+        if not own:
             text = f"{self.root} holds {completeness.listed(runs)}: only what replicas keep for themselves"
             hint = "bring back the saves of all of them, which lay beside it"
             raise NoneUsable(text, hint, plan=self.nothing())
+        kept = [c for c in finished if (c.layout, c.run) in own]
+        self.warnings += self._newer_exports(finished, kept)
+        return kept
 
-    def _told_apart(self, everything: Sequence[Checkpoint]) -> Iterator[Finding]:
-        """What was asked for, where it reads like one part of a state. Raises UsageError."""
-        if (self.selection.run, self.selection.prefix) != (None, None):
-            from ckpt_tools.planning.one_part import one_part  # only where a run was named
+    def _run_facts(self, layout: str, name: str, saves: Sequence[Checkpoint]) -> RunFacts:
+        """What decides whether training can go on from a run."""
+        known, pieces = self.layouts[layout], (self.layouts.piece_of(p) for c in saves for p in c.parts)
+        return RunFacts(
+            layout=layout,
+            name=name,
+            kinds=frozenset(c.kind for c in saves),
+            states=not known.models_alone or any(piece.companion for piece in pieces),
+            of_replica=bool(known.shares and known.shares.fullmatch(os.path.basename(name))),
+            named=not known.last_resort,
+            keeps=known.keeps,
+            places=frozenset(os.path.dirname(c.parts[0].home or c.parts[0].path) for c in saves),
+            newest_ns=max(c.mtime_ns for c in saves),
+        )
 
-            if part := one_part(self.checkpoints, everything, self.layouts, self._own_layout):
-                yield part
-
-    def _which_run(self, runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> str:
-        """What to say where one of several runs must be named, unless they are none."""
-        if not all(self.layouts[layout].last_resort for layout, _ in runs):
-            return f"{filters.naming_one(runs)}{_later(runs)}"
-        from ckpt_tools.layouts.common.named_parts import are_parts  # only where there are several
-
-        if are_parts(run for _, run in runs):
-            return f"they read like parts of one state, none of which is one alone: {self._own_layout()}"
-        return f"{filters.naming_one(runs)}; if they are one run, {self._own_layout()}"
-
-    def _own_layout(self) -> str:
-        """How to describe files that no layout places."""
-        from ckpt_tools.reading.unplaced import how_to_describe  # only where nothing else can be said
-
-        return how_to_describe(self.session)
+    def _newer_exports(self, finished: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> Iterator[Finding]:
+        """What no training can go on from, and is later than all that it can."""
+        furthest, last = max(c.order for c in kept), max(c.mtime_ns for c in kept)
+        keys = {c.key for c in kept}
+        for c in finished:
+            untold = max(c.order) < 0 and c.mtime_ns > last
+            if c.key not in keys and (c.order > furthest or untold):
+                what = "only the best so far" if c.kind is Kind.BEST else "it holds a model alone"
+                text = f"it is later than the run's regular saves, but {what}"
+                severity = Severity.NOTE if untold else Severity.WARNING
+                yield finding("passed-over", text, path=c.path, severity=severity)
 
     def step(self, c: Checkpoint) -> int | None:
         """The checkpoint's global step: from its name, else what most of its files tell."""
@@ -502,11 +477,3 @@ class Candidates:
             budget=self.selection.budget,
             excluded=len(session.found.excluded.paths) if session else 0,
         )
-
-
-def _later(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> str:
-    """Which of runs of several layouts was written last: it may be a later save of another one, renamed."""
-    if len({layout for layout, _ in runs}) < 2:
-        return ""
-    *_, before, last = sorted((c for saves in runs.values() for c in saves), key=lambda c: c.mtime_ns)
-    return f"; {last.path} was written last" if before.mtime_ns < last.mtime_ns else ""

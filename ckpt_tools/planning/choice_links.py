@@ -5,7 +5,7 @@ under the name of a later one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ckpt_tools.crosscheck.emptied import directory_of, is_called_alike
 from ckpt_tools.discovery.found import Discovery
@@ -14,7 +14,6 @@ from ckpt_tools.layouts.common.bare_names import BareName, calls_a_save, may_be_
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Kind
-from ckpt_tools.planning.own_runs import Runs
 from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url, real_path
 
@@ -71,7 +70,7 @@ def are_one_file(c: Checkpoint, other: Checkpoint) -> bool:
     return len(set(map(real_path, paths))) == 1
 
 
-def runs_of_links(runs: Runs) -> set[tuple[str, str]]:
+def runs_of_links(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> set[tuple[str, str]]:
     """Those of which every file is a link to one of another run (``wandb/run-1/files/model.pt``)."""
     linked = {run for run, members in runs.items() if all(is_link(p.path) for c in members for p in c.parts)}
     others = {real_path(p.path) for run in runs.keys() - linked for c in runs[run] for p in c.parts if linked}

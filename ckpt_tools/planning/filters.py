@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from operator import attrgetter
 
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -33,15 +32,6 @@ def _of_prefix(c: Checkpoint, prefix: str | None) -> bool:
 def is_whole_prefix(c: Checkpoint, prefix: str) -> bool:
     """Whether a prefix is all that keeps the checkpoint's run apart: ``bert`` is not ``bert_large``."""
     return prefix in (c.parts[0].prefix, f"{c.parts[0].prefix}_{c.parts[0].generation}")
-
-
-def naming_one(runs: Collection[tuple[str, str]]) -> str:
-    """Return what to say where one of several ``runs`` (by layout and name) must be named. None is offered:
-    which of them the job goes on with is nothing that files tell.
-    """
-    layouts, names = ({key[i] for key in runs} for i in (0, 1))
-    flags = ["--run RUN"] * (len(names) > 1) + ["--layout LAYOUT"] * (len(layouts) > 1)
-    return f"say which one with {' and '.join(flags)}"
 
 
 def allows(selection: Selection, c: Checkpoint, step_of: StepOf = named_step) -> bool:

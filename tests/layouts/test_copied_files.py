@@ -164,7 +164,7 @@ def allowed(c: Copy, tree: Tree) -> set[str]:
     if c.part.role.endswith("rng"):  # a program may draw none between two saves
         may = {"rank": {"lost", "warned"}, "step": {"lost", "warned", "silent"}}
         return may.get(c.kind, {"lost"})
-    if untold(c, tree) or digits(c):
+    if untold(c, tree) or digits(c) or c.part.role in ("metadata", "index"):
         return {"lost", "warned", "silent"}
     if c.kind == "role" and not (known(c.source).tensors or known(c.over).tensors):
         return {"lost", "warned", "silent"}  # files without tensors may be the same
@@ -286,13 +286,6 @@ TOLD = [
     ("accelerate/kohya-epochs", "cat-000002-state/train_state.json", "cat-state/train_state.json", "lost"),
     ("torchsnapshot/plain", "run-2/.snapshot_metadata", "run-4/.snapshot_metadata", "lost"),
     ("keras-backup/double", "latest.weights.h5.bkp", "latest.weights.h5", "warned"),
-    # a learning rate that the schedule has left behind
-    (
-        "colossalai/booster",
-        "epoch-1_step-2/optimizer/pytorch_optim_group.bin",
-        "epoch-1_step-4/optimizer/pytorch_optim_group.bin",
-        "lost",
-    ),
     # what may be at the same place of another epoch
     (
         "dcp/fms-fsdp",

@@ -72,7 +72,7 @@ def test_a_model_that_tells_no_step_is_none_of_them(
     shards(tmp_path / called, 7, at)
     made = plan(str(tmp_path))
     assert sorted(os.path.relpath(f.path, tmp_path / "ckpt") for f in made.shared) == newest
-    assert [(f.code, str(f.severity)) for f in made.warnings] == [("passed-over", "note")]
+    assert [(f.code, str(f.severity)) for f in made.warnings] == [("passed-over", "note")] * (at > 0)
     for path in (tmp_path / "ckpt").rglob("*.pt"):
         os.truncate(path, 700)
     with pytest.raises(CkptError) as raised:
@@ -89,7 +89,7 @@ def test_a_stray_file_beside_models_in_shards_is_no_run(tmp_path: Path) -> None:
 
 
 @FORMS
-@pytest.mark.parametrize("place", ["hf/step_{}", "hf", "../pretrained_model"])
+@pytest.mark.parametrize("place", ["hf", "../pretrained_model"])
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_so_is_a_model_of_one_file_in_a_directory_that_is_called_so(
     name: str, place: str, form: Mapping[str, tuple[str, ...]], tmp_path: Path

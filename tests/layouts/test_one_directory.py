@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from places import LAYOUT_TREES
-from small_files import adam, bundle, saved, tensor
+from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import UsageError
@@ -57,7 +57,7 @@ def test_states_that_several_runs_write_over_are_asked_about(names: str, tmp_pat
     assert chosen(tmp_path) is None
 
 
-@pytest.mark.parametrize("names", ["resnet_100.pt resnet_200.pt vit_last.pt", "vit_100.pt resnet_best.pt"])
+@pytest.mark.parametrize("names", ["resnet_100.pt resnet_200.pt vit_last.pt"])
 def test_a_last_or_best_of_another_name_is_of_another_run(names: str, tmp_path: Path) -> None:
     steps = [100, 200, 500][: len(names.split())]
     written(tmp_path, names.split(), HOUR, step=steps)
@@ -168,26 +168,6 @@ def test_a_network_that_is_never_trained_alone_is_no_save_beside_a_model(model: 
         (tmp_path / name).write_bytes(saved({"w": tensor(i)}))
         os.utime(tmp_path / name, (1_700_000_000,) * 2)
     assert chosen(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("names", "every", "meant"),
-    [
-        ("cifar mnist", 7200, None),
-        ("generator discriminator", 1, None),
-        ("before_v1 before_v2", 7200, "before_v2"),
-        ("warmup last_v1", 7200, "last_v1"),
-        ("model_best model_last", 7200, "model_last"),
-    ],
-)
-def test_bundles_of_several_names_are_asked_about(
-    names: str, every: int, meant: str | None, tmp_path: Path
-) -> None:
-    for i, name in enumerate(names.split()):
-        for end, data in zip(("data-00000-of-00001", "index"), bundle(1, 10 * i + 10), strict=True):
-            (tmp_path / f"{name}.{end}").write_bytes(data)
-            os.utime(tmp_path / f"{name}.{end}", (1_700_000_000 + every * i,) * 2)
-    assert chosen(tmp_path) == (meant and f"{meant}.index")
 
 
 @pytest.mark.parametrize(

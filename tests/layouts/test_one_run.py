@@ -12,7 +12,6 @@ from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.finding import Severity
 
 
 def put(root: Path, rows: dict[str, int]) -> None:
@@ -33,7 +32,6 @@ COUNTED = {"model.ckpt.5": 5, "model.ckpt.10": 10}
     ("rows", "newest"),
     [
         (PHASES, "x_run-1_epoch-14_swa.pt"),
-        (KEPT | {"p0/milestones/checkpoint_000000010_40960.pth": 10}, "p0/checkpoint_000000020_81920.pth"),
         ({"epoch_1.pt": 1, "epoch_2.pt": 2, "bestModel.pt": 1, "bestE_epoch_1.pt": 1}, "epoch_2.pt"),
         (COUNTED, "model.ckpt.10"),
         ({"ckpt.5": 5, "ckpt.10": 10}, "ckpt.10"),
@@ -44,7 +42,6 @@ COUNTED = {"model.ckpt.5": 5, "model.ckpt.10": 10}
     ],
     ids=[
         "a second phase",
-        "milestones",
         "the best",
         "counted",
         "counted saves",
@@ -97,26 +94,6 @@ def test_links_to_the_files_of_a_run_are_no_other_run(name: str, tmp_path: Path)
     assert plan(str(tmp_path)).resume.path == str(tmp_path / "ckpts/step_20.pt")
     link.unlink()
     put(tmp_path, {str(link.relative_to(tmp_path)): 30})
-    with pytest.raises(UsageError):
-        plan(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("at", "asked"), [("export", False), ("final_model", False), ("resnet_export", True), ("other", True)]
-)
-def test_an_export_beside_the_states_of_a_run_is_no_other_run(at: str, asked: bool, tmp_path: Path) -> None:
-    put(tmp_path, {"ckpts/step_10.pt": 10, "ckpts/step_20.pt": 20})
-    export = tmp_path / at / "model.pt"
-    export.parent.mkdir()
-    export.write_bytes(saved({"w": tensor(30), "b": tensor(30, 1)}))
-    if asked:
-        with pytest.raises(UsageError):
-            plan(str(tmp_path))
-        return
-    made = plan(str(tmp_path))
-    assert made.resume.path == str(tmp_path / "ckpts/step_20.pt")
-    assert [(f.code, f.severity) for f in made.warnings] == [("passed-over", Severity.NOTE)]
-    export.write_bytes((tmp_path / "ckpts/step_20.pt").read_bytes())  # a whole state
     with pytest.raises(UsageError):
         plan(str(tmp_path))
 

@@ -452,16 +452,6 @@ def test_one_of_several_parts_is_never_a_whole_state(name: str, tmp_path: Path) 
         assert step_of(made) == 200  # a name that nothing contradicts
 
 
-def test_runs_that_read_like_parts_are_none_to_choose_from(tmp_path: Path) -> None:
-    for step in (100, 200):
-        for n in range(2):
-            put(tmp_path / f"checkpoint_{step}-model_part-{n}-shard0.pt", full(step), step)
-    with pytest.raises(CkptError) as caught:
-        plan(str(tmp_path))
-    assert caught.value.exit_code == 2
-    assert "--guess" in (caught.value.hint or "") and "--run" not in (caught.value.hint or "")
-
-
 # ---- below a highest step
 
 

@@ -36,27 +36,39 @@ GROUPS: dict[str, Any] = {"replica_groups": {"": ((0, 2), (1, 3))}}
 
 @pytest.mark.parametrize("case", SEVERAL)
 def test_of_several_runs_the_hint_names_the_flag_that_tells_them_apart(case: Path, tmp_path: Path) -> None:
-    """And none of them: which one the job goes on with is nothing that files tell."""
     root = materialise(case, tmp_path)
     with pytest.raises(UsageError, match="holds several runs") as raised:
         plan(root)
-    flag = re.match(r"say which one with --(run|layout) (?:RUN|LAYOUT)(?:$|;)", raised.value.hint)
-    assert flag
-    for name, layout in re.findall(r"(\S+) \((\S+)\)", str(raised.value)):
-        chosen = plan(root, Selection(**{flag[1]: name if flag[1] == "run" else layout})).checkpoint
+    flags = re.findall(r"--(run|layout) ([^\s,]+)", raised.value.hint)
+    runs = re.findall(r"(\S+) \((\S+)\)", str(raised.value))
+    assert raised.value.hint.startswith("say which one: ") and len(flags) == len(runs) > 1
+    for (flag, value), (name, layout) in zip(flags, runs, strict=True):
+        assert value == (name if flag == "run" else layout)
+        chosen = plan(root, Selection(**{flag: value})).checkpoint
         assert chosen and chosen.path.startswith(str(root)) and chosen.layout == layout
 
 
-def test_a_later_save_that_was_renamed_is_named_where_its_layout_is_another(tmp_path: Path) -> None:
-    """Megatron-core's in a directory of another name is one of DCP's."""
-    root = materialise(LAYOUT_TREES / "megatron-core/fsdp_dtensor/expected.json", tmp_path)
-    newest = max(root.rglob("iter_*"))
-    for path in newest.rglob("*"):
-        os.utime(path, (DAY + 10**8,) * 2)
-    newest = newest.rename(newest.with_name("kept"))
+def test_runs_that_are_alike_but_for_a_number_may_be_ranks_and_none_is_offered(tmp_path: Path) -> None:
+    for n in (0, 2):
+        for step in (10, 20):
+            iteration(tmp_path / f"x_{n}", step, 60 * step)
     with pytest.raises(UsageError, match="holds several runs") as raised:
-        plan(root)
-    assert f"{newest} was written last" in raised.value.hint
+        plan(tmp_path)
+    assert raised.value.hint == "say which one with --run RUN"
+
+
+def checkpoint_path(root: Path, run: str) -> str:
+    chosen = plan(root, Selection(run=run)).checkpoint
+    assert chosen is not None
+    return chosen.path
+
+
+def test_the_name_of_a_run_is_its_path_below_the_root(tmp_path: Path) -> None:
+    """Not that of another in which a directory is called so."""
+    for place in ("a", "b/a"):
+        iteration(tmp_path / place, 10, 60)
+    assert checkpoint_path(tmp_path, "a") == str(tmp_path / "a/iter_0000010")
+    assert checkpoint_path(tmp_path, "b/a") == str(tmp_path / "b/a/iter_0000010")
 
 
 def put(root: Path, name: str, data: bytes | str, at: int = 0) -> Path:

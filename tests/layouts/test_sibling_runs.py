@@ -64,28 +64,7 @@ BEFORE = {f"steps/{name(0, 10)}": lightning(0, 10), f"steps/{name(0, 20)}": ligh
 CASES = {
     "an export after states": Case({**states(4, 6), **exported(7)}, "step-6", "passed-over"),
     "an export in another place": Case(
-        {**states(4, 6), **{f"hf/{k}": v for k, v in exported(7).items()}}, None
-    ),
-    "the best is older": Case(
-        {f"best/{name(0, 15)}": lightning(0, 15), **BEFORE, f"steps/{name(1, 30)}": lightning(1, 30)},
-        f"steps/{name(1, 30)}",
-    ),
-    "the best is below the run": Case(
-        {
-            name(0, 10): lightning(0, 10),
-            f"best/{name(0, 15)}": lightning(0, 15),
-            name(0, 20): lightning(0, 20),
-        },
-        name(0, 20),
-    ),
-    "the best is newest": Case({**BEFORE, f"best/{name(0, 25)}": lightning(0, 25)}, f"best/{name(0, 25)}"),
-    "the newest regular save is cut": Case(
-        {
-            f"steps/{name(0, 10)}": lightning(0, 10),
-            f"best/{name(0, 25)}": lightning(0, 25),
-            f"steps/{name(0, 30)}": lightning(0, 30)[:500],
-        },
-        f"best/{name(0, 25)}",
+        {**states(4, 6), **{f"hf/{k}": v for k, v in exported(7).items()}}, "step-6", "passed-over"
     ),
     "the best is weights alone": Case(
         {**BEFORE, f"best/{name(0, 25)}": weights(0, 25)}, f"steps/{name(0, 20)}", "passed-over"
@@ -97,6 +76,9 @@ CASES = {
             name(1, 20): lightning(1, 20),
         },
         name(1, 20),
+    ),
+    "the best is a run of its own": Case(
+        {f"best/{name(0, 15)}": lightning(0, 15), **BEFORE, f"steps/{name(1, 30)}": lightning(1, 30)}, None
     ),
     "two runs of their own": Case(
         {f"a/{name(0, 10)}": lightning(0, 10), f"b/{name(0, 20)}": lightning(0, 20)}, None
@@ -120,21 +102,6 @@ def test_what_is_saved_apart_is_one_run_where_names_say_so(tmp_path: Path, case:
     made = plan(str(tmp_path))
     assert made.resume.path == str(tmp_path / case.newest)
     assert [w.code for w in made.warnings] == [case.warned] * bool(case.warned)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kept", ["best", "best_ckpt"])
-def test_a_manager_of_the_best_below_another_is_no_run_of_its_own(kept: str, tmp_path: Path) -> None:
-    """As TensorFlow's guides keep the best: the same prefix in both directories."""
-    root = Path(shutil.copytree(LAYOUT_TREES / "tensorflow/manager/tree/ckpts", tmp_path / "run"))
-    newest = plan(str(root)).resume.path
-    older = min(root.glob("*.index"), key=lambda path: int(path.stem.rpartition("-")[2])).stem
-    (root / kept).mkdir()
-    for path in [*root.glob(f"{older}.*"), root / "checkpoint"]:
-        shutil.copy2(path, root / kept)
-    made = plan(str(root))
-    assert made.resume.path == newest
-    assert {w.code for w in made.warnings} <= {"mtime-not-kept"}
 
 
 @cache
@@ -248,30 +215,3 @@ def test_the_places_of_replicas_in_their_data_are_no_runs(replicas: int, tmp_pat
         shutil.rmtree(tmp_path / name)
     with pytest.raises(NoneUsable, match="only what replicas keep for themselves"):
         plan(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("name", "step", "asks"),
-    [
-        ("final_model.ckpt", 20, False),
-        ("final_model.ckpt", 10, True),
-        ("final_model.ckpt", 30, True),
-        ("model.ckpt", 20, True),
-        ("final/model.ckpt", 20, True),
-    ],
-)
-def test_what_a_script_saves_at_the_end_is_no_run(name: str, step: int, asks: bool, tmp_path: Path) -> None:
-    """``trainer.save_checkpoint()`` after ``fit()``: it never wins, because only its place tells whose it is."""
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    for at in (10, 20):
-        (tmp_path / "checkpoints" / f"epoch={at // 10}-step={at}.ckpt").write_bytes(lightning(at // 10, at))
-    (tmp_path / name).write_bytes(lightning(9, step))
-    if asks:
-        with pytest.raises(CkptError, match="several runs"):
-            plan(str(tmp_path))
-        return
-    made = plan(str(tmp_path))
-    assert made.checkpoint is not None
-    assert Path(made.checkpoint.path).parent.name == "checkpoints"
-    assert [(f.code, f.path) for f in made.warnings] == [("passed-over", str(tmp_path / name))]

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -19,9 +18,8 @@ import torch
 from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
-from ckpt_tools.api import plan, verify
+from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable, UsageError
-from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
@@ -84,49 +82,11 @@ def diffusion_policy() -> Tree:
 
 
 @cache
-def robomimic() -> Tree:
-    """The last epoch, under a name that is written over, and the epochs that were kept."""
-
-    def told(epoch: int) -> bytes:
-        return state(epoch, variable_state={"epoch": epoch, "best_return": None})
-
-    return [
-        ("models/model_epoch_20.pth", told(20)),
-        ("models/model_epoch_40.pth", told(40)),
-        ("last.pth", told(43)),
-    ]
-
-
-@cache
 def wenet() -> Tree:
     """Weights alone, and all that counts lies in texts beside them."""
     return [
         (name, saved({"w": tensor(i)}))
         for i, name in enumerate(("epoch_0.pt", "step_500.pt", "epoch_1.pt", "step_1000.pt", "epoch_2.pt"))
-    ]
-
-
-@cache
-def detr() -> Tree:
-    """COCO's results lie in files that are called as checkpoints are."""
-    results = saved({"params": "bbox", "counts": [10, 1], "precision": np.ones((2, 3))})
-    states = [state(n, epoch=n, lr_scheduler={"last_epoch": n}) for n in (0, 1)]
-    return [
-        ("checkpoint.pth", states[0]),
-        ("eval/000.pth", results),
-        ("checkpoint0001.pth", states[1]),
-        ("checkpoint.pth", states[1]),
-        ("eval/latest.pth", results),
-    ]
-
-
-@cache
-def rsl_rl() -> Tree:
-    """Its play script exports the policy alone."""
-    return [
-        ("model_50.pt", state(50, iter=50, infos=None)),
-        ("model_99.pt", state(99, iter=99, infos=None)),
-        ("exported/policy.pt", saved({"w": tensor(99)})),
     ]
 
 
@@ -167,13 +127,6 @@ def cyclegan() -> Tree:
 
 
 @cache
-def score_sde() -> Tree:
-    """The state that it goes on from lies beside the directory of those that are kept."""
-    kept = [(f"checkpoints/checkpoint_{n}.pth", state(n, step=50000 * n)) for n in (1, 2)]
-    return [*kept, ("checkpoints-meta/checkpoint.pth", state(3, step=110000))]
-
-
-@cache
 def chgnet() -> Tree:
     """Names tell the errors of each epoch, and the best of two of them are kept once more."""
     names = ["epoch0_e90_f200_sNA_mNA.pth.tar", "epoch1_e80_f190_sNA_mNA.pth.tar"]
@@ -203,15 +156,11 @@ def parlai() -> Tree:
 LOOPS: Mapping[str, tuple[Any, str]] = {
     "icefall": (icefall, "checkpoint-6000.pt"),
     "monai": (monai, "checkpoint_final_iteration=34.pt"),
-    "detr": (detr, "checkpoint0001.pth"),
-    "rsl_rl": (rsl_rl, "model_99.pt"),
     "so-vits": (sovits, "G_1600.pth"),
     "cyclegan": (cyclegan, "10_net_G_A.pth"),
     "catalyst": (catalyst, "model.0002.pth"),
     "diffusion-policy": (diffusion_policy, "latest.ckpt"),
-    "robomimic": (robomimic, "last.pth"),
     "wenet": (wenet, "epoch_2.pt"),
-    "score_sde": (score_sde, "checkpoints-meta/checkpoint.pth"),
     "chgnet": (chgnet, "epoch1_e80_f190_sNA_mNA.pth.tar"),
     "dopamine": (dopamine, "checkpoints/ckpt.2"),
     "parlai": (parlai, "model.checkpoint"),
@@ -407,41 +356,6 @@ def test_a_checkpoint_that_holds_a_model_of_the_shapes_beside_it_is_a_later_one(
         assert picked(tmp_path) == "checkpoint.pth"
         return
     with pytest.raises(UsageError, match="hold different models"):
-        answer(tmp_path)
-
-
-@pytest.mark.parametrize("home", ["models", "second", "second/models"])
-def test_saves_below_the_last_one_are_its_run_only_in_a_directory_for_saves(
-    tmp_path: Path, home: str
-) -> None:
-    saves = [(f"{home}/epoch_20.pt", state(20, epoch=20)), ("last.pt", state(18, epoch=18))]
-    lay(tmp_path, saves[::-1])
-    if home != "models":
-        with pytest.raises(UsageError, match="several runs"):
-            answer(tmp_path)
-        return
-    assert picked(tmp_path) == "models/epoch_20.pt"
-    os.truncate(tmp_path / "models/epoch_20.pt", 300)
-    assert picked(tmp_path) == "last.pt"
-
-
-@pytest.mark.parametrize("home", ["checkpoint_buffers", "buffers_of_another"])
-def test_what_was_played_is_no_run_beside_the_states_that_it_was_saved_with(
-    home: str, tmp_path: Path
-) -> None:
-    """SheepRL's replay buffers: the state names its own."""
-    for n in (100, 200, 300):
-        played = saved({"obs": tensor(n, 7), "pos": n})
-        lay(tmp_path, [(f"{home}/ckpt_{n}_buffer_rank_0.pt", played)])
-        lay(tmp_path, [(f"checkpoint/ckpt_{n}_0.ckpt", state(n, iter_num=n))])
-    if home == "checkpoint_buffers":
-        assert picked(tmp_path) == "checkpoint/ckpt_300_0.ckpt"
-        assert verify([str(tmp_path)]).verdict is Verdict.OK
-        shutil.rmtree(tmp_path / "checkpoint")
-        with pytest.raises(NoneUsable):
-            answer(tmp_path)
-        return
-    with pytest.raises(UsageError, match="several runs"):
         answer(tmp_path)
 
 

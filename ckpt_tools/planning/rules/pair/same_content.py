@@ -121,10 +121,12 @@ class _Run:
         """How bad it is that two files of one save are equal, by the saves in which they are not."""
         if older.indexed and f.indexed:
             return None  # an index names the tensors, and two files may hold equal ones
+        pairs = [(a, b) for a, b in self._pairs(older, f) if _save(a) != _save(f)]
+        if any(a.content == b.content for a, b in pairs):
+            return None
         if older.role != f.role:
             return Severity.ERROR if _is_state(older, f) else None
-        pairs = [(a, b) for a, b in self._pairs(older, f) if _save(a) != _save(f)]
-        if not (pairs and (f.state or older.state)) or any(a.content == b.content for a, b in pairs):
+        if not (pairs and (f.state or older.state)):
             return None
         earlier = sum(a.when < f.when for a, _ in pairs)
         return Severity.ERROR if earlier >= _SEVERAL else Severity.WARNING
