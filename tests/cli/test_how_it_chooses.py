@@ -1,0 +1,58 @@
+"""docs/how-it-chooses.md: its small trees are answered as it says, and it stays one page."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from places import DOCS
+from run_helpers import ckpt
+from small_files import adam, saved, tensor
+
+PAGE = DOCS / "how-it-chooses.md"
+SAVED = 1_735_689_600
+ROW = re.compile(r"^(\S.*?) {2,}(\d) +(\S+)$", re.MULTILINE)
+TREES = [m.groups() for m in ROW.finditer(PAGE.read_text().split("## Twelve small trees")[1])]
+
+
+def content(name: str, what: str) -> bytes:
+    number = int(re.search(r"\d+", name.rpartition("/")[2])[0]) if name.endswith(".pt") else 0  # type: ignore[index]
+    model, optimizer = {"w": tensor(number), "b": tensor(number, 1)}, adam(number)
+    whole = {"model": model, "optimizer": optimizer, "step": number}
+    data = saved({"model": model, "optimizer": optimizer}.get(what, whole))
+    return data[: len(data) // 2] if what == "cut" else data
+
+
+def plant(root: Path, files: str) -> None:
+    """Write the files of a row, a minute apart; ``=`` is the time of the file before."""
+    now = SAVED
+    for word in files.split():
+        name, _, what = word.rstrip("=").partition(":")
+        now += 0 if word.endswith("=") else 60
+        path = root / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content(name, what) if name.endswith(".pt") else b"words\n")
+        os.utime(path, (now, now))
+
+
+@pytest.mark.parametrize(("files", "code", "answer"), TREES)
+def test_a_small_tree_is_answered_as_the_page_says(
+    files: str, code: str, answer: str, tmp_path: Path
+) -> None:
+    plant(tmp_path, files)
+    ran = ckpt("plan", str(tmp_path), "--json")
+    said = json.loads(ran.stdout)
+    assert ran.returncode == int(code), ran.stderr
+    if code == "0":
+        assert answer in {os.path.relpath(f["path"], tmp_path) for f in said["shared"]}
+    else:
+        assert said["error"]["rule"] == answer
+
+
+def test_the_page_is_one_page_with_twelve_trees() -> None:
+    assert len(TREES) == 12
+    assert len(PAGE.read_text().splitlines()) <= 120
+    assert "how-it-chooses.md" in (DOCS.parent / "README.md").read_text()
