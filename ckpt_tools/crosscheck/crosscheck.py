@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from ckpt_tools.crosscheck import attempts, consistency
+from ckpt_tools.crosscheck.emptied import begun_later
 from ckpt_tools.crosscheck.equal_files import EqualFiles
 from ckpt_tools.crosscheck.halves import lost_beside_halves
 from ckpt_tools.crosscheck.hollow import hollow
-from ckpt_tools.crosscheck.lost import emptied, headless, lost, unlike_list, zeroed
+from ckpt_tools.crosscheck.lost import headless, lost, unlike_list, zeroed
 from ckpt_tools.crosscheck.siblings import Siblings
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
 from ckpt_tools.crosscheck.unfinished import TORN, hint_of
@@ -273,15 +274,10 @@ def _headless(run: _Run) -> Iterator[Finding]:
         yield from headless(run.session, run.session.members(newest))
 
 
-def _emptied(run: _Run) -> Iterator[Finding]:
-    """Directories of later saves of which nothing else is left: lost, or cut short at their beginning."""
-    lost = emptied(run.session, run.finished) if run.tree else ()
-    yield from (replace(f, severity=Severity.WARNING) for r in lost for f in r.findings)
-    found = run.session.found
-    if run.tree and run.finished and (found.empty or found.bare or found.strange):
-        from ckpt_tools.crosscheck.emptied import empty_saves
-
-        yield from empty_saves(run.session, run.finished[-1])
+def _begun_later(run: _Run) -> Iterator[Finding]:
+    """Directories called as later saves in which there is none."""
+    if run.tree and run.finished:
+        yield from begun_later(run.session, run.finished[-1])
 
 
 def _framework_notes(run: _Run) -> Iterator[Finding]:
@@ -303,6 +299,6 @@ _OF_CHECKPOINTS: tuple[Callable[[_Run], Iterator[Finding]], ...] = (
     _completeness,
     _lost,
     _headless,
-    _emptied,
+    _begun_later,
     _framework_notes,
 )

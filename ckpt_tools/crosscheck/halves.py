@@ -28,7 +28,9 @@ def lost_beside_halves(s: Session) -> Iterator[Finding]:
         if len(inside) > 1 and home.startswith(f"{s.root}/") and re.search(r"\d", basename(home)):
             alike[dirname(home), re.sub(r"\d+", "#", basename(home))].append(home)
     beside = defaultdict[str, set[str]](set)
-    for path in s.found.unplaced if alike else ():
+    for path in (
+        (*(f.path for f in s.found.bare), *s.found.trackers.values(), *s.found.texts) if alike else ()
+    ):
         beside[dirname(path)].add(basename(path))
     for homes in alike.values():
         for home in homes if len(homes) > _LEAST else ():

@@ -7,12 +7,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 
+from ckpt_tools.crosscheck.emptied import is_tracked
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.zeros import ZEROS, all_zero
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import opened
@@ -60,14 +60,6 @@ def _nothing_in(s: Session, path: str, idle: Collection[str]) -> bool:
     except OSError as e:
         s.unread[path] = e.strerror or str(e)
         return False
-
-
-def emptied(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Rejected]:
-    """Later saves of which only a directory is left."""
-    if s.found.strange or s.found.bare:  # most trees hold nothing but checkpoints
-        from ckpt_tools.crosscheck.emptied import later_saves
-
-        yield from later_saves(s, checkpoints)
 
 
 def zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -148,8 +140,6 @@ def headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
     below = {os.path.dirname(name) for name in data}
     for home in dict.fromkeys(_homes(s.found.strange, below, os.path.dirname(c.path))):
         if home not in known and all(_there(s, os.path.join(home, name)) for name in data[:_ALIKE]):
-            from ckpt_tools.crosscheck.emptied import is_tracked  # few trees have such a directory
-
             text = f"it holds such files as {os.path.basename(c.path)} does, and nothing that describes them"
             if not is_tracked(s, c, home):
                 yield finding("unfinished-save", text, path=home)

@@ -153,7 +153,7 @@ def _tracker(s: Session, c: Checkpoint) -> str:
 
 def written_whole(s: Session) -> str | None:
     """The first temporary file that no layout has and that holds a whole state: it only was not renamed."""
-    from ckpt_tools.discovery.renamed_names import tells_of_a_state  # asked of first launches alone
+    from ckpt_tools.discovery.unrecognised import tells_of_a_state  # asked of first launches alone
 
     called = (path for path in s.found.unfinished if tells_of_a_state(os.path.basename(path)))
     return next((path for path in islice(called, _MOST) if _is_whole(s, path)), None)

@@ -13,8 +13,7 @@ from ckpt_tools.crosscheck.crosscheck import crosscheck
 from ckpt_tools.crosscheck.hollow import hollow_exports
 from ckpt_tools.crosscheck.unfinished import hidden_files, hint_of
 from ckpt_tools.discovery.group import group
-from ckpt_tools.discovery.renamed_names import is_packed
-from ckpt_tools.discovery.unrecognised import remains
+from ckpt_tools.discovery.unrecognised import remains, unpacked
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common.under_way import not_finished
@@ -161,7 +160,7 @@ class Verifier(NamedTuple):
 def _not_inspected(root: str) -> Finding:
     """Return that nothing was inspected, and whether a packed file is why."""
     text = "no checkpoint file that ckpt knows is there: nothing was inspected"
-    if is_packed(os.path.basename(root)):
+    if unpacked(os.path.basename(root)) != os.path.basename(root):
         text = "a packed or encrypted file, which ckpt does not look into: nothing was inspected"
     return finding("not-inspected", text, path=root)
 

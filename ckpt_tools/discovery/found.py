@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection
 from typing import NamedTuple
 
 from ckpt_tools.discovery.exclude import Excluded
-from ckpt_tools.formats import names
 from ckpt_tools.layouts import Layout, NameFields, Place, Places
 from ckpt_tools.layouts.common.bare_names import calls_a_save
 from ckpt_tools.layouts.common.copies import copy
@@ -23,13 +20,11 @@ PACKED = (
 )
 # fmt: on
 """Endings of files that were packed, compressed or encrypted."""
-_RENAMED = 10_000
-"""Such names that are kept at most: a tree may hold a million files that are none of ours."""
+
+
 _TEXTS = (".json", ".yaml", ".yml", ".txt", ".model", ".jinja")
 """Endings of what describes a model, and of what training loops note beside it."""
-
-LAST = re.compile(r"(?<![a-z])(?:final|last|latest)(?![a-z])", re.IGNORECASE)
-"""How directories of the last save of all are called."""
+_MOST_TEXTS = 10_000
 
 
 class NamedFile(NamedTuple):
@@ -65,14 +60,13 @@ class Discovery:
     ``unfinished`` are paths of temporary files of interrupted saves, ``indexes`` those of files that may
     describe others, ``unneeded`` those of files that hold no state, ``copies`` those of unrecognised files
     whose names call them copies, ``gone`` those of links that lead nowhere under a name that only a
-    checkpoint or a pointer to one has, ``dangling`` those under other names, ``renamed`` those of files whose
-    names have a checkpoint's in them, ``packed`` those of files that were packed, ``texts`` those of texts
-    that nothing recognises. ``links`` is what leads to directories, ``lone`` says which numbered
-    directories lack their first, and which indexes their shards, ``strange`` are the directories of files
-    that nothing recognises, ``empty`` those in which nothing was seen, ``unseen`` is what could not be
-    listed, and what vanished meanwhile; ``placed`` are the layouts of trackers that have the name of a file
-    of another layout. ``states`` are the directories ``.ckpt``. ``tree``: ROOT is a directory; ``alone``: it
-    is one file.
+    checkpoint or a pointer to one has, ``dangling`` those under other names,
+    ``texts`` those of texts that nothing recognises. ``links`` is what leads to
+    directories, ``lone`` says which numbered directories lack their first, and which indexes their shards,
+    ``strange`` are the directories of files that nothing recognises, ``empty`` those in which nothing was
+    seen, ``unseen`` is what could not be listed, and what vanished meanwhile; ``placed`` are the layouts of
+    trackers that have the name of a file of another layout. ``states`` are the directories ``.ckpt``.
+    ``tree``: ROOT is a directory; ``alone``: it is one file.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -86,8 +80,6 @@ class Discovery:
     copies: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     dangling: list[str] = field(default_factory=list)
-    renamed: list[str] = field(default_factory=list)
-    packed: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     links: list[Links] = field(default_factory=list)
     lone: list[Finding] = field(default_factory=list)
@@ -104,42 +96,16 @@ class Discovery:
         """Count a file that nothing recognises; one that is called a copy may be one of what is known."""
         self.unrecognised += 1
         self.strange[directory] = None
-        copied = copy(name)
-        if copied:
-            self.copies.append(f"{directory}/{name}")
-        if (copied or names.may_be_renamed(name)) and len(self.renamed) < _RENAMED:
-            self.renamed.append(f"{directory}/{name}")
-        if name.lower().endswith(PACKED) and len(self.packed) < _RENAMED:
-            self.packed.append(f"{directory}/{name}")
-        if name.endswith(_TEXTS) and len(self.texts) < _RENAMED:
+        if name.endswith(_TEXTS) and len(self.texts) < _MOST_TEXTS:
             self.texts.append(f"{directory}/{name}")
+        if copy(name):
+            self.copies.append(f"{directory}/{name}")
 
     def add_lost_link(self, path: str) -> None:
         """A link that leads nowhere: called as checkpoints are (``step-300``), or as what points to the
         newest (``latest``), or otherwise.
         """
         (self.gone if calls_a_save(path.rpartition("/")[2]) else self.dangling).append(path)
-
-    @property
-    def leftovers(self) -> bool:
-        """Whether there is anything that may be left of a checkpoint, or be one of another name."""
-        return bool(self.bare or self.renamed or self.packed or self.unfinished or self.empty)
-
-    def is_strange_beside(self, directories: Collection[str]) -> bool:
-        """Whether files that nothing recognises lie in one of the directories, or in one there that is called
-        as the last save.
-        """
-        return any(
-            at in directories or (LAST.search(at[at.rindex("/") :]) and at[: at.rindex("/")] in directories)
-            for at in self.strange
-        )
-
-    @property
-    def unplaced(self) -> list[str]:
-        """The paths of files that no layout loads: states, and texts unless there are too many."""
-        texts = self.texts if len(self.texts) < _RENAMED else ()
-        notes = (path for path in self.trackers.values() if path.endswith(".json"))
-        return [*(file.path for file in self.bare), *notes, *texts]
 
     def leaves_out(self, directory: str) -> bool:
         """Whether the caller has left out anything below it."""

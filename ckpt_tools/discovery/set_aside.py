@@ -91,7 +91,7 @@ def _take_out(copied: Sequence[Sequence[Found]], found: Discovery) -> None:
     gone, tops = {one.path for rows in copied for one in rows}, tuple(f"{rows[0].top}/" for rows in copied)
     found.parts = [p for p in found.parts if p.path not in gone]
     found.bare = [file for file in found.bare if file.path not in gone]
-    for paths in (found.unfinished, found.indexes, found.unneeded, found.renamed):
+    for paths in (found.unfinished, found.indexes, found.unneeded):
         paths[:] = [path for path in paths if path not in gone and not path.startswith(tops)]
     found.trackers = {key: path for key, path in found.trackers.items() if not path.startswith(tops)}
 

@@ -329,12 +329,6 @@ class Names:
         """Whether a file of this name may describe the files beside it."""
         return name.endswith(self.index_suffixes) or any(row.describes for row in self._fitting(name))
 
-    def may_be_renamed(self, name: str) -> bool:
-        """Whether a name that no format has tells of a checkpoint all the same (``step_300.pt.1``), or of an
-        archive, which may hold one.
-        """
-        return self._inside.search(name) is not None
-
     def near_placed(self, path: str) -> bool:
         """Whether there may be such an index in the directory, or below it."""
         return "/.cache/huggingface/" in path or "/manifests/" in path

@@ -60,6 +60,8 @@ def _pieces(home: str, mark: str, prefix: str) -> Iterator[Piece]:
         # of MindYOLO's average of the weights, which it saves beside them
         average = f"{home}EMA_{prefix}{moment}.{suffix}"
         yield Piece(f"average{kind}{mark}", "model", average, formats, kind=Kind.RELEASE)
+        # of MindCV's best weights so far, of whatever epoch (mindcv/utils/callbacks.py)
+        yield Piece(f"best{kind}{mark}", "model", f"{home}{prefix}_best.{suffix}", formats, kind=Kind.RELEASE)
         yield Piece(f"model{kind}{mark}", "model", f"{home}{prefix}{moment}.{suffix}", formats)
 
 

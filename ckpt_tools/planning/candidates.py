@@ -11,7 +11,6 @@ from shlex import quote
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.crosscheck import trackers
 from ckpt_tools.crosscheck import unfinished as under_way
-from ckpt_tools.crosscheck.lost import emptied
 from ckpt_tools.crosscheck.pages import equal, same_tensors
 from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.crosscheck.unfinished import Sizes, marked
@@ -144,10 +143,9 @@ class Candidates:
         return saves
 
     def _gone(self) -> list[Rejected]:
-        """What trackers name, and saves of which only a directory is left."""
+        """What trackers name and is gone."""
         named = trackers.lost(self.session, self.checkpoints, self.unfinished)
-        lost = (*named, *emptied(self.session, self.checkpoints))
-        return [r for r in lost if filters.allows(self.selection, r.checkpoint)]
+        return [r for r in named if filters.allows(self.selection, r.checkpoint)]
 
     def _unfinished_of_the_run(self) -> list[Checkpoint]:
         """Without those that a tracker calls finished; with a lone run of dying gasps beside the lone
@@ -342,10 +340,14 @@ class Candidates:
         Raises CkptError unless the question allows that and nothing speaks against it.
         """
         if not everything and self.session.found.alone:
-            from ckpt_tools.discovery.renamed_names import is_packed  # rare, too
+            from ckpt_tools.discovery.unrecognised import unpacked  # rare, too
 
             text = f"{self.root} is a file, and not a checkpoint that ckpt knows"
-            unpack = "unpack it, and " if is_packed(os.path.basename(self.root)) else ""
+            unpack = (
+                "unpack it, and "
+                if unpacked(os.path.basename(self.root)) != os.path.basename(self.root)
+                else ""
+            )
             raise CannotLook(text, f"{unpack}name the directory of the checkpoints")
         from ckpt_tools.planning import first_launch  # most questions are about a run that is there
 

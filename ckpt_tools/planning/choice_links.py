@@ -7,13 +7,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ckpt_tools.crosscheck.emptied import directory_of, is_called_alike
+from ckpt_tools.crosscheck.emptied import is_called_alike
 from ckpt_tools.discovery.found import Discovery
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import BareName, calls_a_save, may_be_later, read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.part import Kind
 from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url, real_path
 
@@ -25,16 +24,8 @@ def lost_links(found: Discovery, c: Checkpoint, step: int | None, tracker: str |
     text = "it leads to what is not there, and what was saved there may be newer than the choice"
     gone = (path for path in found.gone if os.path.basename(path) != tracker)
     later = [path for path in gone if may_be_later(os.path.basename(path), step, c.epoch)]
-    later += (path for path in found.dangling if _may_be_of_its_run(path, c))
+    later += (path for path in found.dangling if is_called_alike(path, c))
     yield from (finding("dangling-link", text, path=path, severity=Severity.WARNING) for path in later)
-
-
-def _may_be_of_its_run(path: str, c: Checkpoint) -> bool:
-    """Whether a link beside the choice is called as that is but for a number, or as the end of training."""
-    if os.path.dirname(path) != os.path.dirname(directory_of(c) or c.parts[0].path):
-        return False
-    said = read_bare_name(os.path.basename(path))
-    return is_called_alike(path, c) or (said.kind is Kind.RELEASE and not said.words)
 
 
 def links_to_others(links: Mapping[str, str], c: Checkpoint, step: int | None) -> Iterator[Finding]:

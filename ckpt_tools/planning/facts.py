@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt_tools.model.checkpoint import CheckpointKey, Order
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Report
@@ -31,7 +31,9 @@ class FileFacts:
 
 @frozen
 class SaveFacts:
-    """One save. ``order`` is its place in training as (step, epoch, step in the epoch), -1 for unknown."""
+    """One save. ``order`` is its place in training as (step, epoch, step in the epoch), -1 for unknown;
+    ``optimizer`` says that an optimizer's state is in it.
+    """
 
     key: CheckpointKey
     path: str
@@ -41,6 +43,8 @@ class SaveFacts:
     order: Order
     written: Span
     files: tuple[FileFacts, ...]
+    label: str = ""
+    optimizer: bool = False
     unfinished: bool = False
     tracked: bool = False
 
@@ -71,7 +75,8 @@ class RunFacts:
 @frozen
 class UnplacedFile:
     """A file below ROOT that no layout places. ``format`` is that of its content, None where that is none
-    that is known; ``state`` says whether such a format can hold a training state.
+    that is known; ``state`` says whether such a format can hold a training state, ``weights_alone`` that it
+    was read, and holds no optimizer's state.
     """
 
     path: str
@@ -79,6 +84,7 @@ class UnplacedFile:
     mtime_ns: int
     format: str | None
     state: bool
+    weights_alone: bool = False
 
 
 @frozen
@@ -123,3 +129,21 @@ class StateFile:
     tells_step: bool = False
     fits: bool = False
     state: bool = False
+
+
+def save_facts(c: Checkpoint, *, optimizer: bool = False) -> SaveFacts:
+    """Return the facts of a checkpoint as it was listed; its files have no reports yet."""
+    times = [p.mtime_ns for p in c.parts] or [c.mtime_ns]
+    return SaveFacts(
+        key=c.key,
+        path=c.path,
+        layout=c.layout,
+        run=c.run,
+        kind=c.kind,
+        order=c.order,
+        written=Span(min(times), c.mtime_ns, max(times)),
+        files=tuple(FileFacts(p.path, p.role, p.rank, p.size, p.mtime_ns) for p in c.parts),
+        label=c.label,
+        optimizer=optimizer,
+        unfinished=c.unfinished,
+    )

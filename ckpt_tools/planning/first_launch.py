@@ -12,24 +12,22 @@ from functools import partial
 from shlex import quote
 from typing import NamedTuple
 
-from ckpt_tools import formats
 from ckpt_tools.crosscheck.unfinished import hidden_files, hint_of, not_renamed, written_whole
 from ckpt_tools.discovery.completeness import listed, why_unfinished
-from ckpt_tools.discovery.renamed_names import tells_of_a_state
-from ckpt_tools.discovery.sidecars import DVC, read_tracker, stands_for_nothing_here
-from ckpt_tools.discovery.unrecognised import Suspect, called_saves, kind_of, suspects
+from ckpt_tools.discovery.sidecars import read_tracker
+from ckpt_tools.discovery.unrecognised import remains, tells_of_a_state
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common import under_way
-from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
-from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.facts import TreeFacts
 from ckpt_tools.planning.filters import belongs
+from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
 from ckpt_tools.planning.scope import Scope, anywhere, scope
+from ckpt_tools.planning.unplaced import unplaced_files
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings.resolve import nearest
@@ -166,7 +164,7 @@ def _objection(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> 
         or _sealed(session, inside)
         or _put_aside(session, inside)
         or _in_no_layout(session, outside)
-        or _large(session, outside)
+        or _remains(session, outside)
     )
 
 
@@ -288,70 +286,38 @@ def _was_inside(aside: Finding, inside: Scope) -> bool:
         return True
 
 
-def _in_no_layout(session: Session, outside: Scope) -> Outcome | None:
-    """Files whose names say that a training run wrote them, but not to which checkpoint they belong."""
-    bare = [path for path, *_ in session.found.bare]
-    files = [path for path in bare if outside(path) and _holds_state(session, path)]
-    if not files:
+def _in_no_layout(session: Session, inside: Scope) -> Outcome | None:
+    """Files that no layout places, and that may hold a training state."""
+    unplaced = tuple(unplaced_files(session, 0, inside))
+    if session.unplaced:
+        first = session.unplaced[0]
+        return Outcome(CannotLook(f"{first.path}: {first.why}; nobody knows what lies there"))
+    assert RULE.check is not None  # noqa: S101 - for the type checker
+    hits = list(RULE.check(TreeFacts(session.root, (), unplaced)))
+    if not hits:
         return None
-    text = (
-        f"{session.root} holds files in a checkpoint format, but in no layout that ckpt knows: "
-        f"{_names(session, files)}"
-    )
-    why = "a file in a checkpoint format that no layout could place"
-    error = NoneUsable(text, f"{_describe(session, files)}; {_BYSTANDERS}; {_FRESH}")
-    return Outcome(error, list(_each("no-layout", why, files)))
+    paths = [hit.path for hit in hits]
+    text = f"{session.root} holds files that may be training states, and no layout places them: "
+    hint = f"{_describe(session, paths)}; {_BYSTANDERS}; {_FRESH}"
+    found = list(_each(RULE.code, "its content may be a training state, and no layout places it", paths))
+    return Outcome(NotRecognised(text + _names(session, paths), hint, rule=RULE.id), found)
 
 
-def _large(session: Session, outside: Scope) -> Outcome | None:
-    """Files that no name explains: those whose content is a checkpoint's, else those that are large."""
+def _remains(session: Session, outside: Scope) -> Outcome | None:
+    """Files where one framework alone writes, without the rest of a checkpoint."""
     try:
-        rows = [s for s in suspects(session.found, session.root, session.layouts) if outside(s.path)]
-        rows = rows or list(called_saves(session.found, session.root, outside))
+        layout = remains(session.found, session.root, session.layouts, outside)
     except OSError as e:
         text = f"{e.filename or session.root}: {e.strerror}; nobody knows what lies there"
         return Outcome(CannotLook(text))
-    if recognised := [s for s in rows if s.format]:
-        return _renamed(session, recognised)
-    if writer := next((s.writer for s in rows if s.writer), None):
-        return _remains(session, [s for s in rows if s.writer], writer)
-    return _unknown(session, rows) if rows else None
-
-
-def _renamed(session: Session, recognised: Sequence[Suspect]) -> Outcome:
-    """Files whose content is a checkpoint's, whatever they are called."""
-    files = [s.path for s in recognised]
+    if layout is None:
+        return None
     text = (
-        f"{session.root} holds files in a checkpoint format under names that ckpt does not know: "
-        f"{_names(session, files)}"
-    )
-    found = [
-        finding("no-layout", f"its content is {s.format}, and no layout could place it", path=s.path)
-        for s in recognised
-    ]
-    return Outcome(NoneUsable(text, f"{_describe(session, files)}; {_BYSTANDERS}; {_FRESH}"), found)
-
-
-def _unknown(session: Session, rows: Sequence[Suspect]) -> Outcome:
-    """What is too large, or whose names are too telling, to be passed over without a word."""
-    paths, (kind, why) = [s.path for s in rows], kind_of(rows)
-    text = (
-        f"{session.root} holds {kind}: {_names(session, paths)}: only you know whether they are checkpoints"
-    )
-    describe = _describe(session, paths) if rows[0].size else "bring back what was in them"
-    hint = f"if they are checkpoints, {describe}; {_BYSTANDERS}; {_FRESH}"
-    return Outcome(NotRecognised(text, hint), list(_each("unrecognised-file", why, paths)))
-
-
-def _remains(session: Session, left: Sequence[Suspect], layout: Layout) -> Outcome:
-    files = [s.path for s in left]
-    text = (
-        f"{session.root} holds files as {layout.title} writes them, without the rest of a checkpoint: "
-        f"{_names(session, files)}: only you know whether they are left over from one"
+        f"{session.root} holds files as {layout.title} writes them, without the rest of a checkpoint: only"
+        " you know whether they are left over from one"
     )
     rest = hidden_files(layout) or "bring the rest back"
-    error = NotRecognised(text, f"{rest}; {_BYSTANDERS}; {_FRESH}")
-    return Outcome(error, list(_each("unrecognised-file", "only its framework writes there", files)))
+    return Outcome(NotRecognised(text, f"{rest}; {_BYSTANDERS}; {_FRESH}"))
 
 
 def _describe(session: Session, paths: Sequence[str]) -> str:
@@ -365,11 +331,8 @@ def _describe(session: Session, paths: Sequence[str]) -> str:
 
 def in_no_layout(session: Session) -> str:
     """What to add to a hint where no checkpoint is usable, and other files of checkpoints are there."""
-    try:
-        rows = [s for s in suspects(session.found, session.root, session.layouts) if s.format]
-    except OSError:
-        return ""  # what could not be looked at is told elsewhere
-    return f"; beside them are {_describe(session, [s.path for s in rows])}" if rows else ""
+    rows = [f.path for f in unplaced_files(session, 0, anywhere) if f.state]
+    return f"; beside them are {_describe(session, rows)}" if rows else ""
 
 
 def _names(session: Session, paths: Sequence[str]) -> str:
@@ -449,28 +412,3 @@ def _outside(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> Sc
         return path == session.root or not (begun or any(path.startswith(f"{home}/") for home in homes))
 
     return outside
-
-
-def _holds_state(session: Session, path: str) -> bool:
-    """Whether only a training run writes such a file: no configuration, no vocabulary, nothing from before
-    the first step.
-    """
-    name = os.path.basename(path)
-    if formats.names.placed(path):
-        return False
-    if formats.names.only_state(name) or _directory_elsewhere(path):
-        return True
-    if path != session.root and not formats.names.state(name) and formats.names.known(name):
-        return False
-    if path.endswith((".npz", ".npy")) and read_bare_name(name).noun:
-        return True
-    found = session.report_file(path, Level.STRUCTURE).format
-    return path == session.root or (found is not None and formats.names.holds_state(found))
-
-
-def _directory_elsewhere(path: str) -> bool:
-    """Whether it stands for a directory that DVC keeps and nobody has fetched: there may be checkpoints in
-    it. Raises CannotLook.
-    """
-    whole = path.removesuffix(DVC)
-    return whole != path and "." not in os.path.basename(whole) and stands_for_nothing_here(whole)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ckpt_tools.crosscheck import unfinished
 from ckpt_tools.crosscheck.best import best_is_gone
+from ckpt_tools.crosscheck.emptied import begun_later
 from ckpt_tools.crosscheck.lost import headless
 from ckpt_tools.crosscheck.trackers import declared, tracker_findings
 from ckpt_tools.discovery import completeness
@@ -51,6 +52,7 @@ from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.newest import Times
 from ckpt_tools.planning.precedence import in_order, ordered
 from ckpt_tools.planning.topology import HIGHEST, leftovers_beside
+from ckpt_tools.planning.unplaced import require_no_stranger, require_none_newer
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url
@@ -161,25 +163,13 @@ class Planner(Candidates):
             from ckpt_tools.planning.later_trackers import require_tracked
 
             require_tracked(self, choice, c)
-        if choice.rejected or self.session.found.bare or any(max(o.order) < 0 for o in self.ranked):
-            from ckpt_tools.planning.not_fetched import require_fetched  # rare, as the next one
-
-            told = replace(c, step=self.step(c))
-            require_fetched(self.session, choice, told, self.ranked, self.selection)
-        if len(self.arranged) > 1:
-            from ckpt_tools.planning.unplaced_states import require_no_stranger
-
-            require_no_stranger(self.session, c, self.selection)
         found = self.session.found
-        if found.leftovers or found.is_strange_beside(c.directories_above):
-            from ckpt_tools.planning.unplaced_states import newer_states  # rare: a start is faster without
-
-            self.warnings += newer_states(self.session, c, self.step(c), self.selection)
-        if found.unplaced or any(not self.layouts.piece_of(p).loaded for p in c.parts):
-            from ckpt_tools.planning.unlike_siblings import unlike_siblings
-
-            level = self.selection.level
-            self.warnings += unlike_siblings(self.session, c, self.checkpoints, found.unplaced, level=level)
+        if len(self.arranged) > 1:
+            require_no_stranger(self.session, c, self.selection)
+        if found.bare or found.strange:
+            require_none_newer(self.session, c, self.checkpoints, self.selection)
+        if found.empty or found.bare or found.strange:
+            self.warnings += begun_later(self.session, c)
         return self.finish(choice, c)
 
     def _of_one_step(self, choice: Choice, c: Checkpoint) -> tuple[Choice, Checkpoint]:

@@ -6,23 +6,15 @@ import os
 from shlex import quote
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.unrecognised import suspects
-from ckpt_tools.errors import CannotLook
 from ckpt_tools.reading.session import Session
 
 
 def unplaced(session: Session) -> list[str]:
-    """Their paths below the root, by their names or, where these say nothing, by how they begin; and those
-    beside them with the same ending. Raises CannotLook.
-    """
+    """Their paths below the root, by their names; and those beside them with the same ending."""
     resort = [p.path for p in session.parts if session.layouts.of(p).last_resort]
     bare = [file.path for file in session.found.bare]
     named = [path for path in bare if formats.names.state(os.path.basename(path))]
-    try:
-        hidden = [s.path for s in suspects(session.found, session.root, session.layouts) if s.format]
-    except OSError as e:
-        raise CannotLook(f"{e.filename or session.root}: {e.strerror}; nobody knows what lies there") from e
-    known = {*resort, *named, *hidden}
+    known = {*resort, *named}
     places = set(map(_place, known))
     beside = (path for path in bare if _place(path) in places)
     return sorted({os.path.relpath(path, session.root) for path in (*known, *beside)})

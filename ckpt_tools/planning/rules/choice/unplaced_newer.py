@@ -1,7 +1,29 @@
 """``choice/unplaced-newer``."""
 
+from collections.abc import Iterator
+
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from ckpt_tools.planning.facts import TreeFacts
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+
+
+def find_unplaced(facts: TreeFacts) -> Iterator[Hit]:
+    """Return the files that may hold a training state, and are not older than the choice; all where there is
+    none. Weights alone are none where the choice has an optimizer's state.
+    """
+    chosen = facts.chosen
+    for file in facts.unplaced:
+        if not file.state or (chosen and file.mtime_ns < chosen.written.median):
+            continue
+        if chosen and chosen.optimizer and file.weights_alone:
+            continue
+        name = file.path.removeprefix(f"{facts.root}/")
+        text = f"no layout places {name}, which may be a training state (its content is {file.format})"
+        if chosen:
+            text = f"{text} and is not older than {chosen.label} ({chosen.path})"
+            text = f"which checkpoint is the newest is in doubt: {text}"
+        yield Hit(file.path, text)
+
 
 RULE = Rule(
     id="choice/unplaced-newer",
@@ -11,7 +33,9 @@ RULE = Rule(
     answer="the lines for ckpt.toml that are printed, or --exclude with exactly that path",
     why="""\
 A file that no layout places may hold a training state, and is not older than the choice. It may be
-the newest save of this run under another name, so the older one is not taken without asking.
+the newest save of this run under another name, so the older one is not taken without asking. Weights
+alone are no training state where the choice has an optimizer's state.
 For: loops of one's own, and saves that were renamed by hand.
 """,
+    check=find_unplaced,
 )

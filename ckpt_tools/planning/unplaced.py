@@ -1,0 +1,166 @@
+"""Files that no layout places, as facts: what rule ``choice/unplaced-newer`` asks about."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from ckpt_tools import formats
+from ckpt_tools.discovery.exclude import without
+from ckpt_tools.discovery.found import BareFile
+from ckpt_tools.discovery.sidecars import DVC, stands_for_nothing_here
+from ckpt_tools.discovery.unrecognised import content_format, is_other, unpacked_state
+from ckpt_tools.errors import UsageError
+from ckpt_tools.findings import NOT_SEEN
+from ckpt_tools.formats import Anatomy
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.part import Unseen
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.facts import TreeFacts, UnplacedFile, save_facts
+from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
+from ckpt_tools.reading.bare_file import has_optimizer
+from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.retry import ABSENT, patiently
+
+_MAY_BE_DATA = frozenset(("npz", "npy", "pickle_plain", "joblib", "hdf5", "zip_archive", "msgpack"))
+"""Formats in which data sets and results are kept as well."""
+_MOST = 512
+"""Files that are opened, the newest ones: a directory of more that nothing places is a data set."""
+
+
+def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked: Selection) -> None:
+    """Raises UsageError where a file that no layout places may be a later save than the choice ``c``. Where
+    the caller has said which files count (--layout, --prefix, --kind, --max-step, the tracker), none is.
+    """
+    told = (asked.layout, asked.prefix, asked.kind, asked.max_step) != (None,) * 4
+    if told or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
+        return
+    above = c.parts[0].base if asked.run is not None else s.root
+    chosen = save_facts(c, optimizer=_has_optimizer(s, c))
+    unplaced = unplaced_files(s, chosen.written.median, lambda path: path.startswith(f"{above}/"))
+    facts = TreeFacts(s.root, tuple(map(save_facts, saves)), tuple(unplaced), chosen)
+    assert RULE.check is not None  # noqa: S101 - for the type checker
+    if hit := next(iter(RULE.check(facts)), None):
+        aside = without(s.root, c, hit.path, kept={p.path for p in s.parts})
+        raise UsageError(hit.message, f"{how_to_place(s)}; or say {aside}", rule=RULE.id)
+
+
+def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
+    """Raises UsageError where another layout loads a file in the directory of the choice: it is a part of the
+    save that nobody would load.
+    """
+    homes = {p.home for p in c.parts if p.home}
+    for p in s.parts if homes and asked.layout is None else ():
+        if p.layout != c.layout and p.home in homes and s.layouts.piece_of(p).loaded:
+            name = os.path.relpath(p.path, s.root)
+            text = f"{c.path} is taken for a checkpoint of the layout {c.layout}, which does not load {name}"
+            hint = f"{how_to_place(s)}; if it has nothing to do with it, {without(s.root, c, p.path)}"
+            raise UsageError(text, hint, rule=RULE.id)
+
+
+def how_to_place(s: Session) -> str:
+    """Return what to do about a file that no layout places and that is a save's."""
+    from ckpt_tools.reading.unplaced import how_to_describe  # only where a start is refused
+
+    return f"if it is a save of this run, {how_to_describe(s)}"
+
+
+def unplaced_files(s: Session, since_ns: int, inside: Callable[[str], bool]) -> Iterator[UnplacedFile]:
+    """Return the files ``inside`` that no layout places and no index explains, written at ``since_ns`` or
+    later and outside of the directories of saves, the newest first. What cannot be read is noted in
+    ``s.unplaced``.
+    """
+    rows = [f for f in _bare(s) if f.mtime_ns >= since_ns and inside(f.path)]
+    rows += (f for f in _strange(s) if f.mtime_ns >= since_ns and inside(f.path))
+    if not rows:
+        return
+    explained = {*s.indexes.members({p.path for p in s.parts}), *(f.path for f in s.found.lone)}
+    homes = {p.home for p in s.parts if p.home}
+    left = (f for f in rows if f.path not in explained and not _is_in(f.path, homes, s.root))
+    for file in sorted(left, key=lambda f: (-f.mtime_ns, f.path))[:_MOST]:
+        yield _read(s, file)
+
+
+def _has_optimizer(s: Session, c: Checkpoint) -> bool:
+    if any("optim" in p.role for p in c.parts):
+        return True
+    return any(is_training_state(*s.inspect(p.path, Level.STRUCTURE)) for p in c.parts[:_MOST])
+
+
+def is_training_state(report: Report, anatomy: Anatomy) -> bool:
+    """Return True if a file holds the state of an optimizer, and not only its settings."""
+    state = bool(anatomy.tensors) or "param_groups" in anatomy.keys
+    return state and has_optimizer(report, anatomy)
+
+
+def _is_in(path: str, homes: set[str], root: str) -> bool:
+    while len(path := os.path.dirname(path)) > len(root):
+        if path in homes:
+            return True
+    return False
+
+
+def _bare(s: Session) -> Iterator[BareFile]:
+    """Files whose names tell a format that can hold a state."""
+    for f in s.found.bare:
+        name = f.path.rpartition("/")[2]
+        may_be = formats.names.only_state(name) or any(map(_holds_state, formats.names.allowed(name)))
+        if f.size > 0 and not formats.names.placed(f.path) and (may_be or _directory_elsewhere(f.path)):
+            yield f
+
+
+def _directory_elsewhere(path: str) -> bool:
+    """Return True if a file stands for a directory that DVC keeps and nobody has fetched. Raises
+    CannotLook.
+    """
+    whole = path.removesuffix(DVC)
+    return whole != path and "." not in os.path.basename(whole) and stands_for_nothing_here(whole)
+
+
+def _strange(s: Session) -> Iterator[BareFile]:
+    """Files of names that no format has."""
+    for directory in s.found.strange:
+        try:
+            yield from _files_in(directory, s)
+        except OSError as e:
+            s.unplaced.append(Unseen(e.filename or directory, e.strerror or str(e)))
+
+
+def _files_in(directory: str, s: Session) -> Iterator[BareFile]:
+    for entry in entries_of(directory, partial(s.found.excluded.keep, s.root)):
+        if is_other(entry.name) and not unpacked_state(entry.name):
+            continue
+        try:
+            st = patiently(entry.stat)
+        except ABSENT:  # a dangling link, or gone since
+            continue
+        if stat.S_ISREG(st.st_mode) and st.st_size:
+            yield BareFile(entry.path, st.st_size, st.st_mtime_ns, ())
+
+
+def _read(s: Session, file: BareFile) -> UnplacedFile:
+    """Return what the content of a file tells; the format of its name where its content has none."""
+    name, alone = file.path.rpartition("/")[2], False
+    if name.endswith(DVC) or unpacked_state(name):
+        of: str | None = "kept by DVC" if name.endswith(DVC) else "packed or encrypted"
+    elif allowed := formats.names.allowed(name):
+        report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
+        s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
+        alone = report.verdict in (Verdict.OK, Verdict.SUSPECT) and not is_training_state(report, anatomy)
+        of = report.format or allowed[0]
+    else:
+        try:
+            of = content_format(file.path)
+        except OSError as e:
+            s.unplaced.append(Unseen(file.path, e.strerror or str(e)))
+            of = None
+    return UnplacedFile(file.path, file.size, file.mtime_ns, of, _holds_state(of), alone)
+
+
+def _holds_state(of: str | None) -> bool:
+    return of is not None and of not in _MAY_BE_DATA and formats.names.holds_state(of)
