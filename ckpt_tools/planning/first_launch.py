@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ckpt_tools.crosscheck.unfinished import hidden_files, hint_of, not_renamed, written_whole
 from ckpt_tools.discovery.completeness import listed, why_unfinished
 from ckpt_tools.discovery.sidecars import read_tracker
-from ckpt_tools.discovery.unrecognised import remains, tells_of_a_state
+from ckpt_tools.discovery.unrecognised import is_other, remains, tells_of_a_state
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common import under_way
@@ -31,6 +31,7 @@ from ckpt_tools.planning.unplaced import unplaced_files
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings.resolve import nearest
+from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_link, status
 from ckpt_tools.storage.urls import common
 
@@ -42,6 +43,8 @@ _NOT_WHOLE = (
 )
 _AFRESH = "for a first launch add --allow-none; else check the path"
 _BYSTANDERS = "if the files have nothing to do with checkpoints say --exclude GLOB"
+_DESCRIBES = (".json", ".yaml", ".yml", ".toml")
+"""Endings of texts that are saved beside a model."""
 _NUMBER = re.compile(r"\d+")
 TrackerReader = Callable[[bytes], "int | str | None"]
 
@@ -304,20 +307,48 @@ def _in_no_layout(session: Session, inside: Scope) -> Outcome | None:
 
 
 def _remains(session: Session, outside: Scope) -> Outcome | None:
-    """Files where one framework alone writes, without the rest of a checkpoint."""
+    """Files where one framework alone writes, without the rest of a checkpoint; or in a directory that a
+    layout calls a save's, without anything of one.
+    """
     try:
         layout = remains(session.found, session.root, session.layouts, outside)
+        homes = [] if layout else sorted(set(_homes_without_a_save(session, outside)))
     except OSError as e:
         text = f"{e.filename or session.root}: {e.strerror}; nobody knows what lies there"
         return Outcome(CannotLook(text))
-    if layout is None:
+    if layout is not None:
+        text = f"{session.root} holds files as {layout.title} writes them, without the rest of a checkpoint"
+        rest = hidden_files(layout) or "bring the rest back"
+    elif homes:
+        text = f"{session.root} holds what is called as saves are, with nothing of one in it: "
+        text, rest = text + _names(session, homes), "bring back what was in it"
+    else:
         return None
-    text = (
-        f"{session.root} holds files as {layout.title} writes them, without the rest of a checkpoint: only"
-        " you know whether they are left over from one"
+    text += ": only you know whether it is left over from one"
+    found = list(_each("unrecognised-file", "called as a save's directory, with nothing of one in it", homes))
+    return Outcome(NotRecognised(text, f"{rest}; {_BYSTANDERS}; {_FRESH}"), found)
+
+
+def _homes_without_a_save(session: Session, outside: Scope) -> Iterator[str]:
+    """The directories that a layout's template calls those of a step or an epoch, of which nothing is left
+    but files that no layout places: texts that describe a model, and files of no known kind; in one that is
+    called by a number alone only the latter. Raises OSError.
+    """
+    found, templates, known = session.found, session.layouts.templates(), dict[str, str]()
+    files = (
+        e.path for at in found.strange for e in entries_of(at, partial(found.excluded.keep, session.root))
     )
-    rest = hidden_files(layout) or "bring the rest back"
-    return Outcome(NotRecognised(text, f"{rest}; {_BYSTANDERS}; {_FRESH}"))
+    for path in (*(f.path for f in found.bare), *files):
+        home = os.path.dirname(path)
+        while len(home) > len(session.root) and home not in known:
+            places = templates.places(home)
+            numbered = (p.home for p in places if p.home and (p.step, p.epoch) != (None, None))
+            known[home] = next(iter(numbered), "")
+            home = os.path.dirname(home)
+        describes, other = path.endswith(_DESCRIBES), is_other(os.path.basename(path))
+        for at in known if outside(path) and (describes or not other) else ():
+            if known[at] and path.startswith(f"{at}/") and not (other and os.path.basename(at).isdigit()):
+                yield known[at]
 
 
 def _describe(session: Session, paths: Sequence[str]) -> str:

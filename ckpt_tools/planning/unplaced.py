@@ -27,8 +27,8 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, patiently
 
-_MAY_BE_DATA = frozenset(("npz", "npy", "pickle_plain", "joblib", "hdf5", "zip_archive", "msgpack"))
-"""Formats in which data sets and results are kept as well."""
+_MAY_BE_DATA = frozenset(("npz", "npy"))
+"""Formats of which most files are data sets and results."""
 _MOST = 512
 """Files that are opened, the newest ones: a directory of more that nothing places is a data set."""
 
