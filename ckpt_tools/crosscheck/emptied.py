@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ckpt_tools.findings import finding
+from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.reading.session import Session
@@ -18,26 +19,27 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 def begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Return warnings about such directories of a higher number than all saves beside ``c``. Of one that a
-    tracker names more is said elsewhere.
+    """Return warnings about such directories of a higher number than all saves beside ``c``, and about those
+    called as a save that is not done in which something was written since. Of what a tracker names more is
+    said elsewhere.
     """
-    home = directory_of(c)
-    base = os.path.dirname(home)
-    if not _NUMBER.search(os.path.basename(home)):
-        return
-    highest = max(_numbers(at) for at in (home, *_homes(s, base, home)))
-    taken = _taken(s)
+    home = c.parts[0].home
+    base = os.path.dirname(home or c.parts[0].path)
     there = (*s.found.empty, *s.found.strange, *(os.path.dirname(f.path) for f in s.found.bare))
-    for top in dict.fromkeys(_below(there, base)):
-        later = _pattern(top) == _pattern(home) and _numbers(top) > highest and top not in taken
-        if later and not s.found.leaves_out(top) and not is_tracked(s, c, top):
-            text = f"it is called as a later save than {os.path.basename(home)} is, and holds none"
-            yield finding("unfinished-save", text, path=top, hint=_HINT, rule="choice/unfinished-newer")
-
-
-def directory_of(c: Checkpoint) -> str:
-    """Return the directory of a save's own, else that in which its files lie."""
-    return c.parts[0].home or os.path.dirname(c.parts[0].path)
+    below = list(dict.fromkeys(_below(there, base)))
+    numbers = _numbers(home)
+    if not {*numbers}.isdisjoint({c.step, c.epoch, c.generation} - {None}):
+        highest, taken = max(_numbers(at) for at in (home, *_homes(s, base, home))), _taken(s)
+        for top in below:
+            later = _pattern(top) == _pattern(home) and _numbers(top) > highest and top not in taken
+            if later and not s.found.leaves_out(top) and not is_tracked(s, c, top):
+                text = f"it is called as a later save than {os.path.basename(home)} is, and holds none"
+                yield finding("unfinished-save", text, path=top, hint=_HINT, rule="choice/unfinished-newer")
+    late = set(_below((f.path for f in s.found.bare if f.mtime_ns >= c.mtime_ns), base))
+    for top in below:
+        if under_way.is_begun(os.path.basename(top)) and top in late:
+            text = f"it is called as a save that is not done, and was written no earlier than {c.label}"
+            yield finding("unfinished-save", text, path=top, rule="choice/unfinished-newer")
 
 
 def is_called_alike(path: str, c: Checkpoint) -> bool:
@@ -71,7 +73,7 @@ def _homes(s: Session, base: str, home: str) -> set[str]:
     return {at for at in homes if _pattern(at) == _pattern(home)}
 
 
-def _below(directories: tuple[str, ...], base: str) -> Iterator[str]:
+def _below(directories: Iterable[str], base: str) -> Iterator[str]:
     """The directories in ``base`` that are, or hold, one of these."""
     for directory in directories:
         if directory.startswith(f"{base}/"):

@@ -75,8 +75,8 @@ class RunFacts:
 @frozen
 class UnplacedFile:
     """A file below ROOT that no layout places. ``format`` is that of its content, None where that is none
-    that is known; ``state`` says whether such a format can hold a training state, ``weights_alone`` that it
-    was read, and holds no optimizer's state.
+    that is known; ``state`` says whether such a format can hold a training state, ``optimizer`` whether an
+    optimizer's state is in it, None where that cannot be read. ``inside`` is the directory of the choice.
     """
 
     path: str
@@ -84,7 +84,8 @@ class UnplacedFile:
     mtime_ns: int
     format: str | None
     state: bool
-    weights_alone: bool = False
+    optimizer: bool | None = None
+    inside: bool = False
 
 
 @frozen

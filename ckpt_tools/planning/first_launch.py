@@ -342,10 +342,12 @@ def _homes_without_a_save(session: Session, outside: Scope) -> Iterator[str]:
         home = os.path.dirname(path)
         while len(home) > len(session.root) and home not in known:
             places = templates.places(home)
-            numbered = (p.home for p in places if p.home and (p.step, p.epoch) != (None, None))
+            inside = (p for p in places if p.home.startswith(f"{session.root}/"))
+            numbered = (p.home for p in inside if (p.step, p.epoch) != (None, None))
             known[home] = next(iter(numbered), "")
             home = os.path.dirname(home)
-        describes, other = path.endswith(_DESCRIBES), is_other(os.path.basename(path))
+        name = os.path.basename(path)
+        describes, other = path.endswith(_DESCRIBES), is_other(name) and not formats.names.known(name)
         for at in known if outside(path) and (describes or not other) else ():
             if known[at] and path.startswith(f"{at}/") and not (other and os.path.basename(at).isdigit()):
                 yield known[at]

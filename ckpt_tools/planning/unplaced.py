@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from ckpt_tools.discovery.unrecognised import content_format, is_other, unpacked
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.formats import Anatomy
+from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Unseen
@@ -42,7 +44,8 @@ def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked
         return
     above = c.parts[0].base if asked.run is not None else s.root
     chosen = save_facts(c, optimizer=_has_optimizer(s, c))
-    unplaced = unplaced_files(s, chosen.written.median, lambda path: path.startswith(f"{above}/"))
+    own = tuple(f"{home}/" for home in {p.home for p in c.parts if p.home})
+    unplaced = unplaced_files(s, chosen.written.median, lambda path: path.startswith(f"{above}/"), own)
     facts = TreeFacts(s.root, tuple(map(save_facts, saves)), tuple(unplaced), chosen)
     assert RULE.check is not None  # noqa: S101 - for the type checker
     if hit := next(iter(RULE.check(facts)), None):
@@ -51,12 +54,14 @@ def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked
 
 
 def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
-    """Raises UsageError where another layout loads a file in the directory of the choice: it is a part of the
-    save that nobody would load.
+    """Raises UsageError where another layout loads a file in the directory of the choice, or below one
+    without a model: it is a part of the save that nobody would load.
     """
     homes = {p.home for p in c.parts if p.home}
+    above = tuple(f"{home}/" for home in homes) if all(p.role != "model" for p in c.parts) else ()
     for p in s.parts if homes and asked.layout is None else ():
-        if p.layout != c.layout and p.home in homes and s.layouts.piece_of(p).loaded:
+        here = p.layout != c.layout and (p.home in homes or p.home.startswith(above))
+        if here and s.layouts.piece_of(p).loaded:
             name = os.path.relpath(p.path, s.root)
             text = f"{c.path} is taken for a checkpoint of the layout {c.layout}, which does not load {name}"
             hint = f"{how_to_place(s)}; if it has nothing to do with it, {without(s.root, c, p.path)}"
@@ -70,20 +75,26 @@ def how_to_place(s: Session) -> str:
     return f"if it is a save of this run, {how_to_describe(s)}"
 
 
-def unplaced_files(s: Session, since_ns: int, inside: Callable[[str], bool]) -> Iterator[UnplacedFile]:
+def unplaced_files(
+    s: Session, since_ns: int, inside: Callable[[str], bool], own: tuple[str, ...] = ()
+) -> Iterator[UnplacedFile]:
     """Return the files ``inside`` that no layout places and no index explains, written at ``since_ns`` or
-    later and outside of the directories of saves, the newest first. What cannot be read is noted in
-    ``s.unplaced``.
+    later and outside of the directories of saves, the newest first; those in the choice's ``own`` whatever
+    their time. What cannot be read is noted in ``s.unplaced``.
     """
-    rows = [f for f in _bare(s) if f.mtime_ns >= since_ns and inside(f.path)]
-    rows += (f for f in _strange(s) if f.mtime_ns >= since_ns and inside(f.path))
+    rows = [
+        f
+        for f in (*_bare(s), *_strange(s))
+        if f.path.startswith(own) or (f.mtime_ns >= since_ns and inside(f.path))
+    ]
     if not rows:
         return
-    explained = {*s.indexes.members({p.path for p in s.parts}), *(f.path for f in s.found.lone)}
-    homes = {p.home for p in s.parts if p.home}
+    parts = {p.path for p in s.parts}
+    explained = {*parts, *s.indexes.members(parts), *(f.path for f in s.found.lone)}
+    homes = {p.home for p in s.parts if p.home and not f"{p.home}/".startswith(own)}
     left = (f for f in rows if f.path not in explained and not _is_in(f.path, homes, s.root))
     for file in sorted(left, key=lambda f: (-f.mtime_ns, f.path))[:_MOST]:
-        yield _read(s, file)
+        yield _read(s, file, inside=file.path.startswith(own))
 
 
 def _has_optimizer(s: Session, c: Checkpoint) -> bool:
@@ -99,8 +110,9 @@ def is_training_state(report: Report, anatomy: Anatomy) -> bool:
 
 
 def _is_in(path: str, homes: set[str], root: str) -> bool:
+    """Return True if a file lies in one of the directories, or in one of a save that is not done."""
     while len(path := os.path.dirname(path)) > len(root):
-        if path in homes:
+        if path in homes or under_way.is_begun(os.path.basename(path)):
             return True
     return False
 
@@ -139,19 +151,24 @@ def _files_in(directory: str, s: Session) -> Iterator[BareFile]:
             st = patiently(entry.stat)
         except ABSENT:  # a dangling link, or gone since
             continue
+        except OSError as e:
+            if e.errno == errno.ELOOP:  # a link that leads to itself
+                continue
+            raise
         if stat.S_ISREG(st.st_mode) and st.st_size:
             yield BareFile(entry.path, st.st_size, st.st_mtime_ns, ())
 
 
-def _read(s: Session, file: BareFile) -> UnplacedFile:
+def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
     """Return what the content of a file tells; the format of its name where its content has none."""
-    name, alone = file.path.rpartition("/")[2], False
+    name, optimizer = file.path.rpartition("/")[2], None
     if name.endswith(DVC) or unpacked_state(name):
         of: str | None = "kept by DVC" if name.endswith(DVC) else "packed or encrypted"
     elif allowed := formats.names.allowed(name):
         report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
         s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
-        alone = report.verdict in (Verdict.OK, Verdict.SUSPECT) and not is_training_state(report, anatomy)
+        if report.verdict in (Verdict.OK, Verdict.SUSPECT):
+            optimizer = is_training_state(report, anatomy)
         of = report.format or allowed[0]
     else:
         try:
@@ -159,7 +176,7 @@ def _read(s: Session, file: BareFile) -> UnplacedFile:
         except OSError as e:
             s.unplaced.append(Unseen(file.path, e.strerror or str(e)))
             of = None
-    return UnplacedFile(file.path, file.size, file.mtime_ns, of, _holds_state(of), alone)
+    return UnplacedFile(file.path, file.size, file.mtime_ns, of, _holds_state(of), optimizer, inside)
 
 
 def _holds_state(of: str | None) -> bool:

@@ -16,11 +16,10 @@ import pytest
 import small_files
 from fixture_trees import CASES, TREES, materialise
 from places import FORMAT_FILES
-from run_helpers import SAY, broken, ckpt, megatron, sparse
+from run_helpers import LARGE, SAY, broken, ckpt, megatron, sparse
 
 from ckpt_tools import cli, errors
 from ckpt_tools.api import plan, scan
-from ckpt_tools.discovery.unrecognised import LARGE
 from ckpt_tools.formats import FORMATS, HEAD, names
 from ckpt_tools.formats.named import MANIFESTS, NAMED
 from ckpt_tools.layouts import LAYOUTS

@@ -262,7 +262,7 @@ def test_what_it_prints_makes_the_plan_answer(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(saved({"model": {"w": tensor(step, rank)}, "step": step}))
     before = run_helpers.ckpt("plan", str(home))
-    assert before.returncode == 4
+    assert before.returncode == 2
     unsure = "4 files 's*-r*.weird': a layout of your own? describe them in ckpt.toml"  # no word says rank
     assert unsure in before.stderr
     done = run_helpers.ckpt("layouts", "--guess", str(home))
@@ -273,17 +273,6 @@ def test_what_it_prints_makes_the_plan_answer(tmp_path: Path) -> None:
     assert "resume from step 200 (periodic, guessed)" in after.stdout
     nothing = run_helpers.ckpt("layouts", "--guess", str(home), "--config", str(tmp_path / "ckpt.toml"))
     assert (nothing.returncode, nothing.stdout) == (3, "")
-
-
-@pytest.mark.slow
-def test_directories_that_look_like_runs_may_be_one(tmp_path: Path) -> None:
-    for step, rank in itertools.product((100, 200), range(2)):
-        path = tmp_path / f"ours-{step}/part{rank}.pt"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(saved({"model": {"w": tensor(step, rank)}, "step": step}))
-    done = run_helpers.ckpt("plan", str(tmp_path))
-    assert done.returncode == 2
-    assert f"'ckpt layouts --guess {tmp_path}' writes their layout" in done.stderr
 
 
 @pytest.mark.parametrize(

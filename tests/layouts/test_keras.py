@@ -153,19 +153,18 @@ def test_an_index_of_shards_is_no_index_of_safetensors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "backup", "beside", "asked"),
+    ("name", "backup", "beside"),
     [
-        ("m-1.weights.h5", "", ".bkp", False),
-        ("m-1.weights.h5", "", "", False),
-        ("m-rank1.weights.h5", "", "", True),
-        ("m-1.weights.h5", ".bkp", "", True),
+        ("m-1.weights.h5", "", ".bkp"),
+        ("m-1.weights.h5", "", ""),
+        ("m-rank1.weights.h5", "", ""),
+        ("m-1.weights.h5", ".bkp", ""),
     ],
     ids=["older", "of the same step", "a part of the same step", "later"],
 )
-def test_files_of_model_checkpoint_beside_a_backup_are_a_question_only_if_they_are_later(
-    name: str, backup: str, beside: str, asked: bool, tmp_path: Path
+def test_states_of_model_checkpoint_in_the_directory_of_a_backup_are_a_question(
+    name: str, backup: str, beside: str, tmp_path: Path
 ) -> None:
-    """Or if they may be another part of it."""
     backups = LAYOUT_TREES / "keras-backup/double/tree"
     files = {
         "latest.weights.h5": f"latest.weights.h5{backup}",
@@ -175,11 +174,8 @@ def test_files_of_model_checkpoint_beside_a_backup_are_a_question_only_if_they_a
     for n, (to, source) in enumerate(files.items()):
         (tmp_path / to).write_bytes((backups / source).read_bytes())
         os.utime(tmp_path / to, (1_735_700_000 + n,) * 2)
-    if asked:
-        with pytest.raises(UsageError, match=name.partition(".")[0]):
-            plan(tmp_path)
-    else:
-        assert plan(tmp_path).resume.path == str(tmp_path)
+    with pytest.raises(UsageError, match=name.partition(".")[0]):
+        plan(tmp_path)
 
 
 @pytest.mark.parametrize("place", ["", "models"])

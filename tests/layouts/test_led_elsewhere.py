@@ -87,23 +87,6 @@ def test_another_link_that_leads_nowhere_is_not(name: str, tmp_path: Path) -> No
     assert told(tmp_path) == []
 
 
-@pytest.mark.parametrize("own", ["20", "run_20", "ckpts/model-20"])
-@pytest.mark.parametrize("how", ["empty", "gone", "earlier", "other"])
-def test_a_later_directory_beside_the_only_one_is_told(own: str, how: str, tmp_path: Path) -> None:
-    """One alone does not show that its number is that of a step."""
-    for file in ("model.pt", "optimizer.pt"):
-        put(tmp_path, f"{own}/{file}", 20)
-    beside = tmp_path / own.replace("20", "10" if how == "earlier" else "30")
-    if how == "gone":
-        beside.symlink_to(tmp_path.parent / "unmounted")
-    else:
-        beside.mkdir()
-    if how == "other":
-        (beside / "log.txt").write_text("a log")
-    code = {"empty": "unfinished-save", "gone": "dangling-link"}.get(how)
-    assert told(tmp_path) == ([(code, str(beside.relative_to(tmp_path)))] if code else [])
-
-
 def test_directories_that_may_be_of_ranks_are_not(tmp_path: Path) -> None:
     put(tmp_path, "0/model.pt", 20)
     (tmp_path / "1").mkdir()

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ckpt_tools.discovery.renamed_names import wrapped_state
 from fixture_trees import CASES, materialise
 from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.discovery import written_since
-from ckpt_tools.discovery.renamed_names import wrapped_state
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats import names
 from ckpt_tools.layouts.common.bare_names import BareName, calls_a_save, read_bare_name

@@ -13,7 +13,7 @@ from pathlib import Path
 import small_files
 import warm
 
-from ckpt_tools.discovery.unrecognised import LARGE
+LARGE = 64 << 20
 
 CKPT = [sys.executable, "-m", "ckpt_tools"]
 CLEAN = {

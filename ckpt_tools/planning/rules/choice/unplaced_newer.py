@@ -3,26 +3,33 @@
 from collections.abc import Iterator
 
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.facts import TreeFacts
+from ckpt_tools.planning.facts import SaveFacts, TreeFacts, UnplacedFile
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
 
 def find_unplaced(facts: TreeFacts) -> Iterator[Hit]:
     """Return the files that may hold a training state, and are not older than the choice; all where there is
-    none. Weights alone are none where the choice has an optimizer's state.
+    none. Weights alone are none where the choice has an optimizer's state; in the directory of the choice a
+    file with an optimizer's state is one whatever its time.
     """
     chosen = facts.chosen
     for file in facts.unplaced:
-        if not file.state or (chosen and file.mtime_ns < chosen.written.median):
-            continue
-        if chosen and chosen.optimizer and file.weights_alone:
+        if not file.state or not (chosen is None or _may_be_later(file, chosen)):
             continue
         name = file.path.removeprefix(f"{facts.root}/")
         text = f"no layout places {name}, which may be a training state (its content is {file.format})"
         if chosen:
-            text = f"{text} and is not older than {chosen.label} ({chosen.path})"
+            where = "lies in the directory of" if file.inside else "is not older than"
+            text = f"{text} and {where} {chosen.label} ({chosen.path})"
             text = f"which checkpoint is the newest is in doubt: {text}"
         yield Hit(file.path, text)
+
+
+def _may_be_later(file: UnplacedFile, chosen: SaveFacts) -> bool:
+    if file.inside:
+        return file.optimizer is True
+    less = chosen.optimizer and file.optimizer is False
+    return file.mtime_ns >= chosen.written.median and not less
 
 
 RULE = Rule(
