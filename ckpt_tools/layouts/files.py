@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.bare_names import (
-    LAST_WORDS,
     NEVER_ALONE,
     SUFFIXES,
     bare_name_of,
@@ -22,7 +21,7 @@ from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
 from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
 from ckpt_tools.layouts.common.named_parts import lone_parts
-from ckpt_tools.layouts.common.whole_state import lacks_of_state, same_run
+from ckpt_tools.layouts.common.whole_state import lacks_of_state
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import replace
@@ -138,46 +137,6 @@ def _holds_more(rolling: Checkpoint, c: Checkpoint) -> bool:
     mine, its = holds_of(c), holds_of(rolling)
     over = any(p.piece.startswith(ROLLING) for p in rolling.parts)
     return over and mine is not None and its is not None and its.optimizer and not mine.optimizer
-
-
-def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Exports, what is not in the order of training, and the best so far where as late a step, the last save
-    or more of a training state is there: which of the two was written later tells nothing.
-    """
-    mine = holds_of(c)
-    if c.kind is Kind.RELEASE:
-        return True
-    if mine is None:
-        return False  # damaged: nobody knows what it was
-    periodic = [(o, held) for o, held in same_run(c, others) if o.kind is Kind.PERIODIC]
-    if c.kind is Kind.BEST:
-        return any(
-            o.order > c.order or (held.optimizer, _is_as_late(o, c)) > (mine.optimizer, False)
-            for o, held in periodic
-        )
-    return not _placed(c) and any(_placed(o) and held.weights for o, held in periodic)
-
-
-def _is_as_late(o: Checkpoint, best: Checkpoint) -> bool:
-    """Whether it is of the same step and epoch, or, where neither tells any, called the last save."""
-    last = any(bare_name_of(p).alias in LAST_WORDS for p in o.parts)
-    return (o.step, o.epoch) == (best.step, best.epoch) and (_placed(best) or last)
-
-
-def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Whether a checkpoint that nothing places in the order of training may be newer than all that have a
-    place.
-
-    It is as good as they are, and was written no earlier.
-    """
-    mine = holds_of(c)
-    if mine is None or not mine.weights or c.kind is not Kind.PERIODIC or _placed(c):
-        return False
-    if next(_lacks(c, others), None) is not None:
-        return False
-    placed = [o for o, held in same_run(c, others) if held.weights and _placed(o)]
-    periodic = [o for o in placed if o.kind is Kind.PERIODIC]
-    return bool(periodic) and all(o.mtime_ns <= c.mtime_ns for o in periodic)
 
 
 def _named(p: Part) -> Steps:
@@ -297,8 +256,6 @@ LAYOUT = Layout(
     check=_check,
     lacks=_lacks,
     lost=_lost,
-    later=_later,
-    unclear=_unclear,
     tracker="latest_checkpoint.txt",
     read_tracker=read_tracker,
     other_trackers=(

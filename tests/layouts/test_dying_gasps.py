@@ -180,18 +180,6 @@ def test_a_gasp_of_which_nothing_tells_the_step_is_asked_about_where_times_were_
         plan(str(tmp_path), Selection(world_size=1))
 
 
-@pytest.mark.parametrize(("order", "at"), [("step", None), ("step", START), ("mtime", START)])
-def test_who_orders_by_what_does_not_tell_is_told_of_a_gasp_that_may_be_later(
-    order: str, at: float | None, tmp_path: Path
-) -> None:
-    two_gasps(tmp_path, at)
-    made = plan(str(tmp_path), Selection(world_size=1, order=order))
-    assert made.checkpoint is not None and made.checkpoint.step == 24
-    assert [f.code for f in made.warnings if (f.path or "").endswith("net-3_5_breakpoint.ckpt")] == [
-        "passed-over"
-    ]
-
-
 @pytest.mark.parametrize("every", [20, 7])
 def test_a_regular_save_that_the_save_interval_leaves_out_is_named(every: int, tmp_path: Path) -> None:
     train(tmp_path)

@@ -132,45 +132,6 @@ def test_a_number_that_grows_with_training_is_the_later_save(
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
-    [
-        ("cifar_best.pth mnist_best.pth", {}),
-        ("cifar_last.pth mnist_last.pth", {}),
-        ("cifar.pth mnist.pth", {"epoch": [3, 7]}),
-    ],
-)
-def test_models_alone_that_several_runs_write_over_are_asked_about(
-    names: str, told: dict[str, list[int]], tmp_path: Path
-) -> None:
-    for i, name in enumerate(names.split()):
-        inside = {key: values[i] for key, values in told.items()}
-        (tmp_path / name).write_bytes(saved({"w": tensor(i), **inside}))
-        os.utime(tmp_path / name, (1_700_000_000 + 7200 * i,) * 2)
-    assert chosen(tmp_path) is None
-
-
-@pytest.mark.parametrize(("every", "asked"), [(HOUR, True), (0.1, False)])
-def test_a_model_and_its_optimizer_apart_are_a_run_of_their_own(
-    every: float, asked: bool, tmp_path: Path
-) -> None:
-    for i, name in enumerate(("cifar", "mnist")):
-        for what, held in (("model", {"w": tensor(i)}), ("optim", adam(3 + i))):
-            path = tmp_path / f"{name}_{what}.pt"
-            path.write_bytes(saved(held))
-            os.utime(path, (1_700_000_000 + i * every,) * 2)
-    with pytest.raises(UsageError, match="several runs" if asked else "one save or of two runs"):
-        plan(str(tmp_path), Selection(settle=0))
-
-
-@pytest.mark.parametrize("model", ["model.pt", "model_last.pt", "net.pt"])
-def test_a_network_that_is_never_trained_alone_is_no_save_beside_a_model(model: str, tmp_path: Path) -> None:
-    for i, name in enumerate((model, "discriminator_last.pt")):
-        (tmp_path / name).write_bytes(saved({"w": tensor(i)}))
-        os.utime(tmp_path / name, (1_700_000_000,) * 2)
-    assert chosen(tmp_path) is None
-
-
-@pytest.mark.parametrize(
     "names", ["last_model.pth trainer.pth", "model_latest.pt optim.pt", "last.pt opt.pt"]
 )
 @pytest.mark.parametrize("best", ["best_model.pth", None])

@@ -71,7 +71,7 @@ def test_checkpoints_of_a_run_beside_another_are_never_items_of_one(
 def test_items_without_what_says_that_they_are_one_are_asked_about(tmp_path: Path) -> None:
     shutil.copytree(WITH_ITEMS[1], tmp_path / "latest")
     (tmp_path / "latest/_CHECKPOINT_METADATA").unlink()
-    with pytest.raises(UsageError, match="one checkpoint or several"):
+    with pytest.raises(UsageError, match="no steps compare them"):
         plan(str(tmp_path))
 
 

@@ -646,7 +646,7 @@ def test_a_later_checkpoint_without_a_state_that_can_be_read_is_a_warning(
 @pytest.mark.parametrize(
     ("case", "names"),
     [
-        ("accelerate/epoch_last", {"step_40": 1, "step_31": 0, "epoch_1": 1}),
+        ("accelerate/epoch_last", {"step_40": 1, "step_31": 1, "epoch_1": 1}),
         ("accelerate/kohya-epochs", {"cat-000003-state": 1}),
         ("accelerate/kohya-steps", {"at-state": 1, "at-step00000300-state": 1, "at-step00000150-state": 0}),
     ],

@@ -15,7 +15,6 @@ from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
-from ckpt_tools.errors import UsageError
 
 START = 1_700_000_000
 
@@ -61,13 +60,6 @@ def test_a_final_state_that_was_trained_longer_is_no_export(tmp_path: Path, fina
     for n, name in enumerate(("train_model_10.pth", "train_model_20.pth", final), 1):
         put(tmp_path / name, state(n, None, 0), n)
     assert plan(tmp_path).shared[0].path == str(tmp_path / final)
-
-
-def test_a_final_state_of_which_nothing_tells_the_epoch_is_a_question(tmp_path: Path) -> None:
-    for n, name in enumerate(("model_epoch_1.pth", "model_epoch_2.pth", "final.pth"), 1):
-        put(tmp_path / name, state(n, None, 0), n)
-    with pytest.raises(UsageError, match=r"final\.pth was written last"):
-        plan(tmp_path)
 
 
 def test_a_final_state_that_was_saved_once_more_is_one(tmp_path: Path) -> None:
