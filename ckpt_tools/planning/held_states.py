@@ -16,7 +16,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.reading.bare_file import has_optimizer
+from ckpt_tools.reading.held_state import has_optimizer
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, opened
 

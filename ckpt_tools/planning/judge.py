@@ -171,7 +171,7 @@ class Review:
         others = self.run.checkpoints
         restarts = attempts.of_different_restarts(c, others, layout) if others[1:] else ()
         absent += [replace(f, severity=Severity.ERROR) for f in restarts if f.severity is Severity.WARNING]
-        return [*absent, *layout.lacks(self.candidate.named, self.run.candidates)]
+        return [*absent, *_not_told(layout.lacks(self.candidate.named, self.run.candidates), absent)]
 
     def _about_seals(self) -> Iterator[Finding]:
         """What is wrong with the seals of the candidate's files, each said once."""
@@ -357,3 +357,9 @@ class Review:
         return which_is_the_copy(
             self.candidate.named, mine, twin, others=self.run.candidates, root=self.session.root
         )
+
+
+def _not_told(findings: Iterator[Finding], told: Sequence[Finding]) -> list[Finding]:
+    """Return those of a code that is not told of their path already."""
+    known = {(f.code, f.path) for f in told}
+    return [f for f in findings if (f.code, f.path) not in known]

@@ -178,7 +178,7 @@ def _unexplained(s: Session, homes: tuple[str, ...]) -> list[str]:
 
 def _of_a_save(path: str, report: Report) -> bool:
     """Whether a save wrote such a file, whole or not: no arrays of data."""
-    if report.format in files.MAY_BE_DATA:
+    if report.format in ("npz", "npy"):
         return False
     damaged = report.verdict is Verdict.BROKEN and formats.names.beside(os.path.basename(path))
     return damaged or report.format in files.FORMATS

@@ -83,14 +83,6 @@ def test_another_text_is_said_and_changes_nothing(run: tuple[Path, str], said: s
     assert {f.code for f in made.warnings} <= {"bad-tracker"}
 
 
-def test_one_that_names_another_run_beside_says_nothing_of_this_one(tmp_path: Path) -> None:
-    for name, step in (("bert_step_100.pt", 100), ("gpt_step_200.pt", 200)):
-        put(tmp_path, name, step, step)
-    (tmp_path / TRACKER).write_text("gpt_step_200.pt")
-    made = plan(str(tmp_path), Selection(run="bert"))
-    assert made.checkpoint and made.checkpoint.step == 100 and not made.rejected
-
-
 PADDLE_SPEECH = {
     "checkpoint_latest": ("{}.pdparams", b"model_checkpoint_path:2\nmodel_checkpoint_path:3\n"),
     "records.jsonl": (
