@@ -32,6 +32,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, filters
 from ckpt_tools.planning import other_writers as writers
+from ckpt_tools.planning.engine import find_gaps
 from ckpt_tools.planning.facts import RunFacts
 from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.order import (
@@ -288,7 +289,7 @@ class Candidates:
 
         Raises UsageError where it is in doubt which checkpoint is the newest.
         """
-        whole = [c for c in self.ranked if not completeness.missing(c, self.expected)]
+        whole = [c for c in self.ranked if not find_gaps(c, self.expected)]
         if self.ordered or not whole:
             return
         keys = {c.key for c in whole}

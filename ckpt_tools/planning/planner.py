@@ -12,8 +12,6 @@ from ckpt_tools.crosscheck import unfinished
 from ckpt_tools.crosscheck.best import best_is_gone
 from ckpt_tools.crosscheck.lost import headless
 from ckpt_tools.crosscheck.trackers import declared, tracker_findings
-from ckpt_tools.discovery import completeness
-from ckpt_tools.discovery.losses import losses
 from ckpt_tools.errors import (
     CannotLook,
     CkptError,
@@ -45,6 +43,7 @@ from ckpt_tools.planning import choice_warnings, other_writers
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.companion_warnings import of_companions
+from ckpt_tools.planning.engine import find_gaps, find_losses
 from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.order import OrderFacts
 from ckpt_tools.planning.rules.order import fewer_ranks
@@ -372,7 +371,7 @@ class Planner(Candidates):
         yield from choice_warnings.left_out(choice, self.selection.save_interval)
         yield from assignment.findings
         yield from choice_warnings.of_files(parts, self.session)
-        yield from losses(c, self.expected)
+        yield from find_losses(c, self.expected)
         if self.selection.level > Level.PRESENCE:
             yield from best_is_gone(self.session, c)
             yield from of_companions(self.session, c, self.checkpoints)
@@ -420,7 +419,7 @@ class Planner(Candidates):
     def _known_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
         """The checkpoints that cannot be resumed from, as far as that is known."""
         lost = {r.checkpoint.key for r in choice.rejected if r.checkpoint.parts}
-        lost.update(o.key for o in run if completeness.missing(o, self.expected))
+        lost.update(o.key for o in run if find_gaps(o, self.expected))
         if self.selection.ranks is not None and choice.checkpoint:  # other nodes have the rest of it
             lost.discard(choice.checkpoint.key)
         return lost
