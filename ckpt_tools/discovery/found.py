@@ -7,10 +7,10 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from ckpt_tools.discovery.exclude import Excluded
+from ckpt_tools.discovery.set_aside import is_set_aside
 from ckpt_tools.formats import names
 from ckpt_tools.layouts import Layout, NameFields, Place, Places
 from ckpt_tools.layouts.common.bare_names import calls_a_save
-from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.part import Part, Unseen
@@ -104,7 +104,7 @@ class Discovery:
         """Count a file that nothing recognises; one that is called a copy may be one of what is known."""
         self.unrecognised += 1
         self.strange[directory] = None
-        copied = copy(name)
+        copied = is_set_aside(name)
         if copied:
             self.copies.append(f"{directory}/{name}")
         if (copied or names.may_be_renamed(name)) and len(self.renamed) < _RENAMED:

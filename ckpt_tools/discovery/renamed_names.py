@@ -6,8 +6,8 @@ import re
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import PACKED
+from ckpt_tools.discovery.set_aside import is_set_aside
 from ckpt_tools.layouts.common.bare_names import calls_a_save, calls_one_of_models, read_bare_name
-from ckpt_tools.layouts.common.copies import copy
 
 _ARCHIVES = re.compile(r".*\.(?:tar|zip)(?:\.\d+)?", re.IGNORECASE)
 """Containers that checkpoints come in as well: their beginning tells."""
@@ -24,8 +24,7 @@ def tells_of_a_state(name: str) -> bool:
     """
     if is_of_the_system(name):
         return False
-    copied = copy(name)
-    inner = ((copied and copied.of) or name).strip("#~._")
+    inner = (name.rpartition(".")[0] if is_set_aside(name) else name).strip("#~._")
     endings = (inner[: m.start()] for m in _BEHIND.finditer(inner))
     if any("." in head and formats.names.state(head) for head in endings):
         return True

@@ -21,11 +21,11 @@ from ckpt_tools.discovery.renamed_names import (
     unpacked_name,
     wrapped_state,
 )
+from ckpt_tools.discovery.set_aside import is_set_aside
 from ckpt_tools.discovery.unrecognised import is_other, is_text, suspect_of
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats.archives.packed import BEGINNING
 from ckpt_tools.layouts.common.bare_names import calls_a_save, read_bare_name, says_checkpoint
-from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, status
@@ -174,7 +174,7 @@ def unnamed_since(
     written = list[BareFile]()
     for directory in found.strange.keys() & set(directories):
         for e in entries_of(directory, partial(found.excluded.keep, root)):
-            named = is_other(e.name) or copy(e.name) or is_of_the_system(e.name)
+            named = is_other(e.name) or is_set_aside(e.name) or is_of_the_system(e.name)
             file = None if named else _written_since(e.path, directories, since_ns)
             if file is not None and file.size >= least:
                 written.append(file)

@@ -18,7 +18,6 @@ from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.exclude import without
 from ckpt_tools.discovery.roots import absent
-from ckpt_tools.discovery.set_aside import as_warning
 from ckpt_tools.discovery.sidecars import unfetched
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
@@ -137,7 +136,7 @@ class Candidates:
                 raise
             self._require_leave_for_no_root(error)
             return []
-        self.warnings += map(as_warning, self.session.notes)
+        self.warnings += self.session.notes
         self.warnings += unfetched(bare.path for bare in self.session.found.bare)
         everything = self._without_exports(
             grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
