@@ -213,3 +213,10 @@ def test_the_kind_is_told_by_the_convention(tmp_path: Path) -> None:
     made = plan(str(tmp_path))
     assert made.checkpoint is not None and made.checkpoint.kind is Kind.PERIODIC
     assert made.checkpoint.step == 100
+
+
+def test_a_list_of_files_that_no_layout_places_is_a_list(tmp_path: Path) -> None:
+    root = put(tmp_path, {"qwen_3_4b.pt": weights(1)})
+    run = [sys.executable, "-m", "ckpt_tools", "ls", root]
+    assert subprocess.run(run, capture_output=True, check=False).returncode == 0
+    assert subprocess.run([*run, "--max-step", "5"], capture_output=True, check=False).returncode == 3
