@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
@@ -119,14 +119,19 @@ def _across(s: Session, c: Checkpoint, window: Sequence[Checkpoint], parts: Sequ
         s.report(part, Level.STRUCTURE)
     kept = dict(s.reports)  # a cross-check adds to reports, which the next one starts from
     found = [*not_seen(s), *crosscheck(s, s.found.tree, Level.CONTENT, window), *_of_seals(s, c, parts)]
-    seen = {part.path: s.known(part) for part in near if part.path in s.reports}
-    s.reports.clear()  # those of others as well: nobody needs all of a run at once
-    s.reports.update({p.path: kept[p.path] for p in near if p.path in kept} | seen)
-    s.places.clear()
+    _forget_others(s, near, kept)
     others = [o for o in window if o.key != c.key]
     theirs = {part.path for o in others for part in o.parts}
     named = [label(o) for o in others]
     return [f for f in found if f.path not in theirs and _is_about(f, c, parts, named)]
+
+
+def _forget_others(s: Session, near: Sequence[Part], kept: Mapping[str, Report]) -> None:
+    """Keep the reports on these files alone: nobody needs all of a run at once."""
+    seen = {part.path: s.known(part) for part in near if part.path in s.reports}
+    s.reports.clear()
+    s.reports.update({p.path: kept[p.path] for p in near if p.path in kept} | seen)
+    s.places.clear()
 
 
 def _is_about(f: Finding, c: Checkpoint, parts: Sequence[Part], others: Sequence[str]) -> bool:

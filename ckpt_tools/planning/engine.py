@@ -7,7 +7,7 @@ the file's report before the next one looks at it, of checkpoints findings that 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from ckpt_tools.crosscheck.halves import lost_beside_halves
@@ -177,31 +177,39 @@ def crosscheck(
     level: Level = Level.STRUCTURE,
     saves: Iterable[Checkpoint] | None = None,
 ) -> list[Finding]:
-    """Return findings over several files, run by run: of the ``saves`` alone if given: to compare
-    each of thousands with all others takes days. Those about one file are added to its report.
+    """Return findings over several files, run by run. Those about one file are added to its report. With
+    ``saves`` nothing else is looked at: to compare each of thousands with all others takes days.
     """
     parts = s.parts if saves is None else [p for c in saves for p in c.parts]
-    out = list[Finding]()
-    if whole_tree:
-        mine = None if saves is None else {p.path for p in parts}
-        indexes = [path for path in s.found.indexes if mine is None or path in mine]
-        out = [*_incomplete_tensors(s), *_beside_indexes(indexes), *lost_beside_halves(s)]
+    out = _outside_runs(s, None if saves is None else {p.path for p in parts}) if whole_tree else []
     judged = {f.path for f in out}
     zeros = whole_tree and any(report.metadata.get(ZEROS) for report in s.reports.values())
     for checkpoints in s.runs(grouping.group(parts, s.layouts)).values():
         run = _Run(s, checkpoints, whole_tree, level, zeros)
-        out += _beside_each_other(run)
-        for of_files in _OF_FILES:
-            for path, f in list(of_files(run)):
-                run.add(path, f)
-        for of_checkpoints in _OF_CHECKPOINTS:
-            out += of_checkpoints(run)
+        out += _of_run(run)
         if whole_tree and run.finished:
             out += (f for f in tracker_findings(s, run.finished, run.incomplete.copy) if f.path not in judged)
     return out
 
 
+def _of_run(run: _Run) -> list[Finding]:
+    """Add to the reports what is said of the files of a run, and return what is said of its saves."""
+    out = _beside_each_other(run)
+    for of_files in _OF_FILES:
+        for path, f in list(of_files(run)):
+            run.add(path, f)
+    for of_checkpoints in _OF_CHECKPOINTS:
+        out += of_checkpoints(run)
+    return out
+
+
 # --- of files that belong to no run
+
+
+def _outside_runs(s: Session, paths: Collection[str] | None) -> list[Finding]:
+    """Return what is wrong with what is no run's; of indexes only those among the ``paths``, None for all."""
+    indexes = [path for path in s.found.indexes if paths is None or path in paths]
+    return [*_incomplete_tensors(s), *_beside_indexes(indexes), *lost_beside_halves(s)]
 
 
 def _incomplete_tensors(s: Session) -> Iterator[Finding]:
