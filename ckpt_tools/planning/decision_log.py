@@ -108,18 +108,11 @@ def _start(note: object) -> EarlierStart:
     if not isinstance(note, dict) or not isinstance(note.get("path"), str):
         raise ValueError("it is no note of ckpt")  # noqa: TRY004 - garbage, as what is no JSON
     checked_json.path(note["path"], "path")
-    step, rows = note.get("step"), note.get("ahead")
-    passed = tuple(
-        (row[0], _seconds(row[1]))
-        for row in (rows if isinstance(rows, list) else ())
-        if isinstance(row, list) and len(row) == 2
-    )
+    step = note.get("step")
     return EarlierStart(
         step=step if isinstance(step, int) else None,
         path=note["path"],
         decided_at=_seconds(note.get("decided_at")),
-        mtime=_seconds(note.get("mtime")),
-        passed=passed,
     )
 
 

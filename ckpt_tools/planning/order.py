@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
-from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, apart, comparable
 from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Kind
@@ -58,22 +58,32 @@ def find_places(
     runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
     for c in saves:
         runs[c.layout, c.run].append(c)
-    places = dict[CheckpointKey, Order]()
-    for (name, _), run in runs.items():
-        layout = layouts[name]
-        if layout.counts_restarts and len({c.restarts for c in run}) > 1:
-            places |= _counted({c.key: count_told(c) for c in run})
-        elif layout.dated is not None:
-            places |= _dates(run, layout.dated)
-        elif any(c.step_in_epoch is not None for c in run):
-            places |= {c.key: (-1, c.epoch, _END) for c in run if _ends_epoch(c) and c.epoch is not None}
-        elif layout.steps_by_epoch and _epochs_go_first(run):
-            places |= {c.key: (-1, *c.order[1::-1]) for c in run if c.step is not None}
-        elif len({c.unit for c in run if c.kind in _REGULAR}) > 1:
-            counts = {c.key: count_told(c) for c in run if c.kind in _REGULAR}
-            if None not in counts.values():
-                places |= _counted(counts)
-    return places
+    found = (_places_in(run, layouts[name], count_told) for (name, _), run in runs.items())
+    return {key: place for places in found for key, place in places.items()}
+
+
+def _places_in(
+    run: Sequence[Checkpoint], layout: Layout, count_told: Callable[[Checkpoint], int | None]
+) -> dict[CheckpointKey, Order]:
+    if layout.counts_restarts and len({c.restarts for c in run}) > 1:
+        return _counted({c.key: count_told(c) for c in run})
+    if layout.dated is not None:
+        return _dates(run, layout.dated)
+    if any(c.step_in_epoch is not None for c in run):
+        return dict(_ends_of_epochs(run))
+    if layout.steps_by_epoch and _epochs_go_first(run):
+        return {c.key: (-1, *c.order[1::-1]) for c in run if c.step is not None}
+    return _by_counts([c for c in run if c.kind in _REGULAR], count_told)
+
+
+def _by_counts(
+    regular: Sequence[Checkpoint], count_told: Callable[[Checkpoint], int | None]
+) -> dict[CheckpointKey, Order]:
+    """The places of saves whose names count in several units, where all files count."""
+    if len({c.unit for c in regular}) < 2:
+        return {}
+    counts = {c.key: count_told(c) for c in regular}
+    return {} if None in counts.values() else _counted(counts)
 
 
 def _counted(steps: Mapping[CheckpointKey, int | None]) -> dict[CheckpointKey, Order]:
@@ -83,15 +93,18 @@ def _counted(steps: Mapping[CheckpointKey, int | None]) -> dict[CheckpointKey, O
 
 
 def _dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> dict[CheckpointKey, Order]:
-    """The dates in names, where each of a run has one: they count saves as numbers do."""
-    found = {c.key: dated.fullmatch(c.path.rpartition("/")[2]) for c in run}
-    if any(m is None for m in found.values()) or any(c.order != UNKNOWN for c in run):
+    """The dates in names, where each of a run has its own: they count saves as numbers do."""
+    found = {c.key: dated.fullmatch(c.path.rpartition("/")[2]) for c in run if c.order == UNKNOWN}
+    dates = {key: int(re.sub(r"\D", "", m[1])) for key, m in found.items() if m}
+    if len({*dates.values()}) < len(run):
         return {}
-    return {key: (-1, -1, int(re.sub(r"\D", "", m[1]))) for key, m in found.items() if m}
+    return {key: (-1, -1, date) for key, date in dates.items()}
 
 
-def _ends_epoch(c: Checkpoint) -> bool:
-    return c.step is None and c.step_in_epoch is None
+def _ends_of_epochs(run: Sequence[Checkpoint]) -> Iterator[tuple[CheckpointKey, Order]]:
+    for c in run:
+        if c.step is None and c.step_in_epoch is None and c.epoch is not None:
+            yield c.key, (-1, c.epoch, _END)
 
 
 def with_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list[Checkpoint]:
