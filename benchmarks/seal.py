@@ -36,7 +36,7 @@ def clocked(f, more=dict):
 """
 VERIFY = """
 from ckpt_tools.api import verify
-import ckpt_tools.crosscheck.verification
+import ckpt_tools.planning.verification
 clocked(lambda: verify(path))
 """
 SEAL = """

@@ -133,7 +133,7 @@ def verify(
         require_nothing_untold(roots, stores)
     if by_store:
         _may_ask_stores(roots, level, asked)
-    from ckpt_tools.crosscheck.verification import Verifier
+    from ckpt_tools.planning.verification import Verifier
 
     return Verifier(level, options, asked, engine).verify(roots)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,7 +124,17 @@ def _entry(layout: Layout) -> dict[str, object]:
 
 
 def _files(layout: Layout) -> list[str]:
-    return list(dict.fromkeys(f"{p.template} ({p.role})" for p in layout.pieces))
+    named = (p for p in layout.pieces if " " not in p.template)  # no name has the others: contents tell them
+    return list(dict.fromkeys(f"{_LONG.sub(_shortened, p.template)} ({p.role})" for p in named))
+
+
+_LONG = re.compile(r"<[^>|]*(?:\|[^>|]*){11,}>")
+
+
+def _shortened(words: re.Match[str]) -> str:
+    """A choice of many words by the first of them."""
+    first = words[0].split("|")
+    return f"{'|'.join(first[:4])}|… {len(first) - 4} more>"
 
 
 _RUNS = 64

@@ -65,8 +65,8 @@ def ls(
     """List the checkpoints below ROOT, newest first (--order: by time or by step), from directory listings
     (and from file headers, if names do not tell the step).
 
-    Exit codes: 0 listed; 3 there is no checkpoint (or none that the filters leave); 5 a directory could not
-    be listed.
+    Exit codes: 0 listed; 3 there is no checkpoint and no other file of a known format (or no checkpoint that
+    the filters leave); 5 a directory could not be listed.
     """
     given = dict(locals())
     to = output.requested(FORMATS, given)
@@ -78,8 +78,9 @@ def ls(
         return _quarantined(found, to)
     from ckpt_tools import api
 
+    selection = found.selection()
     with progress(to) as meter:
-        result = api.scan(found.root, found.selection(), progress=meter)
+        result = api.scan(found.root, selection, progress=meter)
     if oldest is not None:
         result = replace(
             result, checkpoints=tuple(c for c in result.checkpoints if c.mtime_ns >= oldest * 1e9)
@@ -96,7 +97,8 @@ def ls(
         from ckpt_tools.output import scan
 
         to.out(scan.render(result, to.view))
-    return exit_code(result)
+    asked = (oldest, selection.kind, selection.layout, selection.run, selection.prefix, selection.max_step)
+    return exit_code(result, filtered=any(value is not None for value in asked))
 
 
 def _quarantined(found: Settings, to: output.Output) -> int:
@@ -135,11 +137,11 @@ def moment(text: str, now: float) -> float:
     )
 
 
-def exit_code(result: Scan) -> int:
+def exit_code(result: Scan, *, filtered: bool) -> int:
     """5 when a directory could not be listed, or nothing is found without a plug-in that is broken; 3 when
-    there is no checkpoint, else 0.
+    there is neither a checkpoint nor, unless ``filtered``, a file of a known format; else 0.
     """
     broken = any(f.code == "broken-plugin" for f in result.findings)
     if blind(result.findings) or (broken and not result.checkpoints):
         return 5
-    return 0 if result.checkpoints else 3
+    return 0 if result.checkpoints or (result.bare and not filtered) else 3

@@ -125,7 +125,7 @@ def _telling_what_was_seen(to: output.Output) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        from ckpt_tools.crosscheck.verification import Interrupted
+        from ckpt_tools.planning.verification import Interrupted
 
         if isinstance(stop, Interrupted) and to.format == "table":
             from ckpt_tools.output import verification

@@ -13,15 +13,11 @@ from ckpt_tools.layouts import COORDS, Layout, Layouts, Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import field, record, replace
+from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.part import Kind, Part
 
 Coordinates = tuple[tuple[str, int], ...]
 """A place in the parallel grid, such as (("tp", 1), ("pp", 0))."""
-_GATHER = (
-    "it may lie on another node's disk: gather the files of all nodes in one directory that every node sees"
-)
-"""What to do about files of a set that every rank loads: no node can do with its own."""
 SavedSizes = Callable[[Checkpoint], Mapping[str, int]]
 """What the files of a checkpoint say about the job that saved it: "world" and sizes of parallel axes, as far
 as they do.
@@ -39,14 +35,14 @@ def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int |
     for c in checkpoints:
         layout = layouts.of(c)
         counted: Sequence[Part] = c.parts
-        if _survivable(layout):  # what else they share, any of them may have written
+        if survivable_pieces(layout):  # what else they share, any of them may have written
             counted = [p for p in c.parts if not layout.piece(p.piece).shared]
         ranks = max([ranks, *[p.rank for p in counted if p.rank is not None]])
         worlds = max(worlds, named_world(c) or -1)
     return max(ranks + 1, worlds) if ranks >= 0 else None
 
 
-def _survivable(layout: Layout) -> frozenset[str]:
+def survivable_pieces(layout: Layout) -> frozenset[str]:
     """Names of the pieces that resuming can do without."""
     return frozenset(piece.name for piece in layout.pieces if piece.survivable)
 
@@ -83,12 +79,12 @@ def ranks_of_its_own(checkpoint: Checkpoint, layout: Layout) -> set[int]:
     """
     if layout.committed:
         return set()
-    return {p.rank for p in checkpoint.parts if p.rank is not None and _per_rank(layout.piece(p.piece))}
+    return {p.rank for p in checkpoint.parts if p.rank is not None and is_per_rank(layout.piece(p.piece))}
 
 
 def highest_rank(checkpoint: Checkpoint, layout: Layout) -> int:
     """The highest rank that has such a file, also where a commit says that all is there; -1 for none."""
-    own = (p.rank for p in checkpoint.parts if _per_rank(layout.piece(p.piece)))
+    own = (p.rank for p in checkpoint.parts if is_per_rank(layout.piece(p.piece)))
     return max((rank for rank in own if rank is not None), default=-1)
 
 
@@ -174,29 +170,6 @@ def marks_of(c: Checkpoint, layout: Layout) -> set[str]:
     return {p.name for p in c.parts if (piece := layout.piece(p.piece)).mark and not piece.unfinished}
 
 
-def missing(checkpoint: Checkpoint, run: Expected) -> list[Finding]:
-    """What a checkpoint lacks of what resuming needs, compared with its run, and what it has twice.
-
-    Not for committed layouts, whose commit says that it is all there.
-    """
-    kind = checkpoint.kind
-    if run.layouts.of(checkpoint).committed or checkpoint.unfinished:
-        return []
-    if first := first_ranks_gone(checkpoint, run.layouts.of(checkpoint)):
-        others = _roles_gone(checkpoint, run, Severity.ERROR)
-        return [first, *(replace(f, follows=True) for f in others)]
-    # "is": the judge asks for all of a checkpoint to which it has added what an index names
-    pruned = run.count[kind] > 1 and run.oldest.get(kind) is checkpoint
-    severity = Severity.WARNING if kind is Kind.DYING_GASP or pruned else Severity.ERROR
-    return [
-        *_ranks_gone(checkpoint, run, severity),
-        *_roles_of_ranks_gone(checkpoint, run, severity),
-        *_places_gone(checkpoint, run, severity),
-        *_roles_gone(checkpoint, run, severity),
-        *_two_forms(checkpoint, run.layouts.of(checkpoint)),
-    ]
-
-
 def is_of_later_ranks(parts: Collection[Part], layout: Layout) -> bool:
     """Return whether files of some ranks are there, and none that rank 0 writes: where these are, the file
     that is written last may be. Not where replicas are saved, of which any will do.
@@ -219,149 +192,24 @@ def _is_after_the_first(p: Part) -> bool:
     return p.rank > 0 if p.rank is not None else any(at for axis, at in p.coords if axis in COORDS)
 
 
-def first_ranks_gone(checkpoint: Checkpoint, layout: Layout) -> Finding | None:
-    """Return the ranks up to the first that has a file, if rank 0 has none."""
-    if layout.committed or checkpoint.unfinished or not is_of_later_ranks(checkpoint.parts, layout):
-        return None
-    there = ranges.ranges(p.rank for p in checkpoint.parts if p.rank is not None)
-    gone = ((0, there[0][0] - 1),) if there else ((0, 0),)
-    have = _spelled(there) if there else ranges.places({p.coords for p in checkpoint.parts})
-    text = f"{label(checkpoint)} has only files of {have}: those of {_spelled(gone)} are not here"
-    gather = _GATHER if all(layout.piece(p.piece).shared for p in checkpoint.parts) else ""
-    return finding("missing-rank", text, path=where(checkpoint), ranks=gone, hint=gather)
-
-
-def _spelled(of: ranges.Ranges) -> str:
-    return f"rank{'s' * (ranges.size(of) > 1)} {ranges.words(of)}"
-
-
 def where(checkpoint: Checkpoint) -> str:
     """Its own directory, and not the run's, which its other checkpoints share."""
     return checkpoint.parts[0].home or checkpoint.parts[0].path
 
 
-def _ranks_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
-    """Ranks of its own save without a file."""
-    layout = run.layouts.of(checkpoint)
-    if not _of_every_rank(checkpoint, layout):
-        return
-    free = _survivable(layout)
-    present = {p.rank for p in checkpoint.parts if p.rank is not None and p.piece not in free}
-    world = named_world(checkpoint) or run.ranks
-    if len(present) < world:
-        world = run.sizes_in_files(checkpoint).get("world", world)
-    gone = ranges.gaps(present, world)
-    if not gone:
-        return
-    text = f"{label(checkpoint)} has no file of {ranges.ranks(gone, world)}"
-    yield finding(
-        "missing-rank",
-        text,
-        severity=_excused(checkpoint, gone, run, severity),
-        path=where(checkpoint),
-        ranks=gone,
-    )
-
-
-def _roles_of_ranks_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
-    """Ranks that have files, and none of a role of which every rank has its own."""
-    layout = run.layouts.of(checkpoint)
-    by_role = defaultdict[str, set[int | None]](set)
-    own = dict[str, bool]()
-    for p in checkpoint.parts:
-        piece = layout.piece(p.piece)
-        by_role[p.role].add(p.rank)
-        mine = piece.required and piece.loaded and _per_rank(piece) and "dp" not in piece.replicated_over
-        own[p.role] = own.get(p.role, True) and mine
-    present = {rank for ranks in by_role.values() for rank in ranks if rank is not None}
-    for role, ranks in by_role.items():
-        known = {rank for rank in ranks if rank is not None}
-        if own[role] and len(known) == len(ranks) and (gone := ranges.ranges(sorted(present - known))):
-            text = f"{label(checkpoint)} has no {role} file of {ranges.ranks(gone, max(present) + 1)}"
-            yield finding("missing-rank", text, severity=severity, path=where(checkpoint), ranks=gone)
-
-
-def _excused(checkpoint: Checkpoint, gone: ranges.Ranges, run: Expected, severity: Severity) -> Severity:
-    """The severity of ranks without a file: a lesser one where something explains them."""
-    generation = checkpoint.generation
-    if generation and len(run.writers[checkpoint.kind, generation]) == 1:
-        return Severity.NOTE  # a single rank ran on alone: the others never took part in that generation
-    ranks = (rank for first, last in gone for rank in range(first, last + 1))
-    return Severity.WARNING if all(_pruned(checkpoint, rank, run) for rank in ranks) else severity
-
-
-def _of_every_rank(checkpoint: Checkpoint, layout: Layout) -> bool:
-    """Whether every rank of the save must have a file, as far as the pieces tell that are there."""
-    pieces = [layout.piece(name) for name in {p.piece for p in checkpoint.parts if p.rank is not None}]
-    return any(
-        piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves)
-        for piece in pieces
-        if _per_rank(piece)
-    )
-
-
-def _per_rank(piece: Piece) -> bool:
+def is_per_rank(piece: Piece) -> bool:
     """Whether every rank of a save needs a file of this piece."""
     return (not piece.shared or piece.sharded) and not piece.survivable
 
 
-def _places_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
-    """Places of this checkpoint's parallel grid that others have files for, and it has not."""
-    layout = run.layouts.of(checkpoint)
-    present: dict[str, set[Coordinates]] = defaultdict(set)
-    for p in checkpoint.parts:
-        present[p.piece].add(p.coords)
-    for name, places in present.items():
-        lost = set[Coordinates]() if layout.piece(name).shared else run.places[checkpoint.kind, name] - places
-        if lost and (sizes := run.sizes_in_files(checkpoint)):
-            lost = _of_this_grid(lost, sizes, places)
-        if lost:
-            text = f"{label(checkpoint)} lacks the {name} of {ranges.places(lost)}"
-            yield finding("missing-rank", text, severity=severity, path=where(checkpoint))
-
-
-def _of_this_grid(
-    lost: Iterable[Coordinates], sizes: Mapping[str, int], present: Iterable[Coordinates]
-) -> set[Coordinates]:
-    """Of the ``lost`` places those of a grid of these sizes, named as those ``present``: another grid was
-    another job's.
+def severity_of_gaps(checkpoint: Checkpoint, run: Expected) -> Severity:
+    """Return how bad it is that files are gone: a warning for a dying gasp, and for the oldest save of a run,
+    which is pruned first.
     """
-    axes = {_axes(place) for place in present}
-    return {
-        place
-        for place in lost
-        if _axes(place) in axes and all(at < sizes.get(axis, at + 1) for axis, at in place)
-    }
-
-
-def _axes(place: Coordinates) -> tuple[str, ...]:
-    return tuple(axis for axis, _ in place)
-
-
-def _two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
-    """Files of pieces of which a save has only one: those of another run lie in the directory as well."""
-    present = {p.piece for p in checkpoint.parts}
-    for group in layout.one_of:
-        if len(forms := [name for name in group if name in present]) > 1:
-            names = [min(p.name for p in checkpoint.parts if p.piece == form) for form in forms]
-            text = f"{label(checkpoint)} has {' and '.join(names)}, of which a save writes only one"
-            yield finding("mixed-attempts", text, path=where(checkpoint), severity=Severity.ERROR)
-
-
-def _roles_gone(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Finding]:
-    """Roles without any file."""
-    layout = run.layouts.of(checkpoint)
-    roles = {layout.piece(p.piece).role for p in checkpoint.parts}
-    texts = [f"no {role} file" for role in layout.needs if role not in roles]
-    texts += [
-        f"no {piece.name} file, which the run's other checkpoints have"
-        for piece in usual_pieces(checkpoint, run)
-        if not piece.survivable and piece.role not in roles and piece.role not in layout.needs
-    ]
-    texts = texts or list(saved_with(checkpoint, layout, survivable=False).values())
-    for text in texts:
-        what = f"{label(checkpoint)} has {text}"
-        yield finding("missing-part", what, severity=severity, path=where(checkpoint))
+    kind = checkpoint.kind
+    # "is": the judge asks for all of a checkpoint to which it has added what an index names
+    pruned = run.count[kind] > 1 and run.oldest.get(kind) is checkpoint
+    return Severity.WARNING if kind is Kind.DYING_GASP or pruned else Severity.ERROR
 
 
 def saved_with(checkpoint: Checkpoint, layout: Layout, *, survivable: bool) -> dict[str, str]:
@@ -383,18 +231,6 @@ def usual_pieces(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
         # a dying gasp of another layout may be part of the run
         if of_layout == layout.name and 2 * count >= run.count[kind]:
             yield layout.piece(name)
-
-
-def _pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
-    """Whether a rank has removed all it had up to this checkpoint: each removes its own files, some
-    frameworks per restart.
-    """
-    files = run.rank_files(checkpoint.kind).get(rank, ())
-    newer = [f for f in files if f.order > checkpoint.order]
-    if not newer:
-        return False
-    restarts = min(newer).restarts
-    return not any(f.order < checkpoint.order and f.restarts == restarts for f in files)
 
 
 def doubled(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:

@@ -54,6 +54,11 @@ def _has_other(start: str, ending: str, names: Sequence[str]) -> bool:
     return False
 
 
+def _may_be_known(name: str) -> bool:
+    """Whether a name says that a file has a format, or may have that of torch.save."""
+    return formats.names.known(name) or name.endswith((".bin", ".tar"))
+
+
 def is_directory_alike(e: os.DirEntry[str]) -> bool:
     """Whether it is a directory under a name that others give their files."""
     return formats.names.of_directories(e.name) and surely_directory(e)
@@ -112,7 +117,7 @@ class DirectoryNames:
         """The entries whose size and time will be asked for."""
         notes = self.layouts.note_names
         yield from (e for e, _ in self.mine)
-        yield from (e for e in self.others if formats.names.known(e.name) and e.name not in notes)
+        yield from (e for e in self.others if _may_be_known(e.name) and e.name not in notes)
 
     def stat_of(self, e: os.DirEntry[str]) -> FileStat:
         """Size and time of an entry; that it is being downloaded is among its findings."""
@@ -251,7 +256,7 @@ class Listing:
             found.add_lost_link(e.path)
         if name in here.layouts.note_names:
             found.trackers[name, here.path] = e.path
-        elif formats.names.known(name) or alone or self._is_addressed(e):
+        elif _may_be_known(name) or alone or self._is_addressed(e):
             file = BareFile(e.path, *here.stat_of(e))
             if file.size >= 0 or not (holds_something(e) or is_directory_alike(e)):
                 found.bare.append(file)

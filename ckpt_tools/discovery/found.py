@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ckpt_tools.discovery.exclude import Excluded
+from ckpt_tools.discovery.set_aside import is_set_aside
 from ckpt_tools.layouts import Layout, NameFields, Place, Places
 from ckpt_tools.layouts.common.bare_names import calls_a_save
-from ckpt_tools.layouts.common.copies import copy
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.part import Part, Unseen
@@ -96,10 +96,10 @@ class Discovery:
         """Count a file that nothing recognises; one that is called a copy may be one of what is known."""
         self.unrecognised += 1
         self.strange[directory] = None
+        if is_set_aside(name):
+            self.copies.append(f"{directory}/{name}")
         if name.endswith(_TEXTS) and len(self.texts) < _MOST_TEXTS:
             self.texts.append(f"{directory}/{name}")
-        if copy(name):
-            self.copies.append(f"{directory}/{name}")
 
     def add_lost_link(self, path: str) -> None:
         """A link that leads nowhere: called as checkpoints are (``step-300``), or as what points to the

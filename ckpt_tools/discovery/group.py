@@ -99,12 +99,7 @@ def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = N
         most_ranks = len({p.rank for p in members})
         commit = _commit(members, layouts.of(members[0]))
         saves = _saved_together(members)
-        made = [_checkpoint(same, most_ranks, save_interval, layouts, commit) for same in saves]
-        if layouts.of(members[0]).dated is not None:
-            from ckpt_tools.discovery import dates  # of few layouts
-
-            made = dates.in_order(made, layouts.of(members[0]))
-        out += made
+        out += (_checkpoint(same, most_ranks, save_interval, layouts, commit) for same in saves)
     return sorted(out, key=lambda c: (-c.mtime_ns, c.path))
 
 

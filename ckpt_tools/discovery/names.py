@@ -14,9 +14,11 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.lost_indexes import names_of_whole
 from ckpt_tools.layouts import NameFields, Place
 from ckpt_tools.layouts.common import under_way
-from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Folder, Moment, Part
+
+_COUNTS = re.compile(r"(?i)(?:step|epoch|iter)[-_=]?\d")
+"""What a name has that counts steps or epochs."""
 
 
 def settled(files: list[NamedFile]) -> tuple[list[NamedFile], list[NamedFile]]:
@@ -166,10 +168,8 @@ class _Settling:
         """Whether a name that counts steps or epochs is asked for its content although others explain its
         directory: they are of its own layout.
         """
-        if not place.piece.proof or self._at[place.base] != {place.layout.name}:
-            return False
-        said = read_bare_name(name)
-        return (said.step, said.epoch) != (None, None)
+        of_its_own = bool(place.piece.proof) and self._at[place.base] == {place.layout.name}
+        return of_its_own and _COUNTS.search(name) is not None
 
     def _is_generic(self, place: Place) -> bool:
         return place.piece.generic and (not place.piece.counted or place.base in self._counting)

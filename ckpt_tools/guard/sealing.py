@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ckpt_tools import __version__
-from ckpt_tools.crosscheck.crosscheck import crosscheck
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Claim
@@ -27,6 +26,7 @@ from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile, SealedOne, Sealing
+from ckpt_tools.planning.engine import crosscheck
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.request import Request

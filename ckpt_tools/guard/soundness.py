@@ -12,6 +12,7 @@ from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
+from ckpt_tools.planning.engine import find_gaps
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import there
 
@@ -46,7 +47,7 @@ class Soundness:
         if run not in self._expected:
             finished = [o for o in siblings if not o.unfinished]
             self._expected[run] = completeness.expected(finished, s.layouts)
-        found = completeness.missing(c, self._expected[run]) or [*without_model(s, c)]
+        found = find_gaps(c, self._expected[run]) or [*without_model(s, c)]
         gaps = [f for f in found if f.severity is not Severity.NOTE]
         torn = any(map(self._is_torn, c.parts))
         if (gaps or torn) and s.unfinished(c, siblings):

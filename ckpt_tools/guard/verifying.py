@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ckpt_tools.crosscheck.crosscheck import crosscheck
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict, blind, worst
 from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
+from ckpt_tools.planning.engine import crosscheck
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
@@ -115,18 +114,24 @@ def _verdict(
 
 def _across(s: Session, c: Checkpoint, window: Sequence[Checkpoint], parts: Sequence[Part]) -> list[Finding]:
     """What only several files show, as far as it is about this checkpoint."""
-    with _narrowed(s, window):
-        for part in s.parts:
-            s.report(part, Level.STRUCTURE)
-        kept = dict(s.reports)  # a cross-check adds to reports, which the next one starts from
-        found = [*not_seen(s), *crosscheck(s, s.found.tree, Level.CONTENT), *_of_seals(s, c, parts)]
-        seen = {part.path: s.known(part) for part in parts if part.path in s.reports}
-        s.reports.clear()  # those of others as well: nobody needs all of a run at once
-        s.reports.update({p.path: kept[p.path] for p in s.parts if p.path in kept} | seen)
+    near = [part for o in window for part in o.parts]
+    for part in near:
+        s.report(part, Level.STRUCTURE)
+    kept = dict(s.reports)  # a cross-check adds to reports, which the next one starts from
+    found = [*not_seen(s), *crosscheck(s, s.found.tree, Level.CONTENT, window), *_of_seals(s, c, parts)]
+    _forget_others(s, near, kept)
     others = [o for o in window if o.key != c.key]
     theirs = {part.path for o in others for part in o.parts}
     named = [label(o) for o in others]
     return [f for f in found if f.path not in theirs and _is_about(f, c, parts, named)]
+
+
+def _forget_others(s: Session, near: Sequence[Part], kept: Mapping[str, Report]) -> None:
+    """Keep the reports on these files alone: nobody needs all of a run at once."""
+    seen = {part.path: s.known(part) for part in near if part.path in s.reports}
+    s.reports.clear()
+    s.reports.update({p.path: kept[p.path] for p in near if p.path in kept} | seen)
+    s.places.clear()
 
 
 def _is_about(f: Finding, c: Checkpoint, parts: Sequence[Part], others: Sequence[str]) -> bool:
@@ -153,19 +158,3 @@ def _of_seals(s: Session, c: Checkpoint, parts: Sequence[Part]) -> list[Finding]
         *(replace(f, path=path) for path in about for f in seals.about.get(path, ())),
         *(replace(f, path=path) for path, f in broken if path.rpartition("/")[0] in homes),
     ]
-
-
-@contextmanager
-def _narrowed(s: Session, window: Sequence[Checkpoint]) -> Iterator[None]:
-    """The session as if nothing but these checkpoints were there: a comparison with thousands of others would
-    be made for each of the thousands.
-    """
-    parts, indexes = s.parts, s.found.indexes
-    s.parts = [part for c in window for part in c.parts]
-    paths = {part.path for part in s.parts}
-    s.found.indexes = [path for path in indexes if path in paths]
-    try:
-        yield
-    finally:
-        s.parts, s.found.indexes = parts, indexes
-        s.places.clear()

@@ -258,8 +258,6 @@ def _note(decision: Decision) -> Mapping[str, object]:
     return {
         "step": decision.step,
         "path": chosen["path"],
-        "mtime": chosen.get("mtime"),
-        "ahead": [[c["path"], c["mtime"]] for c in body.get("ahead") or ()],
         "job": about.get("job"),
         "decided_at": about["decided_at"],
     }

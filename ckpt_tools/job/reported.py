@@ -314,7 +314,7 @@ _SEEN = only(
         "path": here_or_below,
     }
 )
-_EARLIER = nothing_or(_listed(_maybe, _word, number, number, few(_pair(_word, number), _FINDINGS)))
+_EARLIER = nothing_or(_listed(_maybe, _word, number))
 _RANKS = _pair(rank, rank)
 _ENTRY = only(
     {

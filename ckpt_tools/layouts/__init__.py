@@ -76,7 +76,6 @@ ORDER = (
     "elements",
     "espnet",
     "safetensors_set",
-    "numpy_steps",
     "torch_checkpointing",
     "rank_files",  # names that training loops of one's own give
     "ray",

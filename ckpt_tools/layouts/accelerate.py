@@ -99,17 +99,6 @@ def _without_kohyas(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str,
             yield p.path, finding("missing-part", text, severity=Severity.WARNING)
 
 
-def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Whether nothing tells that it comes after the others of its run, although it was written last: kohya's
-    last state, which had no train_state.json until 2024.
-    """
-    run = [o for o in others if o is not c and (o.layout, o.run) == (c.layout, c.run)]
-    untold = (c.step, c.epoch, c.generation) == (None, None, None) and "state" not in {
-        p.role for p in c.parts
-    }
-    return untold and bool(run) and all(o.mtime_ns < c.mtime_ns for o in run)
-
-
 def _numbered(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.name for p in c.parts if _NUMBERED.fullmatch(p.name))
 
@@ -263,7 +252,6 @@ LAYOUT = Layout(
     steps=_steps,
     check=_check,
     lost=_lost,
-    unclear=_unclear,
     commit="rng",
     needs_any=("model", *DIFFUSERS),
     saved_with=tuple((f"scheduler{mark}", "optimizer") for mark in MARKS),  # which it was prepared with

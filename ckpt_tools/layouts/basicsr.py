@@ -36,10 +36,6 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
         yield finding("missing-part", text, path=c.path, hint="a start from the networks alone needs --kind")
 
 
-def _later(c: Checkpoint, _others: Sequence[Checkpoint]) -> bool:
-    return c.kind is Kind.RELEASE
-
-
 def _networks(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.name.rpartition("_")[0] for p in c.parts if p.piece == "network")
 
@@ -65,7 +61,6 @@ LAYOUT = Layout(
     check=_check,
     lacks=_lacks,
     lost=_lost,
-    later=_later,
     needs=("model",),
     saved_with=(("network", "state"),),
     reshardable=True,

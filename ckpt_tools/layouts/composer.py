@@ -64,7 +64,6 @@ LAYOUT = Layout(
     lost=lost_shards,
     reshardable=True,
     compare_steps=False,
-    renewed="latest",
     reference=(
         "composer/callbacks/checkpoint_saver.py, composer/utils/checkpoint.py; composer/core/state.py "
         "state_dict()"

@@ -109,16 +109,6 @@ def _in_epoch(part: Part, said: int | None, names: Container[int | None]) -> boo
     return said > part.step and said not in names
 
 
-def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Whether the names of a run tell of a later epoch with a lower step: steps count in each epoch anew."""
-    if c.epoch is None or c.step is None:
-        return False
-    run = [o for o in others if (o.layout, o.run) == (c.layout, c.run)]
-    return any(
-        o.epoch is not None and o.step is not None and o.epoch < c.epoch and o.step >= c.step for o in run
-    )
-
-
 def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     """A save of the model alone (torchtitan's last_save_model_only) beside those of a whole state."""
     full = [o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, Kind.PERIODIC)]
@@ -144,10 +134,6 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     if not beside and _OPTIMIZER.fullmatch(called):
         text = "it is called as an optimizer's state alone, of a model that lies elsewhere"
         yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
-
-
-def _later(c: Checkpoint, _others: Sequence[Checkpoint]) -> bool:
-    return c.kind is Kind.RELEASE
 
 
 def _directory(c: Checkpoint) -> str:
@@ -271,11 +257,10 @@ LAYOUT = Layout(
     ),
     lacks=_lacks,
     lost=_lost,
-    later=_later,
     resume=_resume,
     steps=_steps,
     check=_check,
-    unclear=_unclear,
+    steps_by_epoch=True,
     commit="metadata",
     shares=re.compile(r"ft-replicat-.+"),  # torchtitan's place of each replica in its data, with torchft
     tracker="dlrover_latest.txt",

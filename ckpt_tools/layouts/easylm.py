@@ -54,17 +54,6 @@ def _pieces() -> Iterator[Piece]:
         )
 
 
-def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """The parameters alone tell no step: a milestone beside them does."""
-    alone = any(p.piece == "params" for p in c.parts)
-    return alone and c.step is None and any(o.step is not None and o.run == c.run for o in others)
-
-
-def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Whether they were written after every milestone, and so may be newer."""
-    return _later(c, others) and all(o.mtime_ns <= c.mtime_ns for o in others)
-
-
 LAYOUT = Layout(
     name="easylm",
     title="EasyLM",
@@ -72,8 +61,6 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
-    later=_later,
-    unclear=_unclear,
     needs=("model",),
     reshardable=True,
     compared_by_role=True,

@@ -88,7 +88,6 @@ LAYOUT = Layout(
     epoch_base=1,
     reshardable=True,
     compare_steps=False,
-    renewed="last",
     reference=(
         "fairseq/checkpoint_utils.py save_checkpoint(), trainer.py state_dict(), "
         "data/iterators.py EpochBatchIterator.state_dict()"

@@ -1,216 +1,177 @@
-"""Checkpoint files of no known arrangement:
-what somebody's own training loop saves, told apart by names and by what is in the files.
-"""
+"""Files of people's own training loops under the names of loops.toml; their content tells the rest."""
 
 from __future__ import annotations
 
+import pkgutil
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from typing import Any
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import (
-    LAST_WORDS,
-    NEVER_ALONE,
-    SUFFIXES,
-    bare_name_of,
-    done_name,
-    read_bare_name,
-)
 from ckpt_tools.layouts.common.counters import borrowed
-from ckpt_tools.layouts.common.held import BEGUN, PIECES, ROLLING, holds_of
+from ckpt_tools.layouts.common.held import PIECES, ROLLING, holds_of
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
 from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
-from ckpt_tools.layouts.common.named_parts import lone_parts
-from ckpt_tools.layouts.common.whole_state import lacks_of_state, same_run
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import replace
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy", "torch_tar")
-MAY_BE_DATA = ("npz", "npy")
-ARRAYS = ("safetensors", *MAY_BE_DATA)
-"""Formats of arrays under names, and nothing else."""
 OBJECTS = ("pickle_plain", "joblib")
-FORMATS = (*TORCH, "mindspore_ckpt", "safetensors", *MAY_BE_DATA, "eqx")
-PADDLE = ("pickle_plain", "paddle_tensors")
-KERAS = ("zip_archive", "hdf5")
-NUMBERED = "numbered"
-"""The piece of names that say nothing of the format: of other content they are those of anything."""
+ARRAYS = ("safetensors", "npz", "npy")
+"""Formats of arrays under names, and nothing else."""
+FORMATS = (*TORCH, "mindspore_ckpt", *ARRAYS, "eqx")
+_FORMATS = (*FORMATS, *OBJECTS, "paddle_tensors", "zip_archive", "hdf5")
 
-
-def _ending(*endings: str) -> str:
-    """The template of any name with one of these endings, which some file systems keep in capitals."""
-    return f"{{name}}.<{'|'.join(e for ending in endings for e in (ending, ending.upper()))}>"
-
-
-_NAMES = {
-    "torch": (_ending("pt", "pth", "pth.tar", "tar", "pyth", "th", "torch", "bin", "checkpoint"), TORCH),
-    "adapter": ("{name}.pth.<lora|adapter|adapter_v2>", TORCH),  # what LitGPT trains beside a model
-    "vocoder": ("<g|do>_{step:08d}", TORCH),  # HiFi-GAN, BigVGAN: the generator, and all else
-    "plain": ("checkpoint_{step}", TORCH),  # Tacotron 2
-    NUMBERED: ("<ckpt|checkpoint|model.ckpt>.{step}", (*TORCH, "pickle_plain")),  # Dopamine's are pickles
-    "ckpt": (_ending("ckpt"), (*TORCH, "mindspore_ckpt")),
-    "safetensors": (_ending("safetensors"), ("safetensors",)),
-    "numpy": (_ending("npz", "npy"), MAY_BE_DATA),
-    "equinox": (_ending("eqx"), ("eqx",)),
-    "paddle": (_ending("pdparams", "pdparam", "pdz", "pdopt", "pdema", "pdstates", "states"), PADDLE),
-    "joblib": (_ending("joblib"), OBJECTS),
-    "pickle": (_ending("pkl"), (*TORCH, *OBJECTS)),
-    "keras": (_ending("keras"), ("zip_archive",)),  # of ModelCheckpoint without an epoch in its name
-    "keras_weights": (_ending("weights.h5"), ("hdf5",)),
-}
-"""The names of files, and the formats that each may have, by the name of its piece."""
-
-
+_INSIDE = ("{name}", "{name}/{name}")
+"""What lies in the directory of a save."""
+_OF_THE_BEST = "best/"
 _LONGEST = 255
 """Characters of a file's name."""
 
 
-def _steps(part: Part, metadata: Metadata) -> Steps:
-    named = (part.step, part.epoch) != (None, None)
-    return (
-        (part.step if named else number(metadata, STEPS)),
-        (part.epoch if part.epoch is not None else number(metadata, EPOCHS)),
-        None,
+@frozen
+class Loop:
+    """One entry of loops.toml. ``told``: what its number counts, the files tell."""
+
+    name: str
+    templates: tuple[str, ...]
+    kind: Kind
+    rolling: bool
+    told: bool
+    export: bool
+    dated: bool
+    ending: bool
+    role: str
+
+    @property
+    def of_number(self) -> bool:
+        """Whether it is a directory that is called by a number alone."""
+        return self.templates[0].startswith("{step}/")
+
+    @cached_property
+    def numbered(self) -> bool:
+        return not (self.rolling or self.dated)
+
+    def pieces(self) -> Iterator[Piece]:
+        for i, template in enumerate(self.templates):
+            kind = Kind.BEST if template.startswith(_OF_THE_BEST) else self.kind
+            yield _piece(f"{self.name}/{i}" if i else self.name, template, kind)
+
+
+def _piece(name: str, template: str, kind: Kind = Kind.PERIODIC, *, rolling: bool = False) -> Piece:
+    return Piece(
+        name,
+        "model",
+        template,
+        _FORMATS,
+        kind,
+        shared=True,
+        single=True,
+        weak=True,
+        required=False,
+        rolling=rolling,
     )
 
 
-def _placed(c: Checkpoint) -> bool:
-    return (c.step, c.epoch) != (None, None)
+@cache
+def _declared() -> Mapping[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib as toml
+    else:
+        import tomli as toml
+    text = pkgutil.get_data(__name__, "loops.toml") or b""
+    return toml.loads(text.decode())
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
-    yield from lone_parts(c, others)
-    yield from lacks_of_state(c, others)
+@cache
+def loops() -> tuple[Loop, ...]:
+    """The conventions, in the order in which they are tried."""
+    return tuple(map(_loop, _declared()["loop"]))
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """What it lacks where a training loop saves all of it each time, as far as the saves on both sides tell:
-    a file that is written over may hold an optimizer's state although those that are kept never do.
-    """
-    yield from _optimizers_alone(c, beside)
-    yield from weights_of_a_trainer(c, beside)
-    for p in c.parts:
-        if (done := done_name(p.name)) != p.name:
-            text = f"it is called as a file that is being written, and {done} when it is done"
-            yield finding("unfinished-save", text, path=p.path)
-    if text := "" if beside else _called_as_a_part(c):
-        yield finding("missing-part", text, path=c.parts[0].path, severity=Severity.WARNING)
-    like = [o for o in beside if not _holds_more(o, c)]
-    trained = any(p.role != "buffer" for p in c.parts)
-    if _is_written_over(c) and not all(map(_is_written_over, beside)):
-        return  # a copy of the last weights beside saves with numbers, which are what training goes on from
-    if c.kind is Kind.PERIODIC and trained and len(like) > 1:
-        yield from (replace(f, severity=Severity.WARNING) for f in _lacks(c, like))
+def _loop(table: Mapping[str, Any]) -> Loop:
+    endings = [f".{e}" if e else "" for e in table.get("endings", _declared()["endings"])]
+    template = table["template"].replace("{role}", f"<{'|'.join(_declared()['roles'])}>")
+    ending = f"<{'|'.join(endings)}>" if any(endings) else ""
+    names = [f"{template}{inside}" for inside in _INSIDE] if template.endswith("/") else [template]
+    if names == [template] and re.search(r"\{(?:step|epoch)\b", template):
+        names.append(f"{_OF_THE_BEST}{template}")
+    return Loop(
+        table["name"],
+        tuple(f"{name}{ending}" for name in names),
+        Kind(table.get("kind", "periodic")),
+        table.get("rolling", False),
+        table.get("unit") == "told",
+        table.get("export", False),
+        "{date}" in template and "{step}" not in template,
+        bool(ending),
+        table.get("role", ""),
+    )
 
 
-def _is_written_over(c: Checkpoint) -> bool:
-    return all(p.piece.startswith(ROLLING) for p in c.parts)
+@cache
+def _by_piece() -> Mapping[str, Loop]:
+    return {piece.name: loop for loop in loops() for piece in loop.pieces()}
 
 
-def _called_as_a_part(c: Checkpoint) -> str:
-    """Why the names of a lone save tell that there was more of it; "" for nothing."""
-    if all(not NEVER_ALONE.isdisjoint(bare_name_of(p).words) for p in c.parts):
-        return "its name is that of a network which is trained with another one, and that is not there"
-    folder = read_bare_name((c.parts[0].home or c.parts[0].base).rpartition("/")[2])
-    at = folder.epoch if folder.step is None else folder.step
-    numbers = {read_bare_name(p.name).number for p in c.parts}
-    number = numbers.pop() if len(numbers) == 1 else None
-    if at is not None and number is not None and number < at:
-        return f"{number} in its name may be that of a rank in a save of {at}, and no other is there"
-    return ""
+def loop_of(p: Part) -> Loop:
+    """The convention that a part was found by, before it is placed."""
+    return _by_piece()[p.piece]
 
 
-def _optimizers_alone(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """States of optimizers that are written over as the checkpoint is, and whose network is not there."""
-    for o in beside if _is_written_over(c) else ():
-        held = holds_of(o)
-        if held and held.optimizer and not held.weights and _is_written_over(o):
-            text = "it holds an optimizer's state alone, and is of no checkpoint: its network may be gone"
-            yield finding("passed-over", text, path=o.parts[0].path, severity=Severity.WARNING)
+@cache
+def _names() -> tuple[tuple[Loop, int, re.Pattern[str], re.Pattern[str]], ...]:
+    return tuple((loop, p.depth, p.directory, p.file) for loop in loops() for p in loop.pieces())
 
 
-def _holds_more(rolling: Checkpoint, c: Checkpoint) -> bool:
-    mine, its = holds_of(c), holds_of(rolling)
-    over = any(p.piece.startswith(ROLLING) for p in rolling.parts)
-    return over and mine is not None and its is not None and its.optimizer and not mine.optimizer
-
-
-def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Exports, what is not in the order of training, and the best so far where as late a step, the last save
-    or more of a training state is there: which of the two was written later tells nothing.
-    """
-    mine = holds_of(c)
-    if c.kind is Kind.RELEASE:
-        return True
-    if mine is None:
-        return False  # damaged: nobody knows what it was
-    periodic = [(o, held) for o, held in same_run(c, others) if o.kind is Kind.PERIODIC]
-    if c.kind is Kind.BEST:
-        return any(
-            o.order > c.order or (held.optimizer, _is_as_late(o, c)) > (mine.optimizer, False)
-            for o, held in periodic
-        )
-    return not _placed(c) and any(_placed(o) and held.weights for o, held in periodic)
-
-
-def _is_as_late(o: Checkpoint, best: Checkpoint) -> bool:
-    """Whether it is of the same step and epoch, or, where neither tells any, called the last save."""
-    last = any(bare_name_of(p).alias in LAST_WORDS for p in o.parts)
-    return (o.step, o.epoch) == (best.step, best.epoch) and (_placed(best) or last)
-
-
-def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Whether a checkpoint that nothing places in the order of training may be newer than all that have a
-    place.
-
-    It is as good as they are, and was written no earlier.
-    """
-    mine = holds_of(c)
-    if mine is None or not mine.weights or c.kind is not Kind.PERIODIC or _placed(c):
-        return False
-    if next(_lacks(c, others), None) is not None:
-        return False
-    placed = [o for o, held in same_run(c, others) if held.weights and _placed(o)]
-    periodic = [o for o in placed if o.kind is Kind.PERIODIC]
-    return bool(periodic) and all(o.mtime_ns <= c.mtime_ns for o in periodic)
+def numbers_named(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
+    """The convention that the end of a path fits, and the numbers in it."""
+    *above, name = path.split("/")
+    for loop, depth, directory, file in _names():
+        inside = directory.fullmatch("/".join(above[len(above) - depth :])) if depth else None
+        if (inside or not depth) and (said := file.fullmatch(name)):
+            return loop, {**(inside.groupdict() if inside else {}), **said.groupdict()}
+    return None, {}
 
 
 def _named(p: Part) -> Steps:
     """The step or epoch that a part's own name tells, where it is what the part is taken for."""
-    told = bare_name_of(p)
-    step, epoch = told.step, told.epoch
-    if step is None and told.number == p.step:
-        step = told.number
-    if epoch is None and step is None and told.number == p.epoch:
-        epoch = told.number
+    loop, told = numbers_named(p.path)
+    step, epoch = (int(n) if (n := told.get(key)) else None for key in ("step", "epoch"))
+    if loop is not None and loop.told and step != p.step:
+        step, epoch = None, step if step == p.epoch else None
     return step, epoch, None
 
 
+def _steps(part: Part, metadata: Metadata) -> Steps:
+    if (part.step, part.epoch) != (None, None):
+        return part.step, part.epoch, None
+    return number(metadata, STEPS), number(metadata, EPOCHS), None
+
+
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """A file that was saved at the step or epoch of another file, as the names tell;
-    two files of one checkpoint that were saved at two steps.
+    """A file that was saved at the step or epoch of another file, as the names tell; files of one checkpoint
+    that were saved at two steps.
     """
     yield from told_otherwise(parts, _named)
-    yield from _torn(
-        [(p, said) for p, r in parts if _placed_part(p) and (said := number(r.metadata, STEPS)) is not None]
-    )
+    yield from _torn(parts)
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
 
 
-def _placed_part(p: Part) -> bool:
-    return (p.step, p.epoch) != (None, None)
-
-
-def _torn(rows: Sequence[tuple[Part, int]]) -> Iterator[tuple[str, Finding]]:
+def _torn(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Files that are written over at every save, one of which was when the job died."""
     together: dict[object, dict[int, Part]] = {}
-    for p, said in rows:
-        together.setdefault((p.run, p.kind, p.step, p.epoch), {})[said] = p
+    for p, r in parts:
+        said = number(r.metadata, STEPS)
+        if said is not None and (p.step, p.epoch) != (None, None):
+            together.setdefault((p.run, p.kind, p.step, p.epoch), {})[said] = p
     for by_step in together.values():
         low, high = min(by_step), max(by_step)
         if high - low > 1:
@@ -218,33 +179,106 @@ def _torn(rows: Sequence[tuple[Part, int]]) -> Iterator[tuple[str, Finding]]:
             yield by_step[low].path, finding("step-mismatch", text)
 
 
+_WEIGHTS, _OPTIMIZER, _COUNTS = "weights of a model", "optimizer's state", "count of steps or epochs"
+
+
+def _holdings(c: Checkpoint) -> frozenset[str] | None:
+    """The roles of its files, and what these hold together; None where one of them could not be read."""
+    held = holds_of(c)
+    if held is None:
+        return None
+    inside = {_WEIGHTS: held.weights, _OPTIMIZER: held.optimizer, _COUNTS: held.counters}
+    return frozenset((*(p.role for p in c.parts), *(what for what, there in inside.items() if there)))
+
+
+_Beside = Sequence[tuple[Checkpoint, "frozenset[str] | None"]]
+"""Other saves of a run, and what they hold as far as that could be read."""
+
+
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """What all other saves of its run hold, and it does not; weights; and an optimizer's state that one of
+    them has, or may have had that cannot be read, or with which its schedule was saved.
+    """
+    mine = _holdings(c)
+    if mine is None or c.kind is Kind.RELEASE:
+        return
+    beside = [(o, _holdings(o)) for o in _run_of(c, others)]
+    gone = {_WEIGHTS} | (_usual(c, beside) if c.kind is Kind.PERIODIC else frozenset())
+    if "scheduler" in mine or any(_may_train(held, c, o) for o, held in beside):
+        gone |= {_OPTIMIZER}
+    gone -= mine
+    for what in sorted(gone - {_WEIGHTS, _OPTIMIZER} or gone):
+        text = f"{_name(c)} holds no {what}{_why(what, mine, beside)}"
+        yield finding("missing-part", text, path=c.parts[0].path)
+
+
+def _usual(c: Checkpoint, beside: _Beside) -> frozenset[str]:
+    """What all saves of its kind hold that hold weights."""
+    alike = [held for o, held in beside if held is not None and o.kind is c.kind and _WEIGHTS in held]
+    return frozenset.intersection(*alike) if alike else frozenset()
+
+
+def _why(what: str, mine: frozenset[str], beside: _Beside) -> str:
+    if o := next((o for o, held in beside if held is not None and what in held), None):
+        return f", which {_name(o)} beside it holds"
+    if what != _OPTIMIZER:
+        return ""
+    if "scheduler" in mine:
+        return (
+            ", with which a schedule is saved: say --exclude GLOB for the schedule if the job never saves one"
+        )
+    return ", and a save beside it that may have held one cannot be read"
+
+
+def _may_train(held: frozenset[str] | None, c: Checkpoint, o: Checkpoint) -> bool:
+    """Return True if a save holds an optimizer's state, or cannot be read, is of another convention than
+    ``c`` and had more bytes.
+    """
+    if held is not None:
+        return _OPTIMIZER in held
+    one, other = (numbers_named(x.parts[0].path)[0] for x in (c, o))
+    mine, its = (sum(p.size for p in x.parts) for x in (c, o))
+    return one is not other and (its > mine or its <= 0)
+
+
+def _run_of(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+    """Other saves of its run; newer ones without what each save writes over: no older one can have that."""
+    for o in others:
+        if o is c or (o.layout, o.run) != (c.layout, c.run) or o.kind is Kind.RELEASE:
+            continue
+        kept = tuple(p for p in o.parts if not p.piece.startswith(ROLLING))
+        yield replace(o, parts=kept) if kept and o.order > c.order else o
+
+
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """What weights alone lack that a Trainer saves; and what the saves with a number beside a save have."""
+    yield from weights_of_a_trainer(c, beside)
+    kept = [o for o in beside if not _is_written_over(o)]
+    if kept and c.kind is Kind.PERIODIC and not _is_written_over(c):
+        yield from _lacks(c, kept)
+
+
+def _is_written_over(c: Checkpoint) -> bool:
+    return all(p.piece.startswith(ROLLING) for p in c.parts)
+
+
+def _name(c: Checkpoint) -> str:
+    if c.parts[0].home:
+        return c.path.rpartition("/")[2]
+    names = [p.path.rpartition("/")[2] for p in c.parts]
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more of its step"
+
+
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path or checkpoint.path)
 
 
 def _pieces() -> Iterator[Piece]:
-    for name, (template, formats) in _NAMES.items():
-        yield _piece(name, template, formats, step_from="content" if name == "ckpt" else "name")
-    template, formats = _NAMES["torch"]
-    yield _piece(BEGUN, template, formats)
+    for loop in loops():
+        yield from loop.pieces()
     for name in PIECES:  # the first good one of several is loaded: what holds most goes first
         for mark in ("", ROLLING):
-            piece = _piece(f"{mark}{name}", template, (*FORMATS, *OBJECTS, PADDLE[1], *KERAS))
-            yield replace(piece, rolling=bool(mark))
-
-
-def _piece(name: str, template: str, formats: tuple[str, ...], step_from: str = "name") -> Piece:
-    return Piece(
-        name,
-        "model",
-        template,
-        formats,
-        shared=True,
-        single=True,
-        step_from=step_from,
-        weak=True,
-        required=False,
-    )
+            yield _piece(f"{mark}{name}", "placed by its content", rolling=bool(mark))
 
 
 def read_tracker(data: bytes) -> str | None:
@@ -252,8 +286,10 @@ def read_tracker(data: bytes) -> str | None:
     other text.
     """
     name = data.decode("utf-8", "surrogateescape").strip().rstrip("/").rpartition("/")[2]
-    is_name = 0 < len(name) <= _LONGEST and name.isprintable() and not name.isdigit()
-    return name if is_name and (SUFFIXES.search(name) or read_bare_name(name).numbered) else None
+    if not 0 < len(name) <= _LONGEST or not name.isprintable() or name.isdigit():
+        return None
+    is_file = name.endswith(tuple(f".{ending}" for ending in _declared()["endings"]))
+    return name if is_file or re.search(r"\d", name) else None
 
 
 _TEXTS = ("latest", "latest.txt", "last.txt", "last_checkpoint.txt", "latest_ckpt.txt")
@@ -290,15 +326,13 @@ def named(checkpoint: Checkpoint) -> str:
 
 LAYOUT = Layout(
     name="files",
-    title="Files of no known arrangement",
+    title="Files of people's own training loops",
     pieces=tuple(_pieces()),
     resume=_resume,
     steps=_steps,
     check=_check,
     lacks=_lacks,
     lost=_lost,
-    later=_later,
-    unclear=_unclear,
     tracker="latest_checkpoint.txt",
     read_tracker=read_tracker,
     other_trackers=(
@@ -313,36 +347,12 @@ LAYOUT = Layout(
     compare_steps=False,
     last_resort=True,
     steps_by_epoch=True,
-    reference=(
-        "the files' own formats, and the names that training loops give; the sample that this replaces sorts"
-        " them by modification time and tries the newest five"
-    ),
+    reference="the public training scripts that layouts/loops.toml names",
     limits=(
-        (
-            "a number in a name is a step unless the content makes it an epoch, or counts otherwise; other "
-            "words in it name a run of its own, as do those of several models that are written over"
-        ),
-        (
-            "files that are counted from 0 or 1 on (agent_0.pt), were saved at one moment or trained equally "
-            "far, and do not tell their numbers inside, may be parts of one save: say which one with --run"
-        ),
-        (
-            "a directory is one save where its name counts steps, epochs or saves (step_100, ckpt-100), or is"
-            " a number that its files tell too (100), and its files count nothing else"
-        ),
-        (
-            "a .npz, .npy or .pkl is a checkpoint where its name says so, and a .tar where torch.save has"
-            " written it as well: of others nobody knows whether they are data"
-        ),
-        "what joblib keeps, or a pickle of no arrays, is taken for a model, whatever its classes are",
-        (
-            "an optimizer's state that is written over beside models that are kept is of the newest of these,"
-            " or of the one before it, only if both were written within seconds"
-        ),
-        "of two optimizers' states in one save, or of two other files, each has its name as its role",
-        (
-            "files of one step that hold different models are two runs: say how they belong together with"
-            " [[layout]]; generator and discriminator, actor and critic, policy and value … are one"
-        ),
+        "only names that 'ckpt layouts files' lists are known: describe others in ckpt.toml",
+        "saves in one directory are one run; files of one number there are one save, and each rank loads all",
+        "what a file is, its content tells: a model, an optimizer's state, or counters alone",
+        "that optimizers and schedules belong to the same step only where they count",
+        "a file that no layout knows, and that no text beside it lists, is not missed",
     ),
 )

@@ -1,8 +1,8 @@
 """A layout worked out from the names of files that no layout explains, for ``ckpt layouts --guess``. Pure.
 
 Numbers with a word beside them are what the word says. Of other numbers the one that counts from 0 within
-every step is a rank. Names of which a number or a word tells nothing get no template: taken for runs, they
-would be parts of a save that are loaded alone.
+every step is a rank. Names of which a number tells nothing get no template. Files of one number in one
+directory are one save, whatever words are in their names.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ckpt_tools.layouts.common import under_way
-from ckpt_tools.layouts.common.bare_names import read_bare_name
 from ckpt_tools.layouts.common.layout import Piece
 from ckpt_tools.model.frozen import frozen, replace
-from ckpt_tools.model.part import Kind
 
 _WORDS = (
     (r"(tp|mp|tensor|tensor_parallel|model_parallel)(_?rank)?", "tp"),
@@ -47,7 +45,8 @@ _NOTES = {
     "rank": "{rank}: these numbers count from 0 within each step; no word says what they are",
     "step": "{step}: no word says what this number is; {epoch} instead, where it counts epochs",
 }
-_UNSURE = (_NOTES["epoch"], _NOTES["rank"])
+_SEVERAL = "each save has a file of each piece; where these are several runs, describe one of them alone"
+_UNSURE = (_NOTES["epoch"], _NOTES["rank"], _SEVERAL)
 _UNTOLD = "?"
 
 
@@ -65,7 +64,6 @@ class GuessedPiece:
 
     template: str
     role: str
-    kind: Kind
     paths: tuple[str, ...]
     fields: frozenset[str]
     notes: tuple[str, ...]
@@ -101,7 +99,7 @@ def guess(paths: Sequence[str]) -> Guess:
         if piece := _piece(_Shape(texts, rows)):
             known = made.get(piece.template)
             made[piece.template] = replace(piece, paths=(*known.paths, *piece.paths)) if known else piece
-    pieces = _without_names_of_runs(list(made.values()))
+    pieces = list(made.values())
     if any(p.fields & _WHEN for p in pieces):  # a name without a step would fit files of every step
         pieces = [p for p in pieces if p.fields & _WHEN]
     kept = tuple(_with_roles(sorted(pieces, key=lambda p: "model" not in p.template)))
@@ -238,12 +236,9 @@ def _piece(shape: _Shape) -> GuessedPiece | None:
     fields = _fields(shape)
     if not any(fields) or _UNTOLD in fields:
         return None
-    template = _written(shape, fields)
-    role = next(filter(None, (read_bare_name(n).role for n in reversed(template.split("/")))), "model")
     return GuessedPiece(
-        template,
-        role,
-        kind=read_bare_name(shape.rows[0].path.rpartition("/")[2]).kind,
+        _written(shape, fields),
+        "model",
         paths=tuple(row.path for row in shape.rows),
         fields=frozenset(filter(None, fields)),
         notes=tuple(_notes(shape, fields)),
@@ -259,6 +254,8 @@ def _fields(shape: _Shape) -> list[str]:
     ]
     if not _WHEN & set(fields) and (when := _step(shape, fields)) is not None:
         fields[when] = "step"
+    if fields == [""] and len(shape.rows) == 1:  # the only number of a lone name
+        fields = ["step"]
     for i, field in enumerate(fields):
         if not field and shape.varies(i):
             fields[i] = _unnamed(shape, fields, i)
@@ -331,39 +328,27 @@ def _width(numbers: Collection[str]) -> str:
 # --- from templates to pieces
 
 
-def _without_names_of_runs(pieces: Sequence[GuessedPiece]) -> list[GuessedPiece]:
-    """Without files of several templates in one directory of which some begin with a word that training
-    loops have for no part: ``bert-{step}.pt`` and ``gpt-{step}.pt`` may be one save or two runs.
-    """
-    flat = [p for p in pieces if "/" not in p.template]
-    apart = len(flat) > 1 and any(map(_has_own_word, flat))
-    return [p for p in pieces if not (apart and p in flat)]
-
-
-def _has_own_word(p: GuessedPiece) -> bool:
-    m = re.match(r"([A-Za-z]+)(?=[-_.])", p.template)
-    return m is not None and bool(read_bare_name(f"{m[1]}.pt").words)
-
-
 def _with_roles(pieces: Sequence[GuessedPiece]) -> Iterator[GuessedPiece]:
-    """Pieces of which no two that a checkpoint may have have one role: then the loss of any is seen."""
+    """Return the pieces: the first is the model, others have the words of their names as role. No two that a
+    checkpoint may have have one role: then the loss of any is seen.
+    """
     taken: set[str] = set()
+    flat = [p for p in pieces if "/" not in p.template]
+    notes = (_SEVERAL,) if len(flat) > 1 else ()
     for p in pieces:
-        role, n = p.role, 1
-        if role in taken:
-            role = "_".join((role, *_own_words(p.template)))
+        called, n = "_".join(_own_words(p.template)) or "model", 1
+        role = called if taken else "model"
         while role in taken:
             n += 1
-            role = f"{p.role}{n}"
-        one_of_many = not p.unfinished and p.kind is Kind.PERIODIC
-        taken |= {role} if one_of_many else set()
-        yield replace(p, role=role) if one_of_many else p
+            role = f"{called}{n}"
+        taken |= set() if p.unfinished else {role}
+        yield p if p.unfinished else replace(p, role=role, notes=(*p.notes, *(notes if p in flat else ())))
 
 
 def _own_words(template: str) -> Iterator[str]:
-    """Words of a template that say neither what a number is nor what all such files are."""
+    """Words of a template that do not say what a number is."""
     for word in re.findall(r"[a-z]+", re.sub(r"\{.*?\}|\.\w+$", " ", template.lower())):
-        if word not in ("world", "size") and not _told_before(word) and read_bare_name(f"{word}.pt").words:
+        if word not in ("world", "size", "of") and not _told_before(word):
             yield word
 
 
@@ -393,8 +378,6 @@ def _table(p: GuessedPiece) -> Iterator[str]:
     yield from (f"# {note}" for note in p.notes)
     yield f"template = {_quoted(p.template)}"
     yield f"role = {_quoted(p.role)}"
-    if p.kind is not Kind.PERIODIC:
-        yield f"kind = {_quoted(p.kind)}"
     if p.fields & _WHOSE:
         yield "sharded = true   # no rank loads another's file"
     else:

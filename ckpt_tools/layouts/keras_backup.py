@@ -57,11 +57,6 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path or checkpoint.path)  # BackupAndRestore(backup_dir=path)
 
 
-def _later(c: Checkpoint, _others: Sequence[Checkpoint]) -> bool:
-    """What was moved away by the save that wrote the latest is older, whatever its times have become."""
-    return all(p.piece == _BEFORE for p in c.parts)
-
-
 def _weights(name: str, template: str, *, here: bool = False) -> Piece:
     return Piece(name, "model", template, ("hdf5",), shared=True, step_from="content", here=here)
 
@@ -85,7 +80,6 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
-    later=_later,
     needs=("model",),
     saved_with=(("weights", "progress"),),  # without it Keras trains from epoch 0 on, with these weights
     keeps=("keras", "keras-shards"),  # of ModelCheckpoint

@@ -162,7 +162,6 @@ LAYOUT = Layout(
     epoch_base=0,
     reshardable=True,
     compare_steps=False,
-    renewed="last",
     reference=(
         "lightning/pytorch/callbacks/model_checkpoint.py; epoch counts from 0, global_step counts optimizer "
         "steps; trainer/connectors/checkpoint_connector.py hpc_save_path; "

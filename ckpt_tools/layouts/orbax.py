@@ -169,17 +169,6 @@ def _unmerged(checkpoint: Checkpoint) -> Iterator[Finding]:
             yield finding("missing-part", text, path=directory)
 
 
-def _unclear(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Whether nothing tells that directories without a step are checkpoints, and not items of one: Orbax
-    says so beside the files of each, but for old versions.
-    """
-    return _unmarked(c) and any(o.key != c.key and _unmarked(o) for o in others)
-
-
-def _unmarked(c: Checkpoint) -> bool:
-    return c.step is None and c.epoch is None and all(p.role != "metadata" for p in c.parts)
-
-
 def _marks(home: _Home) -> Iterator[Piece]:
     """What is written about a whole checkpoint, and by each process of the tree in it."""
     yield home.piece("metadata", "metadata", "_CHECKPOINT_METADATA", JSON, loaded=False, required=True)
@@ -270,7 +259,6 @@ LAYOUT = Layout(
     resume=_resume,
     needs=("tree",),
     lost=_lost,
-    unclear=_unclear,
     reshardable=True,
     lists=("metadata", _LISTED),
     compare_steps=False,

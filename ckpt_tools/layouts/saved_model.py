@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 from ckpt_tools.layouts.common.layout import Layout, Piece
@@ -15,11 +15,6 @@ from ckpt_tools.model.plan import Resume
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path)  # tf.saved_model.load(path)
-
-
-def _unclear(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """Beside others one without a version may be the newest, or another model."""
-    return checkpoint.generation is None and len(others) > 1
 
 
 def _pieces() -> Iterator[Piece]:
@@ -48,7 +43,6 @@ LAYOUT = Layout(
     pieces=tuple(_pieces()),
     resume=_resume,
     needs=("graph",),
-    unclear=_unclear,
     reshardable=True,
     compare_steps=False,
     reference="tensorflow/python/saved_model/save.py; tensorflow_serving: the highest version is served",

@@ -29,12 +29,6 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from named_epochs(parts, _epoch, "epoch")
 
 
-def _later(c: Checkpoint, others: Sequence[Checkpoint]) -> bool:
-    """A recovery file within an epoch that was finished since."""
-    finished = [o.epoch for o in others if o.run == c.run and o.step_in_epoch is None and o.epoch is not None]
-    return c.step_in_epoch is not None and c.epoch is not None and max(finished, default=-1) >= c.epoch
-
-
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
     path = path or checkpoint.path
     return Resume(path, ("--resume", path))
@@ -55,9 +49,7 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
-    later=_later,
     epoch_base=0,
-    renewed="last",
     reshardable=True,
     compare_steps=False,
     reference="timm 1.0.31: utils/checkpoint_saver.py, models/_helpers.py resume_checkpoint()",

@@ -162,3 +162,8 @@ class Unseen(NamedTuple):
     why: str
     step: int | None = None
     mtime_ns: int | None = None
+
+
+def shown(part: Part) -> str:
+    """Return its path below the directory of the run."""
+    return part.path.removeprefix(f"{part.base}/")

@@ -130,16 +130,11 @@ class Rollback:
 class EarlierStart(NamedTuple):
     """What the last start of a job from this root resumed from, as its decision was recorded. ``decided_at``
     in seconds since the epoch.
-
-    ``mtime`` is that of the checkpoint, ``passed`` names those of later steps that were there and were passed
-    over, as (path, mtime), in seconds.
     """
 
     step: int | None
     path: str
     decided_at: float
-    mtime: float = 0.0
-    passed: tuple[tuple[str, float], ...] = ()
 
 
 @frozen

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 Ranges = tuple[tuple[int, int], ...]
 """(first, last) of each run of neighbours, ascending."""
 _FEW = 3
 """Neighbours from which on a range is shorter than a list."""
+_TENSORS = 64
+"""Tensors of a file that are named, at most."""
 
 
 def ranges(numbers: Iterable[int]) -> Ranges:
@@ -109,3 +111,10 @@ def _braced(key: str, numbers: Iterable[str]) -> str:
         "–".join(str(n).zfill(int(width)) for n in dict.fromkeys(pair)) for pair in ranges(map(int, numbers))
     )
     return f"{before}{{{inside}}}{after}"
+
+
+def tensor_names(of: Collection[str]) -> str:
+    """Return names of tensors, those that differ by one number together; of very many the first."""
+    first = sorted(of)[:_TENSORS]
+    more = f" and {len(of) - len(first):,} more" if len(of) > len(first) else ""
+    return names(name[:200] for name in first) + more

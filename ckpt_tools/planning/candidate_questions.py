@@ -93,7 +93,7 @@ def require_one_model(
     if not pairs:
         return
     from ckpt_tools.crosscheck.pages import of_other_models  # most checkpoints have one file of each role
-    from ckpt_tools.reading.bare_file import has_optimizer
+    from ckpt_tools.reading.held_state import has_optimizer
 
     def is_state(p: Part) -> bool:
         return has_optimizer(*session.inspect(p.path, Level.STRUCTURE))

@@ -11,36 +11,49 @@ from shlex import quote
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.crosscheck import trackers
 from ckpt_tools.crosscheck import unfinished as under_way
-from ckpt_tools.crosscheck.pages import equal, same_tensors
-from ckpt_tools.crosscheck.steps import step_in_contents
+from ckpt_tools.crosscheck.steps import count_in_contents, step_in_contents
 from ckpt_tools.crosscheck.unfinished import Sizes, marked
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
+from ckpt_tools.discovery.exclude import without
 from ckpt_tools.discovery.roots import absent
-from ckpt_tools.discovery.set_aside import as_warning
 from ckpt_tools.discovery.sidecars import unfetched
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import layouts_of
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
-from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, comparable
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import choice_warnings, filters, restarts
+from ckpt_tools.planning import choice_warnings, filters
 from ckpt_tools.planning import other_writers as writers
-from ckpt_tools.planning.choose import rank
-from ckpt_tools.planning.common_steps import newest_untold, untold, with_common_steps, with_steps_in_epochs
+from ckpt_tools.planning.engine import find_gaps
 from ckpt_tools.planning.facts import RunFacts
 from ckpt_tools.planning.judge import Judge
-from ckpt_tools.planning.newest import Times
-from ckpt_tools.planning.precedence import Files, Signature, ask_where_unclear, in_order, ordered, passed_over
+from ckpt_tools.planning.order import (
+    OrderFacts,
+    Places,
+    find_places,
+    order_saves,
+    start_from_named,
+    with_steps_in_epochs,
+    with_told_steps,
+)
 from ckpt_tools.planning.replicas import Groups
+from ckpt_tools.planning.rules.order import (
+    times_contradict_steps,
+    times_in_future,
+    times_mute,
+    tracker_names_other,
+)
+from ckpt_tools.planning.rules.rule import Effect, Rule
 from ckpt_tools.planning.rules.tree import several_runs
 from ckpt_tools.planning.run import Run
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes, without_leftovers
+from ckpt_tools.planning.tracked import tracked_first
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.storage.retry import there
@@ -72,6 +85,14 @@ def _failed(error: CannotLook) -> bool:
     )
 
 
+ORDER = (
+    times_contradict_steps.RULE,
+    times_mute.RULE,
+    tracker_names_other.RULE,
+    times_in_future.RULE,
+)
+
+
 class Candidates:
     """The candidates of one question, best first, and what is known of their run.
 
@@ -101,7 +122,7 @@ class Candidates:
         self.lost: list[Rejected] = []
         self.ranked: list[Checkpoint] = []
         self.order = "mtime"
-        self.times = Times.IN_STEP  # what the modification times look like, where the caller named no order
+        self.places: Places = {}
         self.names = min(Level.STRUCTURE, selection.level)  # at presence the names must do
 
     def candidates(self) -> list[Checkpoint]:
@@ -114,7 +135,7 @@ class Candidates:
                 raise
             self._require_leave_for_no_root(error)
             return []
-        self.warnings += map(as_warning, self.session.notes)
+        self.warnings += self.session.notes
         self.warnings += unfetched(bare.path for bare in self.session.found.bare)
         everything = self._without_exports(
             grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
@@ -163,23 +184,19 @@ class Candidates:
 
     def _settle_steps_and_places(self) -> None:
         """Steps where names count them differently, and coordinates, as the contents tell them."""
-        both = with_steps_in_epochs([*self.checkpoints, *self.unfinished], self.layouts, self._doubtful)
+        both = with_steps_in_epochs([*self.checkpoints, *self.unfinished], self.layouts)
         finished = len(self.checkpoints)
         self.checkpoints, self.unfinished = both[:finished], both[finished:]
         if len({c.layout for c in self.checkpoints}) > 1:
             self.checkpoints = [replace(c, step=self.step(c)) for c in self.checkpoints]
         elif not any(self.layouts.of(c).last_resort for c in self.checkpoints):  # those are placed already
-            self.checkpoints = with_common_steps(self.session, self.checkpoints, self.step, self.names)
-        if (self.selection.resume_from or self.selection.order) == "step":
-            self.checkpoints = restarts.with_told_steps(self.session, self.checkpoints, self.names)
+            self.checkpoints = with_told_steps(self.checkpoints, self.step)
         placed = expert_names(self.session, self.checkpoints, self.names)
         self.checkpoints = without_leftovers(self.session, placed, self.names)
-
-    def _doubtful(self, one: Checkpoint, other: Checkpoint) -> None:
-        """Raises UsageError unless the caller has said what tells the newest."""
-        selection = self.selection
-        if (selection.resume_from or selection.order or selection.prefer) is None:
-            raise newest_untold(self.root, one, other, mute=True)
+        saves = [*self.checkpoints, *self.unfinished]
+        self.places = find_places(
+            saves, self.layouts, lambda c: count_in_contents(self.session, c, self.checkpoints, self.names)
+        )
 
     def _not_hidden(self) -> list[Checkpoint]:
         """The checkpoints that --kind and --max-step leave. Raises NoneUsable where they leave none."""
@@ -187,18 +204,6 @@ class Candidates:
         if not left:
             text = f"{number(self.checkpoints)}, but --kind or --max-step hides them all"
             raise NoneUsable(text, "relax the filters", plan=self.nothing(), rule="tree/filters-hide-all")
-        if self.selection.max_step is not None:
-            kept = {c.key for c in left}
-            from ckpt_tools.planning import hidden_steps  # few runs are cut off at a step
-
-            hidden = [
-                replace(c, step=self.step(c))
-                for c in self.checkpoints
-                if c.key not in kept and self.selection.kind in (None, c.kind)
-            ]
-            self.warnings += hidden_steps.of_no_step([c for c in hidden if c.step is None], left)
-            above = [c for c in hidden if c.step is not None]
-            self.warnings += hidden_steps.told_inside(self.session, above, left, self.selection.level)
         return left
 
     def _prepare_judge(self, candidates: list[Checkpoint]) -> None:
@@ -221,99 +226,85 @@ class Candidates:
         self.judge = Judge(s, selection, run)
 
     def _best_first(self, candidates: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """In the order that the caller named, else in the one that tells the newest."""
+        """In the order that the caller named, else by time: ``settle_order`` has the last word."""
         selection = self.selection
         if selection.resume_from == "tracker":
-            from ckpt_tools.planning.tracker_order import from_tracker
-
-            ranked = rank(candidates, self.order, selection.prefer)
-            return from_tracker(self.session, ranked, self.checkpoints, selection.prefer)
-        requested = selection.resume_from or selection.order
-        saves, known = in_order(candidates, self.layouts, selection.prefer), set[CheckpointKey]()
-        if requested is None:
-            known = ask_where_unclear(candidates, saves, self.layouts, self._contents)
-            self.times = choice_warnings.times_of(saves, self.session.now_ns, self.layouts)
-            self.warnings += restarts.warn_where_behind(self.session, saves, self.names, mute=self.times.mute)
-        else:
-            self.times = Times.IN_STEP
-        self.order = requested or ("step" if self.times.mute else "mtime")
-        self.warnings += choice_warnings.unlike_times(self.times, candidates, self.layouts)
-        unlike = [c for c in candidates if c.key not in known]
-        self.warnings += passed_over(unlike, saves, self.layouts)
-        if self.order == "mtime":
-            self.warnings += choice_warnings.clocks(self.session, candidates)
-            by_mtime, by_step = choice_warnings.heads(saves, self.expected, selection.prefer)
-            if apart(by_mtime.order, by_step.order) and by_mtime.unit == by_step.unit:
-                self.warnings.append(choice_warnings.disagreement(self.session, by_mtime, by_step))
-        return ordered(candidates, self.layouts, self.order, selection.prefer)
-
-    def _same(self, c: Checkpoint, other: Checkpoint) -> bool:
-        """Whether both are files of the same bytes or at least the same tensors: one each, or side by side
-        one for each role.
-        """
-        if len(c.parts) > 1 and (c.parts[0].home or other.parts[0].home):
-            return False
-        theirs = {p.role: p for p in other.parts}
-        pairs = [(p, theirs[p.role]) for p in c.parts if p.role in theirs]
-        if not 0 < len({p.role for p in c.parts}) == len(pairs) == len(other.parts) == len(theirs):
-            return False
-        return all(equal(*pair, self.session) or same_tensors(*pair, self.session) for pair in pairs)
+            ranked = order_saves(candidates, "step", selection.prefer, self.places)
+            named = tracked_first(self.session, ranked, self.checkpoints)
+            return start_from_named(ranked, named, self.places)
+        self.order = selection.resume_from or selection.order or "mtime"
+        return order_saves(candidates, self.order, selection.prefer, self.places)
 
     @property
-    def _contents(self) -> Files:
-        return Files(self.root, self._same, self._signature, self._are_sound)
+    def ordered(self) -> bool:
+        """Whether the caller has said which checkpoint is the newest."""
+        return (self.selection.resume_from or self.selection.order or self.selection.prefer) is not None
 
-    def _are_sound(self, c: Checkpoint) -> bool:
-        """Whether nothing is known to be wrong with its files by themselves."""
-        reports = (self.session.report(p, self.selection.level) for p in c.parts)
-        return all(report.verdict is not Verdict.BROKEN for report in reports)
+    def by_step(self, newest: Checkpoint) -> tuple[list[Checkpoint], list[Checkpoint]]:
+        """All candidates by step, and of these the ones in places that compare with the newest by time."""
+        ranked = order_saves(self.ranked, "step", self.selection.prefer, self.places)
+        place = self.places.get(newest.key, newest.order)
+        alike = [c for c in ranked if c is newest or comparable(self.places.get(c.key, c.order), place)]
+        return ranked, alike
 
-    def _signature(self, c: Checkpoint) -> Signature:
-        """The names and shapes of its tensors; of those that lie elsewhere, the names in the list of them."""
-        read = [self.session.inspect(p.path, Level.STRUCTURE)[1] for p in c.parts]
-        tensors = frozenset((t.name, t.shape) for anatomy in read for t in anatomy.tensors)
-        return tensors or frozenset((key, ()) for anatomy in read for key in anatomy.keys)
-
-    def newest_of(self, by_mtime: Checkpoint, by_step: Checkpoint) -> str:
-        """The order that tells which of two is the newest. Raises UsageError when only the caller can say."""
-        from ckpt_tools.planning import decision_log
-
-        log = decision_log.sides_with(
-            decision_log.last(decision_log.place_of(self.root, self.selection), self.selection.trust),
-            by_mtime,
+    def facts(self, by_time: Checkpoint, by_step: Checkpoint, *, step_flag: bool = True) -> OrderFacts:
+        """What the rules of the order see of the newest by time and by step."""
+        s = self.session
+        made = OrderFacts(
+            s.root,
+            s.now_ns,
+            self.ranked,
+            by_time,
             by_step,
-            self.step(by_mtime),
+            self.places,
+            self._exclude,
+            step_flag=step_flag,
         )
-        witnesses = choice_warnings.witnesses(self.session, self.times, by_mtime, by_step, log)
-        if witnesses.verdict is None:
-            raise choice_warnings.newest_in_doubt(self.times, witnesses, by_mtime, by_step)
-        return witnesses.verdict
+        if not made.differ:
+            return made
+        loser = by_time if made.newest is by_step else by_step
+        named = None if trackers.declared(s, made.newest) else trackers.declared(s, loser)
+        return replace(made, named=named or "")
+
+    def _exclude(self, kept: Checkpoint, other: Checkpoint) -> str:
+        """The flag that leads to one of two checkpoints by leaving out the other; "" where none does."""
+        same, path = kept.label == other.label, os.path.relpath(kept.path, self.root)
+        said = without(self.root, kept, other.path, label=path if same else kept.label)
+        return said if said.startswith("--") else ""
+
+    def apply_order_rules(self, facts: OrderFacts, rules: Iterable[Rule] = ORDER) -> None:
+        """Raises UsageError where only the caller can say which checkpoint is the newest."""
+        for rule in rules:
+            for hit in rule.check(facts) if rule.check else ():
+                if (rule.effect if hit.effect is None else hit.effect) is Effect.ASK:
+                    raise UsageError(hit.message, hit.hint, rule=rule.id)
+                f = finding(rule.code, hit.message, path=hit.path, hint=hit.hint, rule=rule.id)
+                self.warnings.append(f)
 
     def settled(self) -> None:
         """For those who judge in one order only.
 
         Raises UsageError where it is in doubt which checkpoint is the newest.
         """
-        if self.times is Times.IN_STEP or self.times.mute:
-            complete = [c for c in self.ranked if not completeness.missing(c, self.expected)]
-            if complete and (other := next(iter(self.untold(complete[0], complete)), None)):
-                raise newest_untold(self.root, complete[0], other, mute=self.times.mute)
+        whole = [c for c in self.ranked if not find_gaps(c, self.expected)]
+        if self.ordered or not whole:
             return
-        by_mtime, by_step = choice_warnings.heads(
-            in_order(self.ranked, self.layouts, self.selection.prefer), self.expected, self.selection.prefer
-        )
-        if apart(by_mtime.order, by_step.order):
-            self.order = self.newest_of(by_mtime, by_step)
+        keys = {c.key for c in whole}
+        ranked, alike = self.by_step(whole[0])
+        facts = self.facts(whole[0], next(c for c in alike if c.key in keys))
+        others = facts.find_unplaced(whole, facts.newest)
+        self.apply_order_rules(replace(facts, others=list(others)[:1]))
+        if facts.newest is not whole[0]:
+            self.order, self.ranked = "step", ranked
 
     def untold(self, chosen: Checkpoint, candidates: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
         """Candidates that may be later than the one chosen, where the caller has not said what tells."""
-        selection = self.selection
-        if (selection.resume_from or selection.order or selection.prefer) is None:
-            saves = in_order(candidates, self.layouts)
-            if others := list(untold(chosen, saves, mute=self.times.mute)):
+        if not self.ordered:
+            found = list(self.facts(chosen, chosen).find_unplaced(candidates, chosen))
+            if found:
                 from ckpt_tools.planning.choice_links import are_one_file  # rare
 
-                yield from (c for c in others if not are_one_file(c, chosen))
+                yield from (c for c in found if not are_one_file(c, chosen))
 
     def _session(self) -> Session:
         """What is below the root. Raises CannotLook."""

@@ -6,9 +6,10 @@ Pure: the judge is called lazily, newest candidate first, and nothing older than
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
@@ -51,9 +52,13 @@ def _step(c: Checkpoint) -> _Step:
 
 
 def rank(
-    candidates: Sequence[Checkpoint], order: str = "mtime", prefer: Kind | None = None
+    candidates: Sequence[Checkpoint],
+    order: str = "mtime",
+    prefer: Kind | None = None,
+    place: Callable[[Checkpoint], Order] = attrgetter("order"),
 ) -> list[Checkpoint]:
-    """Best first: by modification time (``order`` "mtime") or by step, ties by the other.
+    """Best first: by modification time (``order`` "mtime") or by step, ties by the other. ``place`` is where
+    in training each was saved.
 
     Those of the kind ``prefer`` go before all others, a release after every iteration. At the same step
     periodic goes before dying-gasp, and is as new as it is, and before best; not so two periodic ones of one
@@ -62,7 +67,7 @@ def rank(
     saved_at = saved(candidates)
 
     def key(c: Checkpoint) -> tuple[object, ...]:
-        latest, furthest = -saved_at(c), tuple(-n for n in c.order)
+        latest, furthest = -saved_at(c), tuple(-n for n in place(c))
         return (
             prefer is not None and c.kind is not prefer,
             c.kind is Kind.RELEASE,

@@ -7,16 +7,18 @@ from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from ckpt_tools.crosscheck import attempts, consistency
-from ckpt_tools.crosscheck.equal_files import Copied, EqualFiles
 from ckpt_tools.crosscheck.neighbours import Neighbours
-from ckpt_tools.crosscheck.writers import contradictions
-from ckpt_tools.formats import hides_cuts
+from ckpt_tools.findings import finding
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.engine import FileContents, find_hits
+from ckpt_tools.planning.equal_files import Copied, EqualFiles
 from ckpt_tools.planning.evidence import FileEvidence
+from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.rules.save import signature_changed
 from ckpt_tools.planning.run import Candidate, Run
 from ckpt_tools.reading.session import Session
 
@@ -59,68 +61,47 @@ class Contradictions:
         parts = c.parts if self.layouts.of(c).committed else planned
         mine = {p.path for p in parts}
         compared = self._compared(candidate, parts)
-        reported = self._reported(parts, compared)
+        facts = self._facts(c, compared)
+        reported = [(hit.path, f) for hit, f in find_hits(facts) if hit.of_file]
         yield from (Contradiction(path, f) for path, f in reported if path in mine)
         if self.selection.level > Level.STRUCTURE or self.selection.compare_only:
             wrong = {path for path, f in reported if f.severity is Severity.ERROR}
             copies = self._copies(candidate, compared, wrong)
             yield from (Contradiction(o.path, o.finding, o.rival) for o in copies if o.path in mine)
-        yield from self._unlike(candidate, mine, compared)
-        if c.kind is Kind.DYING_GASP:
-            yield from self._cut_short(candidate, parts)
+        yield from self._unlike(c, mine, facts)
 
-    def _unlike(
-        self, candidate: Candidate, mine: set[str], compared: Sequence[Part]
-    ) -> Iterator[Contradiction]:
-        """Those of ``mine`` that hold other tensors than the same ranks' nearby, or than their replicas."""
-        for row in consistency.signatures(compared, self.session.reports, self.layouts, hides_cuts):
-            if row.odd.path in mine:
-                from ckpt_tools.crosscheck.unlike import differs  # rare, and a start is faster without it
+    def _facts(self, c: Checkpoint, compared: Sequence[Part]) -> SavesFacts:
+        run = (o.order for o in self.run.checkpoints if (o.layout, o.run) == (c.layout, c.run))
+        return SavesFacts(
+            layouts=self.layouts,
+            saves=(c,),
+            files=compared,
+            reports=self.session.reports,
+            contents=FileContents(self.session),
+            expected=self.run.expected,
+            first=min((c.order, *run)),
+        )
 
-                whole = row._replace(first=row.first and self._is_first(candidate))  # not only of those near
-                yield from (Contradiction(row.odd.path, f) for f in differs(whole, self.session))
-        for odd, typical in self.evidence.unlike_replicas(candidate.whole):
+    def _unlike(self, c: Checkpoint, mine: set[str], facts: SavesFacts) -> Iterator[Contradiction]:
+        """Those of ``mine`` that hold other tensors than most of their replicas, as the caller tells them."""
+        for odd, typical in self.evidence.unlike_replicas(c):
             if odd.path in mine:
-                from ckpt_tools.crosscheck.unlike import changed
-
-                yield Contradiction(odd.path, changed(odd, typical, self.session))
-
-    def _is_first(self, candidate: Candidate) -> bool:
-        c = candidate.whole
-        run = (o for o in self.run.checkpoints if (o.layout, o.run) == (c.layout, c.run))
-        return all(o.order >= c.order for o in run)
-
-    def _cut_short(self, candidate: Candidate, parts: Sequence[Part]) -> Iterator[Contradiction]:
-        """Files of a dying gasp that hold no more than the first tensors of the same ranks' regular saves."""
-        saves = self._sound(self._neighbours(candidate, {p.rank for p in parts}, Kind.PERIODIC))
-        mine = {p.path for p in parts}
-        compared = [*parts, *saves]
-        for row in consistency.signatures(compared, self.session.reports, self.layouts, hides_cuts):
-            if row.odd.path in mine:
-                from ckpt_tools.crosscheck.unlike import changed
-
-                found = changed(row.odd, row.typical, self.session)
-                if found.severity is Severity.ERROR:
-                    yield Contradiction(row.odd.path, found)
+                hit = signature_changed.compare(odd, typical, facts)
+                f = finding("signature-changed", hit.message, severity=hit.severity)
+                yield Contradiction(odd.path, f)
 
     def _compared(self, candidate: Candidate, parts: Sequence[Part]) -> list[Part]:
         """The files themselves, and the sound ones of the same ranks in checkpoints near in time."""
         self._inspect(parts)
-        neighbours = self._neighbours(candidate, {p.rank for p in parts}, candidate.whole.kind)
-        return [*parts, *self._sound(neighbours)]
+        ranks, kind = {p.rank for p in parts}, candidate.whole.kind
+        near = self._neighbours(candidate, ranks, kind)
+        if kind is Kind.DYING_GASP:
+            near += self._neighbours(candidate, ranks, Kind.PERIODIC)
+        return [*parts, *self._sound(near)]
 
     def _sound(self, parts: Sequence[Part]) -> list[Part]:
         self._inspect(parts)
         return [p for p in parts if self.session.known(p).verdict is not Verdict.BROKEN]
-
-    def _reported(self, parts: Sequence[Part], compared: Sequence[Part]) -> list[tuple[str, Finding]]:
-        """(path, finding) where steps, writers or counters in files contradict names or other files."""
-        reports = self.session.reports
-        return [
-            *consistency.consistency(compared, reports, self.layouts),
-            *contradictions([(p, reports[p.path]) for p in compared], self.layouts),
-            *attempts.unlike(parts, reports),
-        ]
 
     def _copies(
         self, candidate: Candidate, compared: Sequence[Part], wrong: Collection[str]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from shlex import quote
 
-from ckpt_tools.crosscheck.equal_files import when
 from ckpt_tools.discovery.exclude import without
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
+from ckpt_tools.planning.equal_files import when
 
 
 def which_is_the_copy(

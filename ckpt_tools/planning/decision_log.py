@@ -9,7 +9,6 @@ import os
 import re
 
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import EarlierStart, LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import directories
@@ -109,48 +108,16 @@ def _start(note: object) -> EarlierStart:
     if not isinstance(note, dict) or not isinstance(note.get("path"), str):
         raise ValueError("it is no note of ckpt")  # noqa: TRY004 - garbage, as what is no JSON
     checked_json.path(note["path"], "path")
-    step, rows = note.get("step"), note.get("ahead")
-    passed = tuple(
-        (row[0], _seconds(row[1]))
-        for row in (rows if isinstance(rows, list) else ())
-        if isinstance(row, list) and len(row) == 2
-    )
+    step = note.get("step")
     return EarlierStart(
         step=step if isinstance(step, int) else None,
         path=note["path"],
         decided_at=_seconds(note.get("decided_at")),
-        mtime=_seconds(note.get("mtime")),
-        passed=passed,
     )
 
 
 def _seconds(value: object) -> float:
     return float(value) if isinstance(value, int | float) and abs(value) < _AGES else 0.0
-
-
-def sides_with(
-    before: EarlierStart | None, by_mtime: Checkpoint, by_step: Checkpoint, step: int | None
-) -> str | None:
-    """Which of two checkpoints an earlier start speaks for, as newest.Witnesses has it; ``step`` is that of
-    the newest by time.
-
-    It resumed from the one of the higher step; or it passed that one over, and the newest by time is what it
-    resumed from or was saved since.
-    """
-    if before is None:
-        return None
-    resumed_from = before.path, before.mtime
-    if resumed_from == _path_and_time(by_step):
-        return "step"
-    if _path_and_time(by_step) not in before.passed:
-        return None
-    saved_since = step is not None and before.step is not None and step > before.step
-    return "mtime" if saved_since or resumed_from == _path_and_time(by_mtime) else None
-
-
-def _path_and_time(c: Checkpoint) -> tuple[str, float]:
-    """What a note of a start names a checkpoint by; the time in seconds."""
-    return c.path, round(c.mtime_ns / 1e9, 6)
 
 
 def earlier(root: str, selection: Selection) -> EarlierStart | None:

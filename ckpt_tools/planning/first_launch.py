@@ -12,6 +12,7 @@ from functools import partial
 from shlex import quote
 from typing import NamedTuple
 
+from ckpt_tools import formats
 from ckpt_tools.crosscheck.unfinished import hidden_files, hint_of, not_renamed, written_whole
 from ckpt_tools.discovery.completeness import listed, why_unfinished
 from ckpt_tools.discovery.sidecars import read_tracker

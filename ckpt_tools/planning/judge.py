@@ -7,11 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from ckpt_tools.crosscheck import attempts
-from ckpt_tools.crosscheck.hollow import hollow
 from ckpt_tools.crosscheck.lost import lost, unlike_list, zeroed
 from ckpt_tools.crosscheck.without_model import without_model
-from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -31,8 +28,12 @@ from ckpt_tools.planning.candidate_questions import (
 )
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.contradictions import Contradictions
+from ckpt_tools.planning.engine import find_gaps, find_hits
 from ckpt_tools.planning.evidence import FileEvidence
+from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.hollow import hollow
 from ckpt_tools.planning.replicas import Groups
+from ckpt_tools.planning.rules.save import missing_rank, mixed_counters
 from ckpt_tools.planning.run import Candidate, Run
 from ckpt_tools.planning.saved_world import require_its_world
 from ckpt_tools.planning.substitutes import Evidence
@@ -158,20 +159,26 @@ class Review:
         """What the candidate lacks as a whole; files of single ranks are missed where these ask for them."""
         c = self.candidate.whole
         layout = self.session.layouts.of(c)
-        if self.selection.ranks is None and (first := completeness.first_ranks_gone(c, layout)):
-            return [first]
+        if self.selection.ranks is None and missing_rank.find_first_ranks(c, layout):
+            return find_gaps(c, self.run.expected)[:1]
         nobody_asks = all(layout.piece(p.piece).shared for p in c.parts)
         absent = [
             f
-            for f in completeness.missing(c, self.run.expected)
-            if f.code in ("missing-part", "mixed-attempts") or (nobody_asks and f.severity is Severity.ERROR)
+            for f in find_gaps(c, self.run.expected)
+            if f.code == "missing-part" or (nobody_asks and f.severity is Severity.ERROR)
         ]
         absent = absent or [*self._sealed_and_gone(), *without_model(self.session, c)]
         absent += [f for f in self.lost if f.severity is Severity.ERROR]
-        others = self.run.checkpoints
-        restarts = attempts.of_different_restarts(c, others, layout) if others[1:] else ()
-        absent += [replace(f, severity=Severity.ERROR) for f in restarts if f.severity is Severity.WARNING]
-        return [*absent, *layout.lacks(self.candidate.named, self.run.candidates)]
+        absent += self._mixed()
+        return [*absent, *_not_told(layout.lacks(self.candidate.named, self.run.candidates), absent)]
+
+    def _mixed(self) -> Iterator[Finding]:
+        """That the names of its files are of several attempts or runs, where other saves tell so."""
+        s, c = self.session, self.candidate.whole
+        facts = SavesFacts(s.layouts, (c,), self.run.expected)
+        for _, f in find_hits(facts, (mixed_counters.RULE,)):
+            if f.severity is Severity.ERROR or (f.severity is Severity.WARNING and self.run.checkpoints[1:]):
+                yield replace(f, severity=Severity.ERROR)
 
     def _about_seals(self) -> Iterator[Finding]:
         """What is wrong with the seals of the candidate's files, each said once."""
@@ -357,3 +364,9 @@ class Review:
         return which_is_the_copy(
             self.candidate.named, mine, twin, others=self.run.candidates, root=self.session.root
         )
+
+
+def _not_told(findings: Iterator[Finding], told: Sequence[Finding]) -> list[Finding]:
+    """Return those of a code that is not told of their path already."""
+    known = {(f.code, f.path) for f in told}
+    return [f for f in findings if (f.code, f.path) not in known]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
+from ckpt_tools.discovery import completeness
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model import ranges
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Choice
+from ckpt_tools.planning.order import SmallerJob
 
 _NAMED = 4
 """Saves of which it is said what they lack."""
@@ -31,6 +35,20 @@ def hint(choice: Choice, layouts: Layouts) -> str:
     if not any(piece.sharded or piece.shared for piece in pieces):
         todo += "; or say who may stand in for whom with --replica-groups"
     return f"no save is whole: {'; '.join(lacks[:_NAMED])}{more}. Nothing was started: {todo}"
+
+
+def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> SmallerJob | None:
+    """Return the job of fewer ranks of which at least two newer saves lack nothing."""
+    saves: dict[int, list[Checkpoint]] = defaultdict(list)
+    for rejected in choice.rejected:
+        c = rejected.checkpoint
+        ranks = completeness.ranks_of_its_own(c, layouts.of(c))
+        errors = [f for f in rejected.findings if f.severity is Severity.ERROR]
+        is_newer = choice.checkpoint is not None and c.mtime_ns >= choice.checkpoint.mtime_ns
+        if ranks and is_newer and all(map(_names_ranks, errors)) and ranks == set(range(len(ranks))):
+            saves[len(ranks)].append(c)
+    jobs = (SmallerJob(n, world, of[0]) for n, of in saves.items() if len(of) > 1 and n < world)
+    return next(jobs, None)
 
 
 def _say_ranks(errors: Sequence[Finding]) -> str:

@@ -5,7 +5,7 @@ choice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, takewhile
+from itertools import chain
 from typing import NamedTuple
 
 from ckpt_tools.crosscheck import unfinished
@@ -13,8 +13,6 @@ from ckpt_tools.crosscheck.best import best_is_gone
 from ckpt_tools.crosscheck.emptied import begun_later
 from ckpt_tools.crosscheck.lost import headless
 from ckpt_tools.crosscheck.trackers import declared, tracker_findings
-from ckpt_tools.discovery import completeness
-from ckpt_tools.discovery.losses import losses
 from ckpt_tools.errors import (
     CannotLook,
     CkptError,
@@ -25,7 +23,7 @@ from ckpt_tools.errors import (
     UsageError,
 )
 from ckpt_tools.layouts.common.rank_grid import ALONE
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
@@ -45,13 +43,13 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.planning import choice_warnings, other_writers
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.choose import Judgement, choose
-from ckpt_tools.planning.common_steps import newest_untold
 from ckpt_tools.planning.companion_warnings import of_companions
-from ckpt_tools.planning.judge import Judge
+from ckpt_tools.planning.engine import find_gaps, find_losses
 from ckpt_tools.planning.load_plan import file_loads, fingerprint
-from ckpt_tools.planning.newest import Times
-from ckpt_tools.planning.precedence import in_order, ordered
+from ckpt_tools.planning.order import OrderFacts
+from ckpt_tools.planning.rules.order import fewer_ranks
 from ckpt_tools.planning.topology import HIGHEST, leftovers_beside
+from ckpt_tools.planning.tracked import find_later_trackers
 from ckpt_tools.planning.unplaced import require_no_stranger, require_none_newer
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 from ckpt_tools.storage.retry import is_link
@@ -157,12 +155,8 @@ class Planner(Candidates):
         choice = self._with_lost(choice)
         if choice.checkpoint is None:
             raise self.failure(choice, self.ranked)
-        choice, c = self._of_one_step(choice, choice.checkpoint)
+        c = choice.checkpoint
         self._require_newest(c)
-        if self.session.found.trackers:
-            from ckpt_tools.planning.later_trackers import require_tracked
-
-            require_tracked(self, choice, c)
         found = self.session.found
         if len(self.arranged) > 1:
             require_no_stranger(self.session, c, self.selection)
@@ -172,59 +166,24 @@ class Planner(Candidates):
             self.warnings += begun_later(self.session, c)
         return self.finish(choice, c)
 
-    def _of_one_step(self, choice: Choice, c: Checkpoint) -> tuple[Choice, Checkpoint]:
-        """The choice and its checkpoint, or another save of its step that is meant."""
-        if any(o.key != c.key and o.kind is c.kind and not apart(o.order, c.order) for o in self.ranked):
-            from ckpt_tools.planning import same_step  # most steps were saved in one place
-
-            choice, warnings = same_step.which(choice, c, self)
-            self.warnings += warnings
-        return choice, choice.checkpoint or c
-
     def _ask_how_many(self, choice: Choice) -> None:
-        """Raises UsageError where the choice is older only because a still older save had more ranks.
-
-        Nothing tells then whether the job still has them.
-        """
-        chosen, world = choice.checkpoint, self.topology.world_size
-        if chosen is self.ranked[0] or self.topology.provenance["world_size"].provenance != HIGHEST:
+        """Raises UsageError where the choice is older only because a still older save had more ranks."""
+        world = self.topology.provenance["world_size"]
+        if choice.checkpoint is None or not choice.rejected or world.provenance != HIGHEST:
             return
-        from ckpt_tools.planning import smaller_job
+        from ckpt_tools.planning.missing_ranks import find_smaller_job  # rare
 
-        saves = ordered(self.checkpoints, self.layouts, self._by, self.selection.prefer)
-        ranked = {c.key for c in self.ranked}
-        newer = {c.key for c in takewhile(lambda c: c is not chosen, saves)} & ranked
-        for job in smaller_job.smaller_jobs(saves, world, self.session.layouts):
-            judge = self._judge_of(job.size)
-            if judge is None:
-                continue
-            later = (c for c in job.saves if c.key in newer and not (chosen and c.mtime_ns < chosen.mtime_ns))
-            asked = list(islice(later, self.selection.max_attempts))
-            newest = next((c for c in asked if judge.judge(c).usable), None)
-            if newest is not None:
-                raise smaller_job.size_in_doubt(job, world, mine=newest, other=chosen)
+        groups = self.selection.replica_groups.values()
+        highest = max((rank for rows in groups for row in rows for rank in row), default=-1)
+        job = find_smaller_job(choice, self.layouts, self.topology.world_size)
+        if job and highest < job.size:
+            facts = self.facts(choice.checkpoint, choice.checkpoint)
+            self.apply_order_rules(replace(facts, fewer=job), [fewer_ranks.RULE])
 
     @property
     def _by(self) -> str:
         """What the order of the candidates goes by."""
         return "step" if self.selection.resume_from == "tracker" else self.order
-
-    def _judge_of(self, size: int) -> Judge | None:
-        """The judge for a job of ``size`` ranks; none where what the caller says rules such a job out."""
-        from ckpt_tools.planning import smaller_job
-
-        selection = self.selection
-        if not smaller_job.possible(size, selection, self.topology.sizes):
-            return None
-        topology = replace(self.topology, world_size=size)
-        if selection.strategy_dir is not None:
-            from ckpt_tools.planning.strategy import strategy_groups
-
-            try:
-                topology = replace(topology, strategy=strategy_groups(selection.strategy_dir, size))
-            except UsageError:
-                return None
-        return Judge(self.session, selection, replace(self.judge.run, topology=topology))
 
     def _with_lost(self, choice: Choice) -> Choice:
         """The choice and what would have gone before it had it not been lost.
@@ -240,10 +199,9 @@ class Planner(Candidates):
         return choice
 
     def _choice(self, ranked: Sequence[Checkpoint]) -> Choice:
-        """The choice.
+        """The choice: by time, or by step where the rules of the order say so (planning/order.py).
 
-        Where neither time nor step is to be believed, the one that both lead to, or that a witness decides.
-        Raises UsageError where none does.
+        Raises UsageError where only the caller can say which checkpoint is the newest.
         """
         judged: dict[CheckpointKey, Judgement] = {}
 
@@ -252,22 +210,39 @@ class Planner(Candidates):
                 judged[c.key] = self.judge.judge(c)
             return judged[c.key]
 
-        choice = self._chosen(ranked, judge)
-        if self.times is Times.IN_STEP or self.times.mute:
-            return self._with_what_nothing_places(choice, ranked, judge)
-        one = choice.checkpoint or ranked[0]
-        by_step = ordered(ranked, self.layouts, "step", self.selection.prefer)
-        if self.times.speaks and self._witnesses_agree(one, by_step):
-            return choice
-        other = self._chosen(by_step, judge)
-        same = choice.checkpoint is other.checkpoint
-        if not same and self.newest_of(one, other.checkpoint or by_step[0]) == "mtime":
-            return choice
-        self.order, self.ranked = "step", by_step
-        return other
+        def at_best(c: Checkpoint) -> Judgement:
+            try:
+                return judge(c)
+            except (UsageError, CannotLook):  # a doubt about it counts once it is the choice
+                return Judgement(usable=True)
 
-    def _with_what_nothing_places(
-        self, choice: Choice, ranked: Sequence[Checkpoint], judge: Callable[[Checkpoint], Judgement]
+        choice = self._chosen(ranked, judge)
+        if self.ordered:
+            return choice
+        one = choice.checkpoint or ranked[0]
+        by_step, alike = self.by_step(one)
+        other = self._chosen(alike, at_best)
+        two = other.checkpoint or alike[0]
+        facts = self.facts(one, two)
+        if len(by_step) > len(alike):
+            flag = self._chosen(by_step, at_best).checkpoint or by_step[0]
+            facts = replace(facts, step_flag=flag.key == two.key)
+        if not facts.differ:
+            choice = _with_more(choice, other.rejected)
+            later = find_later_trackers(self.session, one, ranked)
+            named = next((t for t in later if at_best(t.checkpoint).usable), None)
+            facts = replace(facts, named=named.path, tracked=named.checkpoint) if named else facts
+        if facts.newest is two is not one:
+            choice = self._chosen(by_step, judge)
+            self.order, self.ranked = "step", by_step
+        return self._with_others(choice, facts, ranked, judge)
+
+    def _with_others(
+        self,
+        choice: Choice,
+        facts: OrderFacts,
+        ranked: Sequence[Checkpoint],
+        judge: Callable[[Checkpoint], Judgement],
     ) -> Choice:
         """The choice, and the candidates that may be later and cannot be used.
 
@@ -275,24 +250,15 @@ class Planner(Candidates):
         or nothing.
         """
         chosen = choice.checkpoint
-        if chosen is None:
-            return choice
-        others = list(self.untold(chosen, ranked))
-        other = next((c for c in others if judge(c).usable), None)
-        if other is not None:
-            raise newest_untold(self.root, chosen, other, mute=self.times.mute)
+        others = list(self.untold(chosen, ranked)) if chosen else []
+        usable = next((c for c in others if judge(c).usable), None)
+        self.apply_order_rules(replace(facts, others=[usable] if usable else ()))
         known = {r.checkpoint.key for r in choice.rejected}
         lost = [Rejected(c, judge(c).findings) for c in others if c.key not in known]
-        choice = replace(choice, rejected=(*choice.rejected, *lost))
+        choice = _with_more(choice, lost)
         if lost and self.selection.no_fallback:
             raise NotNewest(lost[0].findings[0].message, plan=self.empty(replace(choice, checkpoint=None)))
         return choice
-
-    def _witnesses_agree(self, newest: Checkpoint, by_step: Sequence[Checkpoint]) -> bool:
-        """Whether what else tells the newest checkpoint sides with the one that is newest by time."""
-        _, highest = choice_warnings.heads(in_order(by_step, self.layouts), self.expected)
-        said = choice_warnings.witnesses(self.session, self.times, newest, highest)
-        return said.verdict == "mtime"
 
     def _chosen(self, ranked: Sequence[Checkpoint], judge: Callable[[Checkpoint], Judgement]) -> Choice:
         """The first of those ranked that is usable."""
@@ -393,12 +359,9 @@ class Planner(Candidates):
             choice, c, [*self.ranked, *self.exports], {f.path for f in self.warnings}
         )
         yield from choice_warnings.left_out(choice, self.selection.save_interval)
-        order = self.selection.resume_from or self.selection.order
-        ordered = order in ("mtime", "step")
-        yield from choice_warnings.unplaced(c, self.ranked, self.session, ordered=ordered, same=self._is_copy)
         yield from assignment.findings
         yield from choice_warnings.of_files(parts, self.session)
-        yield from losses(c, self.expected)
+        yield from find_losses(c, self.expected)
         if self.selection.level > Level.PRESENCE:
             yield from best_is_gone(self.session, c)
             yield from of_companions(self.session, c, self.checkpoints)
@@ -406,7 +369,7 @@ class Planner(Candidates):
         if self.session.found.strange:
             yield from headless(self.session, self.session.members(c))
         told = tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
-        meant = order != "tracker" and declared(self.session, c)
+        meant = self.selection.resume_from != "tracker" and declared(self.session, c)
         yield from (f for f in told if not (f.path == meant and f.code == "stale-tracker"))
         yield from self._lost_links(c)
         yield from choice_warnings.unfinished(
@@ -437,27 +400,26 @@ class Planner(Candidates):
             yield from choice_links.links_to_others(directories, c, step)
             yield from choice_links.files_of_others(files, c, step)
 
-    def _is_copy(self, c: Checkpoint, other: Checkpoint) -> bool:
-        """Whether its files are those of the same roles of another checkpoint."""
-        roles = {p.role for p in c.parts}
-        return self._same(c, replace(other, parts=tuple(p for p in other.parts if p.role in roles)))
-
     def _require_newest(self, c: Checkpoint) -> None:
-        """Raises NotNewest where the caller wants the newest or nothing, and what a link led to, or one that
-        is damaged or tells no step, may be it.
-        """
+        """Raises NotNewest where the caller wants the newest or nothing, and what a link led to may be it."""
         if self.selection.no_fallback and self.selection.max_step is None:
-            others = choice_warnings.unplaced(c, self.ranked, self.session, ordered=False, same=self._is_copy)
-            for f in chain(self._lost_links(c), others):
+            for f in self._lost_links(c):
                 raise NotNewest(f"{f.path}: {f.message}", plan=self.empty(Choice(None)))
 
     def _known_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
         """The checkpoints that cannot be resumed from, as far as that is known."""
         lost = {r.checkpoint.key for r in choice.rejected if r.checkpoint.parts}
-        lost.update(o.key for o in run if completeness.missing(o, self.expected))
+        lost.update(o.key for o in run if find_gaps(o, self.expected))
         if self.selection.ranks is not None and choice.checkpoint:  # other nodes have the rest of it
             lost.discard(choice.checkpoint.key)
         return lost
+
+
+def _with_more(choice: Choice, rejected: Sequence[Rejected]) -> Choice:
+    known = {r.checkpoint.key for r in choice.rejected}
+    return replace(
+        choice, rejected=(*choice.rejected, *(r for r in rejected if r.checkpoint.key not in known))
+    )
 
 
 def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:

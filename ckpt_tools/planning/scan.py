@@ -14,11 +14,10 @@ from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
-from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.choose import rank
-from ckpt_tools.planning.common_steps import with_common_steps
 from ckpt_tools.planning.filters import belongs
+from ckpt_tools.planning.order import with_told_steps
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, Told
 from ckpt_tools.reading.unseen import missed, not_seen, unread_files
@@ -120,7 +119,7 @@ def _with_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoin
     for run in s.runs(listed).values():
         placed = any(s.layouts.of(c).last_resort for c in run)
         if not placed and any(c.key in newest for c in run):
-            told |= {c.key: c for c in with_common_steps(s, run, step, Level.STRUCTURE)}
+            told |= {c.key: c for c in with_told_steps(run, step)}
     rows = (told.get(c.key, c) for c in listed)
     return [numbered(c) if c.key in newest else c for c in rows]
 

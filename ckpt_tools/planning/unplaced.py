@@ -24,7 +24,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import TreeFacts, UnplacedFile, save_facts
 from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
-from ckpt_tools.reading.bare_file import has_optimizer
+from ckpt_tools.reading.held_state import has_optimizer
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, patiently

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Piece, Place
+from ckpt_tools.layouts.common.held import held_by
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
-
-_SET = ".npz"
-"""The ending of a file that may hold all of a model."""
 
 
 def settle_ambiguous_names(s: Session) -> None:
@@ -31,80 +28,31 @@ def settle_ambiguous_names(s: Session) -> None:
     placed += (_damaged(s, part) for part in _place_by_siblings(s, strange, homes, alone=False))
     loose = [p for p in placed if s.layouts.of(p).last_resort]
     known = [p for p in placed if not s.layouts.of(p).last_resort]
-    if loose and known:
-        known, mixed = _of_mixed_saves(s, known, loose)
-        loose += mixed
-    s.found.parts = [*known, *_arranged(s, known, loose)]
+    s.found.parts = [*known, *_of_loops(s, known, loose)]
 
 
-def _arranged(s: Session, known: Sequence[Part], loose: Sequence[Part]) -> list[Part]:
-    """The files of no arrangement as checkpoints, where those of ``known`` layouts leave them anything."""
-    blocked = any(not s.layouts.of(p).of_exports for p in known)
-    if blocked and not _are_models_alone(s, known):
-        for part in loose:
-            s.make_bare(part)
-        return []
-    s.found.parts = list(loose)
-    if loose:  # a model that was exported beside them explains no states
-        from ckpt_tools.reading.bare_files import settle_bare_files  # only where no layout knows a file
-
-        settle_bare_files(s)
-        if blocked:
-            _keep_states(s)
-    return s.found.parts
-
-
-def _are_models_alone(s: Session, known: Sequence[Part]) -> bool:
-    """Whether they are models without anything beside them that a loop of one's own has saved."""
-    return all(s.layouts.of(p).models_alone and not s.layouts.piece_of(p).companion for p in known)
-
-
-def _keep_states(s: Session) -> None:
-    """Make the files of no arrangement bare unless one of them holds an optimizer's state, or is damaged and
-    tells a step: beside models of a known layout these are what training goes on from.
+def _of_loops(s: Session, known: Sequence[Part], loose: Sequence[Part]) -> list[Part]:
+    """Return the files of people's own loops as checkpoints, if those of ``known`` layouts are exports alone
+    or none; beside models that were exported they are states, or nothing.
     """
-    if any(_may_be_state(p) for p in s.found.parts):
-        return
-    parts, s.found.parts = s.found.parts, []
+    if not loose:
+        return []
+    from ckpt_tools.reading.loops import place_loops  # only where no layout knows a file
+
+    blocked = any(not s.layouts.of(p).of_exports for p in known)
+    models = all(s.layouts.of(p).models_alone and not s.layouts.piece_of(p).companion for p in known)
+    parts = place_loops(s, loose) if models or not blocked else list(loose)
+    if not blocked or (models and any(map(_may_be_state, parts))):
+        return parts
     for part in parts:
         s.make_bare(part)
+    return []
 
 
 def _may_be_state(p: Part) -> bool:
-    from ckpt_tools.layouts.common.held import held_by  # few trees have a known layout and other states
-
+    """Return True if a file holds an optimizer's state, or is damaged and tells a step."""
     held = held_by(p)
     return held.optimizer if held else (p.step, p.epoch) != (None, None)
-
-
-def _of_mixed_saves(
-    s: Session, known: Sequence[Part], loose: Sequence[Part]
-) -> tuple[list[Part], list[Part]]:
-    """The ``known`` parts without sets of arrays in directories of which names alone tell the layout, where
-    files of other formats lie beside them (``weights.npz``, ``state.safetensors``); and these, each as a file
-    of no arrangement: a save is loaded with all of it.
-    """
-    beside = {os.path.dirname(p.path) for p in loose}
-    guessed = [p for p in known if p.home and _by_name_alone(s.layouts.piece_of(p))]
-    sets = _sets_of_arrays(guessed, beside)
-    mixed = {p.path: p for p in guessed if p.base in sets}
-    moved = chain.from_iterable(_unarranged(s, p) for p in mixed.values())
-    return [p for p in known if p.path not in mixed], list(moved)
-
-
-def _sets_of_arrays(parts: Sequence[Part], directories: Collection[str]) -> set[str]:
-    """The bases of those that are nothing else, and lie in one of the directories."""
-    others = {p.base for p in parts if not p.name.endswith(_SET)}
-    return {p.base for p in parts if p.name.endswith(_SET) and p.home in directories} - others
-
-
-def _by_name_alone(piece: Piece) -> bool:
-    return piece.weak and not piece.proof
-
-
-def _unarranged(s: Session, p: Part) -> Iterator[Part]:
-    """The part as a file of no known arrangement in its own directory."""
-    yield from _moved(s, p, next((at for at in _places(s, p) if at.layout.last_resort), None))
 
 
 def _some_ambiguous(s: Session) -> bool:
@@ -120,7 +68,7 @@ def _place_by_content(s: Session) -> tuple[list[Part], list[Part], list[Part]]:
     placed, damaged, strange = list[Part](), list[Part](), list[Part]()
     for part in s.found.parts:
         piece = s.layouts.piece_of(part)
-        if piece.step_from != "content" or part.size < 0:
+        if piece.step_from != "content" or s.layouts.of(part).last_resort or part.size < 0:
             placed.append(part)
             continue
         report = s.report(part, Level.STRUCTURE)
@@ -198,10 +146,24 @@ def _moved(s: Session, part: Part, to: Place | None) -> Iterator[Part]:
     moved = part._replace(
         layout=to.layout.name, piece=to.piece.name, role=to.piece.role, kind=to.piece.kind, base=to.base
     )
-    if part.home and to.layout.last_resort:  # whether its directory is that of a save is asked anew
-        run = os.path.relpath(part.home, s.root)
-        moved = moved._replace(home="", run=run, prefix="", step=None, epoch=None, generation=None)
-    yield moved
+    yield _as_a_loop_s(s, moved, to) if to.layout.last_resort else moved
+
+
+def _as_a_loop_s(s: Session, part: Part, to: Place) -> Part:
+    """Return the part with the run and the numbers that its convention tells."""
+    told = to.piece.file.fullmatch(part.name)
+    said = told.groupdict() if told else {}
+    step, epoch = (int(n) if (n := said.get(key)) else None for key in ("step", "epoch"))
+    run = os.path.relpath(to.base, s.root)
+    return part._replace(
+        home=to.home,
+        run=os.path.normpath(os.path.join(run, to.prefix)) if to.prefix else run,
+        prefix=to.prefix,
+        step=to.step if step is None else step,
+        epoch=to.epoch if epoch is None else epoch,
+        step_in_epoch=to.step_in_epoch,
+        generation=None,
+    )
 
 
 def fits(piece: Piece, report: Report) -> bool:

@@ -32,6 +32,7 @@ from ckpt_tools.output import plan as table
 from ckpt_tools.output import story
 from ckpt_tools.output.page import View
 from ckpt_tools.planning.assign import assign
+from ckpt_tools.planning.engine import find_gaps
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.substitutes import Evidence, Tensors
 
@@ -101,7 +102,7 @@ EXAMPLES = examples(20)
 @given(MISSING)
 def test_ranks_without_a_file_are_all_told(missing: set[int]) -> None:
     everyone, c = set(range(WORLD)), save(set(range(WORLD)) - missing, 20)
-    findings = completeness.missing(c, completeness.expected([save(everyone), c], BUILT_IN, WORLD))
+    findings = find_gaps(c, completeness.expected([save(everyone), c], BUILT_IN, WORLD))
     assert list(answers(c, findings)) == [missing] * 5
     planned = assign(
         c, Groups(Topology(WORLD), Selection()), {}, Evidence(lambda p: Tensors(""), lambda r, p: [])

@@ -384,7 +384,7 @@ MESSAGES: dict[str, tuple[reported.Check, dict[str, Any]]] = {
                 {"id": IDENTITY, "mtime": 5, "kind": "periodic", "step": 20, "path": "iter_0000020"}
             ],
             "more": False,
-            "earlier": [20, "/r", 1.5, 2.5, [["/r/x", 1.0]]],
+            "earlier": [20, "/r", 1.5],
         },
     ),
     "an order": (

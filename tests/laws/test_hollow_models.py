@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save
 from small_files import saved
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.crosscheck.hollow import MODELS, OPTIMIZERS
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.formats.common.zeros import zero_tensors
@@ -28,6 +27,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.output.contents import render
+from ckpt_tools.planning.hollow import MODELS, OPTIMIZERS
 from ckpt_tools.storage import BytesSource
 
 FORMATS = ("safetensors", "torch_zip", "torch_legacy")

@@ -229,7 +229,7 @@ def test_a_state_directory_with_garbage(
 
 
 def test_every_change_of_the_note_on_the_last_start(tmp_path: Path) -> None:
-    note = {"step": 3, "path": "/x", "mtime": 1.5, "ahead": [["/y", 2.5]], "job": "j", "decided_at": 1.0}
+    note = {"step": 3, "path": "/x", "job": "j", "decided_at": 1.0}
     place = tmp_path / decision_log.LAST
     for what, other in mutants(note):
         place.write_bytes(text_of(other))

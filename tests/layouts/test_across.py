@@ -157,7 +157,7 @@ def test_replicas_are_not_read_to_compare_them(tmp_path: Path, monkeypatch: pyte
     """A thousand data parallel ranks hold the same bytes: a few pages of each tell that, and that it is so at
     other steps.
     """
-    from ckpt_tools.crosscheck import equal_files
+    from ckpt_tools.planning import equal_files
 
     for i, step in enumerate((10, 20, 30)):
         for rank in range(4):

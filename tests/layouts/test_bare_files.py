@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.cli import execute
-from ckpt_tools.errors import CkptError, NotNewest, UsageError
+from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind
@@ -186,7 +186,6 @@ CASES = {
     "two networks of a name": Case(
         {f"net{net}_epoch_{n}.pth": weights(10 * n + (net == "D")) for n in (1, 2) for net in "DG"}, ["netD_epoch_2.pth", "netG_epoch_2.pth"]
     ),
-    "two networks, written over": Case({f"{net}.pt": full(300) for net in ("generator", "discriminator")}, ["discriminator.pt", "generator.pt"]),
     "two networks of which one was not written": Case(
         {**{f"{net}_{n}.pth": full(n) for n in (1000, 2000) for net in "DG"}, "G_3000.pth": full(3000)}, ["D_2000.pth", "G_2000.pth"]
     ),
@@ -198,16 +197,7 @@ CASES = {
         ["D_2000.pth", "G_2000.pth"],
     ),
     "two networks, never of one step": Case({"G_1000.pth": full(1000), "D_2000.pth": full(2000)}, 4),
-    "two networks with an optimizer each": Case(
-        {f"{word}{net}_{n}.pth": make(n + (net == "d")) for n in (100, 200) for net in ("actor", "critic") for word, make in (("", weights), ("optim_", optimizer))},
-        ["actor_200.pth", "critic_200.pth", "optim_actor_200.pth", "optim_critic_200.pth"],
-    ),
-    "two networks, and what normalizes their inputs": Case(
-        {f"{word}_{n}.pt": make(n + at) for n in (100, 200) for at, (word, make) in enumerate((("policy", weights), ("value", weights), ("optimizer", optimizer), ("observation_preprocessor", weights), ("value_preprocessor", weights)))},
-        ["observation_preprocessor_200.pt", "optimizer_200.pt", "policy_200.pt", "value_200.pt", "value_preprocessor_200.pt"],
-    ),
     "one network": Case({"G_1000.pth": full(1000), "G_2000.pth": full(2000)}, ["G_2000.pth"]),
-    "two pairs": Case({f"{net}_{way}_{n}.pth": weights(n) for n in (10, 20) for net in "DG" for way in ("AB", "BA")}, 2),
     "epochs that are done": Case(
         {**{f"epoch_{n}_ckpt.pth": yolox(n) for n in (10, 20)}, "best_ckpt.pth": yolox(15), "latest_ckpt.pth": yolox(20)}, ["epoch_20_ckpt.pth"]
     ),
@@ -233,11 +223,7 @@ CASES = {
         {"model_100.pt": weights(100), "model_200.pt": weights(200), "training_state.pt": full(200)}, ["training_state.pt"]
     ),
     "all of the last is damaged": Case({"model_100.pt": wide(1), "model_200.pt": wide(1), "latest.pt": no_end(wide(3))}, 4),
-    "a larger one from before the run is damaged": Case(
-        {"base.pt": no_end(wide(3)), "model_100.pt": wide(1), "model_200.pt": wide(1)}, ["model_200.pt"]
-    ),
     "last of weights alone is damaged": Case({"model_100.pt": weights(100), "model_200.pt": weights(200), "last.pt": no_end(weights(200))}, ["model_200.pt"]),
-    "last tells nothing": Case({"step_100.pt": uncounted(100), "step_200.pt": uncounted(200), "last.pt": uncounted(250)}, 2),
     "an optimizer tells it": Case(
         {n: saved({"model": {"w": tensor(k)}, "optimizer": adam(k)}) for n, k in (("step_100.pt", 100), ("step_200.pt", 200), ("last.pt", 250))}, ["last.pt"]
     ),
@@ -248,11 +234,7 @@ CASES = {
     "optimizers alone": Case({"optim_100.pt": optimizer(100), "optim_200.pt": optimizer(200)}, 4),
     "counters are gone": Case({"step_100.pt": full(100), "step_200.pt": full(200), "step_300.pt": uncounted(300)}, ["step_200.pt"]),
     "an optimizer is gone": Case({"step_100.pt": full(100), "step_200.pt": full(200), "step_300.pt": weights(300)}, ["step_200.pt"]),
-    "two runs": Case({"a_100.pt": full(100), "b_100.pt": full(100), "a_200.pt": full(200), "b_200.pt": full(200)}, 2),
-    "two names": Case({"model_200.pt": full(200), "ckpt_200.pt": full(200)}, 2),
     "one run of a name": Case({"llama_100.pt": full(100), "llama_200.pt": full(200), "best.pt": weights(150)}, ["llama_200.pt"]),
-    "two names that say nothing": Case({"first.pt": full(200), "second.pt": full(200)}, 2),
-    "ranks in the names": Case({f"ckpt_rank{r}_200.pt": full(200) for r in range(2)}, 2),
     "saved at another step": Case({"step_100.pt": full(100), "step_200.pt": full(100)}, ["step_100.pt"]),
     "a number and another step": Case({"ckpt_100.pt": full(100), "ckpt_200.pt": full(100)}, ["ckpt_100.pt"]),
     "an epoch of another": Case({"epoch_1.pt": epochs(1), "epoch_3.pt": epochs(3), "epoch_5.pt": epochs(1)}, ["epoch_3.pt"]),
@@ -285,9 +267,6 @@ def test_which_files_are_loaded(case: Case, tmp_path: Path) -> None:
         "halves",
         "two networks",
         "two networks of a name",
-        "two networks, written over",
-        "two networks with an optimizer each",
-        "two networks, and what normalizes their inputs",
         "epochs that are done",
         "everything apart",
         "weights of many epochs, and all of the last",
@@ -311,18 +290,6 @@ def test_every_rank_is_told_all_files_of_a_step(tmp_path: Path, capfd: pytest.Ca
     assert capfd.readouterr().out.split() == [f"{root}/model_200.pt", f"{root}/optim_200.pt"]
 
 
-@pytest.mark.parametrize(("name", "options", "wanted"), [
-    ("two runs", {"run": "a"}, "a_200.pt"),
-    ("two runs", {"prefix": "b"}, "b_200.pt"),
-    ("two names", {"run": "ckpt"}, "ckpt_200.pt"),
-    ("last tells nothing", {"order": "step"}, "step_200.pt"),
-    ("last tells nothing", {"prefix": "last"}, "last.pt"),
-    ("best is newer and has weights alone", {"kind": Kind.BEST}, "best.pt"),
-])  # fmt: skip
-def test_what_answers_the_question(name: str, options: dict[str, Any], wanted: str, tmp_path: Path) -> None:
-    assert answer(put(tmp_path / "run", CASES[name].files), Selection(**options)) == (0, [wanted])
-
-
 @pytest.mark.parametrize("named", ["iter_epoch_4", "latest"])
 @pytest.mark.parametrize("size", [0, 200])
 def test_the_framework_is_never_told_of_a_file_that_another_one_stands_in_for(
@@ -337,25 +304,6 @@ def test_the_framework_is_never_told_of_a_file_that_another_one_stands_in_for(
     made = plan(str(tree))
     loaded = {f.path for f in made.shared}
     assert made.checkpoint is not None and {made.resume.path, made.checkpoint.path} <= loaded
-
-
-@pytest.mark.slow
-def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
-    made = plan(put(tmp_path / "best", CASES["best is newer and has weights alone"].files))
-    assert [f.message for f in made.warnings if "optimizer" in f.message] == [
-        "best.pt holds no optimizer's state, which step_200.pt beside it holds"
-    ]
-    made = plan(put(tmp_path / "half", CASES["halves of which one was not written"].files))
-    assert [(r.checkpoint.step, {f.code for f in r.findings}) for r in made.rejected] == [
-        (200, {"missing-part"})
-    ]
-    with pytest.raises(NotNewest):
-        plan(str(tmp_path / "half"), Selection(no_fallback=True))
-    # an export is no newer save
-    assert plan(str(tmp_path / "best"), Selection(no_fallback=True)).resume_step == 200
-    with pytest.raises(UsageError, match=r"last\.pt was written last") as caught:
-        plan(put(tmp_path / "unclear", CASES["last tells nothing"].files))
-    assert "--exclude last.pt" in caught.value.hint and "--prefix last" in caught.value.hint
 
 
 # --- any directory, whose truth is known

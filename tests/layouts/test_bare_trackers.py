@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixture_trees import materialise, tree
+from fixture_trees import materialise
 from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
@@ -81,25 +81,6 @@ def test_another_text_is_said_and_changes_nothing(run: tuple[Path, str], said: s
     made = plan(str(root))
     assert made.checkpoint and made.checkpoint.step == 200 and not made.rejected
     assert {f.code for f in made.warnings} <= {"bad-tracker"}
-
-
-def test_one_that_names_another_run_beside_says_nothing_of_this_one(tmp_path: Path) -> None:
-    for name, step in (("bert_step_100.pt", 100), ("gpt_step_200.pt", 200)):
-        put(tmp_path, name, step, step)
-    (tmp_path / TRACKER).write_text("gpt_step_200.pt")
-    made = plan(str(tmp_path), Selection(run="bert"))
-    assert made.checkpoint and made.checkpoint.step == 100 and not made.rejected
-
-
-@pytest.mark.parametrize("damage", [b"", b"\x00" * 3000], ids=["empty", "zeros"])
-def test_max_step_says_what_it_leaves_out_as_nothing_tells_its_step(damage: bytes, tmp_path: Path) -> None:
-    root = tree("streams", tmp_path)
-    newest = root / "streaming_train_state"
-    newest.write_bytes(damage)
-    said = [f for f in plan(str(root), Selection(max_step=26)).warnings if f.code == "passed-over"]
-    assert len(said) == 1 and "--max-step" in said[0].message
-    os.utime(newest, (1_500_000_000,) * 2)
-    assert not [f for f in plan(str(root), Selection(max_step=26)).warnings if "--max-step" in f.message]
 
 
 PADDLE_SPEECH = {

@@ -13,10 +13,9 @@ from safetensors.torch import save as safetensors_save
 from small_files import adam, payload, saved, tensor
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.errors import NoneUsable, UsageError
+from ckpt_tools.errors import NoneUsable
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.model.selection import Selection
 
 DAY = 1_700_000_000
 
@@ -69,14 +68,6 @@ def test_an_optimizer_of_a_save_that_is_damaged_is_loaded_with_no_other(tmp_path
     assert e.value.plan is not None
     said = " ".join(f.message for r in e.value.plan.rejected for f in r.findings)
     assert "which optimizer.pt beside it holds" in said
-
-
-def test_weights_without_a_number_are_not_joined_with_the_optimizer_of_an_older_save(tmp_path: Path) -> None:
-    lora(tmp_path, 250, 500, 750, optimizer=750)
-    put(tmp_path / "lora.safetensors", safetensors_save({"a.weight": tensor(1000)}), 1000)
-    with pytest.raises(UsageError, match=r"lora\.safetensors was written last"):
-        plan(tmp_path)
-    assert loaded(plan(tmp_path, Selection(order="step"))) == ["lora_000000750.safetensors", "optimizer.pt"]
 
 
 def test_a_healthy_loop_has_no_warning(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
 import tempfile
@@ -189,7 +190,6 @@ def test_a_save_under_way_is_none_that_is_finished() -> None:
 @pytest.mark.parametrize(
     "paths",
     [
-        grid("bert-{}.pt", TENS) + grid("gpt-{}.pt", TENS),  # two models of one job, or two jobs
         grid("step_{}/seed{}.pt", TENS, range(5, 7)),
         grid("m{}.weird", range(4)),
         grid(
@@ -199,8 +199,34 @@ def test_a_save_under_way_is_none_that_is_finished() -> None:
     ],
 )
 def test_what_neither_a_word_nor_a_count_tells_gets_no_template(paths: list[str]) -> None:
-    """Files of two jobs never mix, and no part of a save is one alone."""
+    """No part of a save is one alone."""
     assert guess(paths) == ((), tuple(paths))
+
+
+def test_files_of_one_number_are_one_save_and_may_be_those_of_several_runs() -> None:
+    guessed = guess(grid("bert-{}.pt", TENS) + grid("gpt-{}.pt", TENS))
+    assert [(p.template, p.role) for p in guessed.pieces] == [
+        ("bert-{step}.pt", "model"),
+        ("gpt-{step}.pt", "gpt"),
+    ]
+    assert not guessed.is_sure and "several runs" in toml(guessed)
+
+
+@pytest.mark.parametrize(
+    "words", [("agent",), ("student", "teacher"), ("left", "right"), ("dernier", "final")]
+)
+def test_pasted_lines_make_the_plan_answer_whatever_the_words(words: tuple[str, ...], tmp_path: Path) -> None:
+    for n, word in itertools.product((100, 200), words):
+        path = tmp_path / f"{word}_{n}.pt"
+        path.write_bytes(saved({"model": {"w": tensor(n)}}))
+        os.utime(path, (1_700_000_000 + 600 * n,) * 2)
+    assert run_helpers.ckpt("plan", str(tmp_path)).returncode in (2, 4)
+    lines = run_helpers.ckpt("layouts", "--guess", str(tmp_path)).stdout
+    (config := tmp_path / "ckpt.toml").write_text(lines)
+    done = run_helpers.ckpt("plan", str(tmp_path), "--config", str(config), "--json")
+    assert done.returncode == 0, done.stderr
+    files = json.loads(done.stdout)["shared"]
+    assert sorted(os.path.basename(f["path"]) for f in files) == sorted(f"{word}_200.pt" for word in words)
 
 
 def test_directories_in_a_save_are_parts_of_it() -> None:
@@ -273,6 +299,17 @@ def test_what_it_prints_makes_the_plan_answer(tmp_path: Path) -> None:
     assert "resume from step 200 (periodic, guessed)" in after.stdout
     nothing = run_helpers.ckpt("layouts", "--guess", str(home), "--config", str(tmp_path / "ckpt.toml"))
     assert (nothing.returncode, nothing.stdout) == (3, "")
+
+
+@pytest.mark.slow
+def test_directories_that_look_like_runs_may_be_one(tmp_path: Path) -> None:
+    for step, rank in itertools.product((100, 200), range(2)):
+        path = tmp_path / f"ours-{step}/part{rank}.pt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(saved({"model": {"w": tensor(step, rank)}, "step": step}))
+    done = run_helpers.ckpt("plan", str(tmp_path))
+    assert done.returncode in (2, 4)
+    assert f"'ckpt layouts --guess {tmp_path}' writes their layout" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,7 @@ LATEST, BESIDE = "ckpt-03-0008.weights.h5", "ckpt-03-0008_b.weights.h5"
 
 
 @pytest.mark.parametrize("later", [1, 0], ids=["later", "at the same time"])
-def test_another_file_of_the_epoch_that_tells_no_batch_is_never_passed_over_in_silence(
-    later: int, tmp_path: Path
-) -> None:
+def test_a_file_of_the_epoch_that_tells_no_batch_is_that_of_its_end(later: int, tmp_path: Path) -> None:
     at = 1_735_700_000_000_000_000
     for n, path in enumerate(sorted(BATCHES.iterdir())):
         shutil.copy(path, tmp_path)
@@ -91,14 +89,8 @@ def test_another_file_of_the_epoch_that_tells_no_batch_is_never_passed_over_in_s
     at = (tmp_path / LATEST).stat().st_mtime_ns
     (tmp_path / BESIDE).write_bytes((BATCHES / "ckpt-03-0002.weights.h5").read_bytes())
     os.utime(tmp_path / BESIDE, ns=(at + later,) * 2)
-    if later:
-        with pytest.raises(UsageError, match=BESIDE):
-            plan(tmp_path)
-        return
-    told = [(f.code, f.path) for f in plan(tmp_path).warnings]
-    assert told == [("passed-over", str(tmp_path / BESIDE))]
-    shutil.copy2(tmp_path / LATEST, tmp_path / BESIDE)
-    assert not plan(tmp_path).warnings
+    made = plan(tmp_path)
+    assert made.checkpoint is not None and made.checkpoint.path == str(tmp_path / BESIDE)
 
 
 SHARDS = LAYOUT_TREES / "keras-shards/named/tree"

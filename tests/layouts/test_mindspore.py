@@ -34,8 +34,9 @@ def test_no_older_step_is_the_newest_after_a_copy_in_the_order_of_names(
 ) -> None:
     """``cp -r`` writes model_10.ckpt before model_9.ckpt."""
     saved(tmp_path, home, sorted(steps, key=str))
-    with pytest.raises(UsageError, match="newest is in doubt"):
-        plan(str(tmp_path))
+    made = plan(str(tmp_path))
+    assert made.resume_step == max(steps)
+    assert "mtime-not-kept" in {f.code for f in made.warnings}
 
 
 @pytest.mark.parametrize("home", ["", "rank"])

@@ -10,8 +10,8 @@ from fixture_trees import materialise
 from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan
-from ckpt_tools.crosscheck.equal_files import place
 from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.planning.equal_files import place
 from ckpt_tools.reading.session import Session
 
 NEWEST = "checkpoint-20/iter_0000020"

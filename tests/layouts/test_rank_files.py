@@ -22,7 +22,6 @@ from small_files import adam, saved, tensor
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError, NoneUsable, UsageError
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.selection import Selection
 
 HOMES = (
     "step_{}",
@@ -222,7 +221,7 @@ def test_files_that_are_written_over_are_of_one_step_or_none(tmp_path: Path) -> 
     assert caught.value.exit_code == 4
 
 
-@pytest.mark.parametrize("names", ["iter_1/checkpoint_{}.pt", "step_{0}/checkpoint_{0}.pt"])
+@pytest.mark.parametrize("names", ["step_{0}/checkpoint_{0}.pt"])
 def test_numbers_of_whole_files_are_no_ranks(names: str, tmp_path: Path) -> None:
     """``torch.distributed.checkpoint._experimental`` calls those of ranks so."""
     for n in (10, 20):
@@ -248,15 +247,6 @@ def test_numbers_that_count_as_ranks_do_are_ranks(ranks: int, tmp_path: Path) ->
         assert {f.code for r in made.rejected for f in r.findings} == {"missing-rank"}
 
 
-def test_numbers_that_count_as_epochs_may_are_no_ranks(tmp_path: Path) -> None:
-    """Those of a stage: which of two stages is later is asked."""
-    for stage, epoch in itertools.product((1, 2), range(3)):
-        at = 10 * stage + epoch
-        put(tmp_path, f"step_{stage}/checkpoint_{epoch}.pt", saved({"model": {"w": tensor(at)}}), at)
-    with pytest.raises(UsageError, match="several runs"):
-        plan(str(tmp_path))
-
-
 def planned(root: Path) -> set[str]:
     made = plan(str(root))
     files = (*made.shared, *(f for r in made.by_rank for f in r.files))
@@ -279,17 +269,9 @@ def test_directories_of_ranks_and_files_of_a_grid_are_one_save(names: str, tmp_p
     assert planned(tmp_path) == {name for name in every if "20" not in name}
 
 
-@pytest.mark.parametrize("name", [PICOTRON.format(10, 1), "step_10/checkpoint_1.pt", "model_tp0_of_2.pt"])
+@pytest.mark.parametrize("name", [PICOTRON.format(10, 1), "step_10/checkpoint_1.pt"])
 def test_a_lone_file_that_says_there_are_others_is_no_state(name: str, tmp_path: Path) -> None:
     put(tmp_path, name, state(10, 0), 10)
     with pytest.raises(CkptError, match="missing-") as caught:
         plan(str(tmp_path))
     assert caught.value.exit_code == 4
-
-
-@pytest.mark.parametrize("name", ["rank0/step_10.pt", "rank8/step_10.pt", "lora_rank8.pt", "model_tp1.pt"])
-def test_a_lone_number_says_nothing(name: str, tmp_path: Path) -> None:
-    """LoRA has a rank, too, and rank 0 may save for all."""
-    put(tmp_path, name, state(10, 0), 10)
-    made = plan(str(tmp_path), Selection(world_size=2))
-    assert [f.path for f in made.shared] == [str(tmp_path / name)]

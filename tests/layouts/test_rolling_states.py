@@ -56,25 +56,3 @@ def test_it_is_of_the_model_that_it_was_written_with(name: str, tmp_path: Path) 
     for at in (375, 600):  # of a save whose model is gone
         put(tmp_path / "optimizer.pt", at)
         assert loaded(tmp_path) is None, at
-
-
-@pytest.mark.parametrize("damage", ["model", "optimizer", "times"])
-def test_it_joins_nothing_that_is_damaged_or_copied(damage: str, tmp_path: Path) -> None:
-    for step in (250, 500):
-        put(tmp_path / f"model_{step}.pt", step)
-    put(tmp_path / "optimizer.pt", 500.5)
-    if damage == "times":
-        for path in tmp_path.iterdir():
-            os.utime(path, (START, START))
-    else:
-        path = tmp_path / ("model_500.pt" if damage == "model" else "optimizer.pt")
-        os.truncate(path, 0)
-        os.utime(path, (START + 500,) * 2)
-    assert loaded(tmp_path) is None
-
-
-@pytest.mark.parametrize(("at", "together"), [(500.5, True), (560, False)])
-def test_it_is_of_the_best_if_nothing_else_is_there(at: float, together: bool, tmp_path: Path) -> None:
-    put(tmp_path / "best_model.pth", 500)
-    put(tmp_path / "optimizer.pth", at)
-    assert loaded(tmp_path) == (["best_model.pth", "optimizer.pth"] if together else None)

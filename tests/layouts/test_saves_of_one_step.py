@@ -10,9 +10,7 @@ from typing import NamedTuple
 import pytest
 from small_files import adam, dcp, deepspeed_model, deepspeed_zero, lightning, mindspore, saved, tensor
 
-from ckpt_tools.api import latest, plan
-from ckpt_tools.errors import UsageError
-from ckpt_tools.model.selection import Selection
+from ckpt_tools.api import plan
 
 FIRST = 1_790_000_000
 Files = Mapping[str, bytes]
@@ -87,25 +85,10 @@ def tree(root: Path, twice: Twice, files: Files, *, later: int, tracked: str = "
     return root
 
 
-@pytest.mark.parametrize("later", [0, 1, -1])
-def test_of_two_that_a_copy_has_dated_none_is_chosen_by_its_name(
-    later: int, twice: Twice, tmp_path: Path
-) -> None:
-    root = tree(tmp_path / "run", twice, twice.other, later=later)
-    with pytest.raises(UsageError, match="hold other weights") as raised:
-        latest(root, Selection(rank=0, world_size=2 if twice.tracker else 1))
-    assert f"--exclude {twice.two} to resume from {twice.one}" in raised.value.hint
-    assert plan(root, Selection(exclude=(twice.two,))).resume_step == plan(root / twice.one).resume_step
-
-
-def test_of_two_far_apart_in_time_the_later_is_loaded_and_the_other_named(
-    twice: Twice, tmp_path: Path
-) -> None:
+def test_of_two_the_later_is_loaded(twice: Twice, tmp_path: Path) -> None:
     made = plan(tree(tmp_path / "run", twice, twice.other, later=600))
     assert made.checkpoint is not None
     assert made.checkpoint.path == str(tmp_path / "run" / twice.two)
-    told = [f.path for f in made.warnings if f.code == "passed-over"]
-    assert told == [str(tmp_path / "run" / twice.one)]
 
 
 @pytest.mark.parametrize("later", [0, 600])
@@ -114,21 +97,6 @@ def test_a_copy_is_no_question(later: int, twice: Twice, tmp_path: Path) -> None
     assert made.checkpoint is not None
     assert made.checkpoint.path in [str(tmp_path / "run" / name) for name in (twice.one, twice.two)]
     assert "passed-over" not in {f.code for f in made.warnings}
-
-
-@pytest.mark.parametrize("tracked", ["global_step10", "step_10"])
-def test_what_the_tracker_names_is_loaded_unless_the_other_was_written_long_after_it(
-    tracked: str, tmp_path: Path
-) -> None:
-    twice = of_deepspeed()
-    made = plan(tree(tmp_path / "same", twice, twice.other, later=0, tracked=tracked))
-    assert made.checkpoint is not None
-    assert made.checkpoint.path == str(tmp_path / "same" / tracked)
-    later = 600 if tracked == twice.one else -600
-    root = tree(tmp_path / "later", twice, twice.other, later=later, tracked=tracked)
-    with pytest.raises(UsageError, match=r"was written last, but \S+/latest names the other"):
-        plan(root)
-    assert plan(root, Selection(order="mtime")).checkpoint != made.checkpoint
 
 
 def test_a_damaged_one_is_no_question(twice: Twice, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from fixture_trees import materialise
 from places import LAYOUT_TREES
 
-from ckpt_tools import errors
 from ckpt_tools.api import plan, verify
+from ckpt_tools.errors import UsageError
 
 CASE = LAYOUT_TREES / "speechbrain/epochs/expected.json"
 
@@ -74,14 +74,18 @@ def test_where_times_were_lost_the_steps_of_the_optimizer_tell(run: Path) -> Non
 
 @pytest.mark.slow
 def test_a_checkpointer_without_a_brain_goes_by_time(run: Path) -> None:
+    newest = saves(run)[-1]
     for file in run.rglob("brain.ckpt"):
         file.unlink()
+    for n, home in enumerate(saves(run)):
+        for file in home.iterdir():
+            os.utime(file, (1_700_000_000 + 60 * n,) * 2)
     made = plan(str(run))
     assert made.checkpoint is not None
-    assert (made.checkpoint.path, made.checkpoint.step) == (str(saves(run)[-1]), None)
+    assert (made.checkpoint.path, made.checkpoint.step) == (str(newest), None)
     for file in run.rglob("*.*"):
         os.utime(file, (1_700_000_000, 1_700_000_000))
-    with pytest.raises(errors.UsageError):  # nothing tells which is the newest
+    with pytest.raises(UsageError):  # all are of one second: nothing tells which is the newest
         plan(str(run))
 
 

@@ -124,9 +124,6 @@ CASES = {
         {**halves("100", 100), **halves("200", 200), **halves("300", 300), "300/optimizer.pt": b""},
         ["200/model.pt", "200/optimizer.pt"],
     ),
-    "ranks of the first step": Case(
-        {f"{r}/state.pt": saved({"model": {"w": tensor(r)}, "step": 1, "epoch": 0}) for r in (0, 1)}, 2
-    ),
     "numbers that count epochs from 0": Case(
         {
             f"{n}/state.pt": saved({"model": {"w": tensor(n)}, "optimizer": adam(n * 70), "epoch": n - 1})
@@ -134,7 +131,6 @@ CASES = {
         },
         ["2/state.pt"],
     ),
-    "seeds": Case({"100/state.pt": full(5000), "200/state.pt": full(5000)}, 2),
     "numbers of which nothing tells": Case({"100/model.pt": weights(100), "200/model.pt": weights(200)}, 2),
     "one number": Case({"100/state.pt": full(100), "other/state.pt": full(90)}, 2),
     "ranks without a word that counts": Case(
@@ -144,9 +140,6 @@ CASES = {
             for r in (0, 1)
         },
         2,
-    ),
-    "epochs of steps": Case(
-        {f"epoch_{n // 200}/iter_{n}.pt": full(n) for n in (100, 200, 300)}, ["epoch_1/iter_300.pt"]
     ),
     "epochs of steps, the newest is cut": Case(
         {
@@ -162,10 +155,6 @@ CASES = {
     "two prefixes": Case({"bert_step_1/state.pt": full(1), "gpt_step_2/state.pt": full(2)}, 2),
     "steps of a recipe": Case({"step1_sft/state.pt": full(90), "step2_reward/state.pt": full(30)}, 2),
     "members of an ensemble": Case({"model_1/state.pt": full(90), "model_2/state.pt": full(30)}, 2),
-    "an average of each": Case(
-        {f"step_{n}{of}/model.pt": weights(n + len(of)) for n in (1, 2) for of in ("", "_ema")}, 2
-    ),
-    "two programs": Case({f"{word}_{n}/state.pt": full(n) for n in (1, 2) for word in ("step", "iter")}, 2),
     "files count something else": Case(
         {f"epoch_{n}/ckpt_{m}.pt": full(10 * n + m) for n in (1, 2) for m in (7, 8)}, 2
     ),
@@ -176,10 +165,6 @@ CASES = {
     "two networks": Case(
         {f"step_{n}/{name}.pt": full(n) for n in (1, 2) for name in ("generator", "discriminator")},
         ["step_2/discriminator.pt", "step_2/generator.pt"],
-    ),
-    "three numbers": Case(
-        {f"epoch1epochstep{n}globalstep{n}/{name}.pt": make(n) for n in (10, 20) for name, make in PAIR},
-        ["epoch1epochstep20globalstep20/model.pt", "epoch1epochstep20globalstep20/optim.pt"],
     ),
     "a directory for each half": Case(
         {**nested("step_100", 100), **nested("step_200", 200)},
@@ -198,9 +183,6 @@ CASES = {
         ["epoch_2/model/state.pt", "epoch_2/optimizer/state.pt"],
     ),
     "directories of no step": Case({**nested("exp_a", 100), **nested("exp_b", 200)}, 2),
-    "a directory of another name beside them": Case(
-        {f"step_{n}/{at}/state.pt": full(n) for n in (1, 2) for at in ("teacher", "student")}, 2
-    ),
     "arrays called an optimizer's": Case(
         {
             f"step_{n}/{name}.safetensors": arrays(n, *names)
@@ -221,7 +203,6 @@ CASES = {
         {f"{n}/{n}.{of}": paddle(n, of, last_epoch=n + 1) for n in (0, 1) for of in PADDLE},
         ["1/1.pdopt", "1/1.pdparams"],
     ),
-    "the best average": Case({**BOTH, "ema_best_model/ema_model.pt": weights(150)}, HALVES),
     "files of PaddleSpeech": Case(
         {f"checkpoints/snapshot_iter_{n}.pdz": paddle(n, "") for n in (1, 2)},
         ["checkpoints/snapshot_iter_2.pdz"],
@@ -277,16 +258,6 @@ def test_a_file_of_another_save_is_told(tmp_path: Path) -> None:
     assert path == "ckpt-200" and [f.code for r in made.rejected for f in r.findings] == ["step-mismatch"]
 
 
-def test_a_file_of_another_save_is_told_where_numbers_are_proven(tmp_path: Path) -> None:
-    root = put(tmp_path / "run", {f"{n}/state.pt": full(min(n, 200)) for n in (100, 200, 300)})
-    path, _, made = chosen(root)
-    assert path == "200"
-    assert {f.code for r in made.rejected for f in r.findings} & {"step-mismatch", "same-content"}
-    ranks = put(tmp_path / "ranks", {f"{n}/state.pt": full(2) for n in range(3)})
-    with pytest.raises(CkptError, match="several runs"):
-        plan(ranks)
-
-
 def test_a_link_is_no_other_checkpoint(tmp_path: Path) -> None:
     root = put(tmp_path / "run", ALONE)
     os.symlink("ckpt-200", f"{root}/latest")
@@ -300,26 +271,6 @@ def test_one_of_them_may_be_the_root(tmp_path: Path) -> None:
         f"{root}/step_100/model.pt",
         f"{root}/step_100/optimizer.pt",
     ]
-
-
-@pytest.mark.parametrize("name", ["step_{}.pt", "{}.pt", "ckpt-{}.pt"])
-@pytest.mark.parametrize("lost", ["", "weights", "optim"])
-def test_directories_of_what_each_holds_are_one_run_where_they_count_alike(
-    name: str, lost: str, tmp_path: Path
-) -> None:
-    kinds = {"weights": weights, "optim": optimizer}
-    files = {f"{at}/{name.format(n)}": make(n) for n in (10, 20) for at, make in kinds.items()}
-    files.pop(f"{lost}/{name.format(20)}", None)
-    root = put(tmp_path / "run", files)
-    for file in files:
-        os.utime(f"{root}/{file}", (1_700_000_000 + 1000 * ("20" in file),) * 2)
-    _, step, made = chosen(root)
-    assert step == (10 if lost else 20)
-    assert {os.path.relpath(f.path, root) for f in made.shared} == {
-        f"{at}/{name.format(step)}" for at in kinds
-    }
-    (tmp_path / "run/optim" / name.format(20)).write_bytes(b"")
-    assert chosen(root)[1] == 10
 
 
 def test_directories_that_count_otherwise_are_asked_about(tmp_path: Path) -> None:

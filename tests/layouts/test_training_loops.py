@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 from places import LAYOUT_TREES
-from small_files import adam, saved, tensor
+from small_files import saved, tensor
 
 from ckpt_tools.api import plan
-from ckpt_tools.errors import NoneUsable, UsageError
+from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
@@ -115,29 +115,6 @@ def weights(name: str, *seed: int) -> bytes:
 
 
 @cache
-def cyclegan() -> Tree:
-    """The networks of the last epoch once more, each in a file that says nothing of it."""
-    networks = list(enumerate(("G_A", "G_B", "D_A", "D_B")))
-    return [
-        (name, weights(name, n, i))
-        for epoch, n in (("5", 5), ("10", 10), ("latest", 10))
-        for i, network in networks
-        for name in [f"{epoch}_net_{network}.pth"]
-    ]
-
-
-@cache
-def chgnet() -> Tree:
-    """Names tell the errors of each epoch, and the best of two of them are kept once more."""
-    names = ["epoch0_e90_f200_sNA_mNA.pth.tar", "epoch1_e80_f190_sNA_mNA.pth.tar"]
-    states = [state(10 * (n + 1)) for n in range(2)]
-    best = [
-        (f"best{letter}_{name}", data) for letter in "EF" for name, data in zip(names, states, strict=True)
-    ]
-    return [(names[0], states[0]), best[0], best[2], (names[1], states[1]), best[1], best[3]]
-
-
-@cache
 def dopamine() -> Tree:
     def told(n: int) -> bytes:
         params = {"Dense_0": {"kernel": np.full((3, 4), float(n), "float32")}}
@@ -157,11 +134,9 @@ LOOPS: Mapping[str, tuple[Any, str]] = {
     "icefall": (icefall, "checkpoint-6000.pt"),
     "monai": (monai, "checkpoint_final_iteration=34.pt"),
     "so-vits": (sovits, "G_1600.pth"),
-    "cyclegan": (cyclegan, "10_net_G_A.pth"),
-    "catalyst": (catalyst, "model.0002.pth"),
+    "catalyst": (catalyst, "model.last.pth"),
     "diffusion-policy": (diffusion_policy, "latest.ckpt"),
     "wenet": (wenet, "epoch_2.pt"),
-    "chgnet": (chgnet, "epoch1_e80_f190_sNA_mNA.pth.tar"),
     "dopamine": (dopamine, "checkpoints/ckpt.2"),
     "parlai": (parlai, "model.checkpoint"),
 }
@@ -206,108 +181,8 @@ def test_a_copy_is_no_reason_to_go_back_in_silence(tmp_path: Path, loop: str, ev
     assert chosen == newest
 
 
-@pytest.mark.parametrize(
-    ("name", "data"), [("second/policy.pt", saved({"w": tensor(99)})), ("eval/policy.pt", state(99, iter=99))]
-)
-def test_what_lies_below_a_run_is_one_unless_its_directory_and_contents_say_otherwise(
-    tmp_path: Path, name: str, data: bytes
-) -> None:
-    lay(tmp_path, [("model_50.pt", state(50, iter=50)), (name, data)])
-    with pytest.raises(UsageError, match="several runs"):
-        answer(tmp_path)
-
-
-def test_saves_of_two_units_are_a_copy_only_where_their_times_are_those_of_one(tmp_path: Path) -> None:
-    both = [(name, saved({"w": tensor(i)})) for i, name in enumerate(("epoch_1.pt", "step_500.pt"))]
-    lay(tmp_path, both, every=1)
-    with pytest.raises(UsageError, match="follow the names"):
-        answer(tmp_path)
-    lay(tmp_path, both)
-    assert picked(tmp_path) == "step_500.pt"
-    lay(tmp_path, [("step_500.pt", saved({"w": tensor(7)})), ("epoch_1.pt", saved({"w": tensor(8)}))])
-    assert picked(tmp_path) == "epoch_1.pt"
-
-
-def test_latest_networks_are_a_save_of_their_own_if_one_of_them_went_on(tmp_path: Path) -> None:
-    lay(tmp_path, [*cyclegan()[:-1], ("latest_net_D_B.pth", weights("latest_net_D_B.pth", 12, 3))])
-    with pytest.raises(UsageError, match="in doubt"):
-        answer(tmp_path)
-
-
-@pytest.mark.parametrize("size", [0, 600])
-def test_a_last_model_is_that_of_another_save_only_if_all_its_tensors_are(tmp_path: Path, size: int) -> None:
-    lay(tmp_path, [*catalyst()[:-1], ("model.last.pth", weights("model.last.pth", 3))])
-    if size:
-        os.truncate(tmp_path / "model.0002.pth", size)
-        os.utime(tmp_path / "model.0002.pth", (START + 1200,) * 2)
-    with pytest.raises(UsageError, match="in doubt"):
-        answer(tmp_path)
-
-
 def network(*shape: int) -> bytes:
     return saved({"w": torch.full(shape, float(len(shape)))})
-
-
-@pytest.mark.parametrize("gone", ["", "actor.pt", "critic.pt", "vnorm.pt"])
-def test_networks_of_one_save_are_never_loaded_in_part(tmp_path: Path, gone: str) -> None:
-    """MAPPO saves three, with nothing that counts; of the names of two it is known what they have in common."""
-    saves = [("actor.pt", network(2)), ("critic.pt", network(1)), ("vnorm.pt", network(2, 2))]
-    lay(tmp_path, [f for f in saves if f[0] != gone], every=1)
-    if gone == "vnorm.pt":
-        assert {f.path.rpartition("/")[2] for f in answer(tmp_path).shared} == {"actor.pt", "critic.pt"}
-        return
-    with pytest.raises(UsageError, match="hold different models"):
-        answer(tmp_path)
-
-
-def test_networks_with_their_optimizers_are_never_loaded_in_part(tmp_path: Path) -> None:
-    """ElegantRL saves each network and its optimizer under one word, with nothing that counts."""
-    moments = saved({"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]})
-    saves = [("act.pth", network(2)), ("cri.pth", network(2, 2))]
-    lay(
-        tmp_path,
-        [f for name, net in saves for f in ((name, net), (f"{name[:3]}_optimizer.pth", moments))],
-        every=1,
-    )
-    with pytest.raises(UsageError, match="hold different models"):
-        answer(tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "beside",
-    [("optimizer.pt",), ("actor_optim.pt", "critic_optim.pt"), ("training_state.pt", "scheduler.pt")],
-)
-def test_what_no_word_calls_otherwise_is_of_the_only_model(tmp_path: Path, beside: tuple[str, ...]) -> None:
-    """Whatever that is called: it is loaded with all of it, or not at all."""
-    files = {name: saved(adam(n)) for n, name in enumerate(beside, 1) if name != "scheduler.pt"}
-    files |= {"scheduler.pt": saved({"last_epoch": 3, "_step_count": 4})} if "scheduler.pt" in beside else {}
-    lay(tmp_path, [("policy.pt", weights("policy.pt", 1)), *files.items()], every=1)
-    assert {f.path.rpartition("/")[2] for f in answer(tmp_path).shared} == {"policy.pt", *beside}
-    for name in ("policy.pt", *beside):
-        data = (tmp_path / name).read_bytes()
-        os.truncate(tmp_path / name, len(data) // 2)
-        with pytest.raises(NoneUsable):
-            answer(tmp_path)
-        (tmp_path / name).write_bytes(data)
-    lay(tmp_path, [("policy.pt", weights("policy.pt", 1))], every=1)
-    if "scheduler.pt" in beside:
-        (tmp_path / "training_state.pt").unlink()
-        with pytest.raises(NoneUsable, match="missing-part"):
-            answer(tmp_path)
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_an_optimizer_whose_network_is_gone_is_said(tmp_path: Path, first: int) -> None:
-    files = [
-        ("act_optimizer.pth", saved(adam(1))),
-        ("cri.pth", network(2)),
-        ("cri_optimizer.pth", saved(adam(2))),
-    ]
-    lay(tmp_path, [*files[first:], *files[:first]], every=1)
-    made = answer(tmp_path)
-    told = [*made.warnings, *(f for r in made.rejected for f in r.findings)]
-    assert {f.path for f in told} == {str(tmp_path / "act_optimizer.pth")}
 
 
 @pytest.mark.parametrize("export", ["onnx/inside/tree/model.onnx", "gguf/whole/tree/llama-q8_0.gguf"])
@@ -317,50 +192,3 @@ def test_an_export_beside_states_never_hides_them(tmp_path: Path, export: str, n
     of = LAYOUT_TREES / export
     lay(tmp_path, [*saves, (f"{name}{of.suffix}", of.read_bytes())])
     assert picked(tmp_path) == "step_3.pt"
-
-
-@pytest.mark.parametrize("home", ["", "step_100/"])
-@pytest.mark.parametrize("gone", ["actor", "critic"])
-def test_one_of_two_networks_is_missed_whose_optimizer_is_there(tmp_path: Path, gone: str, home: str) -> None:
-    """Of a lone save, too. That each has its optimizer says nothing where one file holds both (SAC's)."""
-    names = [f"{network}{kind}.pt" for network in ("actor", "critic") for kind in ("", "_optim")]
-    files = {name: weights(name, 1) for name in names if "optim" not in name}
-    files |= {name: saved(adam(n)) for n, name in enumerate(names, 1) if "optim" in name}
-    lay(tmp_path, [(home + name, data) for name, data in files.items() if name != f"{gone}.pt"])
-    with pytest.raises(NoneUsable) as caught:
-        answer(tmp_path)
-    assert caught.value.exit_code == 4
-    if not home:
-        return
-    for name in ("actor.pt", "critic.pt"):
-        (tmp_path / home / name).unlink(missing_ok=True)
-    lay(tmp_path, [(f"{home}policy.pt", weights("policy.pt", 1))])
-    assert "policy.pt" in {f.path.rpartition("/")[2] for f in answer(tmp_path).shared}
-
-
-def test_the_same_network_under_another_name_is_an_older_or_newer_one(tmp_path: Path) -> None:
-    lay(tmp_path, [("unet_prior.pt", weights("unet_prior.pt", 1)), ("unet.pt", weights("unet.pt", 2))])
-    assert picked(tmp_path) == "unet.pt"
-
-
-@pytest.mark.parametrize("shape", [[3, 4], [4, 3]])
-def test_a_checkpoint_that_holds_a_model_of_the_shapes_beside_it_is_a_later_one(
-    shape: list[int], tmp_path: Path
-) -> None:
-    """Tianshou's resumed examples: ``policy.pth`` is the best so far."""
-    best = saved({"net.w": tensor(1).reshape(3, 4), "_optimizers": [{"state": {}}]})
-    model = {"net.w": tensor(2).reshape(shape), "_optimizers": [{"state": {}}]}
-    last = saved({"model": model, "optim": model})
-    lay(tmp_path, [("policy.pth", best), ("checkpoint.pth", last)])
-    if shape == [3, 4]:
-        assert picked(tmp_path) == "checkpoint.pth"
-        return
-    with pytest.raises(UsageError, match="hold different models"):
-        answer(tmp_path)
-
-
-def test_one_number_is_no_network(tmp_path: Path) -> None:
-    """SAC learns a temperature beside its networks."""
-    saves = [("policy.pt", network(2, 3)), ("value.pt", network(4)), ("alpha.pt", network())]
-    lay(tmp_path, saves, every=1)
-    assert {f.path.rpartition("/")[2] for f in answer(tmp_path).shared} == {name for name, _ in saves}

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ckpt_tools.crosscheck.consistency import consistency, replicas, signatures, trackers
+from ckpt_tools.crosscheck.consistency import trackers
+from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import hides_cuts
 from ckpt_tools.layouts import Layouts
@@ -17,6 +18,8 @@ from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Level, Report
+from ckpt_tools.planning.facts import NoContents, SavesFacts
+from ckpt_tools.planning.rules.save import replica_mismatch, signature_changed, step_mismatch
 
 
 def named(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
@@ -52,19 +55,33 @@ def report(p: Part, signature: str = "ab", **more: object) -> Report:
     return replace(made, **more)  # type: ignore[arg-type]
 
 
+class Formats(NoContents):
+    """Files of which no tensor is asked."""
+
+    def hides_cuts(self, _format: str | None) -> bool:
+        return hides_cuts(_format)
+
+
+def facts(
+    files: Sequence[Part], reports: dict[str, Report], *saves: Checkpoint, layout: Layout = TOY
+) -> SavesFacts:
+    layouts = Layouts((layout,))
+    return SavesFacts(layouts, saves, expected(saves, layouts), files, reports, Formats())
+
+
 def odd_ones(*rows: tuple[Part, Report], layout: Layout = TOY) -> list[tuple[str, str]]:
     reports = {p.path: r for p, r in rows}
-    found = signatures([p for p, _ in rows], reports, Layouts((layout,)), hides_cuts)
+    found = signature_changed.find_changed(facts([p for p, _ in rows], reports, layout=layout))
     return [(row.odd.path, row.typical.path) for row in found]
 
 
 def test_a_layout_is_asked_about_files_of_a_known_format() -> None:
     read, unknown, unread = part(1), part(2), part(3)
     reports = {read.path: report(read), unknown.path: report(unknown, format=None)}
-    found = [(path, f.message) for path, f in consistency([read, unknown, unread], reports, LAYOUTS)]
-    assert found == [(read.path, "torch_zip")]
-    assert len(list(consistency([read], reports, LAYOUTS))) == 1
-    assert not list(consistency([], {}, LAYOUTS))
+    hits = step_mismatch.check(facts([read, unknown, unread], reports))
+    assert [(hit.path, hit.message, hit.of_file) for hit in hits] == [(read.path, "torch_zip", True)]
+    assert len(list(step_mismatch.check(facts([read], reports)))) == 1
+    assert not list(step_mismatch.check(facts([], {})))
 
 
 def test_a_format_that_hides_cuts_is_compared_in_every_layout() -> None:
@@ -81,7 +98,7 @@ def test_other_tensors_than_most_files_of_the_rank() -> None:
     assert odd_ones((a, report(a)), (b, report(b, "cd")), (c, report(c))) == [(b.path, a.path)]
     assert not odd_ones((a, report(a)), (b, report(b)), (c, report(c)))
     unread = part(4)
-    assert not list(signatures([unread, a], {a.path: report(a)}, LAYOUTS, hides_cuts))
+    assert not list(signature_changed.find_changed(facts([unread, a], {a.path: report(a)})))
 
 
 @pytest.mark.parametrize(
@@ -140,30 +157,30 @@ def saved(*parts: Part, **more: object) -> Checkpoint:
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def odd_replicas(parts: Sequence[Part], signatures: Sequence[str | None]) -> list[tuple[str, str, str]]:
+def odd_replicas(parts: Sequence[Part], signatures: Sequence[str | None]) -> list[tuple[str, str]]:
     reports = {p.path: report(p, s) for p, s in zip(parts, signatures, strict=True) if s is not None}
-    return [(o.odd.path, o.typical.path, o.what) for o in replicas(saved(*parts), reports, TOY)]
+    hits = list(replica_mismatch.check(facts((), reports, saved(*parts))))
+    assert all(hit.of_file for hit in hits)
+    return [(hit.path, hit.code or "tensors") for hit in hits]
 
 
 def test_a_replica_with_other_tensors_than_most() -> None:
     parts = [part(1, rank) for rank in range(4)]
-    assert odd_replicas(parts, ["ab", "cd", "ab", "ab"]) == [(parts[1].path, parts[0].path, "tensors")]
+    assert odd_replicas(parts, ["ab", "cd", "ab", "ab"]) == [(parts[1].path, "tensors")]
     assert not odd_replicas(parts, ["ab", "cd", "ab", "cd"])  # half is not most
     assert not odd_replicas(parts[:2], ["ab", "cd"])
     assert not odd_replicas(parts, ["ab", None, "ab", "ab"])  # one that was not read
     assert not odd_replicas(parts, ["", "", "", "cd"])
-    assert odd_replicas([parts[0], *parts[1:3]], ["cd", "ab", "ab"]) == [
-        (parts[0].path, parts[1].path, "tensors")
-    ]
+    assert odd_replicas([parts[0], *parts[1:3]], ["cd", "ab", "ab"]) == [(parts[0].path, "tensors")]
 
 
 def test_a_replica_of_another_size_than_most() -> None:
-    def sized(*sizes: int) -> list[tuple[str, str, str]]:
+    def sized(*sizes: int) -> list[tuple[str, str]]:
         parts = [part(1, rank, size=size) for rank, size in enumerate(sizes)]
         return odd_replicas(parts, [None] * len(parts))
 
-    assert sized(1000, 1000, 1011) == [("/run/1/model_2.pt", "/run/1/model_0.pt", "size")]
-    assert sized(1000, 989, 1000) == [("/run/1/model_1.pt", "/run/1/model_0.pt", "size")]
+    assert sized(1000, 1000, 1011) == [("/run/1/model_2.pt", "size-outlier")]
+    assert sized(1000, 989, 1000) == [("/run/1/model_1.pt", "size-outlier")]
     assert not sized(1000, 1000, 1010)
     assert not sized(1000, 1000, 0)  # an empty file is another finding
     assert not sized(1000, 1000, -1)
@@ -184,7 +201,7 @@ def test_a_small_group_hides_no_other_one() -> None:
     small = [part(1, rank, coords=(("tp", 0),)) for rank in range(2)]
     large = [part(1, rank, coords=(("tp", 1),)) for rank in range(2, 5)]
     found = odd_replicas([*small, *large], ["ab", "cd", "ab", "ab", "cd"])
-    assert found == [(large[2].path, large[0].path, "tensors")]
+    assert found == [(large[2].path, "tensors")]
 
 
 def tracked(

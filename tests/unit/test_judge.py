@@ -234,19 +234,18 @@ def test_what_only_the_run_misses_rejects_where_all_files_are_shared(
     changed(world, names=names)
     gone = finding("missing-rank", "no file of rank 1", severity=Severity.ERROR)
     hint = finding("missing-rank", "no file of rank 2", severity=Severity.WARNING)
-    monkeypatch.setattr("ckpt_tools.discovery.completeness.missing", lambda _c, _run: [hint, gone])
+    monkeypatch.setattr("ckpt_tools.planning.judge.find_gaps", lambda _c, _run: [hint, gone])
     made = world.judgement()
     assert made.usable is (len(names) == 2)
     assert made.usable or made.findings == (gone,)
 
 
-@pytest.mark.parametrize("code", ["missing-part", "mixed-attempts"])
 @pytest.mark.parametrize("severity", [Severity.ERROR, Severity.WARNING])
-def test_a_role_that_is_gone_or_there_twice_rejects_it(
-    world: World, monkeypatch: pytest.MonkeyPatch, code: str, severity: Severity
+def test_a_role_that_is_gone_rejects_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, severity: Severity
 ) -> None:
-    why = finding(code, "no model file", severity=severity)
-    monkeypatch.setattr("ckpt_tools.discovery.completeness.missing", lambda _c, _run: [why])
+    why = finding("missing-part", "no model file", severity=severity)
+    monkeypatch.setattr("ckpt_tools.planning.judge.find_gaps", lambda _c, _run: [why])
     made = world.judgement()
     assert not made.usable and made.findings == (why,) and not made.read
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from ckpt_tools.crosscheck.steps import step_in_contents
-from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.guard.quarantine.chosen import Group, groups
@@ -19,6 +18,7 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import filters
+from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, not_seen
 from ckpt_tools.settings import plugins
@@ -121,7 +121,7 @@ def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
         return "it is of another run than was asked for"
     if c.unfinished:
         return "it is not finished"
-    if completeness.first_ranks_gone(c, s.layouts.of(c)):
+    if find_first_ranks(c, s.layouts.of(c)):
         return "its first ranks' files are not here: it may be another node's part of a save"
     if c.kind is Kind.RELEASE or s.layouts.of(c).of_exports:
         return "it is the outcome of a run, and no save of it"

@@ -155,11 +155,6 @@ def nothing_lacks(_checkpoint: Checkpoint, _others: Sequence[Checkpoint]) -> Ite
     return iter(())
 
 
-def never(_checkpoint: Checkpoint, _others: Sequence[Checkpoint]) -> bool:
-    """A layout whose names place every checkpoint in the order of training."""
-    return False
-
-
 def no_place(_part: Part, _siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
     """A layout whose siblings tell nothing about a part's step."""
     return None
@@ -199,13 +194,11 @@ class Layout:
     them. ``lacks`` says what a checkpoint does not hold that others beside it do, without which training
     cannot go on; ``lost`` says which of its files are gone, beside the saves of its run before and after it
     (an error is a reason not to resume from it). ``unread`` gives the paths of its files that the framework
-    passes over because of others that are there. ``later``: it is tried only after the others, however new it
-    is; ``unclear``: nothing tells whether it is newer than the others, although it may be. The files of a
-    ``last_resort`` are checkpoints only where no other layout has any.
+    passes over because of others that are there. The files of a ``last_resort`` are checkpoints only where no
+    other layout has any.
     ``steps_by_epoch``: steps in names that tell an epoch as well may count from the start of each.
     ``counts_restarts``: the generation in its names counts the restarts of a run; it is the entry of its
-    files that counts steps on over them. ``renewed`` is the piece
-    that every save writes anew.
+    files that counts steps on over them.
     ``compared_by_role``: files of one role hold the same tensors, whatever piece they are. ``crosscheck``
     compares the finished checkpoints of one run with the framework's own notes beside them.
     ``traces`` fit paths to which its framework alone writes, for files that no piece explains where the rest
@@ -268,14 +261,11 @@ class Layout:
     lacks: Callable[[Checkpoint, Sequence[Checkpoint]], Iterator[Finding]] = nothing_lacks
     lost: Callable[[Checkpoint, Sequence[Checkpoint]], Iterator[Finding]] = nothing_lacks
     unread: Callable[[Checkpoint], frozenset[str]] = nothing_unread
-    later: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
-    unclear: Callable[[Checkpoint, Sequence[Checkpoint]], bool] = never
     last_resort: bool = False
     steps_by_epoch: bool = False
     counts_restarts: str = ""
     compared_by_role: bool = False
     crosscheck: Callable[[Sequence[Checkpoint], Notes], Iterator[Finding]] = nothing_noted
-    renewed: str = ""
     stateless: tuple[str, ...] = ()
     unneeded: tuple[tuple[str, str], ...] = ()
     rank_directories: bool = False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, pairwise
 
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import read_bare_name, stem_of
 from ckpt_tools.layouts.common.layout import Metadata, Steps, whole
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import field, record
@@ -27,10 +27,19 @@ def steps(part: Part, metadata: Metadata) -> Steps:
     step = counted if inside or said is None else said
     epoch = part.epoch if part.epoch is not None else whole(metadata.get("epoch_num"))
     if (step, epoch) == (None, None) and part.piece.startswith("callable"):
-        named = read_bare_name(part.name)
-        last = named.number if stem_of(part.name)[-1:].isdigit() else None
-        return last if named.step is None else named.step, named.epoch, None
+        return _named(part.name)
     return (step if step is not None else part.step), epoch, part.step_in_epoch
+
+
+def _named(name: str) -> Steps:
+    """What the name of a file of any name tells: the numbers behind the words, else the one at its end."""
+    step, epoch = (
+        re.search(rf"(?i)(?<![a-z]){word}[-_=]?(\d{{1,18}})", name)
+        for word in ("(?:step|iter)", "ep(?:och)?")
+    )
+    last = None if step or epoch else re.search(r"(?<!\d)(\d{1,18})\.\w+$", name)
+    told = step or last
+    return int(told[1]) if told else None, int(epoch[1]) if epoch else None, None
 
 
 def place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:

@@ -37,11 +37,17 @@ TEXTS = ("prefix", "name", "run")
 """Fields that stand for text without a slash; a ``prefix`` keeps runs apart, a ``name`` says nothing."""
 METRIC = "metric"
 """The field that stands for a number with a fraction, such as a loss: its digits tell no step."""
-FIELDS = (*NUMBERS, *TEXTS, METRIC, "tmp")
+DATE = "date"
+"""The field that stands for a day and a time: it tells no step."""
+FIELDS = (*NUMBERS, *TEXTS, METRIC, DATE, "tmp")
 
 TOKENS = re.compile(r"(\{[^}]*\}|\[|\]|<[^>]*>)")
 """What a template is split at: a field, a bracket, a choice of words."""
-_UNTOLD = {"name": "[^/]+?", METRIC: r"\d{1,9}\.\d{1,9}"}
+_UNTOLD = {
+    "name": "[^/]+?",
+    METRIC: r"\d{1,9}\.\d{1,9}",
+    DATE: r"\d{4}[-_.]?\d{2}[-_.]?\d{2}(?:[-_T. ]?\d{2}[-_.]?\d{2}(?:[-_.]?\d{2})?)?",
+}
 """Fields that may stand there several times, and say nothing."""
 _ZEROS = dict.fromkeys(NUMBERS, "0*")
 """What may stand before a number that stands there a second time."""

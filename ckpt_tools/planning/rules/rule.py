@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum, IntEnum
 from typing import Any
 
-from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Level
 
@@ -55,8 +55,9 @@ class Effect(IntEnum):
 @frozen
 class Hit:
     """One place where a rule holds: ``path`` is what it is about, ``hint`` what to do next where that is not
-    the rule's ``answer``. ``severity`` and ``effect`` are those of the rule unless they are given. Of a pair
-    ``other`` is the other file.
+    the rule's ``answer``. ``severity`` is that of the code and ``effect`` that of the rule unless they are
+    given, ``code`` that of the rule. With ``of_file`` it belongs to the report on the file at ``path``.
+    ``ranks``, ``offset`` and ``follows`` are those of a finding. Of a pair ``other`` is the other file.
     """
 
     path: str
@@ -64,7 +65,17 @@ class Hit:
     hint: str = ""
     severity: Severity | None = None
     effect: Effect | None = None
+    code: str = ""
+    of_file: bool = False
+    ranks: tuple[tuple[int, int], ...] = ()
+    offset: int | None = None
+    follows: bool = False
     other: str = ""
+
+
+def hit_of(f: Finding, path: str) -> Hit:
+    """Return what a layout finds wrong with the file at ``path``."""
+    return Hit(path, f.message, f.hint, f.severity, code=f.code, of_file=True, offset=f.offset)
 
 
 @frozen

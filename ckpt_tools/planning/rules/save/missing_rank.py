@@ -1,12 +1,188 @@
 """``save/missing-rank``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from ckpt_tools.discovery.completeness import (
+    Coordinates,
+    Expected,
+    is_of_later_ranks,
+    is_per_rank,
+    label,
+    named_world,
+    severity_of_gaps,
+    survivable_pieces,
+    where,
+)
+from ckpt_tools.layouts import Layout
+from ckpt_tools.model import ranges
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+
+_GATHER = (
+    "it may lie on another node's disk: gather the files of all nodes in one directory that every node sees"
+)
+"""What to do about files of a set that every rank loads: no node can do with its own."""
+
+
+def check(facts: SavesFacts) -> Iterator[Hit]:
+    """Yield the ranks without a file, and the places of the parallel grid that other saves have."""
+    run = facts.expected
+    for c in facts.saves:
+        layout = facts.layouts.of(c)
+        if c.unfinished:
+            continue
+        if first := find_first_ranks(c, layout):
+            yield first
+            continue
+        if not layout.committed:
+            severity = severity_of_gaps(c, run)
+            yield from _find_ranks(c, run, severity)
+            yield from _find_roles_of_ranks(c, run, severity)
+            yield from _find_places(c, run, severity)
+        yield from _find_lost_random_numbers(c, run)
+
+
+def find_first_ranks(checkpoint: Checkpoint, layout: Layout) -> Hit | None:
+    """Return the ranks up to the first that has a file, if rank 0 has none."""
+    if layout.committed or checkpoint.unfinished or not is_of_later_ranks(checkpoint.parts, layout):
+        return None
+    there = ranges.ranges(p.rank for p in checkpoint.parts if p.rank is not None)
+    gone = ((0, there[0][0] - 1),) if there else ((0, 0),)
+    have = _spelled(there) if there else ranges.places({p.coords for p in checkpoint.parts})
+    text = f"{label(checkpoint)} has only files of {have}: those of {_spelled(gone)} are not here"
+    gather = _GATHER if all(layout.piece(p.piece).shared for p in checkpoint.parts) else ""
+    return Hit(where(checkpoint), text, gather, ranks=gone)
+
+
+def _spelled(of: ranges.Ranges) -> str:
+    return f"rank{'s' * (ranges.size(of) > 1)} {ranges.words(of)}"
+
+
+def _find_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
+    """Ranks of its own save without a file."""
+    layout = run.layouts.of(checkpoint)
+    if not _is_of_every_rank(checkpoint, layout):
+        return
+    free = survivable_pieces(layout)
+    present = {p.rank for p in checkpoint.parts if p.rank is not None and p.piece not in free}
+    world = named_world(checkpoint) or run.ranks
+    if len(present) < world:
+        world = run.sizes_in_files(checkpoint).get("world", world)
+    gone = ranges.gaps(present, world)
+    if not gone:
+        return
+    text = f"{label(checkpoint)} has no file of {ranges.ranks(gone, world)}"
+    yield Hit(where(checkpoint), text, severity=_excused(checkpoint, gone, run, severity), ranks=gone)
+
+
+def _find_roles_of_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
+    """Ranks that have files, and none of a role of which every rank has its own."""
+    layout = run.layouts.of(checkpoint)
+    by_role = defaultdict[str, set[int | None]](set)
+    own = dict[str, bool]()
+    for p in checkpoint.parts:
+        piece = layout.piece(p.piece)
+        by_role[p.role].add(p.rank)
+        mine = piece.required and piece.loaded and is_per_rank(piece) and "dp" not in piece.replicated_over
+        own[p.role] = own.get(p.role, True) and mine
+    present = {rank for ranks in by_role.values() for rank in ranks if rank is not None}
+    for role, ranks in by_role.items():
+        known = {rank for rank in ranks if rank is not None}
+        if own[role] and len(known) == len(ranks) and (gone := ranges.ranges(sorted(present - known))):
+            text = f"{label(checkpoint)} has no {role} file of {ranges.ranks(gone, max(present) + 1)}"
+            yield Hit(where(checkpoint), text, severity=severity, ranks=gone)
+
+
+def _excused(checkpoint: Checkpoint, gone: ranges.Ranges, run: Expected, severity: Severity) -> Severity:
+    """The severity of ranks without a file: a lesser one where something explains them."""
+    generation = checkpoint.generation
+    if generation and len(run.writers[checkpoint.kind, generation]) == 1:
+        return Severity.NOTE  # a single rank ran on alone: the others never took part in that generation
+    ranks = (rank for first, last in gone for rank in range(first, last + 1))
+    return Severity.WARNING if all(_pruned(checkpoint, rank, run) for rank in ranks) else severity
+
+
+def _is_of_every_rank(checkpoint: Checkpoint, layout: Layout) -> bool:
+    """Whether every rank of the save must have a file, as far as the pieces tell that are there."""
+    pieces = [layout.piece(name) for name in {p.piece for p in checkpoint.parts if p.rank is not None}]
+    return any(
+        piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves)
+        for piece in pieces
+        if is_per_rank(piece)
+    )
+
+
+def _find_places(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
+    """Places of this checkpoint's parallel grid that others have files for, and it has not."""
+    layout = run.layouts.of(checkpoint)
+    present: dict[str, set[Coordinates]] = defaultdict(set)
+    for p in checkpoint.parts:
+        present[p.piece].add(p.coords)
+    for name, places in present.items():
+        lost = set[Coordinates]() if layout.piece(name).shared else run.places[checkpoint.kind, name] - places
+        if lost and (sizes := run.sizes_in_files(checkpoint)):
+            lost = _of_this_grid(lost, sizes, places)
+        if lost:
+            text = f"{label(checkpoint)} lacks the {name} of {ranges.places(lost)}"
+            yield Hit(where(checkpoint), text, severity=severity)
+
+
+def _of_this_grid(
+    lost: Iterable[Coordinates], sizes: Mapping[str, int], present: Iterable[Coordinates]
+) -> set[Coordinates]:
+    """Of the ``lost`` places those of a grid of these sizes, named as those ``present``: another grid was
+    another job's.
+    """
+    axes = {_axes(place) for place in present}
+    return {
+        place
+        for place in lost
+        if _axes(place) in axes and all(at < sizes.get(axis, at + 1) for axis, at in place)
+    }
+
+
+def _axes(place: Coordinates) -> tuple[str, ...]:
+    return tuple(axis for axis, _ in place)
+
+
+def _pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
+    """Whether a rank has removed all it had up to this checkpoint: each removes its own files, some
+    frameworks per restart.
+    """
+    files = run.rank_files(checkpoint.kind).get(rank, ())
+    newer = [f for f in files if f.order > checkpoint.order]
+    if not newer:
+        return False
+    restarts = min(newer).restarts
+    return not any(f.order < checkpoint.order and f.restarts == restarts for f in files)
+
+
+def _find_lost_random_numbers(checkpoint: Checkpoint, run: Expected) -> Iterator[Hit]:
+    layout, ranks = run.layouts.of(checkpoint), defaultdict[str, set[int]](set)
+    for p in checkpoint.parts:
+        if p.rank is not None and layout.piece(p.piece).survivable:
+            ranks[p.piece].add(p.rank)
+    for name in sorted(ranks):
+        own = 1 + max(ranks[name])
+        if gone := ranges.gaps(ranks[name], own):
+            text = (
+                f"{label(checkpoint)} starts with other random numbers, "
+                f"without the {layout.piece(name).role} file of {ranges.ranks(gone, own)}"
+            )
+            yield Hit(where(checkpoint), text, severity=Severity.WARNING, effect=Effect.WARN, ranks=gone)
+
 
 RULE = Rule(
     id="save/missing-rank",
     code="missing-rank",
     effect=Effect.REJECT,
     answer="restore the file of the rank, or say --world-size N if the job was smaller",
+    check=check,
     why="""\
 A rank of the save has no file, and nothing shows that another holds the same state. Frameworks
 hang, or load what is there, when ranks are missing.

@@ -1,7 +1,122 @@
 """``save/mixed-counters``."""
 
-from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ckpt_tools.discovery.completeness import label, where
+from ckpt_tools.layouts import Layout, whole
+from ckpt_tools.layouts.common.counters import SHARED
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.save.parallel_sizes import sizes_by_save
+
+
+def check(facts: SavesFacts) -> Iterator[Hit]:
+    """Yield files of one save that several jobs, or several attempts of one, wrote."""
+    for files in sizes_by_save(facts).values():
+        yield from _find_two_jobs(files)
+    for c in facts.saves:
+        layout = facts.layouts.of(c)
+        yield from _find_unlike_counters(c.parts, facts.reports)
+        yield from _find_restarts(c, facts.expected.checkpoints, layout)
+        if not c.unfinished and not layout.committed:
+            yield from _find_two_forms(c, layout)
+
+
+def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) -> Iterator[Hit]:
+    """Yield files that disagree on a counter that all files of one save share: those of the smaller group are
+    wrong; where the groups are equal all of them. What is damaged or contradicts its name proves nothing.
+    """
+    told: dict[tuple[str, str], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
+    for p in parts:
+        report = reports.get(p.path)
+        for key, n in _shared(report) if report and report.verdict is not Verdict.BROKEN else ():
+            told[p.piece, key][n].append(p)
+    for (_, key), values in told.items():
+        if len(values) > 1:
+            yield from _find_minority(key, values)
+
+
+def _shared(report: Report) -> Iterator[tuple[str, int]]:
+    """The counters in a file that are the same in all files of its save."""
+    for key, value in report.metadata.items():
+        if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
+            yield key, n
+
+
+def _find_minority(key: str, values: Mapping[int, Sequence[Part]]) -> Iterator[Hit]:
+    """The files whose counter is not the one that most have; ``values`` maps what it is to the files."""
+    (first, most), (second, next_most) = Counter({n: len(ps) for n, ps in values.items()}).most_common(2)
+    for n, odd in values.items():
+        if n == first and most > next_most:
+            continue
+        other = second if n == first else first
+        text = f"its {key} is {n}, that of other files of its checkpoint {other}: two attempts wrote them"
+        for p in odd:
+            yield Hit(p.path, text, severity=Severity.ERROR, code="mixed-attempts", of_file=True)
+
+
+def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout) -> Iterator[Hit]:
+    """Yield that names of its files count different restarts: a note if they were written together, for after
+    a crash in the middle of a save the ranks count differently; not if its files are copies of each other.
+    """
+    if len({p.generation for p in c.parts}) < 2 or all(layout.piece(p.piece).single for p in c.parts):
+        return
+    spread = max(p.mtime_ns for p in c.parts) - min(p.mtime_ns for p in c.parts)
+    apart = (abs(o.mtime_ns - c.mtime_ns) for o in others if o.key != c.key and not o.unfinished)
+    severity = Severity.NOTE if spread < min(apart, default=0) else Severity.WARNING
+    yield Hit(c.path, f"{label(c)} joins files of different restarts", severity=severity)
+
+
+def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
+    """Files of pieces of which a save has only one: those of another run lie in the directory as well."""
+    present = {p.piece for p in checkpoint.parts}
+    for group in layout.one_of:
+        if len(forms := [name for name in group if name in present]) > 1:
+            names = [min(p.name for p in checkpoint.parts if p.piece == form) for form in forms]
+            text = f"{label(checkpoint)} has {' and '.join(names)}, of which a save writes only one"
+            yield Hit(where(checkpoint), text, severity=Severity.ERROR, code="mixed-attempts")
+
+
+Job = tuple[tuple[str, int], ...]
+"""What tells jobs apart: the world size, tp and pp, as far as files say."""
+
+
+def _find_two_jobs(files: Iterable[tuple[Part, dict[str, int]]]) -> Iterator[Hit]:
+    """Files of one checkpoint that jobs of different sizes wrote:
+    those of the smaller group, of equal ones all.
+    """
+    jobs: dict[Job, list[Part]] = defaultdict(list)
+    for part, said in files:
+        job = tuple(sorted((axis, n) for axis, n in said.items() if axis in ("world", "tp", "pp")))
+        jobs[job].append(part)
+    most = max(map(len, jobs.values()))
+    usual = [job for job, parts in jobs.items() if len(parts) == most]
+    for job, parts in jobs.items():
+        other = next((o for o in (*usual, *jobs) if o != job), None)
+        if other is not None and (len(usual) > 1 or job != usual[0]):
+            text = _other_job(dict(job), dict(other))
+            for part in parts:
+                yield Hit(part.path, text, severity=Severity.ERROR, code="mixed-attempts", of_file=True)
+
+
+def _other_job(job: Mapping[str, int], other: Mapping[str, int]) -> str:
+    """How the job that wrote some files differs from the one that wrote the rest of their checkpoint."""
+    rest = "wrote it, other files of its checkpoint one"
+    if job["world"] == other["world"]:
+        return f"a job with {_named(job)} {rest} with {_named(other)}"
+    return f"a job of {job['world']} ranks {rest} of {other['world']}"
+
+
+def _named(sizes: Mapping[str, int]) -> str:
+    return " ".join(f"{axis}={sizes[axis]}" for axis in ("tp", "pp") if axis in sizes)
+
 
 RULE = Rule(
     id="save/mixed-counters",
@@ -10,6 +125,7 @@ RULE = Rule(
     effect=Effect.REJECT,
     needs=Level.STRUCTURE,
     answer="restore the files of one attempt; --same-save PATH if they are one",
+    check=check,
     why="""\
 Files of one save disagree on counters that all of them share, or on how often the job was
 restarted. Two attempts to save the same step were mixed.

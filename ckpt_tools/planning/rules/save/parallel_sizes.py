@@ -1,6 +1,54 @@
 """``save/parallel-sizes``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from ckpt_tools.crosscheck.writers import count_of_one_model, counts_experts
+from ckpt_tools.layouts import Piece
+from ckpt_tools.layouts.common.saved_by import saved_sizes
+from ckpt_tools.model.part import Part
+from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+
+Told = list[tuple[Part, dict[str, int]]]
+"""Files, and the sizes of the job that each tells."""
+
+
+def check(facts: SavesFacts) -> Iterator[Hit]:
+    """Yield parallel sizes that contradict each other or the names: once for each save."""
+    for files in sizes_by_save(facts).values():
+        told = ((part, _why(part, said, facts.layouts.piece_of(part))) for part, said in files)
+        doubtful = [(part, why) for part, why in told if why]
+        if doubtful:
+            more = f" (so do {len(doubtful) - 1} more of its checkpoint)" if len(doubtful) > 1 else ""
+            yield Hit(doubtful[0][0].path, doubtful[0][1] + more, of_file=True)
+
+
+def sizes_by_save(facts: SavesFacts) -> dict[str, Told]:
+    """Return, by the directory of each save, its files that tell how many ranks saved it."""
+    homes: dict[str, Told] = defaultdict(list)
+    for part, report in facts.rows:
+        if part.home and part.coords and report.format and "world" in (said := saved_sizes([report])):
+            homes[part.home].append((part, said))
+    return homes
+
+
+def _why(part: Part, said: Mapping[str, int], piece: Piece) -> str:
+    """How one file's parallel sizes contradict each other or its path; "" when they do not."""
+    model, world = count_of_one_model(said), said["world"]
+    if "tp" in said and world % model:
+        sizes = " ".join(f"{axis}={said[axis]}" for axis in ("tp", "pp", "cp") if said.get(axis, 1) > 1)
+        return f"the file says {sizes}, {model} ranks, and that {world} ranks saved it"
+    for axis, at in part.coords:
+        if at >= said.get(axis, at + 1) and not (axis == "pp" and counts_experts(said)):
+            return f"the path says {axis}={at}, the file that there are {said[axis]}"
+    for axis in ("tp", "pp"):
+        if f"{{{axis}" in piece.template and axis not in dict(part.coords) and said.get(axis, 1) > 1:
+            return f"the path names no {axis}, the file says that there are {said[axis]}"
+    return ""
+
 
 RULE = Rule(
     id="save/parallel-sizes",
@@ -8,6 +56,7 @@ RULE = Rule(
     more=("world-size-inferred", "lone-number"),
     effect=Effect.WARN,
     answer="--world-size N, --tp N, --pp N",
+    check=check,
     why="""\
 How many ranks there are is not told, or told in two ways. A lost highest rank cannot be seen where
 only the highest name on disk tells the number.

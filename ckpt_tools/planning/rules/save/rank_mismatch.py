@@ -1,7 +1,87 @@
 """``save/rank-mismatch``."""
 
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from ckpt_tools.crosscheck.writers import Rows, placed, rank_order
+from ckpt_tools.layouts import COORDS, Layouts, Piece
+from ckpt_tools.layouts.common.saved_by import likely_rank, owner
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+
+
+def check(facts: SavesFacts) -> Iterator[Hit]:
+    """Yield files that another rank wrote than the one whose place they have, each once."""
+    rows = [(part, report) for part, report in facts.rows if report.format and report.metadata]
+    hits = (*_find_by_name(rows, facts.layouts), *_find_by_axis(rows), *_find_by_grid(rows))
+    yield from {hit.path: hit for hit in reversed(hits)}.values()
+
+
+def _find_by_grid(rows: Rows) -> Iterator[Hit]:
+    """Writers whose rank has other coordinates. Replicas may be written by any rank of their group."""
+    known = list(placed(rows))
+    order = rank_order(known)
+    for row in known:
+        if not row.fits(order):
+            here, there = _spelled(row.coords), _spelled(row.stands(order))
+            writer = f"rank {row.rank}, which is {there} (rank order {order})"
+            text = f"the path says {here}, the file was written by {writer}"
+            yield Hit(row.part.path, text, of_file=True)
+
+
+def _spelled(coordinates: Iterable[tuple[str, int | None]]) -> str:
+    return " ".join(f"{axis}={at}" for axis, at in coordinates)
+
+
+def _find_by_axis(rows: Rows) -> Iterator[Hit]:
+    """Writers that name their coordinates."""
+    for part, report in rows:
+        said, places = owner(report.metadata), dict(part.coords)
+        for axis in COORDS:
+            if axis in said and axis in places and said[axis] != places[axis]:
+                text = f"the path says {axis}={places[axis]}, the file was written by {axis}={said[axis]}"
+                yield Hit(part.path, text, of_file=True)
+
+
+def _find_by_name(rows: Rows, layouts: Layouts) -> Iterator[Hit]:
+    """Files with a rank in their name, and only one writer."""
+    ranked = [(part, report) for part, report in rows if part.rank is not None]
+    own = [(part, report) for part, report in ranked if _one_rank_writes(layouts.piece_of(part))]
+    trusted = _trusted(own)
+    for part, report in own:
+        writer = owner(report.metadata).get("rank", likely_rank(report.metadata) if trusted else None)
+        if writer is not None and writer != part.rank:
+            text = f"the path says rank {part.rank}, the file was written by rank {writer}"
+            yield Hit(part.path, text, of_file=True)
+
+
+def _trusted(rows: Rows) -> bool:
+    """Whether what may be the writer's rank is.
+
+    It agrees with most names, or the names of every save are a permutation of it.
+    """
+    saves: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for part, report in rows:
+        if part.rank is not None and (maybe := likely_rank(report.metadata)) is not None:
+            saves[part.home or str(part.step)].append((part.rank, maybe))
+    agree = [rank == said for pairs in saves.values() for rank, said in pairs]
+    if 2 * sum(agree) > len(agree):
+        return True
+    several = [pairs for pairs in saves.values() if len(pairs) > 1]
+    return bool(several) and all(map(_permuted, several))
+
+
+def _permuted(pairs: Sequence[tuple[int, int]]) -> bool:
+    return sorted(a for a, _ in pairs) == sorted(b for _, b in pairs)
+
+
+def _one_rank_writes(piece: Piece) -> bool:
+    """Whether only that rank writes the file: not a set that all share, nor one replica for its group."""
+    return (not piece.shared or piece.sharded) and (not piece.replicated_over or piece.everyone_saves)
+
 
 RULE = Rule(
     id="save/rank-mismatch",
@@ -10,6 +90,7 @@ RULE = Rule(
     effect=Effect.REJECT,
     needs=Level.STRUCTURE,
     answer="put the files of the two ranks back in their places",
+    check=check,
     why="""\
 A file says that another rank wrote it than its name says. The two ranks would train on each other's
 shard, which no loader notices where shapes are equal.

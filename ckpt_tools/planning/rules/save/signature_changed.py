@@ -1,7 +1,118 @@
 """``save/signature-changed``."""
 
-from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckpt_tools.layouts import Layout
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.part import Kind, Part, shown
+from ckpt_tools.model.ranges import tensor_names
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+
+_COUNTS = re.compile(r"[./]state[./]\d+[./]step$")
+"""The updates that an optimizer has made of a parameter (torch/optim/adam.py)."""
+
+
+def check(facts: SavesFacts) -> Iterator[Hit]:
+    """Yield files with other tensors than most of the same rank's files of other saves. Where a layout's
+    saves may differ only a cut counts, as in a file from before the optimizer's first step.
+    """
+    first = {p.path for c in facts.saves for p in c.parts if facts.first in (None, c.order)}
+    for row in find_changed(facts):
+        hit = compare(row.odd, row.typical, facts)
+        alike = _has_same_tensors(row.odd, facts.layouts.of(row.odd))
+        begins = row.first and row.odd.path in first and _is_before_first_update(row, facts)
+        if hit.severity is Severity.ERROR or (alike and not begins):
+            yield hit
+
+
+class Changed(NamedTuple):
+    """A file with other tensors than most of its place at other steps, one with these, and whether it is the
+    first of its place.
+    """
+
+    odd: Part
+    typical: Part
+    first: bool
+
+
+def find_changed(facts: SavesFacts) -> Iterator[Changed]:
+    """Yield where a rank's tensors differ from those of most of its files in the run.
+
+    Of two signatures that are equally frequent the one of the older file counts as usual. Files of a format
+    that hides cuts are compared in every layout.
+    """
+    series: dict[object, list[tuple[Part, Report]]] = defaultdict(list)
+    for p, report in facts.rows:
+        layout = facts.layouts.of(p)
+        comparable = _has_same_tensors(p, layout) or facts.contents.hides_cuts(report.format)
+        if comparable and _is_comparable(report):
+            series[_series(p, report, layout)].append((p, report))
+    for same in series.values():
+        same.sort(key=lambda row: (row[0].step or 0, row[0].epoch or 0, row[0].step_in_epoch or 0))
+        usual = Counter(r.signature for _, r in same).most_common(1)[0][0]
+        typical = next(p for p, r in same if r.signature == usual)
+        yield from (Changed(p, typical, p is same[0][0]) for p, r in same if r.signature != usual)
+
+
+def _is_comparable(report: Report) -> bool:
+    """Whether a file has tensors, all of which could be read."""
+    return report.tensors > 0 and not any(f.code in ("truncated", "bad-header") for f in report.findings)
+
+
+def _has_same_tensors(p: Part, layout: Layout) -> bool:
+    """Whether all saves of a part have the same tensors, as far as its layout knows."""
+    return layout.compare_steps and not layout.piece(p.piece).weak
+
+
+def _series(p: Part, report: Report, layout: Layout) -> object:
+    """What files have in common whose tensors are compared."""
+    what = p.role if layout.compared_by_role else p.piece
+    release = p.kind is Kind.RELEASE
+    return p.layout, p.run, what, p.rank, p.coords, p.generation, report.format, release
+
+
+def _is_before_first_update(row: Changed, facts: SavesFacts) -> bool:
+    """Return True if all that it lacks is what an optimizer's first step makes (torch/optim/optimizer.py:
+    ``state`` is empty until then).
+    """
+    mine, theirs = (facts.contents.tensors(p).keys() for p in (row.odd, row.typical))
+    made = all(facts.contents.is_optimizer_state(name) or _COUNTS.search(name) for name in theirs - mine)
+    return mine < theirs and made
+
+
+def compare(odd: Part, typical: Part, facts: SavesFacts) -> Hit:
+    """Return how the tensors of a file differ from its siblings': an error if it is a sibling cut off after
+    some record, which no format of its own shows.
+    """
+    a, b = facts.report(odd), facts.report(typical)
+    fewer = a.tensors < b.tensors and facts.contents.hides_cuts(a.format)
+    if fewer and facts.contents.begins_with(typical, a):
+        whole = f"{shown(typical)} ({b.tensors} tensors)"
+        text = f"it ends after {a.tensors} tensors, exactly like {whole} cut between two records"
+        return Hit(odd.path, text, severity=Severity.ERROR, of_file=True)
+    text = f"unlike {shown(typical)}: {_differences(odd, typical, facts)}"
+    return Hit(odd.path, text, severity=Severity.WARNING, of_file=True)
+
+
+def _differences(odd: Part, typical: Part, facts: SavesFacts) -> str:
+    """Return which tensors are others, in words."""
+    mine, theirs = (facts.contents.tensors(p) for p in (odd, typical))
+    same = mine.keys() & theirs.keys()
+    rows = (
+        ("it lacks", theirs.keys() - mine.keys()),
+        ("it has besides", mine.keys() - theirs.keys()),
+        ("of another shape:", {n for n in same if mine[n].shape != theirs[n].shape}),
+        ("of another type:", {n for n in same if mine[n].dtype != theirs[n].dtype}),
+    )
+    return "; ".join(f"{what} {tensor_names(which)}" for what, which in rows if which) or "in another order"
+
 
 RULE = Rule(
     id="save/signature-changed",
@@ -9,6 +120,7 @@ RULE = Rule(
     effect=Effect.WARN,
     needs=Level.STRUCTURE,
     answer="ckpt diff A B shows what changed",
+    check=check,
     why="""\
 A file's tensors have other names, shapes or types than those of the same file in other saves.
 Either the model was changed on purpose, or the file belongs to another run.

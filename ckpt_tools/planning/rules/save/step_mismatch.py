@@ -1,7 +1,24 @@
 """``save/step-mismatch``."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_tools.layouts.common.counters import schedules
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, hit_of
+
+
+def check(facts: SavesFacts) -> Iterator[Hit]:
+    """Yield where a layout's names contradict contents, and schedulers' states of other saves."""
+    if not facts.files:
+        return
+    rows = [(p, r) for p, r in facts.rows if r.format or facts.layouts.piece_of(p).mark]
+    found = list(facts.layouts.of(facts.files[0]).check(rows))
+    found += schedules(rows, {path for path, _ in found})
+    yield from (hit_of(f, path) for path, f in found)
+
 
 RULE = Rule(
     id="save/step-mismatch",
@@ -10,6 +27,7 @@ RULE = Rule(
     effect=Effect.REJECT,
     needs=Level.STRUCTURE,
     answer="restore the file of the right step",
+    check=check,
     why="""\
 Name, directory and content of a file disagree on its step or epoch. It belongs to another save, and
 loading it would mix two states.

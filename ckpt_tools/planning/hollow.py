@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
-from ckpt_tools.crosscheck.equal_files import place
-from ckpt_tools.crosscheck.unlike import shown, tensor_names
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats.common.zeros import all_zeros, is_weight, zero_tensors
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.part import Part
+from ckpt_tools.model.part import Part, shown
+from ckpt_tools.model.ranges import tensor_names
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.planning.equal_files import place
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, Source, opened
 

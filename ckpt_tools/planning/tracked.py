@@ -1,27 +1,24 @@
-"""The order of ``--resume-from tracker``: what the tracker names comes first, then checkpoints of earlier
-steps.
-"""
+"""What trackers name, for ``--resume-from tracker`` and where one was written after the newest save."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from ckpt_tools.crosscheck import trackers
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.part import Kind
-from ckpt_tools.planning.choose import rank
 from ckpt_tools.reading.session import Session
 
 _OTHER_ORDERS = "say --resume-from mtime or --resume-from step"
 
 
-def from_tracker(
-    session: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpoint], prefer: Kind | None
+def tracked_first(
+    session: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpoint]
 ) -> list[Checkpoint]:
-    """The candidates from the one that the tracker names on; ``run`` are all checkpoints, hidden ones among
-    them.
+    """Return the candidates that the tracker names; ``run`` are all checkpoints, hidden ones among them.
 
     Raises UsageError when the tracker names none of them, CannotLook when it cannot be read.
     """
@@ -34,8 +31,29 @@ def from_tracker(
         hidden = any(layout.is_tracked(c, latest) for c in run if c.layout == layout.name)
         where = "which --kind or --max-step hides" if hidden else "which is not there"
         raise UsageError(f"{path} names {latest}, {where}", _OTHER_ORDERS)
-    others = [c for c in rank(ranked, "step", prefer) if c not in named]
-    return [*named, *(c for c in others if c.order <= named[0].order)]
+    return named
+
+
+class LaterTracker(NamedTuple):
+    """The path of a tracker, and the checkpoint that it names."""
+
+    path: str
+    checkpoint: Checkpoint
+
+
+def find_later_trackers(
+    session: Session, newest: Checkpoint, others: Iterable[Checkpoint]
+) -> Iterator[LaterTracker]:
+    """Yield the trackers that were written after the newest checkpoint, and which of the others they name."""
+    if not session.found.trackers:
+        return
+    told = (path for path, _ in session.trackers(newest.layout, newest.parts[0].base))
+    late = {path for path in told if trackers.written_ns(path) > newest.mtime_ns}
+    if not late or trackers.declared(session, newest):
+        return
+    for c in others:
+        if c.key != newest.key and (path := trackers.declared(session, c)) in late:
+            yield LaterTracker(path or "", c)
 
 
 def _read(session: Session, layout: Layout, base: str) -> tuple[str, int | str]:

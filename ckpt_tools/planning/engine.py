@@ -1,43 +1,68 @@
-"""Findings that only several files together show, over everything that was found below a root.
+"""The one engine: makes facts of a run, asks the rules, and joins what they hit to the reports on files.
 
-Each check is a function of one run. Those of files give (path, finding), which is added to the file's report
-before the next check looks at it; those of checkpoints give findings that belong to no single file.
+What still has to read while it looks is a function here: of files it gives (path, finding), which is added to
+the file's report before the next one looks at it, of checkpoints findings that belong to no single file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
-from ckpt_tools.crosscheck import attempts, consistency
 from ckpt_tools.crosscheck.emptied import begun_later
-from ckpt_tools.crosscheck.equal_files import EqualFiles
 from ckpt_tools.crosscheck.halves import lost_beside_halves
-from ckpt_tools.crosscheck.hollow import hollow
 from ckpt_tools.crosscheck.lost import headless, lost, unlike_list, zeroed
 from ckpt_tools.crosscheck.siblings import Siblings
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
 from ckpt_tools.crosscheck.unfinished import TORN, hint_of
-from ckpt_tools.crosscheck.unlike import differs, unlike_run
+from ckpt_tools.crosscheck.unlike import unlike_run
 from ckpt_tools.crosscheck.without_model import without_model
-from ckpt_tools.crosscheck.writers import contradictions
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.discovery.losses import losses
 from ckpt_tools.discovery.sidecars import NOTES
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
+from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.formats.common.zeros import ZEROS
+from ckpt_tools.inspection.check import prefix_signature
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.planning.equal_files import EqualFiles
+from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.hollow import hollow
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.save import (
+    missing_part,
+    missing_rank,
+    mixed_counters,
+    parallel_sizes,
+    rank_mismatch,
+    replica_mismatch,
+    sibling_has_role,
+    signature_changed,
+    step_mismatch,
+    unfinished,
+)
 from ckpt_tools.reading.session import Session, with_findings
 
+BESIDE: tuple[Rule, ...] = (
+    step_mismatch.RULE,
+    rank_mismatch.RULE,
+    parallel_sizes.RULE,
+    mixed_counters.RULE,
+    signature_changed.RULE,
+    replica_mismatch.RULE,
+)
+"""What is wrong with files beside their names and each other."""
+GAPS: tuple[Rule, ...] = (missing_rank.RULE, missing_part.RULE, sibling_has_role.RULE, unfinished.RULE)
+"""What a save lacks beside the others of its run."""
 FileFinding = tuple[str, Finding]
 """The path of a file, and what is said of it."""
 
@@ -68,6 +93,16 @@ class _Run:
         """What a save left half written proves nothing, so only those of finished checkpoints."""
         return [p for c in self.finished for p in c.parts]
 
+    @cached_property
+    def expected(self) -> completeness.Expected:
+        """What its saves lead to expect of each."""
+        s = self.session
+        return completeness.expected(
+            self.finished,
+            s.layouts,
+            sizes_in_files=lambda c: saved_sizes(s.known(p) for p in c.parts if p.path in s.reports),
+        )
+
     @property
     def reports(self) -> dict[str, Report]:
         return self.session.reports
@@ -78,24 +113,104 @@ class _Run:
         self.reports[path] = with_findings(report, [f])
 
 
-def crosscheck(s: Session, whole_tree: bool, level: Level = Level.STRUCTURE) -> list[Finding]:
-    """Findings over several files, run by run; those about one file are added to its report."""
-    out = [*_incomplete_tensors(s), *_beside_indexes(s), *lost_beside_halves(s)] if whole_tree else []
+class FileContents:
+    """What rules ask of the files of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def tensors(self, part: Part) -> dict[str, Tensor]:
+        """The tensors of a file by their names."""
+        formats = self.session.layouts.piece_of(part).formats
+        anatomy = self.session.inspect(part.path, Level.STRUCTURE, expect=formats)[1]
+        return {t.name: t for t in anatomy.tensors}
+
+    def hides_cuts(self, format_: str | None) -> bool:
+        """Return True if a file of the format may end after any record and look whole."""
+        return hides_cuts(format_)
+
+    def begins_with(self, whole: Part, cut: Report) -> bool:
+        """Return True if ``whole`` begins with all the tensors of a file that may be cut."""
+        formats = self.session.layouts.piece_of(whole).formats
+        return prefix_signature(whole.path, formats, cut.tensors) == cut.signature
+
+    def is_optimizer_state(self, tensor: str) -> bool:
+        """Return True if the name of a tensor says that it is what an optimizer keeps of a parameter."""
+        return is_optimizer_state(tensor)
+
+
+def find_hits(facts: SavesFacts, rules: Iterable[Rule] = BESIDE) -> Iterator[tuple[Hit, Finding]]:
+    """Yield where the rules hold, and what is said there: of a hit on a file without its path."""
+    for rule in rules:
+        for hit in list(rule.check(facts)) if rule.check else ():
+            code = hit.code or rule.code
+            yield (
+                hit,
+                finding(
+                    code,
+                    hit.message,
+                    offset=hit.offset,
+                    severity=hit.severity,
+                    path="" if hit.of_file else hit.path,
+                    hint=hit.hint,
+                    ranks=hit.ranks,
+                    follows=hit.follows,
+                    rule=rule.id if code in (rule.code, *rule.more) else "",
+                ),
+            )
+
+
+def find_gaps(c: Checkpoint, expected: completeness.Expected) -> list[Finding]:
+    """Return what a save lacks beside the others of its run, without which nothing can be resumed."""
+    hits = find_hits(SavesFacts(expected.layouts, (c,), expected), GAPS)
+    return [f for hit, f in hits if hit.effect is not Effect.WARN]
+
+
+def find_losses(c: Checkpoint, expected: completeness.Expected) -> list[Finding]:
+    """Return what a save lacks beside the others of its run that resuming can do without."""
+    hits = find_hits(SavesFacts(expected.layouts, (c,), expected), GAPS)
+    return [f for hit, f in hits if hit.effect is Effect.WARN]
+
+
+def crosscheck(
+    s: Session,
+    whole_tree: bool,
+    level: Level = Level.STRUCTURE,
+    saves: Iterable[Checkpoint] | None = None,
+) -> list[Finding]:
+    """Return findings over several files, run by run. Those about one file are added to its report. With
+    ``saves`` nothing else is looked at: to compare each of thousands with all others takes days.
+    """
+    parts = s.parts if saves is None else [p for c in saves for p in c.parts]
+    out = _outside_runs(s, None if saves is None else {p.path for p in parts}) if whole_tree else []
     judged = {f.path for f in out}
     zeros = whole_tree and any(report.metadata.get(ZEROS) for report in s.reports.values())
-    for checkpoints in s.runs(grouping.group(s.parts, s.layouts)).values():
+    for checkpoints in s.runs(grouping.group(parts, s.layouts)).values():
         run = _Run(s, checkpoints, whole_tree, level, zeros)
-        for of_files in _OF_FILES:
-            for path, f in list(of_files(run)):
-                run.add(path, f)
-        for of_checkpoints in _OF_CHECKPOINTS:
-            out += of_checkpoints(run)
+        out += _of_run(run)
         if whole_tree and run.finished:
             out += (f for f in tracker_findings(s, run.finished, run.incomplete.copy) if f.path not in judged)
     return out
 
 
+def _of_run(run: _Run) -> list[Finding]:
+    """Add to the reports what is said of the files of a run, and return what is said of its saves."""
+    out = _beside_each_other(run)
+    for of_files in _OF_FILES:
+        for path, f in list(of_files(run)):
+            run.add(path, f)
+    for of_checkpoints in _OF_CHECKPOINTS:
+        out += of_checkpoints(run)
+    return out
+
+
 # --- of files that belong to no run
+
+
+def _outside_runs(s: Session, paths: Collection[str] | None) -> list[Finding]:
+    """Return what is wrong with what is no run's; of indexes only those among the ``paths``, None for all."""
+    indexes = [path for path in s.found.indexes if paths is None or path in paths]
+    return [*_incomplete_tensors(s), *_beside_indexes(indexes), *lost_beside_halves(s)]
 
 
 def _incomplete_tensors(s: Session) -> Iterator[Finding]:
@@ -107,10 +222,10 @@ def _incomplete_tensors(s: Session) -> Iterator[Finding]:
             yield from (replace(f, path=home) for f in incomplete(files.values()))
 
 
-def _beside_indexes(s: Session) -> Iterator[Finding]:
+def _beside_indexes(indexes: Iterable[str]) -> Iterator[Finding]:
     """What is wrong with the lists of checkpoints that some formats keep beside their index files."""
     homes = set[tuple[str, str]]()
-    for path in s.found.indexes:
+    for path in indexes:
         home, name = os.path.split(path)
         homes |= {(home, of) for of in format_names.allowed(name) if name.endswith(format_of(of).suffixes)}
     for home, of in sorted(homes):
@@ -120,22 +235,25 @@ def _beside_indexes(s: Session) -> Iterator[Finding]:
 # --- of the files of one run
 
 
-def _contradictions(run: _Run) -> Iterator[FileFinding]:
-    """Files whose contents contradict their names, or the place of the rank that wrote them."""
-    rows = [(p, run.session.known(p)) for p in run.parts]
-    found = (
-        *consistency.consistency(run.parts, run.reports, run.session.layouts),
-        *contradictions(rows, run.session.layouts),
+def _beside_each_other(run: _Run) -> list[Finding]:
+    """Ask the rules about files, add to the reports what they say of files, and return the rest."""
+    facts = SavesFacts(
+        layouts=run.session.layouts,
+        saves=run.finished,
+        files=run.parts,
+        reports=run.reports,
+        contents=FileContents(run.session),
+        expected=run.expected,
     )
-    run.contradicted |= {path for path, f in found if f.severity is Severity.ERROR}
-    yield from found
-
-
-def _changed_tensors(run: _Run) -> Iterator[FileFinding]:
-    """Files with other tensors than the same rank's files of other steps."""
-    layouts = run.session.layouts
-    for row in consistency.signatures(run.parts, run.reports, layouts, hides_cuts):
-        yield from ((row.odd.path, f) for f in differs(row, run.session))
+    of_saves = list[Finding]()
+    for hit, f in find_hits(facts):
+        if not hit.of_file:
+            of_saves.append(f)
+            continue
+        run.add(hit.path, f)
+        if f.severity is Severity.ERROR:
+            run.contradicted.add(hit.path)
+    return of_saves
 
 
 def _unlike_run(run: _Run) -> Iterator[FileFinding]:
@@ -153,30 +271,12 @@ def _copied(run: _Run) -> Iterator[FileFinding]:
         yield copy.path, copy.finding
 
 
-def _unlike_replicas(run: _Run) -> Iterator[FileFinding]:
-    """Files that the layout calls replicas, and that are not."""
-    for c in run.finished:
-        for row in consistency.replicas(c, run.reports, run.session.layouts.of(c)):
-            odd, typical = row.odd, row.typical
-            beside = f"rank {typical.rank}'s file ({typical.size:,} bytes)"
-            other = typical.path.rpartition("/")[2] if typical.rank is None else beside
-            code, text = "signature-changed", "its tensors differ"
-            if row.what == "size":
-                code, text = "size-outlier", f"{odd.size:,} bytes"
-            yield odd.path, finding(code, f"{text}, unlike {other} and other replicas")
-
-
 # --- of the checkpoints of one run
 
 
 def _completeness(run: _Run) -> Iterator[Finding]:
     """What each checkpoint lacks, or has twice."""
-    layouts = run.session.layouts
-    expected = completeness.expected(
-        run.finished,
-        layouts,
-        sizes_in_files=lambda c: saved_sizes(run.session.known(p) for p in c.parts if p.path in run.reports),
-    )
+    layouts, expected = run.session.layouts, run.expected
     for c in run.checkpoints:
         if c.unfinished:
             yield _begun(run.session, c)
@@ -186,11 +286,10 @@ def _completeness(run: _Run) -> Iterator[Finding]:
             run.incomplete.add(c.key)
         yield from gaps
         if run.tree:
-            yield from losses(c, expected)
+            yield from find_losses(c, expected)
         yield from completeness.doubled(c, layouts.of(c))
         if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
             yield from completeness.leftovers(c, layouts.of(c), expected.sizes_in_files(c))
-        yield from attempts.of_different_restarts(c, run.finished, layouts.of(c))
 
 
 def _serious(gaps: Iterable[Finding]) -> bool:
@@ -201,7 +300,7 @@ def _gaps(run: _Run, c: Checkpoint, expected: completeness.Expected) -> list[Fin
     """What a checkpoint lacks: one finding that says so where it may still be written."""
     if not run.tree:
         return []
-    gaps = completeness.missing(c, expected) or [*without_model(run.session, c)]
+    gaps = find_gaps(c, expected) or [*without_model(run.session, c)]
     torn = [p for p in c.parts if _is_torn(run.session.known(p))]
     if not (torn or _serious(gaps)) or not run.session.unfinished(c, run.finished):
         return gaps
@@ -287,11 +386,8 @@ def _framework_notes(run: _Run) -> Iterator[Finding]:
 
 
 _OF_FILES: tuple[Callable[[_Run], Iterator[FileFinding]], ...] = (
-    _contradictions,
-    _changed_tensors,
     _unlike_run,
     _copied,
-    _unlike_replicas,
     _zeroed,
     _hollow,
 )

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.cache.verdicts import Cache, remembering
-from ckpt_tools.crosscheck.crosscheck import crosscheck
-from ckpt_tools.crosscheck.hollow import hollow_exports
 from ckpt_tools.crosscheck.unfinished import hidden_files, hint_of
 from ckpt_tools.discovery.group import group
 from ckpt_tools.discovery.unrecognised import remains, unpacked
@@ -23,6 +21,8 @@ from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.planning.engine import crosscheck
+from ckpt_tools.planning.hollow import hollow_exports
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session, with_findings

@@ -1,0 +1,266 @@
+"""Which save is the newest: that by modification time, and what may correct it (docs/how-it-chooses.md).
+
+Pure: checkpoints in, an order and the facts for the rules of planning/rules/order out. Times are nanoseconds
+since 1970.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import pairwise
+from typing import NamedTuple
+
+from ckpt_tools.layouts import Layout, Layouts
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, apart, comparable
+from ckpt_tools.model.frozen import frozen, replace
+from ckpt_tools.model.part import Kind
+from ckpt_tools.planning.choose import rank
+
+UNKNOWN: Order = (-1, -1, -1)
+FIRST_NS = 3_655 * 86_400 * 10**9
+"""1980-01-04: the first days that archives can write down, which is what they write when they keep no times.
+"""
+SKEW_NS = 600 * 10**9
+"""How far a clock may be ahead before its times count for nothing."""
+_COPY_NS, _NS_PER_BYTE = 10**9, 20
+"""What a copy takes for each save, and for each byte of it (50 MB/s)."""
+_END = 10**17
+"""The step in the epoch of a save that was made at its end, beside some that were made within epochs."""
+_REGULAR = (Kind.PERIODIC, Kind.DYING_GASP)
+
+
+class Mute(str, Enum):
+    """Why modification times cannot be those of training."""
+
+    EQUAL = "all modification times are the same"
+    LOST = "modification times lie before 1980"
+    FUTURE = "modification times lie in the future"
+    COPIED = "all were written as quickly as a copy or an upload writes them"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+Places = Mapping[CheckpointKey, Order]
+"""Where in training each save was made, as far as it is known; ``Checkpoint.order`` for those not named."""
+
+
+def find_places(
+    saves: Sequence[Checkpoint], layouts: Layouts, count_told: Callable[[Checkpoint], int | None]
+) -> dict[CheckpointKey, Order]:
+    """Return the places of saves whose own order tells less than is known: those of runs whose names restart
+    or count in several units, by what their files count on (``count_told``), those whose names are dates, and
+    those made at the end of an epoch.
+    """
+    runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
+    for c in saves:
+        runs[c.layout, c.run].append(c)
+    found = (_places_in(run, layouts[name], count_told) for (name, _), run in runs.items())
+    return {key: place for places in found for key, place in places.items()}
+
+
+def _places_in(
+    run: Sequence[Checkpoint], layout: Layout, count_told: Callable[[Checkpoint], int | None]
+) -> dict[CheckpointKey, Order]:
+    if layout.counts_restarts and len({c.restarts for c in run}) > 1:
+        return _counted({c.key: count_told(c) for c in run})
+    if layout.dated is not None:
+        return _dates(run, layout.dated)
+    if any(c.step_in_epoch is not None for c in run):
+        return dict(_ends_of_epochs(run))
+    if layout.steps_by_epoch and _epochs_go_first(run):
+        return {c.key: (-1, *c.order[1::-1]) for c in run if c.step is not None}
+    return _by_counts([c for c in run if c.kind in _REGULAR], count_told)
+
+
+def _by_counts(
+    regular: Sequence[Checkpoint], count_told: Callable[[Checkpoint], int | None]
+) -> dict[CheckpointKey, Order]:
+    """The places of saves whose names count in several units, where all files count."""
+    if len({c.unit for c in regular}) < 2:
+        return {}
+    counts = {c.key: count_told(c) for c in regular}
+    return {} if None in counts.values() else _counted(counts)
+
+
+def _counted(steps: Mapping[CheckpointKey, int | None]) -> dict[CheckpointKey, Order]:
+    if all(step is None for step in steps.values()):
+        return {}  # then names tell which restart was the last
+    return {key: UNKNOWN if step is None else (step, -1, -1) for key, step in steps.items()}
+
+
+def _dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> dict[CheckpointKey, Order]:
+    """The dates in names, where each of a run has its own: they count saves as numbers do."""
+    found = {c.key: dated.fullmatch(c.path.rpartition("/")[2]) for c in run if c.order == UNKNOWN}
+    dates = {key: int(re.sub(r"\D", "", m[1])) for key, m in found.items() if m}
+    if len({*dates.values()}) < len(run):
+        return {}
+    return {key: (-1, -1, date) for key, date in dates.items()}
+
+
+def _ends_of_epochs(run: Sequence[Checkpoint]) -> Iterator[tuple[CheckpointKey, Order]]:
+    for c in run:
+        if c.step is None and c.step_in_epoch is None and c.epoch is not None:
+            yield c.key, (-1, c.epoch, _END)
+
+
+def with_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list[Checkpoint]:
+    """Return the saves with their steps as counted from the start of each epoch, in runs in which a later
+    epoch has no higher step, and steps that come again or times that follow the epochs tell it.
+    """
+    runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
+    for c in saves:
+        if layouts.of(c).steps_by_epoch and c.step is not None and c.epoch is not None:
+            runs[c.layout, c.run].append(c)
+    anew = {c.key for run in runs.values() if _epochs_go_first(run) and _begins_anew(run) for c in run}
+    return [replace(c, step=None, step_in_epoch=c.step) if c.key in anew else c for c in saves]
+
+
+def _epochs_go_first(run: Sequence[Checkpoint]) -> bool:
+    """Whether a later epoch has no higher step than an earlier one, and times do not follow the steps."""
+    by_step = sorted(run, key=lambda c: (c.step or 0, c.epoch or 0))
+    return by_step != _by_epoch(run) and not _follow(by_step)
+
+
+def _begins_anew(run: Sequence[Checkpoint]) -> bool:
+    again = len({c.step for c in run}) < len({(c.epoch, c.step) for c in run})
+    return again or _follow(_by_epoch(run))
+
+
+def _by_epoch(run: Sequence[Checkpoint]) -> list[Checkpoint]:
+    return sorted(run, key=lambda c: (c.epoch or 0, c.step or 0))
+
+
+def _follow(saves: Sequence[Checkpoint]) -> bool:
+    """Whether each was written after the one before."""
+    return all(a.mtime_ns < b.mtime_ns for a, b in pairwise(saves))
+
+
+def with_told_steps(
+    saves: Sequence[Checkpoint], step_of: Callable[[Checkpoint], int | None]
+) -> list[Checkpoint]:
+    """Return the saves with the steps that their files tell, where their names do not count alike."""
+    regular = [c for c in saves if c.kind is Kind.PERIODIC]
+    units = {c.unit for c in regular}
+    if len(units) < 2 and (units != {""} or len(regular) < 2):
+        return list(saves)
+    regular_keys = {c.key for c in regular}
+    return [replace(c, step=step_of(c)) if c.step is None and c.key in regular_keys else c for c in saves]
+
+
+def order_saves(
+    saves: Sequence[Checkpoint], by: str, prefer: Kind | None = None, places: Places | None = None
+) -> list[Checkpoint]:
+    """Return the saves, newest first ``by`` "mtime" or "step". The best so far goes behind the regular ones
+    where nothing tells its place in training: when it was copied tells nothing.
+    """
+    known = places or {}
+    ranked = rank(saves, by, prefer, lambda c: known.get(c.key, c.order))
+    if prefer is Kind.BEST or all(c.kind not in _REGULAR for c in saves):
+        return ranked
+    behind = {c.key for c in saves if c.kind is Kind.BEST and known.get(c.key, c.order) == UNKNOWN}
+    return sorted(ranked, key=lambda c: c.key in behind) if behind else ranked
+
+
+def start_from_named(
+    ranked: Sequence[Checkpoint], named: Sequence[Checkpoint], places: Places
+) -> list[Checkpoint]:
+    """Return what a tracker has ``named``, then the saves of no later place in training."""
+    most = places.get(named[0].key, named[0].order)
+    keys = {c.key for c in named}
+    return [
+        *named,
+        *(c for c in ranked if c.key not in keys and places.get(c.key, c.order) <= most),
+    ]
+
+
+class SmallerJob(NamedTuple):
+    """A job of ``size`` ranks that may have written the ``newest`` of several saves, although the ``world``
+    is taken to be larger.
+    """
+
+    size: int
+    world: int
+    newest: Checkpoint
+
+
+@frozen
+class OrderFacts:
+    """What the rules of the order see. ``by_time`` and ``by_step`` are the newest usable ones of ``saves``,
+    in comparable places. ``named`` is the tracker that names that one of the two which loses or, where
+    both are one, ``tracked``, and was written later. ``step_flag``: --order step leads to ``by_step``.
+    ``others`` are usable saves that may be later than the one that wins. ``exclude`` says which flag leads to
+    the first of two saves by leaving out the other; nothing where none does.
+    """
+
+    root: str
+    now_ns: int
+    saves: Sequence[Checkpoint]
+    by_time: Checkpoint
+    by_step: Checkpoint
+    places: Places
+    exclude: Callable[[Checkpoint, Checkpoint], str]
+    named: str = ""
+    tracked: Checkpoint | None = None
+    step_flag: bool = True
+    others: Sequence[Checkpoint] = ()
+    fewer: SmallerJob | None = None
+
+    def place(self, c: Checkpoint) -> Order:
+        """Return where in training a save was made."""
+        return self.places.get(c.key, c.order)
+
+    @property
+    def differ(self) -> bool:
+        """Whether time and step name saves of different places in training."""
+        return apart(self.place(self.by_time), self.place(self.by_step))
+
+    @property
+    def newest(self) -> Checkpoint:
+        """The one that wins."""
+        return self.by_step if self.differ and self.why_mute else self.by_time
+
+    @property
+    def why_mute(self) -> Mute | None:
+        """Why the times cannot be those of training; None if they can."""
+        saves = [c for c in self.saves if c.kind is not Kind.RELEASE]
+        times = [c.mtime_ns for c in saves]
+        known = {self.place(c) for c in saves} - {UNKNOWN}
+        if len(known) + sum(self.place(c) == UNKNOWN for c in saves) < 2:
+            return None
+        if min(self.by_time.mtime_ns, self.by_step.mtime_ns) < FIRST_NS:
+            return Mute.LOST
+        if min(times) == max(times):
+            return Mute.EQUAL
+        if self.by_time.mtime_ns > self.now_ns + SKEW_NS:
+            return Mute.FUTURE
+        size = sum(max(p.size, 0) for c in saves for p in c.parts)
+        if max(times) - min(times) <= _COPY_NS * len(saves) + _NS_PER_BYTE * size:
+            return Mute.COPIED
+        return None
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether the newest by time may have been trained from another save: one of a lower place that was
+        written before it.
+        """
+        newest, place = self.by_time, self.place(self.by_time)
+        return any(
+            c.mtime_ns < newest.mtime_ns and self.place(c) < place and comparable(self.place(c), place)
+            for c in self.saves
+        )
+
+    def find_unplaced(self, saves: Sequence[Checkpoint], newest: Checkpoint) -> Iterator[Checkpoint]:
+        """Yield the saves of which neither times nor steps tell whether they are later than the newest: also
+        where names and files say two things.
+        """
+        mute, place = bool(self.why_mute), self.place(newest)
+        for c in saves:
+            silent = mute or c.mtime_ns == newest.mtime_ns or c.mtime_ns < FIRST_NS
+            if silent and c.key != newest.key and c.kind in _REGULAR:
+                later = c.order > newest.order and comparable(c.order, newest.order)
+                if (later and self.place(c) < place) or not comparable(self.place(c), place):
+                    yield c

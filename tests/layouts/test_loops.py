@@ -1,0 +1,222 @@
+"""The conventions of loops.toml: their names, and what the files under them tell; a name outside them means
+nothing, whatever the word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_files import adam, saved, tensor
+
+from ckpt_tools.api import plan
+from ckpt_tools.layouts import BUILT_IN
+from ckpt_tools.layouts.files import loops, numbers_named
+from ckpt_tools.model.part import Kind
+
+START = 1_700_000_000
+
+
+@cache
+def full(step: int, /, **told: int) -> bytes:
+    return saved({"model": {"w": tensor(step)}, "optimizer": adam(step), **told})
+
+
+@cache
+def weights(step: int) -> bytes:
+    return saved({"w": tensor(step)})
+
+
+@cache
+def optimizer(step: int) -> bytes:
+    return saved(adam(step))
+
+
+def put(root: Path, files: Mapping[str, bytes]) -> str:
+    """Write the files one after the other, ten minutes apart where their numbers differ."""
+    at, before = 0, ""
+    for name, data in files.items():
+        number = "".join(filter(str.isdigit, name))
+        at, before = at + (number != before or not number), number
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        os.utime(path, (START + 600 * at,) * 2)
+    return str(root)
+
+
+def test_each_convention_has_a_source_a_name_of_its_own_and_fits_what_it_says() -> None:
+    names = [loop.name for loop in loops()]
+    assert len(names) == len(set(names)) and len(names) <= 45
+    pieces = BUILT_IN["files"].pieces
+    assert all(piece.weak and piece.shared for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("path", "loop", "step", "epoch"),
+    [
+        ("step_100.pt", "step", 100, None),
+        ("ckpt_step_100.pth", "step", 100, None),
+        ("net_iter_100.caffemodel.pt", None, None, None),
+        ("netG_epoch_24.pth", "epoch", None, 24),
+        ("model_ep2_step100.pt", "epoch-and-step", 100, 2),
+        ("epoch=3-loss_0.52.pt", "epoch", None, 3),
+        ("checkpoint0099.pth", "number", 99, None),
+        ("checkpoint_0199.pth.tar", "number", 199, None),
+        ("model-10.pt", "number", 10, None),
+        ("optimizer_10.pt", "number", 10, None),
+        ("100.pth", "numeral", 100, None),
+        ("last.pt", "last", None, None),
+        ("checkpoint_latest.pth", "latest", None, None),
+        ("model_best.pth.tar", "best", None, None),
+        ("best_acc_0.91.pth", "best", None, None),
+        ("ckpt.pt", "rolling", None, None),
+        ("ckpt_20261128_120000.pt", "date", None, None),
+        ("2026-11-28.pt", "date", None, None),
+        ("step_100/unet/model.safetensors", "step-directory", 100, None),
+        ("e12/model.pt", "epoch-directory", None, 12),
+        ("snap_3/state.pt", "save-directory", 3, None),
+        ("300/state.pt", "numeral-directory", 300, None),
+        ("best/step_100.pt", "step", 100, None),
+        ("agent_0.pt", None, None, None),
+        ("student_100.pt", None, None, None),
+        ("left_100.pt", None, None, None),
+        ("policy_100.pt", None, None, None),
+        ("final.pt", None, None, None),
+        ("exp_3/weights_of_it.pt", None, None, None),
+        ("step_100.log", None, None, None),
+    ],
+)
+def test_what_a_name_fits(path: str, loop: str | None, step: int | None, epoch: int | None) -> None:
+    found, told = numbers_named(path)
+    assert (found and found.name) == loop
+    numbers = [int(n) if (n := told.get(key)) else None for key in ("step", "epoch")]
+    assert numbers == [step, epoch]
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted", "step", "epoch"),
+    [
+        ({f"step_{n}.pt": full(n) for n in (100, 200)}, ["step_200.pt"], 200, None),
+        (
+            {
+                f"{of}_{n}.pt": make(n)
+                for n in (1, 2)
+                for of, make in (("model", weights), ("opt", optimizer))
+            },
+            ["model_2.pt", "opt_2.pt"],
+            2,
+            None,
+        ),
+        ({f"checkpoint_{n}.pt": full(70 * n, epoch=n) for n in (1, 2)}, ["checkpoint_2.pt"], None, 2),
+        (
+            {f"model-{n}.pt": full(1000 * n, step=1000 * n) for n in (1, 2, 3)},
+            ["model-3.pt"],
+            3000,
+            None,
+        ),
+        (
+            {f"net{of}_epoch_{n}.pth": weights(n) for n in (1, 2) for of in "GD"},
+            ["netD_epoch_2.pth", "netG_epoch_2.pth"],
+            None,
+            2,
+        ),
+        (
+            {f"step_{n}/{of}.pt": weights(n + i) for n in (1, 2) for i, of in ((10, "unet"), (20, "vae"))},
+            ["step_2/unet.pt", "step_2/vae.pt"],
+            2,
+            None,
+        ),
+        ({"best.pt": full(200, step=200), "last.pt": full(300, step=300)}, ["last.pt"], 300, None),
+        ({"model.pt": weights(3), "optimizer.pt": optimizer(3)}, ["model.pt", "optimizer.pt"], None, None),
+        ({f"{n}/state.pt": full(n, step=n) for n in (100, 200)}, ["200/state.pt"], 200, None),
+        ({f"2026-11-0{n}.pt": full(n) for n in (1, 2)}, ["2026-11-02.pt"], None, None),
+    ],
+)
+def test_the_newest_save_is_chosen_with_all_its_files(
+    files: Mapping[str, bytes], wanted: Sequence[str], step: int | None, epoch: int | None, tmp_path: Path
+) -> None:
+    root = put(tmp_path, files)
+    made = plan(root)
+    assert made.checkpoint is not None and not made.warnings
+    assert sorted(os.path.relpath(f.path, root) for f in made.shared) == wanted
+    assert (made.checkpoint.step, made.checkpoint.epoch) == (step, epoch)
+
+
+def test_what_is_written_over_is_a_copy_of_the_save_whose_step_it_tells(tmp_path: Path) -> None:
+    root = put(tmp_path, {"step_100.pt": full(100, step=100), "last.pt": full(100, step=100)})
+    made = plan(root)
+    assert [os.path.basename(f.path) for f in made.shared] == ["step_100.pt"]
+    (tmp_path / "step_100.pt").write_bytes(full(100, step=100)[:-300])
+    made = plan(root)
+    assert [os.path.basename(f.path) for f in made.shared] == ["last.pt"]
+
+
+@pytest.mark.parametrize("lost", ["model_200.pt", "optimizer_200.pt"])
+def test_a_save_lacks_what_all_others_of_its_run_have(lost: str, tmp_path: Path) -> None:
+    files = {f"model_{n}.pt": weights(n) for n in (100, 200)}
+    files |= {f"optimizer_{n}.pt": optimizer(n) for n in (100, 200)}
+    del files[lost]
+    made = plan(put(tmp_path, dict(sorted(files.items(), key=lambda row: row[0][-6:]))))
+    assert made.checkpoint is not None and made.resume_step == 100
+    assert [f.code for r in made.rejected for f in r.findings] == ["missing-part"]
+
+
+def test_directories_of_numbers_that_do_not_grow_with_training_are_no_saves(tmp_path: Path) -> None:
+    root = put(tmp_path, {f"{seed}/state.pt": full(5000, step=5000) for seed in (100, 200)})
+    assert asked(root)[0] != 0
+
+
+def asked(root: str) -> tuple[int, Any]:
+    """The exit code of a plan, and what it chose."""
+    run = [sys.executable, "-m", "ckpt_tools", "plan", root, "--json"]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    answer = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+    return done.returncode, answer.get("checkpoint") and os.path.relpath(answer["checkpoint"]["path"], root)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("agent_0", "agent_1"),
+        ("student", "teacher"),
+        ("left", "right"),
+        ("policy", "reward"),
+        ("actor", "critic"),
+        ("finished", "dernier", "final"),
+    ],
+)
+@pytest.mark.parametrize("beside", [False])
+def test_a_name_outside_the_conventions_means_the_same_whatever_the_word(
+    words: Sequence[str], beside: bool, tmp_path: Path
+) -> None:
+    """Alone, and beside saves that a convention places."""
+    saves = {f"step_{n}.pt": full(n, step=n) for n in (100, 200)} if beside else {}
+    answers = {
+        asked(put(tmp_path / word, {**saves, f"{word}{number}.pt": full(300)}))
+        for word in words
+        for number in ("", "_300")
+    }
+    assert len(answers) == 1
+    assert beside or answers.pop()[0] != 0
+
+
+def test_the_kind_is_told_by_the_convention(tmp_path: Path) -> None:
+    put(tmp_path, {"best/step_50.pt": full(50), "step_100.pt": full(100)})
+    made = plan(str(tmp_path))
+    assert made.checkpoint is not None and made.checkpoint.kind is Kind.PERIODIC
+    assert made.checkpoint.step == 100
+
+
+def test_a_list_of_files_that_no_layout_places_is_a_list(tmp_path: Path) -> None:
+    root = put(tmp_path, {"qwen_3_4b.pt": weights(1)})
+    run = [sys.executable, "-m", "ckpt_tools", "ls", root]
+    assert subprocess.run(run, capture_output=True, check=False).returncode == 0
+    assert subprocess.run([*run, "--max-step", "5"], capture_output=True, check=False).returncode == 3

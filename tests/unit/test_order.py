@@ -1,0 +1,207 @@
+"""Which save is the newest is pure: checkpoints built in memory, and the rules of the order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+from ckpt_tools.layouts import Layouts
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.planning.order import (
+    OrderFacts,
+    find_places,
+    order_saves,
+    start_from_named,
+    with_steps_in_epochs,
+    with_told_steps,
+)
+from ckpt_tools.planning.rules.order import (
+    times_contradict_steps,
+    times_in_future,
+    times_mute,
+    tracker_names_other,
+)
+from ckpt_tools.planning.rules.rule import Effect
+
+MINUTE = 60 * 10**9
+NOW = 1_760_000_000 * 10**9
+START = NOW - 1000 * MINUTE
+RULES = [r.RULE for r in (times_contradict_steps, times_mute, tracker_names_other, times_in_future)]
+
+
+def save(
+    step: int | None, at: float, kind: Kind = Kind.PERIODIC, size: int = 0, **more: object
+) -> Checkpoint:
+    """A save that was written so many minutes after START."""
+    path = f"/run/{kind}-{step}-{at}"
+    part = Part(f"{path}/model.pt", "megatron", "model", "model", "run", "/run", size=size)
+    made = Checkpoint("megatron", "run", kind, (part,), path, int(START + at * MINUTE), step)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def facts(saves: Sequence[Checkpoint], **more: object) -> OrderFacts:
+    by_time, by_step = (order_saves(saves, by)[0] for by in ("mtime", "step"))
+    made = OrderFacts("/run", NOW, saves, by_time, by_step, {}, lambda kept, other: "--exclude X")
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def hits(f: OrderFacts) -> list[tuple[str, Effect]]:
+    return [
+        (rule.id.partition("/")[2], rule.effect if hit.effect is None else hit.effect)
+        for rule in RULES
+        for hit in (rule.check(f) if rule.check else ())
+    ]
+
+
+class Case(NamedTuple):
+    """Minutes of the saves of steps 10, 20, 30 and 40, the step of the newest, and what is said."""
+
+    minutes: tuple[float, ...]
+    newest: int
+    said: str = ""
+    effect: Effect = Effect.WARN
+    named: str = ""
+
+
+AHEAD = 2000
+BEFORE_1980 = -START / MINUTE
+CASES = {
+    "in step": Case((0, 10, 20, 30), 40),
+    "all equal": Case((5, 5, 5, 5), 40, "times-mute"),
+    "before 1980": Case((BEFORE_1980 + 3, *(BEFORE_1980 + n for n in (2, 1, 0))), 40, "times-mute"),
+    "that of the highest step is before 1980": Case((0, 10, 20, BEFORE_1980), 40, "times-mute"),
+    "that of an older one is before 1980": Case((BEFORE_1980, 10, 20, 30), 40),
+    "a rollback": Case((0, 10, 40, 30), 30, "times-contradict-steps"),
+    "a rollback to the first": Case((0, 40, 20, 30), 20, "times-contradict-steps"),
+    "reversed": Case((30, 20, 10, 0), 10, "times-contradict-steps", Effect.ASK),
+    "the oldest was touched": Case((50, 10, 20, 30), 10, "times-contradict-steps", Effect.ASK),
+    "copied in the order of the names": Case((0.02, 0.03, 0, 0.01), 40, "times-mute"),
+    "a rollback that the tracker contradicts": Case(
+        (0, 10, 40, 30), 30, "times-contradict-steps", Effect.ASK, named="/run/latest"
+    ),
+    "a copy that the tracker contradicts": Case(
+        (0.02, 0.03, 0, 0.01), 40, "times-contradict-steps", Effect.ASK, named="/run/latest"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_times_decide(name: str) -> None:
+    case = CASES[name]
+    saves = [save(10 * n, at) for n, at in enumerate(case.minutes, 1)]
+    f = facts(saves, named=case.named)
+    assert f.newest.step == case.newest
+    assert hits(f) == ([(case.said, case.effect)] if case.said else [])
+
+
+def test_a_time_that_has_not_come_yet_says_nothing() -> None:
+    f = facts([save(10, AHEAD), save(20, 10), save(30, 20)])
+    assert f.newest.step == 30
+    assert hits(f) == [("times-mute", Effect.WARN), ("times-in-future", Effect.WARN)]
+
+
+@pytest.mark.parametrize(("size", "newest"), [(10 << 30, 20), (1 << 20, 10)])
+def test_what_was_written_as_quickly_as_a_copy_writes_it_was_copied(size: int, newest: int) -> None:
+    """Two of 10 GiB within five minutes may have been copied, two of a MiB not."""
+    f = facts([save(5, 0, size=size), save(20, 1, size=size), save(10, 5, size=size)])
+    assert f.newest.step == newest
+
+
+def test_a_question_names_what_each_answer_leads_to() -> None:
+    (hit,) = times_contradict_steps.RULE.check(facts([save(10, 20), save(20, 10)]))  # type: ignore[misc]
+    assert hit.hint == "say --order mtime to resume from step 10, or --order step to resume from step 20"
+    f = facts([save(10, 20), save(20, 10)], step_flag=False)
+    assert [h.hint for h in times_contradict_steps.RULE.check(f)] == [
+        "say --order mtime to resume from step 10, or --exclude X"
+    ]  # type: ignore[misc]
+
+
+def test_saves_whose_steps_do_not_compare_are_a_question_where_times_say_nothing() -> None:
+    saves = [save(10, 5), save(20, 5), save(None, 5, epoch=3)]
+    f = facts(saves)
+    (other,) = f.find_unplaced(saves, f.newest)
+    assert (f.newest.step, other.epoch) == (20, 3)
+    assert ("times-mute", Effect.ASK) in hits(replace(f, others=[other]))
+    apart = [save(10, 5), save(20, 15), save(None, 25, epoch=3)]
+    f = facts(apart, by_step=apart[2])
+    assert f.newest.epoch == 3 and not list(f.find_unplaced(apart, f.newest)) and not hits(f)
+
+
+def test_a_tracker_that_was_written_later_and_names_another_is_a_question() -> None:
+    saves = [save(10, 0), save(20, 10)]
+    assert hits(facts(saves, named="/run/latest", tracked=saves[0])) == [("tracker-names-other", Effect.ASK)]
+
+
+def test_the_best_so_far_goes_last_where_nothing_tells_its_step() -> None:
+    saves = [save(10, 0), save(20, 10), save(None, 11, Kind.BEST), save(25, 12, Kind.BEST)]
+    assert [c.step for c in order_saves(saves, "mtime")] == [25, 20, 10, None]
+    assert [c.step for c in order_saves(saves, "mtime", Kind.BEST)] == [25, None, 20, 10]
+
+
+def test_from_what_a_tracker_names_only_earlier_ones_follow() -> None:
+    saves = order_saves([save(s, s) for s in (10, 20, 30)], "step")
+    assert [c.step for c in start_from_named(saves, [saves[1]], {})] == [20, 10]
+
+
+# --- places in training that names do not tell
+
+PLACES = partial(find_places, layouts=Layouts())
+
+
+def test_steps_of_a_run_whose_names_restart_are_those_that_its_files_tell() -> None:
+    first, again = (
+        replace(save(None, n), layout="mindspore", epoch=3 - n, step_in_epoch=1, restarts=n) for n in (0, 1)
+    )
+    told = {first.key: 9, again.key: 12}
+    assert PLACES([first, again], count_told=lambda c: told[c.key]) == {
+        first.key: (9, -1, -1),
+        again.key: (12, -1, -1),
+    }
+    assert PLACES([first, again], count_told=lambda c: None) == {}
+
+
+def test_dates_in_names_are_places() -> None:
+    dates = "2026-11-26_08-53-41.900219", "2026-11-27_08-53-44.772248"
+    saves = [replace(save(None, 0), layout="ray", path=f"/run/checkpoint_{date}") for date in dates]
+    saves = [replace(c, parts=(c.parts[0]._replace(path=f"{c.path}/model.pt"),)) for c in saves]
+    places = PLACES(saves, count_told=lambda c: None)
+    assert places[saves[0].key] < places[saves[1].key]
+
+
+def test_the_end_of_an_epoch_comes_after_its_steps() -> None:
+    within = replace(save(None, 0), layout="timm", epoch=3, step_in_epoch=100)
+    end = replace(save(None, 1), layout="timm", epoch=3)
+    places = PLACES([within, end], count_told=lambda c: None)
+    assert [c.step_in_epoch for c in order_saves([end, within], "step", None, places)] == [None, 100]
+
+
+@pytest.mark.parametrize(
+    ("saves", "minutes", "anew"),
+    [
+        ([(1, 10), (1, 20), (2, 10)], (0, 0, 0), True),  # a step comes again
+        ([(1, 20), (2, 10)], (0, 10), True),  # times follow the epochs
+        ([(1, 20), (2, 10)], (10, 0), False),  # times follow the steps
+        ([(1, 20), (2, 10)], (0, 0), False),
+        ([(1, 10), (2, 20)], (0, 10), False),
+    ],
+)
+def test_steps_that_begin_anew_in_each_epoch(
+    saves: list[tuple[int, int]], minutes: tuple[int, ...], anew: bool
+) -> None:
+    made = [
+        replace(save(step, at), layout="dcp-set", epoch=epoch)
+        for (epoch, step), at in zip(saves, minutes, strict=True)
+    ]
+    told = with_steps_in_epochs(made, Layouts())
+    assert {(c.step is None, c.step_in_epoch is not None) for c in told} == {(anew, anew)}
+
+
+def test_files_tell_the_steps_where_names_count_in_two_units() -> None:
+    saves = [save(10, 0), save(None, 1, epoch=2)]
+    assert [c.step for c in with_told_steps(saves, lambda c: 30)] == [10, 30]
+    assert [c.step for c in with_told_steps(saves[1:], lambda c: 30)] == [None]
