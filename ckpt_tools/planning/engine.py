@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from ckpt_tools.crosscheck.emptied import begun_later
-from ckpt_tools.crosscheck.halves import lost_beside_halves
 from ckpt_tools.crosscheck.lost import headless, lost, unlike_list, zeroed
+from ckpt_tools.crosscheck.lost_texts import find_lost_texts
 from ckpt_tools.crosscheck.siblings import Siblings
 from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
 from ckpt_tools.crosscheck.unfinished import TORN, hint_of
@@ -210,7 +210,7 @@ def _of_run(run: _Run) -> list[Finding]:
 def _outside_runs(s: Session, paths: Collection[str] | None) -> list[Finding]:
     """Return what is wrong with what is no run's; of indexes only those among the ``paths``, None for all."""
     indexes = [path for path in s.found.indexes if paths is None or path in paths]
-    return [*_incomplete_tensors(s), *_beside_indexes(indexes), *lost_beside_halves(s)]
+    return [*_incomplete_tensors(s), *_beside_indexes(indexes), *find_lost_texts(s)]
 
 
 def _incomplete_tensors(s: Session) -> Iterator[Finding]:

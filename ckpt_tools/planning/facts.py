@@ -82,7 +82,8 @@ class RunFacts:
 class UnplacedFile:
     """A file below ROOT that no layout places. ``format`` is that of its content, None where that is none
     that is known; ``state`` says whether such a format can hold a training state, ``optimizer`` whether an
-    optimizer's state is in it, None where that cannot be read. ``inside`` is the directory of the choice.
+    optimizer's state is in it, None where that cannot be read, ``step`` is what it tells, ``broken`` that it
+    is damaged. ``inside`` is the directory of the choice.
     """
 
     path: str
@@ -91,6 +92,8 @@ class UnplacedFile:
     format: str | None
     state: bool
     optimizer: bool | None = None
+    step: int | None = None
+    broken: bool = False
     inside: bool = False
 
 

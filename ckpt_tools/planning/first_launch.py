@@ -304,6 +304,8 @@ def _in_no_layout(session: Session, inside: Scope) -> Outcome | None:
     text = f"{session.root} holds files that may be training states, and no layout places them: "
     hint = f"{_describe(session, paths)}; {_BYSTANDERS}; {_FRESH}"
     found = list(_each(RULE.code, "its content may be a training state, and no layout places it", paths))
+    if all(f.broken for f in unplaced if f.path in paths):
+        return Outcome(NoneUsable(text + _names(session, paths), hint, rule=RULE.id), found)
     return Outcome(NotRecognised(text + _names(session, paths), hint, rule=RULE.id), found)
 
 

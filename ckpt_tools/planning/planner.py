@@ -12,6 +12,7 @@ from ckpt_tools.crosscheck import unfinished
 from ckpt_tools.crosscheck.best import best_is_gone
 from ckpt_tools.crosscheck.emptied import begun_later
 from ckpt_tools.crosscheck.lost import headless
+from ckpt_tools.crosscheck.lost_texts import find_lost_texts
 from ckpt_tools.crosscheck.trackers import declared, tracker_findings
 from ckpt_tools.errors import (
     CannotLook,
@@ -161,9 +162,10 @@ class Planner(Candidates):
         if len(self.arranged) > 1:
             require_no_stranger(self.session, c, self.selection)
         if found.bare or found.strange:
-            require_none_newer(self.session, c, self.checkpoints, self.selection)
+            require_none_newer(self.session, replace(c, step=self.step(c)), self.checkpoints, self.selection)
         if found.empty or found.bare or found.strange:
             self.warnings += begun_later(self.session, c)
+            self.warnings += (f for f in find_lost_texts(self.session) if f.path == c.parts[0].home)
         return self.finish(choice, c)
 
     def _ask_how_many(self, choice: Choice) -> None:

@@ -16,9 +16,10 @@ from ckpt_tools.discovery.unrecognised import content_format, is_other, unpacked
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.layouts.common import under_way
+from ckpt_tools.layouts.common import loop_counters, under_way
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
@@ -161,22 +162,24 @@ def _files_in(directory: str, s: Session) -> Iterator[BareFile]:
 
 def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
     """Return what the content of a file tells; the format of its name where its content has none."""
-    name, optimizer = file.path.rpartition("/")[2], None
+    name = file.path.rpartition("/")[2]
+    known = UnplacedFile(file.path, file.size, file.mtime_ns, None, state=True, inside=inside)
     if name.endswith(DVC) or unpacked_state(name):
-        of: str | None = "kept by DVC" if name.endswith(DVC) else "packed or encrypted"
-    elif allowed := formats.names.allowed(name):
+        return replace(known, format="kept by DVC" if name.endswith(DVC) else "packed or encrypted")
+    if allowed := formats.names.allowed(name):
         report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
         s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
+        of, broken = report.format or allowed[0], report.verdict is Verdict.BROKEN
         if report.verdict in (Verdict.OK, Verdict.SUSPECT):
-            optimizer = is_training_state(report, anatomy)
-        of = report.format or allowed[0]
-    else:
-        try:
-            of = content_format(file.path)
-        except OSError as e:
-            s.unplaced.append(Unseen(file.path, e.strerror or str(e)))
-            of = None
-    return UnplacedFile(file.path, file.size, file.mtime_ns, of, _holds_state(of), optimizer, inside)
+            step = max(loop_counters.steps_told(report.metadata), default=None)
+            known = replace(known, optimizer=is_training_state(report, anatomy), step=step)
+        return replace(known, format=of, state=_holds_state(of), broken=broken)
+    try:
+        of_content = content_format(file.path)
+    except OSError as e:
+        s.unplaced.append(Unseen(file.path, e.strerror or str(e)))
+        of_content = None
+    return replace(known, format=of_content, state=_holds_state(of_content))
 
 
 def _holds_state(of: str | None) -> bool:

@@ -4,6 +4,7 @@ than their names.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
@@ -49,6 +50,9 @@ EPOCHS = (
 )
 
 
+_LONGEST_OBJECT = 4096
+
+
 def numbers(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
     """What those of the keys hold that hold a whole number; safetensors keeps all values as text. A negative
     one counts nothing: YOLO's files of a run that is over say epoch -1.
@@ -64,8 +68,20 @@ def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
 
 
 def steps_told(metadata: Metadata) -> tuple[int, ...]:
-    """All numbers of steps, however deep below the top of a file they are."""
-    return numbers(metadata, [key for key in metadata if key.rpartition(".")[2] in STEPS])
+    """All numbers of steps, however deep in a file they are; safetensors keeps objects as JSON."""
+    found = {**metadata, **dict(_inner(metadata))}
+    return numbers(found, [key for key in found if key.rpartition(".")[2] in STEPS])
+
+
+def _inner(metadata: Metadata) -> Iterator[tuple[str, int]]:
+    """The whole numbers of objects that are kept as text, such as ai-toolkit's ``training_info``."""
+    for key, text in metadata.items():
+        if isinstance(text, str) and text.startswith("{") and len(text) <= _LONGEST_OBJECT:
+            try:
+                held = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            yield from ((f"{key}.{name}", n) for name, n in held.items() if type(n) is int)
 
 
 def told_otherwise(

@@ -9,8 +9,8 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
 def find_unplaced(facts: TreeFacts) -> Iterator[Hit]:
     """Return the files that may hold a training state, and are not older than the choice; all where there is
-    none. Weights alone are none where the choice has an optimizer's state; in the directory of the choice a
-    file with an optimizer's state is one whatever its time.
+    none. Weights alone are none where the choice has an optimizer's state, unless they tell a later step; in
+    the directory of the choice a file with an optimizer's state is one whatever its time.
     """
     chosen = facts.chosen
     for file in facts.unplaced:
@@ -28,7 +28,8 @@ def find_unplaced(facts: TreeFacts) -> Iterator[Hit]:
 def _may_be_later(file: UnplacedFile, chosen: SaveFacts) -> bool:
     if file.inside:
         return file.optimizer is True
-    less = chosen.optimizer and file.optimizer is False
+    later = file.step is not None and file.step > chosen.order[0]
+    less = chosen.optimizer and file.optimizer is False and not later
     return file.mtime_ns >= chosen.written.median and not less
 
 
@@ -41,7 +42,7 @@ RULE = Rule(
     why="""\
 A file that no layout places may hold a training state, and is not older than the choice. It may be
 the newest save of this run under another name, so the older one is not taken without asking. Weights
-alone are no training state where the choice has an optimizer's state.
+alone that tell no later step are none where the choice has an optimizer's state.
 For: loops of one's own, and saves that were renamed by hand.
 """,
     check=find_unplaced,
