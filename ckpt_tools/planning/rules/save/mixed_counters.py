@@ -130,7 +130,7 @@ RULE = Rule(
     more=("mixed-attempts",),
     effect=Effect.REJECT,
     needs=Level.STRUCTURE,
-    answer="restore the files of one attempt; --same-save PATH if they are one",
+    answer="restore the files of one attempt, or --exclude this save",
     check=check,
     why="""\
 Files of one save disagree on counters that all of them share, or on how often the job was
