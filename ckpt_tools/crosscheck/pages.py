@@ -81,28 +81,6 @@ def equal(a: Part, b: Part, s: Session) -> bool:
         return _not_compared(a, b, e, s)
 
 
-def same_tensors(a: Part, b: Part, s: Session) -> bool:
-    """Whether two files hold the same tensors, of which one at least is no scalar: ``torch.save`` writes the
-    name of the file into it, so that no two are alike otherwise.
-    """
-    of_a, of_b = ({t.name: t for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors} for p in (a, b))
-    pairs = [(t, of_b[name]) for name, t in of_a.items() if name in of_b]
-    if not len(pairs) == len(of_a) == len(of_b) or not any(t.shape for t in of_a.values()):
-        return False
-    if not all(_comparable(t, u) for t, u in pairs):
-        return False
-    try:
-        with opened(a.path) as one, opened(b.path) as other:
-            return all(
-                _same_bytes(_From(one, a, t.offset or 0), _From(other, b, u.offset or 0), t.nbytes, s)
-                for t, u in pairs
-            )
-    except ShortRead:  # one was cut, as its report says
-        return False
-    except OSError as e:
-        return _not_compared(a, b, e, s)
-
-
 def of_other_models(a: Part, b: Part, s: Session) -> bool:
     """Whether two files hold other weights, as far as the beginnings of their tensors tell. What only one of
     the two has beside all that the other has (an optimizer's state) makes no other model.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import NamedTuple
 
 from ckpt_tools.discovery.completeness import is_of_later_ranks
 from ckpt_tools.layouts import Layout, Layouts
@@ -106,11 +104,12 @@ def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = N
 def _saved_together(members: list[Part]) -> Iterator[list[Part]]:
     """The parts of one run, by the save that wrote them."""
     restarted = any(p.moment.generation for p in members)
-    restarts = _Restarts(members if restarted else [])
+    agreed = _agreed(members) if restarted else set[int]()
     saves: dict[object, list[Part]] = defaultdict(list)
     for p in members:
         folder, when, progress, unnamed = p.folder, p.moment, _progress(p), ""
-        counted = restarts.counted(p, progress)
+        own = folder.home or when.generation in agreed or progress == _UNTOLD
+        counted = when.generation if own else None
         if not folder.home and progress == _UNTOLD:
             named = folder.prefix or p.name
             unnamed = named if when.generation is None else folder.directory
@@ -123,41 +122,6 @@ def _saved_together(members: list[Part]) -> Iterator[list[Part]]:
 
 
 # ---- restarts
-
-
-class _Session(NamedTuple):
-    """What one process wrote between two restarts."""
-
-    rank: int | None
-    generation: int
-
-
-class _Span(NamedTuple):
-    """When a session saved: the times of its first and last file, in nanoseconds."""
-
-    first: int
-    last: int
-
-
-class _Restarts:
-    """Which restart of a run a part was written after. Its own counter says so where all ranks agree on it;
-    else the times do, as far as they can.
-    """
-
-    def __init__(self, members: list[Part]) -> None:
-        self._agreed = _agreed(members)
-        self._by_time = _restarts_by_time(members)
-
-    def counted(self, p: Part, progress: _Progress) -> int | None:
-        """What tells the part's save from those of the same step after another restart; None where
-        _attempts() has to weigh it.
-        """
-        generation = p.moment.generation
-        if self._by_time and generation is not None:
-            restart = self._by_time.get((p.piece, p.rank, generation))
-            if restart is not None:
-                return -1 - restart  # below every counter
-        return generation if p.folder.home or generation in self._agreed or progress == _UNTOLD else None
 
 
 def _agreed(members: Iterable[Part]) -> set[int]:
@@ -178,115 +142,20 @@ def _agreed(members: Iterable[Part]) -> set[int]:
     }
 
 
-def _restarts_by_time(members: Iterable[Part]) -> dict[tuple[str, int | None, int], int]:
-    """(piece, rank, generation) -> a number that sessions of one restart share, as far as the times tell;
-    empty where they do not (a tree copied without them).
-    """
-    pieces: dict[str, dict[_Session, list[Part]]] = defaultdict(lambda: defaultdict(list))
-    for p in members:
-        if p.generation is not None and not p.home and _progress(p) != _UNTOLD:
-            pieces[p.piece][_Session(p.rank, p.generation)].append(p)
-    return {
-        (piece, session.rank, session.generation): number
-        for piece, sessions in pieces.items()
-        for session, number in _numbered(sessions)
-    }
-
-
-def _numbered(sessions: Mapping[_Session, Sequence[Part]]) -> Iterator[tuple[_Session, int]]:
-    """Sessions with the number of their restart; one that stands alone in time goes by its own counter, and
-    is left out.
-
-    A process has one session per restart, so where a rank appears twice in the order of time a restart lies
-    between, at the longest pause; and wherever the pause is as long. Sessions of one restart share steps.
-    """
-    if len({session.rank for session in sessions}) < 2:
-        return
-    spans = {
-        session: _Span(min(p.mtime_ns for p in parts), max(p.mtime_ns for p in parts))
-        for session, parts in sessions.items()
-    }
-    for number, together in enumerate(_by_restart(spans)):
-        if len(together) > 1 and _share_steps(together, sessions, spans):
-            yield from ((session, number) for session in together)
-
-
-def _by_restart(spans: Mapping[_Session, _Span]) -> list[list[_Session]]:
-    """Sessions in the order of time, those of one restart together; none where no pause parts restarts."""
-    ordered = sorted(spans, key=lambda s: (spans[s], -1 if s.rank is None else s.rank, s.generation))
-    pauses, end = [0], spans[ordered[0]].last
-    for session in ordered[1:]:
-        pauses.append(spans[session].first - end)
-        end = max(end, spans[session].last)
-    cuts = [pauses[at] for at in _cuts([session.rank for session in ordered], pauses)]
-    least = min(cuts, default=max(pauses) + 1)
-    if least <= 0:
-        return []
-    restarts: list[list[_Session]] = [[]]
-    for session, pause in zip(ordered, pauses, strict=True):
-        if pause >= least:
-            restarts.append([])
-        restarts[-1].append(session)
-    return restarts
-
-
-def _share_steps(
-    together: Sequence[_Session],
-    sessions: Mapping[_Session, Sequence[Part]],
-    spans: Mapping[_Session, _Span],
-) -> bool:
-    """Whether sessions of several ranks share steps and, where they have more than one, time: ranks of one
-    job save together.
-    """
-    steps = {session: {_progress(p) for p in sessions[session]} for session in together}
-    long = [spans[session] for session in together if len(steps[session]) > 1]
-    shared = sum(map(len, steps.values())) > len(set[_Progress]().union(*steps.values()))
-    return shared and (not long or max(span.first for span in long) <= min(span.last for span in long))
-
-
-# ---- attempts
-
-
-class _Pause(NamedTuple):
-    """Nanoseconds between two files, and whether the counter of restarts changes between them."""
-
-    nanoseconds: int
-    restarted: bool
-
-
 def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
     """The files of one step, apart by the attempts that wrote them.
 
-    Where restarts (K) are counted per directory, the ranks' counters differ after a crash in the middle of a
-    save. What holds is that a rank writes a step once per attempt, and that two attempts are a restart apart
-    in time.
+    Where restarts are counted per directory, the ranks' counters differ after a crash in the middle of a
+    save. A rank writes a step once per attempt: where one has it twice, only equal counters are of one.
     """
     ranks, places = {p.rank for p in parts}, {(p.rank, p.piece, p.coords) for p in parts}
     if len(parts) in (len(ranks), len(places)):
         yield parts
         return
-    ordered = sorted(parts, key=lambda p: (p.mtime_ns, p.generation or 0))
-    pauses = [_Pause(0, restarted=False)]
-    for a, b in pairwise(ordered):
-        pauses.append(_Pause(b.mtime_ns - a.mtime_ns, (b.generation or 0) != (a.generation or 0)))
-    start = 0
-    for at in _cuts([(p.rank, p.piece, p.coords) for p in ordered], pauses):
-        yield ordered[start:at]
-        start = at
-    yield ordered[start:]
-
-
-def _cuts(keys: Sequence[object], pauses: Sequence[int] | Sequence[_Pause]) -> Iterator[int]:
-    """Where a sequence in the order of time is to be parted so that no key comes twice in one part: each time
-    at the longest pause between the two.
-    """
-    start, seen = 0, dict[object, int]()
-    for i, key in enumerate(keys):
-        before = seen.get(key, -1)
-        if before >= start:
-            start = max(range(before + 1, i + 1), key=lambda at: pauses[at])
-            yield start
-        seen[key] = i
+    counted: dict[int, list[Part]] = defaultdict(list)
+    for p in parts:
+        counted[p.generation or 0].append(p)
+    yield from (counted[k] for k in sorted(counted))
 
 
 # ---- one checkpoint

@@ -284,8 +284,10 @@ def test_ls(answer, capfd):
     assert (code, err) == (0, "")
     assert out.startswith("step")
     assert json.loads(run(capfd, "ls", "--json")[1])["checkpoints"][0]["ranks_expected"] == 4
-    answer("scan", sample.scan(checkpoints=()))
+    answer("scan", sample.scan(checkpoints=(), bare=0))
     assert run(capfd, "ls")[0] == 3
+    answer("scan", sample.scan(checkpoints=(), bare=2))
+    assert [run(capfd, *asked)[0] for asked in (("ls",), ("ls", "--max-step", "5"))] == [0, 3]
     answer("scan", sample.scan(findings=(finding("unreadable", "no permission", path="/data/x"),)))
     assert run(capfd, "ls")[0] == 5
 
@@ -552,7 +554,6 @@ HEAVY = (
     "fsspec",
     "concurrent.futures",
     "importlib.metadata",
-    "tomllib",
     "difflib",
     "fractions",
     "safetensors",

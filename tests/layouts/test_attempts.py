@@ -10,7 +10,7 @@ import pytest
 from described_layouts import HOUR, START
 from small_files import mindspore, saved, tensor
 
-from ckpt_tools.api import plan
+from ckpt_tools.api import plan, verify
 
 
 @pytest.mark.slow
@@ -62,3 +62,27 @@ def test_restart_counters_and_times_reject_the_checkpoint(tmp_path: Path) -> Non
     assert made.checkpoint is not None
     assert made.checkpoint.step_in_epoch == 20
     assert {f.code for r in made.rejected for f in r.findings} & {"generation-mismatch", "missing-rank"}
+
+
+def test_a_file_of_another_step_accuses_no_good_one(tmp_path: Path) -> None:
+    """verify: of two files that disagree on the samples the one is wrong whose step is, too."""
+    for step in (10, 20):
+        for rank in (0, 1):
+            told = 10 if (step, rank) == (20, 1) else step
+            args = Namespace(world_size=2, rank=rank, iteration=told, consumed_train_samples=80 * told)
+            path = tmp_path / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt"
+            path.parent.mkdir(parents=True)
+            state = {
+                "args": args,
+                "checkpoint_version": 3.0,
+                "iteration": told,
+                "model": {"w": tensor(step, rank)},
+            }
+            path.write_bytes(saved(state))
+            os.utime(path, (START + step,) * 2)
+    found = {
+        f.report.path: {o.code for o in f.report.findings if o.severity}
+        for f in verify([str(tmp_path)]).files
+    }
+    wrong = {os.path.relpath(path, tmp_path): codes for path, codes in found.items() if codes}
+    assert wrong == {"iter_0000020/mp_rank_01/model_optim_rng.pt": {"step-mismatch"}}

@@ -58,7 +58,7 @@ GONE = {
     "a rank's part of the model": (VERL, "global_step_20/actor/model_world_size_2_rank_1.pt"),
     "a rank's part of the optimizer": (VERL, "global_step_20/actor/optim_world_size_2_rank_0.pt"),
     "a rank's file beside its others": (RANKS, "epoch_3_step_30/rank_1/model.pt"),
-    "an array of NumPy": ("numpy/arrays", "step_300/w.adam_m.npy"),
+    "an array of NumPy": ("files/npy-directories", "step_300/w.adam_m.npy"),
     "the index of an item": (ITEMS, "30/state/manifest.ocdbt"),
     "the first of two models": (MODELS, "checkpoint-30/model.safetensors"),
     "the second of two models": (MODELS, "checkpoint-30/model_1.safetensors"),

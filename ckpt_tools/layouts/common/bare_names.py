@@ -268,20 +268,6 @@ def bare_name_of(p: Part) -> BareName:
     )
 
 
-_HOLDS = re.compile(
-    "models?|net|network|weights|unet|transformer|controlnet|text_encoder(?:_2)?|vae", re.IGNORECASE
-)
-"""How a directory is called that holds a network, by itself or as diffusers calls its components."""
-
-
-def is_called_after_a_role(directory: str) -> bool:
-    """Whether a directory's name only says what of a save it holds: ``model``, ``optimizer``."""
-    said = read_bare_name(directory)
-    return bool(_HOLDS.fullmatch(directory)) or (
-        bool(said.role) and not (said.words or said.numbered or said.alias)
-    )
-
-
 def is_under_way(home: str) -> bool:
     """Whether the name of a save's directory says that it is still being written."""
     return bool(home) and not under_way.WORDS.isdisjoint(read_bare_name(home.rpartition("/")[2]).words)

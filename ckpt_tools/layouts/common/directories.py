@@ -1,6 +1,4 @@
-"""What the path of a directory alone tells: its step, where no file in it could be seen, and its purpose; and
-what the name of a file tells of the directory around it.
-"""
+"""What the path of a directory alone tells: its step, where no file in it could be seen, and its purpose."""
 
 from __future__ import annotations
 
@@ -12,8 +10,6 @@ from ckpt_tools.layouts.common.layout_names import LayoutNames
 from ckpt_tools.layouts.common.templates import NUMBERS, compile_template
 
 _NOT_STEP = re.compile(r"\{(?:" + "|".join(n for n in NUMBERS if n != "step") + r")\b")
-_IN_A_SAVE = re.compile(r"rec(?:_static)?\.pd(?:params|opt)", re.IGNORECASE)
-"""PaddleRec's names, the same in the directory of each epoch: ``0/rec.pdparams``."""
 
 
 @lru_cache(8)
@@ -61,20 +57,3 @@ def is_of_the_best(directory: str) -> bool:
     other saves lie beside or above it.
     """
     return directory.rpartition("/")[2].lower().startswith("best")
-
-
-def is_called_in_a_save(file: str) -> bool:
-    """Whether a file is called as none is but in a directory that is called after a step or an epoch."""
-    return _IN_A_SAVE.fullmatch(file) is not None
-
-
-_HUB = frozenset({"hf", "huggingface", "hub", "pretrained"})
-_AROUND = frozenset({"model", "models", "weights", "base", "ckpt", "ckpts", "checkpoint", "checkpoints"})
-
-
-def is_of_a_hub(directory: str) -> bool:
-    """Whether it is called as where a model in another form lies, that training began with or that it
-    exports: ``hf``, ``pretrained_model``.
-    """
-    words = set(re.findall("[a-z]+", directory.lower()))
-    return not words.isdisjoint(_HUB) and words <= _HUB | _AROUND

@@ -36,11 +36,17 @@ def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) 
     told: dict[tuple[str, str], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
         report = reports.get(p.path)
-        for key, n in _shared(report) if report and report.verdict is not Verdict.BROKEN else ():
+        for key, n in _shared(report) if report and _is_in_place(report) else ():
             told[p.piece, key][n].append(p)
     for (_, key), values in told.items():
         if len(values) > 1:
             yield from _find_minority(key, values)
+
+
+def _is_in_place(report: Report) -> bool:
+    """Return True if nothing says that a file is damaged or of another step."""
+    elsewhere = any(f.code in ("step-mismatch", "epoch-mismatch") for f in report.findings)
+    return report.verdict is not Verdict.BROKEN and not elsewhere
 
 
 def _shared(report: Report) -> Iterator[tuple[str, int]]:
@@ -124,7 +130,7 @@ RULE = Rule(
     more=("mixed-attempts",),
     effect=Effect.REJECT,
     needs=Level.STRUCTURE,
-    answer="restore the files of one attempt; --same-save PATH if they are one",
+    answer="restore the files of one attempt, or --exclude this save",
     check=check,
     why="""\
 Files of one save disagree on counters that all of them share, or on how often the job was
