@@ -5,7 +5,6 @@ the numbers tell: they stand still over as many steps as let them move elsewhere
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import combinations
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
@@ -51,24 +50,46 @@ def standstills(parts: Sequence[tuple[Part, Report]], told: Collection[str]) -> 
 
 
 def _of_one_place(files: Sequence[_File]) -> Iterator[tuple[str, Finding]]:
-    for at, f in enumerate(files):
-        others = [o for o in files if o is not f]
-        for older in files[:at]:
-            key = _moves(others, f.number - older.number) if older.holds == f.holds else ""
+    moves, alike = _Moves(files), dict[object, list[_File]]()
+    for f in files:
+        older_ones = alike.setdefault(frozenset(f.holds.items()), [])
+        for older in older_ones if moves.any_of(f.holds) else ():
+            key = moves.over(f.number - older.number, f)
             if key in f.holds:
                 same = f"its {key} is {f.holds[key]}, the same as in checkpoint {older.number}"
                 text = f"{same}, though it moves between others that are as far apart"
                 yield f.part.path, finding("step-mismatch", text, severity=Severity.WARNING)
                 break
+        older_ones.append(f)
 
 
-def _moves(files: Sequence[_File], distance: int) -> str:
-    """What moves between two files that are that far apart; "" without any."""
-    if distance <= 0:
-        return ""
-    for a, b in combinations(files, 2):
-        if b.number - a.number == distance:
-            for key in sorted(a.holds.keys() & b.holds.keys()):
-                if abs(a.holds[key] - b.holds[key]) > 1:
-                    return key
-    return ""
+class _Moves:
+    """What moves by more than one between two files of a place."""
+
+    def __init__(self, files: Sequence[_File]) -> None:
+        self._files = files
+        self._at: dict[int, list[_File]] = {}
+        values: dict[str, list[int]] = {}
+        for f in files:
+            self._at.setdefault(f.number, []).append(f)
+            for key, n in f.holds.items():
+                values.setdefault(key, []).append(n)
+        self._ever = {key for key, ns in values.items() if max(ns) - min(ns) > 1}
+        self._over: dict[int, list[tuple[_File, _File, str]]] = {}
+
+    def any_of(self, holds: Mapping[str, int]) -> bool:
+        return not self._ever.isdisjoint(holds)
+
+    def over(self, distance: int, but: _File) -> str:
+        """What moves between two files other than ``but`` that are that far apart; "" without any."""
+        if distance not in self._over:
+            self._over[distance] = list(self._pairs(distance)) if distance > 0 else []
+        return next((key for a, b, key in self._over[distance] if but is not a and but is not b), "")
+
+    def _pairs(self, distance: int) -> Iterator[tuple[_File, _File, str]]:
+        for a in self._files:
+            for b in self._at.get(a.number + distance, ()):
+                for key in sorted(self._ever & a.holds.keys() & b.holds.keys()):
+                    if abs(a.holds[key] - b.holds[key]) > 1:
+                        yield a, b, key
+                        break
