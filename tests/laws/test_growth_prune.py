@@ -11,6 +11,11 @@ from counted import calls
 from mindspore_writer import record
 
 from ckpt_tools.guard.prune import Policy, prune
+from ckpt_tools.layouts.common.counters import borrowed, schedules
+from ckpt_tools.layouts.common.standstills import standstills
+from ckpt_tools.model.frozen import replace
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Level, Report, Verdict
 from ckpt_tools.model.selection import Selection
 
 FEW, MANY = 15, 60
@@ -60,3 +65,35 @@ def test_each_checkpoint_costs_the_same_among_many(make: object, tmp_path: Path)
             work()  # what is imported once
         cost[n] = calls(work) / n
     assert cost[MANY] < MOST * cost[FEW], cost
+
+
+def counting(piece: str, step: int, **counted: int) -> tuple[Part, Report]:
+    home = f"/run/checkpoint-{step}"
+    part = Part(f"{home}/{piece}", "hf-trainer", piece, piece, ".", "/run", home=home, step=step)
+    return part, Report(part.path, "torch", 1, Verdict.OK, Level.CONTENT, metadata=counted)
+
+
+def evaluations(n: int) -> int:
+    """A counter of another unit grows at every second save."""
+    rows = [counting("scheduler", 10 * k, last_epoch=k // 2) for k in range(1, n + 1)]
+    return len(list(borrowed(rows, {"scheduler": ("last_epoch",)})))
+
+
+def standing(n: int) -> int:
+    """A count of epochs stands still beside one of steps that is an older save's in the last."""
+    rows = [counting("loader", 10 * k, epoch=k // 20, position=k // 3) for k in range(1, n + 1)]
+    part, report = rows[-1]
+    rows[-1] = part, replace(report, metadata=rows[-7][1].metadata)
+    return len(list(standstills(rows, ())))
+
+
+@pytest.mark.parametrize("work", [evaluations, standing])
+def test_comparing_counters_costs_the_same_among_many(work: object) -> None:
+    cost = {n: calls(lambda n=n: work(n)) / n for n in (FEW, MANY)}  # type: ignore[misc, operator]
+    assert cost[MANY] < 1.5 * cost[FEW], cost
+
+
+def test_schedules_beside_an_optimizer_that_took_no_step() -> None:
+    """One save, before the first step: nothing to compare it to."""
+    rows = [counting("optimizer", 0, optimizer_step=0), counting("scheduler", 0, last_epoch=1)]
+    assert list(schedules(rows, ())) == []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import pairwise
+from heapq import nsmallest
+from itertools import groupby, pairwise, repeat
 from math import gcd
 from typing import NamedTuple
 
@@ -145,31 +146,37 @@ def place_in_run(p: Part) -> int | None:
 def _borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Iterator[tuple[str, Finding]]:
     numbers, exact = {row.number for row in rows}, _exact(rows)
     may_stop = not growing or (bool(exact) and not _by_epochs(rows))
-    for at, row in enumerate(rows):
+    interval = gcd(*numbers) if beside else 0
+    stopped = set() if may_stop else set(_stopped(rows))
+    for at, (row, older) in enumerate(zip(rows, _furthest(rows, exact), strict=True)):
         if row.number not in exact and row.said in numbers and _elsewhere(row, exact):
             yield row.part.path, finding("step-mismatch", _whose(row, beside))
-        elif _may_be_a_save_s(row, numbers, beside) and (older := _ahead(rows[:at], row, exact)):
+        elif (
+            row.number not in exact and older > max(row.said, 0) and _may_be_a_save_s(row, numbers, interval)
+        ):
             text = f"its counter says {row.said}, less than the {older} of an older checkpoint of the run"
             yield row.part.path, finding("step-mismatch", text, severity=Severity.WARNING)
-        elif not may_stop and any(_stopped(o, row, rows) for o in rows[:at]):
+        elif at in stopped:
             text = f"its counter says {row.said}, the same as in an older checkpoint of the run"
             yield row.part.path, finding("step-mismatch", text, severity=Severity.WARNING)
 
 
-def _may_be_a_save_s(row: _Counted, numbers: Collection[int], beside: str) -> bool:
+def _may_be_a_save_s(row: _Counted, numbers: Collection[int], interval: int) -> bool:
     """Whether a counter may be that of a save that is gone. One that was begun anew counts from the save that
-    training went on from; a schedule also begins anew at any step.
+    training went on from; a schedule (its saves' ``interval`` is told) also begins anew at any step.
     """
     restarted = row.number - row.said in numbers
-    return not restarted and (not beside or (row.said > 0 and row.said % gcd(*numbers) == 0))
+    return not restarted and (not interval or (row.said > 0 and row.said % interval == 0))
 
 
-def _ahead(older: Sequence[_Counted], row: _Counted, exact: Collection[int]) -> int | None:
-    """What the counter of an older checkpoint says that has counted further; None where the own one is right,
-    or none is known to be.
-    """
-    counted = [o.said for o in older if o.number < row.number and o.number in exact]
-    return max((n for n in counted if row.number not in exact and n > row.said), default=None)
+def _furthest(rows: Sequence[_Counted], exact: Collection[int]) -> Iterator[int]:
+    """For each row the most that the right counter of an older checkpoint says; 0 without one."""
+    most = 0
+    for number, same in groupby(rows, lambda row: row.number):
+        here = [row.said for row in same]
+        yield from repeat(most, len(here))
+        if number in exact:
+            most = max(most, *here)
 
 
 def _exact(rows: Sequence[_Counted]) -> set[int]:
@@ -190,18 +197,32 @@ def _whose(row: _Counted, beside: str) -> str:
     return f"its counter says {row.said}, {other}"
 
 
-def _stopped(older: _Counted, row: _Counted, rows: Sequence[_Counted]) -> bool:
-    """Whether a counter is the same at two checkpoints, although it should have grown as between the others:
-    one of epochs or evaluations may stand still for several saves, and grow by one more or less than usual.
+def _stopped(rows: Sequence[_Counted]) -> Iterator[int]:
+    """Where a counter is the same as in an older checkpoint, although it should have grown as between the
+    others: one of epochs or evaluations may stand still for several saves, and grow by one more or less than
+    usual.
     """
-    if older.said != row.said or older.number == row.number:
-        return False
-    others = [o for o in rows if o is not row]
-    if all(o.said == o.number for o in others) and row.part.epoch is not None:
-        return len(others) > 1
-    steps = [(a, b) for a, b in pairwise(others) if b.number > a.number]
-    grown = min(((b.said - a.said - 1) / (b.number - a.number) for a, b in steps), default=0)
-    return grown * (row.number - older.number) >= 1
+    wrong = [at for at, row in enumerate(rows) if row.said != row.number]
+    steps = ((_growth(a, b), at) for at, (a, b) in enumerate(pairwise(rows)) if b.number > a.number)
+    least = nsmallest(3, steps)  # of which a row is at the ends of two
+    first_with: dict[int, int] = {}
+    for at, row in enumerate(rows):
+        if not (distance := row.number - first_with.setdefault(row.said, row.number)):
+            continue
+        if row.part.epoch is not None and wrong in ([], [at]):
+            stands = len(rows) > 2
+        else:
+            grown = [growth for growth, n in least if n not in (at - 1, at)]
+            a, b = rows[at - 1], rows[min(at + 1, len(rows) - 1)]
+            grown += [_growth(a, b)] if at + 1 < len(rows) and b.number > a.number else []
+            stands = min(grown, default=0) * distance >= 1
+        if stands:
+            yield at
+
+
+def _growth(a: _Counted, b: _Counted) -> float:
+    """How much a counter grows at least for each step between two checkpoints."""
+    return (b.said - a.said - 1) / (b.number - a.number)
 
 
 def _elsewhere(row: _Counted, exact: Collection[int]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
 from operator import attrgetter
 from sys import intern
 from typing import NamedTuple
@@ -181,6 +181,16 @@ class _Arranged:
         self.matched, self.at_home = matched, at_home
         self.pieces = [one.piece for one in at_home]
         self.beginning = cache(self._beginning_with)
+        self.read = lru_cache(1000)(self._read)  # directories of saves and of ranks repeat names
+
+    def _read(self, name: str, after: int) -> NameFields | None:
+        plain, tried = name.isascii(), self.beginning(name[:1])
+        for n in range(bisect_right(tried, after, key=_number_of) if after >= 0 else 0, len(tried)):
+            i, _, starts, ends, contained = tried[n]
+            fits = contained in name and (not plain or (name.startswith(starts) and name.endswith(ends)))
+            if fits and (m := self.pieces[i].file.fullmatch(name)):
+                return _fields_of(m.groupdict(), i, self.pieces[i], name)
+        return None
 
     def _beginning_with(self, letter: str) -> list[_Tried]:
         """The pieces that may fit a name which begins so."""
@@ -289,16 +299,8 @@ class Places(Sequence[Place]):
         return self._arranged.pieces
 
     def read_name(self, name: str, after: int = -1) -> NameFields | None:
-        """The first of the pieces behind ``after`` that a file's name fits, and what the name alone tells.
-        Rank directories repeat names, so callers keep the answers.
-        """
-        plain, tried = name.isascii(), self._arranged.beginning(name[:1])
-        for n in range(bisect_right(tried, after, key=_number_of) if after >= 0 else 0, len(tried)):
-            i, _, starts, ends, contained = tried[n]
-            fits = contained in name and (not plain or (name.startswith(starts) and name.endswith(ends)))
-            if fits and (m := self.pieces[i].file.fullmatch(name)):
-                return _fields_of(m.groupdict(), i, self.pieces[i], name)
-        return None
+        """The first of the pieces behind ``after`` that a file's name fits, and what the name alone tells."""
+        return self._arranged.read(name, after)
 
     def __len__(self) -> int:
         return len(self.pieces)
