@@ -12,8 +12,6 @@ from mindspore_writer import record
 
 from ckpt_tools.guard.prune import Policy, prune
 from ckpt_tools.layouts.common.counters import borrowed, schedules
-from ckpt_tools.layouts.common.standstills import standstills
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report, Verdict
 from ckpt_tools.model.selection import Selection
@@ -79,15 +77,7 @@ def evaluations(n: int) -> int:
     return len(list(borrowed(rows, {"scheduler": ("last_epoch",)})))
 
 
-def standing(n: int) -> int:
-    """A count of epochs stands still beside one of steps that is an older save's in the last."""
-    rows = [counting("loader", 10 * k, epoch=k // 20, position=k // 3) for k in range(1, n + 1)]
-    part, report = rows[-1]
-    rows[-1] = part, replace(report, metadata=rows[-7][1].metadata)
-    return len(list(standstills(rows, ())))
-
-
-@pytest.mark.parametrize("work", [evaluations, standing])
+@pytest.mark.parametrize("work", [evaluations])
 def test_comparing_counters_costs_the_same_among_many(work: object) -> None:
     cost = {n: calls(lambda n=n: work(n)) / n for n in (FEW, MANY)}  # type: ignore[misc, operator]
     assert cost[MANY] < 1.5 * cost[FEW], cost
