@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common import under_way
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Kind
 
 
 class BareName(NamedTuple):
@@ -88,11 +87,8 @@ PAIRS = (
     (("encoder",), ("decoder",), "decoder"),
 )
 """Words for two networks that are trained together, and the role of the second where both are there."""
-NEVER_ALONE = frozenset(word for _, words, role in PAIRS[:2] for word in words)
-"""Words for the second of two of which nobody trains it alone."""
 _BACK = "back"
 """The role of the networks of the way back, of two pairs that are trained together (CycleGAN's A and B)."""
-SECOND_NETWORKS = frozenset((*(role for _, _, role in PAIRS), _BACK, f"discriminator_{_BACK}"))
 _KINDS = {
     "best": Kind.BEST,
     **dict.fromkeys(
@@ -169,12 +165,6 @@ def read_bare_name(name: str) -> BareName:
     )
 
 
-def done_name(name: str) -> str:
-    """How a file will be called when it is whole, of one that is called as if it were not."""
-    stem = stem_of(name)
-    return under_way.without_mark(stem) + name[len(stem) :]
-
-
 _SAVES = frozenset(("checkpoint", "checkpoints", "ckpt", "ckpts", "chkpt", "chkpnt"))
 
 
@@ -211,7 +201,6 @@ def may_be_later(name: str, step: int | None, epoch: int | None) -> bool:
     return number is None or step is None or number > step
 
 
-_EPOCH = re.compile(r"[eE](\d{1,18})")
 _VERSION = re.compile(r"(.+):v(\d{1,18})")
 """A version of an artifact, as Weights & Biases' clients call its directory: each save is one more."""
 
@@ -228,88 +217,6 @@ def read_version(name: str) -> BareName:
         return read_bare_name(name)
     said = read_bare_name(version[1])
     return said._replace(number=int(version[2]), step=None, epoch=None, pattern=f"{version[1]}:v")
-
-
-def read_folder_name(name: str) -> BareName:
-    """What the name of a directory says that is a save: of ``e12`` as well the epoch; of another directory
-    that may be anything.
-    """
-    told = _EPOCH.fullmatch(name)
-    said = read_version(name)
-    return said if told is None else said._replace(epoch=int(told[1]), words=())
-
-
-def is_number(directory: str) -> bool:
-    """Whether a directory is called by a number alone, or by the first letter of an epoch and one."""
-    return directory.isdigit() or _EPOCH.fullmatch(directory) is not None
-
-
-def bare_name_of(p: Part) -> BareName:
-    """What the name of a bare file says, and that of the directory that is its save."""
-    own = read_bare_name(done_name(p.name))
-    inside = p.path[len(p.home or p.base) + 1 :].rpartition("/")[0]
-    if inside:
-        held = read_bare_name(inside)
-        own = own._replace(
-            role=own.role or held.role, pattern=f"{held.pattern}_{own.pattern}", noun=own.noun or held.noun
-        )
-    if not p.home:
-        return own
-    folder = read_folder_name(p.home.rpartition("/")[2])
-    return own._replace(
-        kind=folder.kind if own.kind is Kind.PERIODIC else own.kind,
-        step=folder.step,
-        epoch=folder.epoch,
-        number=folder.number,
-        alias=own.alias or folder.alias,
-        words=(*(word for word in folder.words if word not in under_way.WORDS), *own.words),
-        pattern=f"{folder.pattern}_{own.pattern}",
-        noun=own.noun or folder.noun,
-    )
-
-
-def is_under_way(home: str) -> bool:
-    """Whether the name of a save's directory says that it is still being written."""
-    return bool(home) and not under_way.WORDS.isdisjoint(read_bare_name(home.rpartition("/")[2]).words)
-
-
-def together(names: Iterable[BareName]) -> dict[tuple[str, ...], tuple[tuple[str, ...], str]]:
-    """Words of names that only tell which of two networks a file holds, where files of both are there: the
-    words that are left, and the role ("" for that of a model).
-    """
-    there = {name.words for name in names}
-    out: dict[tuple[str, ...], tuple[tuple[str, ...], str]] = {}
-    for first, second, role in PAIRS:
-        left = {_without(words, second) for words in there} & {_without(words, first) for words in there}
-        for words in there:
-            for of, told in ((first, ""), (second, role)):
-                rest = _without(words, of)
-                if rest is not None and rest in left:
-                    out[words] = (rest, told)
-    return _of_both_ways(out)
-
-
-def _of_both_ways(
-    paired: dict[tuple[str, ...], tuple[tuple[str, ...], str]],
-) -> dict[tuple[str, ...], tuple[tuple[str, ...], str]]:
-    """The same where generators and discriminators are there for two ways, A to B and back, and for nothing
-    else: ``net_G_A``, ``net_G_B``, ``net_D_A``, ``net_D_B``.
-    """
-    if {rest for rest, _ in paired.values()} != {("a",), ("b",)} or {t for _, t in paired.values()} != {
-        "",
-        "discriminator",
-    }:
-        return paired
-    return {
-        words: ((), told if rest == ("a",) else "_".join(filter(None, (told, _BACK))))
-        for words, (rest, told) in paired.items()
-    }
-
-
-def _without(words: tuple[str, ...], some: Collection[str]) -> tuple[str, ...] | None:
-    """The words without the one of ``some`` that is among them; None unless one is."""
-    rest = tuple(word for word in words if word not in some)
-    return rest if len(rest) == len(words) - 1 else None
 
 
 _OF_PAIRS = frozenset(word for pair in PAIRS for words in pair[:2] for word in words)

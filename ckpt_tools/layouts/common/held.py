@@ -31,8 +31,6 @@ PIECES = {
 """What one file may hold, by the name of its piece.
 One that could not be read is what its name says: ``torch``, ``ckpt`` …
 """
-BEGUN = "begun_state"
-"""The piece of a file that was cut, of which what is left tells that it held an optimizer's state as well."""
 ROLLING = "rolling_"
 """Before the name of a piece: a file that is written over at every save,
 and so only stands in for one that is not.

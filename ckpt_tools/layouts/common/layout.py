@@ -105,11 +105,6 @@ class Piece(Template):
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
-    @property
-    def of_any_name(self) -> bool:
-        """Whether the file may be called as its user likes."""
-        return self.weak and self.template.startswith("{")
-
 
 Metadata = Mapping[str, Scalar]
 Steps = tuple[int | None, int | None, int | None]  # step, epoch, step_in_epoch
