@@ -15,9 +15,8 @@ from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.selection import ReadOptions, Selection
-from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.filters import belongs
-from ckpt_tools.planning.order import with_told_steps
+from ckpt_tools.planning.order import find_places, order_saves, with_told_steps
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, Told
 from ckpt_tools.reading.unseen import missed, not_seen, unread_files
@@ -91,7 +90,9 @@ def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
         return most is None or (step is not None and step <= most)
 
     left = [c for c in everything if wanted(c)]
-    return rank(left, "step") if selection.order == "step" else left
+    if selection.order != "step":
+        return left
+    return order_saves(left, "step", places=find_places(left, s.layouts, lambda _: None))
 
 
 def _trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Told]:

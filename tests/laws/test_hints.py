@@ -15,7 +15,6 @@ import pytest
 from in_process import executed
 from pasted_hints import looked_at, pastes, problems
 from places import FIXTURES
-from safetensors.torch import save as saved_tensors
 from scripts import loaded
 from small_files import adam, saved, tensor
 
@@ -138,20 +137,6 @@ def test_verify_misses_what_each_other_directory_of_halves_has(tmp_path: Path) -
 def lost(root: Path) -> list[tuple[str, str]]:
     found = json.loads(executed(["verify", str(root), "--json"])[1])["findings"]
     return [(f["path"], f["code"]) for f in found if "meta.json" in f["message"]]
-
-
-def test_where_the_numbered_file_is_damaged_no_order_is_offered(tmp_path: Path) -> None:
-    """By step an older one would be taken."""
-    weights = {n: saved_tensors({"lora": tensor(n)}) for n in (1, 2, 3)}
-    names = {1: "0000100_adapters", 2: "0000200_adapters", 3: "adapters"}
-    root = put(tmp_path, {f"{name}.safetensors": weights[n] for n, name in names.items()})
-    assert [words for _, words in zip(range(2), offered(root)[2], strict=True)] == [
-        ("--exclude", "adapters.safetensors"),
-        ("--prefix", "adapters"),
-    ]
-    os.truncate(root / "0000200_adapters.safetensors", 60)
-    code, hint, none = offered(root)
-    assert (code, none, hint) == (2, [], "restore what is damaged\n")
 
 
 def test_what_is_passed_over_is_not_offered_to_resume_from(tmp_path: Path) -> None:
