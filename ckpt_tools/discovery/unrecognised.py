@@ -87,6 +87,13 @@ def is_other(name: str) -> bool:
     return formats.names.known(name) or bool(other and not UNREAD.fullmatch(name))
 
 
+def is_unread(name: str) -> bool:
+    """Return whether a name is one of a format that holds a state, and that nothing here reads. Memory maps
+    are as often what was played before any save.
+    """
+    return UNREAD.fullmatch(name) is not None and not name.endswith(".memmap")
+
+
 def content_format(path: str) -> str | None:
     """Return the format that a file of no known name begins, or as an archive ends, like; None for none.
     Raises OSError.

@@ -335,7 +335,8 @@ def _remains(session: Session, outside: Scope) -> Outcome | None:
 def _homes_without_a_save(session: Session, outside: Scope) -> Iterator[str]:
     """The directories that a layout's template calls those of a step or an epoch, of which nothing is left
     but files that no layout places: texts that describe a model, and files of no known kind; in one that is
-    called by a number alone only the latter. Raises OSError.
+    called by a number alone only the latter. Templates that take any word are none: ``version_0``. Raises
+    OSError.
     """
     found, templates, known = session.found, session.layouts.templates(), dict[str, str]()
     files = (
@@ -345,7 +346,7 @@ def _homes_without_a_save(session: Session, outside: Scope) -> Iterator[str]:
         home = os.path.dirname(path)
         while len(home) > len(session.root) and home not in known:
             places = templates.places(home)
-            inside = (p for p in places if p.home.startswith(f"{session.root}/"))
+            inside = (p for p in places if p.home.startswith(f"{session.root}/") and not p.prefix)
             numbered = (p.home for p in inside if (p.step, p.epoch) != (None, None))
             known[home] = next(iter(numbered), "")
             home = os.path.dirname(home)

@@ -12,7 +12,7 @@ from ckpt_tools import formats
 from ckpt_tools.discovery.exclude import without
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.discovery.sidecars import DVC, stands_for_nothing_here
-from ckpt_tools.discovery.unrecognised import content_format, is_other, unpacked_state
+from ckpt_tools.discovery.unrecognised import content_format, is_other, is_unread, unpacked_state
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.formats import Anatomy
@@ -119,10 +119,12 @@ def _is_in(path: str, homes: set[str], root: str) -> bool:
 
 
 def _bare(s: Session) -> Iterator[BareFile]:
-    """Files whose names tell a format that can hold a state."""
+    """Files whose names tell a format that can hold a state, or none."""
     for f in s.found.bare:
         name = f.path.rpartition("/")[2]
-        may_be = formats.names.only_state(name) or any(map(_holds_state, formats.names.allowed(name)))
+        allowed = formats.names.allowed(name)
+        may_be = formats.names.only_state(name) or any(map(_holds_state, allowed))
+        may_be = may_be or not (allowed or is_other(name))  # of a loop's weak name: the content tells
         if f.size > 0 and not formats.names.placed(f.path) and (may_be or _directory_elsewhere(f.path)):
             yield f
 
@@ -166,6 +168,8 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
     known = UnplacedFile(file.path, file.size, file.mtime_ns, None, state=True, inside=inside)
     if name.endswith(DVC) or unpacked_state(name):
         return replace(known, format="kept by DVC" if name.endswith(DVC) else "packed or encrypted")
+    if is_unread(name):
+        return replace(known, format="one that ckpt cannot read")
     if allowed := formats.names.allowed(name):
         report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
         s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)

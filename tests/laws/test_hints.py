@@ -18,7 +18,7 @@ from places import FIXTURES
 from scripts import loaded
 from small_files import adam, saved, tensor
 
-from ckpt_tools.planning import unplaced_states
+from ckpt_tools.planning import unplaced
 
 make = loaded(FIXTURES / "make_answers.py")
 GROUPS = [group for group in make.groups() if group.startswith("layouts/")]
@@ -77,14 +77,18 @@ def offered(root: Path, *flags: str) -> tuple[int, str, list[tuple[str, ...]]]:
     return code, err.partition("hint: ")[2], [paste.words for paste in pastes(err + out, str(root))]
 
 
-def test_what_is_left_out_is_a_directory_in_which_the_choice_does_not_lie(tmp_path: Path) -> None:
+def test_what_is_left_out_is_exactly_the_file_that_is_named(tmp_path: Path) -> None:
     """Its first name is that of the directory in which all saves lie: hidden, the job began at step 0."""
     files = {f"llm/iter_{n:07}/mp_rank_00/model_optim_rng.pt": state(n) for n in (100, 200)}
     aside = {f"llm/kept [a]/mp_rank_{r:02}/model_optim_rng.pt": state(300) for r in range(2)}
     root = put(tmp_path, {**files, "llm/latest_checkpointed_iteration.txt": b"200", **aside})
-    code, hint, (words,) = offered(root)
-    assert code == 2 and words == ("--exclude", "llm/kept [[]a]") and " as ROOT" not in hint
-    code, out, _ = executed(["plan", str(root), "--allow-none", *words])
+    said = list[str]()
+    for rank in (1, 0):
+        code, hint, (words,) = offered(root, *said)
+        assert code == 2 and " as ROOT" not in hint
+        assert words == ("--exclude", f"llm/kept [[]a]/mp_rank_{rank:02}/model_optim_rng.pt")
+        said += words
+    code, out, _ = executed(["plan", str(root), "--allow-none", *said])
     assert code == 0 and out.startswith("resume from step 200 ")
 
 
@@ -151,9 +155,7 @@ def test_what_is_passed_over_is_not_offered_to_resume_from(tmp_path: Path) -> No
 def test_numbered_directories_are_no_runs_to_choose_from(tmp_path: Path) -> None:
     """One was offered as --run, with which every later start resumed from it."""
     root = put(tmp_path / "run", {f"snap_{n}/net.pt": state(n) for n in (1200, 1600)})
-    assert offered(root)[2] == [("layouts", "--guess", str(root))]
-    (tmp_path / "ckpt.toml").write_text(executed(["layouts", "--guess", str(root)])[1])
-    code, out, _ = executed(["plan", str(root), "--config", str(tmp_path / "ckpt.toml")])
+    code, out, _ = executed(["plan", str(root)])
     assert code == 0 and out.startswith("resume from step 1600 ")
 
 
@@ -166,7 +168,7 @@ def test_numbered_directories_are_no_runs_to_choose_from(tmp_path: Path) -> None
     ],
 )
 def test_a_wrong_hint_is_seen(wrong: str, seen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(unplaced_states, "without", lambda *_, **__: f"{wrong} to resume from step 200")
+    monkeypatch.setattr(unplaced, "without", lambda *_, **__: f"{wrong} to resume from step 200")
     files = {f"llm/iter_{n:07}/mp_rank_00/model_optim_rng.pt": state(n) for n in (100, 200)}
     root = put(tmp_path / "run", {**files, "llm/kept/mp_rank_00/model_optim_rng.pt": state(300)})
     (tmp_path / "scratch").mkdir()
