@@ -1,0 +1,77 @@
+"""What a rule is: a named reason to lower the trust in a tree, a save or a choice. Pure: a rule sees facts
+and never reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum, IntEnum
+from typing import Any
+
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.report import Level
+
+
+class Scope(str, Enum):
+    """What a rule looks at."""
+
+    TREE = "tree"
+    ORDER = "order"
+    SAVE = "save"
+    PAIR = "pair"
+    CHOICE = "choice"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Effect(IntEnum):
+    """What a hit does, at most: rules only lower trust, and none cancels another."""
+
+    NOTE = 0
+    WARN = 1
+    REJECT = 2
+    """The next candidate is tried."""
+    ASK = 3
+    """Exit 2."""
+    STOP = 4
+    """Exit 3, 4, 5 or 6."""
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+@frozen
+class Hit:
+    """One place where a rule holds: ``path`` is what it is about, ``hint`` what to do next where that is not
+    the rule's ``answer``. ``severity`` and ``effect`` are those of the rule unless they are given.
+    """
+
+    path: str
+    message: str
+    hint: str = ""
+    severity: Severity | None = None
+    effect: Effect | None = None
+
+
+@frozen
+class Rule:
+    """``id`` is ``scope/name``, stable, and the path of its file below planning/rules; ``code`` is the code
+    of its findings. ``needs`` is how deep the files must have been read for it. ``answer`` is the flag or the
+    lines of ckpt.toml that settle it, ``why`` its page: what it says, and the incident or line of a
+    framework's source that it exists for, in at most ten lines. Of a rule without ``check`` the findings are
+    still made elsewhere.
+    """
+
+    id: str
+    code: str
+    effect: Effect
+    answer: str
+    why: str
+    needs: Level = Level.PRESENCE
+    check: Callable[[Any], Iterable[Hit]] | None = None
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.id.partition("/")[0])
