@@ -26,15 +26,18 @@ class CkptError(Exception):
     """Base of all errors: ``exit_code`` is the exit code of the command, ``hint`` says what to do next.
 
     ``plan`` is the plan without a checkpoint, with every rejected candidate, if choosing got that far.
+    ``rule`` is the id of the rule that asks or stops, "" where it is none about checkpoints.
     """
 
     exit_code = 70
     hint = ""
+    rule = ""
 
-    def __init__(self, message: str, hint: str = "", plan: LoadPlan | None = None) -> None:
+    def __init__(self, message: str, hint: str = "", plan: LoadPlan | None = None, *, rule: str = "") -> None:
         super().__init__(_brief(message))
         self.hint = _brief(hint or self.hint)
         self.plan = plan
+        self.rule = rule or self.rule
 
 
 class UsageError(CkptError):
@@ -49,11 +52,14 @@ class NotRecognised(UsageError):
     launch (exit 2).
     """
 
+    rule = "tree/first-launch-leftovers"
+
 
 class NoCheckpoint(CkptError):
     """No checkpoint exists (exit 3). Unfinished saves alone count as none."""
 
     exit_code = 3
+    rule = "tree/nothing-there"
     hint = "for a first launch add --allow-none; else check the path: 'ckpt ls' shows what is there"
 
 
@@ -61,6 +67,7 @@ class NoneUsable(CkptError):
     """Checkpoints exist, but none is usable (exit 4): starting fresh would throw training progress away."""
 
     exit_code = 4
+    rule = "choice/none-usable"
     hint = "'ckpt verify ROOT' shows the damage; 'ckpt explain CODE' what a code means"
 
 
@@ -71,16 +78,18 @@ class CannotLook(CkptError):
     """ROOT is missing, or reading failed (exit 5): nothing is known about the checkpoints."""
 
     exit_code = 5
+    rule = "tree/could-not-look"
     hint = "check that the file system is mounted and readable, then run again"
 
-    def __init__(self, message: str, hint: str = "", plan: LoadPlan | None = None) -> None:
-        super().__init__(message, hint or (_OF_STORE if "://" in message else ""), plan)
+    def __init__(self, message: str, hint: str = "", plan: LoadPlan | None = None, *, rule: str = "") -> None:
+        super().__init__(message, hint or (_OF_STORE if "://" in message else ""), plan, rule=rule)
 
 
 class NotNewest(CkptError):
     """The newest checkpoint is unusable and --no-fallback forbids an older one (exit 6)."""
 
     exit_code = 6
+    rule = "choice/no-fallback"
     hint = "drop --no-fallback to accept an older checkpoint"
 
 

@@ -162,7 +162,7 @@ CODES: dict[str, Code] = {
 # fmt: on
 
 
-def finding(
+def finding(  # noqa: PLR0913 - what a finding has
     code: str,
     message: str,
     *,
@@ -172,6 +172,7 @@ def finding(
     hint: str = "",
     ranks: tuple[tuple[int, int], ...] = (),
     follows: bool = False,
+    rule: str = "",
 ) -> Finding:
     """A finding with the catalogue's severity and hint unless given. Raises KeyError for a code that is not
     in the catalogue.
@@ -186,6 +187,7 @@ def finding(
         path,
         ranks,
         follows,
+        rule,
     )
 
 

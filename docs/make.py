@@ -18,6 +18,8 @@ import terminal  # noqa: E402
 
 from ckpt_tools.findings import CODES  # noqa: E402 - needs the path above when the package is not installed
 from ckpt_tools.model.finding import Severity  # noqa: E402
+from ckpt_tools.planning.rules.catalogue import RULES, codes_of  # noqa: E402
+from ckpt_tools.planning.rules.rule import MEANING, Scope  # noqa: E402
 from ckpt_tools.settings.resolve import ENV  # noqa: E402
 
 QUOTES = '"""'
@@ -31,7 +33,8 @@ def codes() -> str:
         NOTE,
         (
             "Every finding has a code. Codes are never renamed and never reused; `ckpt explain CODE`"
-            " prints the same text. Made from `ckpt_tools/findings.py`.\n"
+            " prints the same text, and the rules that it is of ([rules.md](rules.md)). Made from"
+            " `ckpt_tools/findings.py`.\n"
         ),
         (
             "The severity decides: an **error** makes the file or checkpoint `broken` (it is never chosen, and"
@@ -55,6 +58,31 @@ def codes() -> str:
             if c.severity is severity
         ]
         out.append("")
+    return "\n".join(out)
+
+
+def rules() -> str:
+    """docs/rules.md from the catalogue."""
+    out = [
+        "# Rules\n",
+        NOTE,
+        (
+            "Whatever lowers the trust in a checkpoint is one of these rules. The finding says which"
+            " (`findings[].rule` in JSON, `ckpt plan -v`), and `ckpt explain RULE` prints its page."
+        ),
+        (
+            "A rule does no more than its effect: `note` and `warn` choose nothing else, `reject` takes the next"
+            " candidate, `ask` is exit 2, `stop` is exit 3, 4, 5 or 6. No rule cancels another.\n"
+        ),
+    ]
+    for scope in Scope:
+        out.append(f"## {str(scope).capitalize()}: {MEANING[scope]}\n")
+        for r in RULES.values():
+            if r.scope is scope:
+                codes = ", ".join(f"`{code}`" for code in codes_of(r))
+                out += [f"### {r.id}\n", f"{r.why.strip()}\n"]
+                out += [f"* effect: {r.effect}{f'; codes: {codes}' if codes else ''}"]
+                out += [f"* what settles it: {r.answer}\n"]
     return "\n".join(out)
 
 
@@ -269,6 +297,7 @@ def _cell(text: str) -> str:
 
 PAGES = {
     HERE / "codes.md": codes,
+    HERE / "rules.md": rules,
     HERE / "environment.md": environment,
     HERE.parent / "ckpt_tools/cli/candidates/words.txt": commands.words,
     HERE / "did-not-resume.svg": flow.chart,

@@ -65,7 +65,8 @@ SEVERITY = one_of("error", "warning", "note")
 CODE: Schema = {"type": "string", "pattern": "^[a-z][a-z0-9-]*$"}
 RANKS: Schema = array({"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2})
 OBSERVED = {"code": CODE, "severity": SEVERITY, "message": TEXT, "offset": maybe(COUNT), "hint": TEXT}
-FOLLOWING = {"ranks": RANKS, "follows": {"const": True}}
+RULE: Schema = {"type": "string", "pattern": "^(tree|order|save|pair|choice)/[a-z-]+$"}
+FOLLOWING = {"rule": RULE, "ranks": RANKS, "follows": {"const": True}}
 COUNTED = dict.fromkeys(("count", "nan", "inf", "denormal", "absurd", "zeros"), COUNT)
 PLACE = {"step": maybe(INTEGER), "epoch": maybe(INTEGER), "step_in_epoch": maybe(INTEGER)}
 CHECKPOINT = {
@@ -136,7 +137,8 @@ DEFS: Schema = {
     ),
     "known": KNOWN,
     "error": record(
-        {"code": CODE, "message": TEXT, "hint": TEXT, "exit_code": {"type": "integer", "minimum": 1}}
+        {"code": CODE, "message": TEXT, "hint": TEXT, "exit_code": {"type": "integer", "minimum": 1}},
+        {"rule": RULE},
     ),
 }
 FOUND = array(ref("finding_with_path"))
@@ -211,7 +213,8 @@ DECISION = record(
     {"saves": TEXT},
 )
 FAILED = record(
-    {"message": TEXT, "hint": TEXT, "exit_code": {"type": "integer", "minimum": 1}}, {"code": CODE}
+    {"message": TEXT, "hint": TEXT, "exit_code": {"type": "integer", "minimum": 1}},
+    {"code": CODE, "rule": RULE},
 )
 """In the decision of a job that has none there is no code."""
 VIEW = record({"root": PATH, "checkpoint": PATH, "ranks": by_name(array(PATH)), "shared": array(PATH)})

@@ -286,7 +286,9 @@ def _answer(argv: Sequence[str], name: str, error: CkptError) -> int:
         from ckpt_tools.output.failure import Failure, code_of
         from ckpt_tools.output.page import View
 
-        failure = Failure(command, code_of(name), str(error), error.hint, error.exit_code, error.plan)
+        failure = Failure(
+            command, code_of(name), str(error), error.hint, error.exit_code, error.plan, error.rule
+        )
         text = ""
         with suppress(CkptError):  # of a plug-in: that it fails has been said, or is less than what has
             found = registry.find(requested)

@@ -314,7 +314,7 @@ def inside(base: str, name: str) -> str | None:
 
 def _in(path: str, f: Finding) -> Finding:
     """A finding with the place of the seal that it is about."""
-    return Finding(f.code, f.severity, f.message, f.offset, f.hint, path, f.ranks, f.follows)
+    return Finding(f.code, f.severity, f.message, f.offset, f.hint, path, f.ranks, f.follows, f.rule)
 
 
 def _different(rows: Sequence[_Said]) -> dict[tuple[int, str, str], _Said]:

@@ -248,6 +248,7 @@ _FINDING = only(
         "path": _word,
         "ranks": few(_pair(rank, rank), _FINDINGS),
         "follows": truth,
+        "rule": short(_WORDS),
     }
 )
 _FINDINGS_OF = few(_FINDING, _FINDINGS)

@@ -39,7 +39,8 @@ class Finding:
     empty inside a report.
 
     ``ranks`` are all that it is about where it is about ranks, as (first, last) of each run of neighbours.
-    ``follows``: other findings beside it are its cause.
+    ``follows``: other findings beside it are its cause. ``rule`` is the id of the rule that it is of, "" for
+    the one that its code has (planning/rules/catalogue.py).
     """
 
     code: str
@@ -50,6 +51,7 @@ class Finding:
     path: str = ""
     ranks: tuple[tuple[int, int], ...] = ()
     follows: bool = False
+    rule: str = ""
 
 
 def worst(findings: tuple[Finding, ...] | list[Finding]) -> Verdict:

@@ -8,7 +8,9 @@ from ckpt_tools.model.plan import LoadPlan
 
 @frozen
 class Failure:
-    """Why ``command`` has no answer. ``plan`` holds every rejected candidate when choosing got that far."""
+    """Why ``command`` has no answer. ``plan`` holds every rejected candidate when choosing got that far;
+    ``rule`` is the id of the rule that asks or stops, "" for none.
+    """
 
     command: str
     code: str
@@ -16,6 +18,7 @@ class Failure:
     hint: str
     exit_code: int
     plan: LoadPlan | None = None
+    rule: str = ""
 
 
 def code_of(name: str) -> str:

@@ -117,7 +117,8 @@ def failed(failure: Failure) -> Object:
 
 
 def _error(failure: Failure) -> Object:
-    return fields(failure, "code", "message", "hint", "exit_code")
+    known = {"rule": failure.rule} if failure.rule else {}
+    return {**fields(failure, "code", "message", "hint", "exit_code"), **known}
 
 
 def catalogue(name: str, entries: Sequence[Mapping[str, object]], **more: object) -> str:
@@ -188,7 +189,10 @@ def region(r: Region) -> Object:
 
 def finding(f: Finding, *, across: bool = False) -> Object:
     """One finding; those across files carry their path."""
-    more: Object = {"ranks": [list(pair) for pair in f.ranks]} if f.ranks else {}
+    from ckpt_tools.planning.rules.catalogue import rule_of  # imports each rule
+
+    more: Object = {"rule": rule_of(f)}
+    more |= {"ranks": [list(pair) for pair in f.ranks]} if f.ranks else {}
     more |= {"follows": True} if f.follows else {}
     where = ("path",) if across else ()
     return {**fields(f, *where, "code", "severity", "message", "offset", "hint"), **more}

@@ -131,8 +131,9 @@ class Page:
             return
         findings = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
         self.gap()
-        rows = _folded([f for f in findings if not f.follows], root, listed)
-        self.table(("severity", "code", "where", "what"), rows, below=("what", "where"))
+        rows = _folded([f for f in findings if not f.follows], root, listed, self.view.verbose)
+        rule = ("rule",) if self.view.verbose else ()
+        self.table(("severity", "code", *rule, "where", "what"), rows, below=("what", "where"))
         for f in findings:
             if f.follows:
                 self.text(f"so {f.message}", STYLE[str(f.severity)])
@@ -221,11 +222,14 @@ def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
 
 
 def _folded(
-    findings: Sequence[Finding], root: str, listed: Collection[str]
-) -> list[tuple[str, str, str, str]]:
+    findings: Sequence[Finding], root: str, listed: Collection[str], with_rules: bool
+) -> list[tuple[str, ...]]:
     """The rows of findings; notes that say the same of several files are one, with their number, and so is
     what is said of many files that are ``listed`` elsewhere.
     """
+    if with_rules:
+        from ckpt_tools.planning.rules.catalogue import rule_of  # imports each rule
+
     alike = Counter((f.code, f.message) for f in findings if f.path in listed)
     same: dict[tuple[str, str], list[Finding]] = {}
     for f in findings:
@@ -236,7 +240,8 @@ def _folded(
     for (code, _), found in same.items():
         first = found[0]
         more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
-        rows.append((str(first.severity), code, f"{_where(first, root)}{more}", first.message))
+        rule = (rule_of(first),) if with_rules else ()
+        rows.append((str(first.severity), code, *rule, f"{_where(first, root)}{more}", first.message))
     return rows
 
 

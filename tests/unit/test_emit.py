@@ -106,8 +106,8 @@ def test_verify_v1_has_exactly_its_fields():
         "findings",
     ]
     assert list(value["files"][0]) == fields
-    assert list(value["files"][1]["findings"][0]) == ["code", "severity", "message", "offset", "hint"]
-    assert list(value["findings"][0]) == ["path", "code", "severity", "message", "offset", "hint"]
+    assert list(value["files"][1]["findings"][0]) == ["code", "severity", "message", "offset", "hint", "rule"]
+    assert list(value["findings"][0]) == [*("path", "code", "severity", "message", "offset", "hint", "rule")]
 
 
 def test_plan_v1_has_exactly_its_fields():

@@ -1,1 +1,1 @@
-"""Every rule by its id: one file each, below the directory of its scope."""
+"""Every rule in a file of its own, below the directory of its scope; catalogue.py has all of them."""

@@ -26,6 +26,16 @@ class Scope(str, Enum):
         return self.value
 
 
+MEANING = {
+    Scope.TREE: "what is said of ROOT as a whole",
+    Scope.ORDER: "which save is the newest",
+    Scope.SAVE: "what is said of one save",
+    Scope.PAIR: "what is said of two saves",
+    Scope.CHOICE: "what is said beside the save that was chosen",
+}
+"""What the rules of a scope are about."""
+
+
 class Effect(IntEnum):
     """What a hit does, at most: rules only lower trust, and none cancels another."""
 
@@ -58,10 +68,10 @@ class Hit:
 @frozen
 class Rule:
     """``id`` is ``scope/name``, stable, and the path of its file below planning/rules; ``code`` is the code
-    of its findings. ``needs`` is how deep the files must have been read for it. ``answer`` is the flag or the
-    lines of ckpt.toml that settle it, ``why`` its page: what it says, and the incident or line of a
-    framework's source that it exists for, in at most ten lines. Of a rule without ``check`` the findings are
-    still made elsewhere.
+    of its findings, "" where it only asks or stops, and ``more`` are further ones. ``needs`` is how deep the
+    files must have been read for it. ``answer`` is the flag or the lines of ckpt.toml that settle it, ``why``
+    its page: what it says, and the incident or line of a framework's source that it exists for, in at most
+    ten lines. Of a rule without ``check`` the findings are still made elsewhere.
     """
 
     id: str
@@ -71,6 +81,7 @@ class Rule:
     why: str
     needs: Level = Level.PRESENCE
     check: Callable[[Any], Iterable[Hit]] | None = None
+    more: tuple[str, ...] = ()
 
     @property
     def scope(self) -> Scope:

@@ -1,0 +1,44 @@
+"""All rules by their id, and which of them a finding is of."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.planning.rules.rule import Rule, Scope
+
+_HERE = __package__ or ""
+
+
+def _collected() -> dict[str, Rule]:
+    rules = {}
+    for scope in Scope:
+        package = import_module(f"{_HERE}.{scope}")
+        for name in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
+            rule: Rule = import_module(f"{package.__name__}.{name}").RULE
+            rules[rule.id] = rule
+    return rules
+
+
+RULES: dict[str, Rule] = _collected()
+"""In the order of their scopes."""
+
+
+def codes_of(rule: Rule) -> tuple[str, ...]:
+    """Return the codes of its findings."""
+    return (rule.code, *rule.more) if rule.code else rule.more
+
+
+BY_CODE: dict[str, str] = {code: r.id for r in reversed(RULES.values()) for code in codes_of(r)}
+"""The rule of a finding that names none: the first that has its code."""
+
+
+def rule_of(finding: Finding) -> str:
+    """Return the id of the rule that a finding is of, "" for one of a newer version's codes."""
+    return finding.rule or BY_CODE.get(finding.code, "")
+
+
+def rules_of(code: str) -> list[Rule]:
+    """Return the rules whose findings may have this code, the one of most of them first."""
+    return [r for r in RULES.values() if code in codes_of(r)]

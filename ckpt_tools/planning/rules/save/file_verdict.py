@@ -1,0 +1,50 @@
+"""``save/file-verdict``."""
+
+from ckpt_tools.model.report import Level
+from ckpt_tools.planning.rules.rule import Effect, Rule
+
+RULE = Rule(
+    id="save/file-verdict",
+    code="bad-header",
+    more=(
+        "truncated",
+        "empty-file",
+        "crc-mismatch",
+        "checksum-mismatch",
+        "store-checksum-mismatch",
+        "unproven-content",
+        "pointer-not-data",
+        "bad-compression",
+        "bad-pickle",
+        "trailing-data",
+        "wrong-format",
+        "missing-storage",
+        "extra-storage",
+        "storage-size",
+        "storage-dtypes",
+        "compressed-storage",
+        "tensor-out-of-bounds",
+        "tensor-size",
+        "unknown-dtype",
+        "duplicate-tensor",
+        "duplicate-key",
+        "not-checksummed",
+        "checksum-off",
+        "needs-extra",
+        "not-needed",
+        "too-complex",
+        "odd-header",
+        "not-a-file",
+        "repaired-unwitnessed",
+    ),
+    effect=Effect.REJECT,
+    needs=Level.CONTENT,
+    answer="restore the file from a copy, a replica or an older checkpoint; ckpt explain CODE",
+    why="""\
+The bytes of one file are not what its format says they must be; each finding has a code of its own
+(docs/codes.md). A broken file is never loaded: a replica takes its place, or an older save is
+chosen.
+For: PytorchStreamReader failed, unexpected EOF, after a full disk or a killed job;
+safetensors/safetensors#668.
+""",
+)

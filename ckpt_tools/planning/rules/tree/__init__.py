@@ -1,0 +1,1 @@
+"""What is said of ROOT as a whole."""

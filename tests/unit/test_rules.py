@@ -1,0 +1,49 @@
+"""The catalogue of rules: each is a file with a page that is read in one breath."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ckpt_tools.findings import CODES
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.planning import rules
+from ckpt_tools.planning.rules.catalogue import BY_CODE, RULES, rule_of, rules_of
+from ckpt_tools.planning.rules.rule import Rule
+
+HERE = Path(rules.__file__).parent
+SHARED = {"missing-part": "save/missing-part", "unfinished-save": "save/unfinished"}
+"""The codes of several rules, and the rule of a finding that names none."""
+
+
+def test_each_file_below_a_scope_is_a_rule() -> None:
+    files = {f"{p.parent.name}/{p.stem.replace('_', '-')}" for p in HERE.glob("*/*.py") if p.stem[0] != "_"}
+    assert files == RULES.keys()
+    assert all(name == rule.id for name, rule in RULES.items())
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_page_is_short_and_says_what_for(rule: Rule) -> None:
+    lines = rule.why.strip().splitlines()
+    assert 2 <= len(lines) <= 10
+    assert any(line.startswith("For: ") for line in lines)
+    assert rule.answer
+
+
+def test_every_flag_that_an_answer_names_is_one() -> None:
+    words = (HERE.parents[1] / "cli/candidates/words.txt").read_text(encoding="utf-8")
+    named = {flag for rule in RULES.values() for flag in re.findall(r"--[a-z-]+", rule.answer + rule.why)}
+    assert [flag for flag in sorted(named) if not re.search(rf"{flag}\b", words)] == []
+
+
+def test_every_code_has_a_rule() -> None:
+    assert BY_CODE.keys() == CODES.keys()
+    several = {code: BY_CODE[code] for code in CODES if len(rules_of(code)) > 1}
+    assert several == SHARED
+
+
+def test_a_finding_names_its_rule_or_has_that_of_its_code() -> None:
+    f = Finding("missing-part", Severity.ERROR, "")
+    assert rule_of(f) == "save/missing-part"
+    assert rule_of(Finding("missing-part", Severity.ERROR, "", rule="save/sibling-has-role")) in RULES
+    assert rule_of(Finding("of-the-future", Severity.ERROR, "")) == ""
