@@ -18,6 +18,7 @@ from ckpt_tools.formats.named import NAMED
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
+from ckpt_tools.planning.rules.catalogue import RULES
 
 LINES = {" ".join(words): module for words, module in dispatch.WITHIN.items()}
 NAMES = (*COMMANDS, *LINES)
@@ -28,7 +29,7 @@ LISTS: dict[str, dict[str, str]] = {
     "KIND": {str(kind): "" for kind in Kind},
     "LAYOUT": {names.name: "" for names in BUILT_IN.names},
     "FORMAT": {one.name: "" for one in NAMED},
-    "CODE": {code.id: code.title for code in sorted(CODES.values())},
+    "CODE": {code.id: code.title for code in sorted(CODES.values())} | dict.fromkeys(sorted(RULES), ""),
     "[WHAT]": {one.name: one.about for one in snippets().values()},
     "SHELL": dict.fromkeys(candidates.SHELLS, ""),
     "DIGEST": dict.fromkeys(guard.ALGORITHMS, ""),

@@ -521,9 +521,13 @@ DOCUMENTS: dict[str, tuple[str, Schema]] = {
         record(
             {
                 "explain": array(
-                    record({"code": CODE, "severity": SEVERITY, "title": TEXT, "hint": TEXT, "since": TEXT})
+                    record(
+                        {"code": CODE, "severity": SEVERITY, "title": TEXT, "hint": TEXT, "since": TEXT},
+                        {"rules": array(RULE)},
+                    )
                 )
-            }
+            },
+            {"rule": record({"id": RULE, "effect": TEXT, "answer": TEXT, "why": TEXT})},
         ),
     ),
     "formats": (

@@ -34,7 +34,7 @@ GROUPS = {
         "watch": "Verify each checkpoint as it is saved, and report it.",
     },
     "Look things up": {
-        "explain": "Say what a finding means, and what to do about it.",
+        "explain": "Say what a finding or a rule means, and what to do about it.",
         "formats": "List the file formats, and what cannot be seen in each.",
         "layouts": "List the layouts, and check or guess their templates.",
         "launchers": "List the launchers, and say which one started this process.",
@@ -337,7 +337,7 @@ EXAMPLES = {
         ("ckpt explain truncated", "a file that ends early"),
         ("ckpt explain unsafe-pickle", "a pickle that would run code"),
         ("ckpt explain rank-mismatch --json", "the same for a program"),
-        ("ckpt explain missing-rank", "a checkpoint that is not whole"),
+        ("ckpt explain save/missing-rank", "the page of a rule, which 'ckpt plan -v' names"),
     ),
     "formats": (
         ("ckpt formats", "all known formats"),

@@ -7,6 +7,8 @@ from itertools import zip_longest
 
 from ckpt_tools.findings import CODES
 from ckpt_tools.output.page import PLAIN, STYLE, Page, View, known
+from ckpt_tools.planning.rules.catalogue import codes_of, rules_of
+from ckpt_tools.planning.rules.rule import Effect, Rule
 
 MEANING = {
     "error": "the file or checkpoint is broken and is never chosen; 'ckpt verify' exits 1",
@@ -14,6 +16,14 @@ MEANING = {
     "note": "it stays ok",
 }
 """What a severity does."""
+EFFECT = {
+    Effect.NOTE: "the choice stays",
+    Effect.WARN: "the choice stays, with a warning",
+    Effect.REJECT: "the next candidate is tried",
+    Effect.ASK: "exit 2",
+    Effect.STOP: "exit 3, 4, 5 or 6",
+}
+"""What a rule does, at most."""
 
 
 def table(entries: Sequence[Mapping[str, object]], columns: Sequence[str], view: View = PLAIN) -> str:
@@ -52,4 +62,18 @@ def code(name: str, view: View = PLAIN) -> str:
     page.text(f"  severity: {c.severity} ({MEANING[str(c.severity)]})", STYLE[str(c.severity)])
     page.text(f"  what to do: {c.hint}")
     page.text(f"  since: {c.since}")
+    page.text(f"  rules: {', '.join(r.id for r in rules_of(name))}")
+    return page.done()
+
+
+def rule(r: Rule, view: View = PLAIN) -> str:
+    """What ``ckpt explain`` prints about a rule: its page."""
+    page = Page(view)
+    page.text(r.id, "bold")
+    for line in r.why.splitlines():
+        page.text(f"  {line}")
+    page.text(f"  effect: {r.effect} ({EFFECT[r.effect]})")
+    page.text(f"  what settles it: {r.answer}")
+    if codes := codes_of(r):
+        page.text(f"  codes: {', '.join(codes)}")
     return page.done()

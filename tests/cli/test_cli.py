@@ -295,6 +295,17 @@ def test_explain(capfd):
     code, out, err = run(capfd, "explain", "trucated")
     assert (code, out) == (2, "")
     assert "did you mean 'truncated'?" in err
+    assert "rules: save/missing-part, save/sibling-has-role" in run(capfd, "explain", "missing-part")[1]
+
+
+def test_explain_a_rule(capfd):
+    page = run(capfd, "explain", "save/missing-rank")[1]
+    assert page.startswith("save/missing-rank\n")
+    assert all(word in page for word in ("effect: reject", "--world-size N", "codes: missing-rank", "For: "))
+    told = json.loads(run(capfd, "explain", "choice/tracker-stale", "--json")[1])
+    assert told["rule"]["id"] == "choice/tracker-stale"
+    assert {entry["code"] for entry in told["explain"]} >= {"stale-tracker", "dangling-tracker"}
+    assert "did you mean 'save/missing-rank'?" in run(capfd, "explain", "save/missing-ranks")[2]
 
 
 @pytest.mark.parametrize("command", ["formats", "layouts", "launchers"])

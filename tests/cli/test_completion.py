@@ -22,6 +22,7 @@ from ckpt_tools.cli.words import COMMANDS
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.report import Level
+from ckpt_tools.planning.rules.catalogue import RULES
 
 BIN = Path(sys.executable).parent
 HOSTILE = [
@@ -86,7 +87,7 @@ def test_words_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert offered("") == ["words", *COMMANDS]
     assert offered("ver") == ["words", "verify"]
     assert offered("--v") == ["words", "--version"]
-    assert offered("explain", "") == ["words", *sorted(CODES)]
+    assert offered("explain", "") == ["words", *sorted(CODES), *sorted(RULES)]
     assert offered("formats", "torch_") == ["words", "torch_zip", "torch_legacy", "torch_tar"]
     assert offered("verify", "--level", "") == ["words", *map(str, Level)]
     assert offered("verify", "--level=st") == ["words", "--level=structure"]
