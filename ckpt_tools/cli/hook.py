@@ -99,4 +99,6 @@ def _require_told(request: options.Request, taken: Any) -> None:
         ranks = [r["rank"] for r in taken.decision.body.get("ranks") or ()] or ranks
     for rank in ranks:
         if not is_told((), taken.decision, rank, request.resume_args):
-            raise UsageError(why_untold(taken.decision, rank, request.resume_args), UNTOLD)
+            raise UsageError(
+                why_untold(taken.decision, rank, request.resume_args), UNTOLD, rule="choice/silent-resume"
+            )

@@ -73,7 +73,11 @@ def _with_arguments(plan: LoadPlan, wanted: Sequence[str], *, needed: bool) -> L
     known = {"path": plan.resume.path, "step": plan.resume_step, "epoch": plan.checkpoint.epoch}
     args = fill_arguments(wanted, known)
     if needed and not args:
-        raise UsageError(explain_silence(plan.checkpoint.layout, plan.resume.path, wanted), EACH_RANK)
+        raise UsageError(
+            explain_silence(plan.checkpoint.layout, plan.resume.path, wanted),
+            EACH_RANK,
+            rule="choice/silent-resume",
+        )
     return replace(plan, resume=replace(plan.resume, args=args))
 
 

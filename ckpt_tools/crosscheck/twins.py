@@ -30,7 +30,11 @@ def question(c: Checkpoint, mine: Part, twin: Part, others: Sequence[Checkpoint]
     )
     one, other = (quote(p.home or p.path) for p in (first, second))
     compare = f"'ckpt diff {one} {other}' compares the two"
-    return UsageError(text, f"restore the one that is the copy, or say {', or '.join(answers)}; {compare}")
+    return UsageError(
+        text,
+        f"restore the one that is the copy, or say {', or '.join(answers)}; {compare}",
+        rule="pair/same-content",
+    )
 
 
 def _step_before(c: Checkpoint, candidates: Sequence[Checkpoint]) -> int | None:

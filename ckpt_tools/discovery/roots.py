@@ -41,7 +41,7 @@ def roots(root: str) -> list[str]:
     except OSError as e:
         raise CannotLook(f"cannot look for {root}: {e.filename or parent}: {e.strerror}") from e
     if not found:
-        raise CannotLook(f"{root} does not exist", _instead(root, path))
+        raise CannotLook(f"{root} does not exist", _instead(root, path), rule="tree/root-missing")
     return found
 
 

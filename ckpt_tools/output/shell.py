@@ -24,7 +24,7 @@ def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - a
     checkpoint = plan.checkpoint
     path = _find_path(plan) if checkpoint else None
     if checkpoint and not (path or plan.resume.args or plan.resume.env):
-        raise UsageError(explain_silence(checkpoint.layout, path, ()), EACH_RANK)
+        raise UsageError(explain_silence(checkpoint.layout, path, ()), EACH_RANK, rule="choice/silent-resume")
     values: dict[str, object] = {
         "CKPT_PATH": path,
         "CKPT_STEP": plan.resume_step,

@@ -36,7 +36,9 @@ def require_groups(c: Checkpoint, assignment: Assignment) -> None:
     if not assignment.groupless:
         return
     texts = (f.message for f in assignment.findings if f.code == "replica-groups-needed")
-    raise UsageError(f"{'; '.join(texts)} ({c.path})", CODES["replica-groups-needed"].hint)
+    raise UsageError(
+        f"{'; '.join(texts)} ({c.path})", CODES["replica-groups-needed"].hint, rule="save/groups-needed"
+    )
 
 
 def require_trust(parts: Sequence[Part], session: Session) -> None:
@@ -44,7 +46,7 @@ def require_trust(parts: Sequence[Part], session: Session) -> None:
     for part in parts:
         report = session.known(part)
         if any(f.code == "unknown-global" for f in report.findings):
-            raise UsageError(*unlisted.question(part.path, report.unlisted))
+            raise UsageError(*unlisted.question(part.path, report.unlisted), rule="save/unknown-global")
 
 
 def require_one_name(c: Checkpoint, session: Session) -> None:
@@ -81,6 +83,7 @@ def require_no_share(c: Checkpoint, loaded: Sequence[Part], session: Session) ->
             f"{share.path} of {completeness.label(c)} is called as the share of one rank, and no layout says"
             " which rank loads which file",
             f"'ckpt layouts --guess {quote(session.root)}' writes a layout that gives each rank its own",
+            rule="choice/unplaced-newer",
         )
 
 
@@ -126,7 +129,9 @@ def _which_model(c: Checkpoint, mine: Part, other: Part, root: str) -> UsageErro
         f"{mine.path} and {other.path} are of {completeness.label(c)}, and hold other weights than each other"
     )
     one, two = (replace(c, path=p.path, parts=(p,)) for p in (mine, other))
-    return UsageError(f"{text}: nothing tells which is meant", either(root, one, two))
+    return UsageError(
+        f"{text}: nothing tells which is meant", either(root, one, two), rule="order/same-step-twice"
+    )
 
 
 def two_attempts(

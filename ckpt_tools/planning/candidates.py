@@ -190,7 +190,7 @@ class Candidates:
         left = [c for c in self.checkpoints if filters.allows(self.selection, c, self.step)]
         if not left:
             text = f"{number(self.checkpoints)}, but --kind or --max-step hides them all"
-            raise NoneUsable(text, "relax the filters", plan=self.nothing())
+            raise NoneUsable(text, "relax the filters", plan=self.nothing(), rule="tree/filters-hide-all")
         if self.selection.max_step is not None:
             kept = {c.key for c in left}
             from ckpt_tools.planning import hidden_steps  # few runs are cut off at a step
@@ -386,7 +386,11 @@ class Candidates:
         runs = {run: members for run, members in runs.items() if run not in aside}
         own = own_runs.own_runs(runs, self.layouts)
         if own_runs.several(own):
-            raise UsageError(f"{self.root} holds {completeness.listed(own)}", self._which_run(own))
+            raise UsageError(
+                f"{self.root} holds {completeness.listed(own)}",
+                self._which_run(own),
+                rule="tree/several-runs",
+            )
         kept = own_runs.of_own(own, finished)
         self.warnings += own_runs.passed_over(finished, kept)
         return kept

@@ -263,7 +263,7 @@ def newest_in_doubt(
     hint = (
         f"say --order mtime to resume from {by_mtime.label}, or --order step to resume from {by_step.label}"
     )
-    return UsageError(text, hint)
+    return UsageError(text, hint, rule="order/times-contradict-steps")
 
 
 def _when(c: Checkpoint) -> str:

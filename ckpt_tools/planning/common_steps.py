@@ -146,4 +146,4 @@ def newest_untold(root: str, chosen: Checkpoint, other: Checkpoint, *, mute: boo
         f"which checkpoint is the newest is in doubt: {chosen.path} ({chosen.label}) and {other.path}"
         f" ({other.label}): {why}, and their names do not count in one unit"
     )
-    return UsageError(text, either(root, chosen, other))
+    return UsageError(text, either(root, chosen, other), rule="order/units-differ")

@@ -171,7 +171,10 @@ def gone(root: str, before: EarlierStart, plan: LoadPlan | None = None) -> NoneU
         f"but an earlier start resumed from step {before.step} ({before.path})"
     )
     return NoneUsable(
-        text, "is the file system mounted? To start from nothing anyway say --allow-fresh", plan=plan
+        text,
+        "is the file system mounted? To start from nothing anyway say --allow-fresh",
+        plan=plan,
+        rule="tree/earlier-start-had-one",
     )
 
 

@@ -147,7 +147,11 @@ def _no_such_run(session: Session, selection: Selection, others: Sequence[Checkp
     if others:
         there = f"it holds {listed(session.runs(others))}"
     hint = "correct it; for the first launch of a new run beside others say --allow-none --allow-missing"
-    return Outcome(UsageError(f"nothing in {session.root} belongs to {requested}: {there}", hint))
+    return Outcome(
+        UsageError(
+            f"nothing in {session.root} belongs to {requested}: {there}", hint, rule="tree/several-runs"
+        )
+    )
 
 
 def _objection(session: Session, saves: Sequence[Checkpoint], inside: Scope) -> Outcome | None:

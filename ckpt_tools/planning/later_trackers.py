@@ -26,6 +26,7 @@ def require_tracked(run: Candidates, choice: Choice, c: Checkpoint) -> None:
                 f"and names {o.path} ({o.label})",
                 f"say --resume-from tracker to resume from {o.label}, "
                 f"or --order {run.order} to resume from {c.label}",
+                rule="choice/tracker-stale",
             )
 
 

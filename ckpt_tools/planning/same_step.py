@@ -100,4 +100,4 @@ def _which_is_meant(c: Checkpoint, o: Checkpoint, named: str | None, root: str) 
     why = "nothing tells which is meant"
     if named:
         why = f"{c.path} was written last, but {named} names the other"
-    return UsageError(f"{text}: {why}", either(root, c, o))
+    return UsageError(f"{text}: {why}", either(root, c, o), rule="order/same-step-twice")

@@ -48,7 +48,9 @@ def require_its_world(c: Checkpoint, assignment: Assignment, run: Run, selection
         text = f"saved with {other}={own[other]}, to be loaded with {other}={now[other]}"
     else:
         return
-    raise UsageError(f"topology-mismatch: {text} ({c.path})", _way_out(selection))
+    raise UsageError(
+        f"topology-mismatch: {text} ({c.path})", _way_out(selection), rule="save/topology-mismatch"
+    )
 
 
 def _require_all_places(c: Checkpoint, assignment: Assignment, run: Run) -> None:
@@ -64,6 +66,7 @@ def _require_all_places(c: Checkpoint, assignment: Assignment, run: Run) -> None
             "load it, so it is given to none",
             "say in ckpt.toml, with {tp} and {pp} in a [[layout]], where the file of each place lies: "
             "docs/adding-a-layout.md",
+            rule="save/topology-mismatch",
         )
 
 
@@ -115,7 +118,9 @@ def _require_world_of_gasp(c: Checkpoint, run: Run) -> None:
     if saved > completeness.highest_rank(c, layouts.of(c)) + 1:
         who = "the save before it has"
     raise UsageError(
-        f"topology-mismatch: {who} files of {saved} ranks, to be loaded by {world} ({c.path})", hint
+        f"topology-mismatch: {who} files of {saved} ranks, to be loaded by {world} ({c.path})",
+        hint,
+        rule="save/topology-mismatch",
     )
 
 

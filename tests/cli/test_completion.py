@@ -248,7 +248,7 @@ def test_a_real_shell(shell: shells.Shell, hostile: Path) -> None:
 def test_fish(hostile: Path) -> None:
     env = shells.with_ckpt(hostile.parent / "bin")
     assert shells.fish(hostile, env, "ckpt expl") == [
-        "explain\tSay what a finding means, and what to do about it."
+        "explain\tSay what a finding or a rule means, and what to do about it."
     ]
     assert shells.fish(hostile, env, "ckpt verify --level ") == sorted(map(str, Level))
     assert shells.fish(hostile, env, "ckpt verify --level=st") == ["--level=structure"]

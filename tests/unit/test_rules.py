@@ -1,16 +1,23 @@
 """The catalogue of rules: each is a file with a page that is read in one breath."""
 
+import ast
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ckpt_tools.cli import execute
+from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, NotRecognised, UsageError
 from ckpt_tools.findings import CODES
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning import rules
 from ckpt_tools.planning.rules.catalogue import BY_CODE, RULES, rule_of, rules_of
 from ckpt_tools.planning.rules.rule import Rule
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 HERE = Path(rules.__file__).parent
 SHARED = {"missing-part": "save/missing-part", "unfinished-save": "save/unfinished"}
 """The codes of several rules, and the rule of a finding that names none."""
@@ -47,3 +54,36 @@ def test_a_finding_names_its_rule_or_has_that_of_its_code() -> None:
     assert rule_of(f) == "save/missing-part"
     assert rule_of(Finding("missing-part", Severity.ERROR, "", rule="save/sibling-has-role")) in RULES
     assert rule_of(Finding("of-the-future", Severity.ERROR, "")) == ""
+
+
+def test_every_rule_that_code_names_is_in_the_catalogue() -> None:
+    named = {
+        word.value.value
+        for file in HERE.parents[1].rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        for word in node.keywords
+        if word.arg == "rule" and isinstance(word.value, ast.Constant)
+    }
+    assert named - {""} <= RULES.keys()
+    for error in (UsageError, NotRecognised, NoCheckpoint, NoneUsable, CannotLook, NotNewest):
+        assert error.rule in {"", *RULES}
+
+
+@pytest.mark.parametrize("tree", ["megatron", "deepspeed", "hf-trainer", "mindio-ttp", "dcp"])
+def test_every_finding_in_json_has_a_known_rule(tree: str, capfd: pytest.CaptureFixture[str]) -> None:
+    for command in ("plan", "verify"):
+        execute([command, str(FIXTURES / "layouts" / tree), "--json"])
+        told = list(_findings(json.loads(capfd.readouterr().out)))
+        assert told
+        assert {f["rule"] for f in told} <= RULES.keys()
+
+
+def _findings(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        if "severity" in value or "exit_code" in value:
+            yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _findings(item)
