@@ -23,7 +23,7 @@ from ckpt_tools.model.plan import FileLoad, LoadPlan
 EDITS = {"remove", "copy", "truncate", "write", "flip", "link", "swap", "mtime", "now"}
 SEEN = frozenset({"truncated", "empty", "garbage", "removed", "directory", "link"})
 """What any format shows, wherever it happens. Zeros are seen where nothing else explains them."""
-GONE = frozenset({"removed", "renamed"})
+GONE = frozenset({"removed"})
 STOPS = (2, 4, 5)
 
 
@@ -154,15 +154,6 @@ def became_a_link(m: Mishap, name: str, path: Path) -> None:
     m.harmed[name] = "link"
 
 
-ENDINGS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".eqx")
-
-
-def in_capitals(m: Mishap, name: str, path: Path) -> None:
-    if names.known(path.name) and path.suffix in ENDINGS and not path.with_name(path.name.upper()).exists():
-        path.rename(path.with_name(path.name.upper()))
-        m.harmed[name] = "capitals"
-
-
 def left_out(m: Mishap, name: str, path: Path) -> None:
     """The directory, with all in it."""
     if path.parent != m.whole.root:
@@ -205,7 +196,7 @@ def no_times(m: Mishap, name: str, path: Path) -> None:
 
 WHAT: tuple[What, ...] = (
     truncated, truncated, emptied, filled, zeroed, flipped, flipped, removed, removed, became_a_directory, became_a_link,
-    in_capitals, left_out, copied, half_written, bystander, touched, no_times,
+    left_out, copied, half_written, bystander, touched, no_times,
 )  # fmt: skip
 
 
@@ -264,15 +255,14 @@ def _older(m: Mishap, made: LoadPlan, c: Checkpoint) -> Iterator[str]:
     lost = any(_same(r.checkpoint, choice) for r in made.rejected)
     about = {os.path.relpath(f.path, m.whole.root) for f in told if f.path}
     named = lost or any(f.path and f.path.startswith(choice.path) for f in told)
-    capitals = {os.path.join(os.path.dirname(f), os.path.basename(f).upper()) for f in m.harmed}
-    if not (named or about & {*m.harmed, *capitals}):
+    if not (named or about & m.harmed.keys()):
         yield f"{choice.label} became {c.label}, and nothing says why"
 
 
 def _same(a: Checkpoint, b: Checkpoint) -> bool:
-    """One save: by what it counts, or by its path, also in capitals."""
+    """One save: by what it counts, or by its path."""
     known = (a.step, a.epoch) != (None, None) and (a.step, a.epoch) == (b.step, b.epoch)
-    return known or a.path.lower() == b.path.lower()
+    return known or a.path == b.path
 
 
 def _by_rank(m: Mishap, made: LoadPlan) -> Iterator[str]:
