@@ -133,3 +133,33 @@ def test_a_change_in_ckpt_itself_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     different = make.differences(make.load(SMALL), answers(SMALL))
     assert different
     assert all('-  "level": "content",' in d.text for d in different)
+
+
+moved = loaded(FIXTURES / "compare_answers.py")
+
+
+def test_each_commit_that_records_anew_tells_its_moves() -> None:
+    """Which are not to another checkpoint, nor from a question to an answer, unless its message says why."""
+    told = [move for commit in moved.recording_commits() for move in moved.untold(commit)]
+    assert told == [], "a line in the message of the commit says why (fixtures/compare_answers.py)"
+
+
+def test_a_move_to_less_trust_needs_no_reason() -> None:
+    def plan(code: int, path: str = "", step: int = 0) -> dict[str, Any]:
+        chosen = {"checkpoint": {"path": path, "step": step}} if path else {"error": {}}
+        return {"exit_code": code, "answer": chosen}
+
+    asked = "layouts/megatron/tp: ckpt plan @ --json"
+    kinds = {
+        moved.kind_of(asked, old, new): [asked]
+        for old, new in (
+            (plan(0, "/a", 1), plan(2)),
+            (plan(4), plan(2)),
+            (plan(0, "/a", 1), plan(0, "/b", 2)),
+            (plan(2), plan(0, "/a", 1)),
+            (plan(2), plan(70)),
+        )
+    }
+    needed = dict(moved.reasons_needed(kinds))
+    assert needed.keys() == {"choice -> another choice", "question -> choice", "question -> internal error"}
+    assert set(needed.values()) == {"layouts/megatron/tp"}
