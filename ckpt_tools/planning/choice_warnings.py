@@ -314,10 +314,12 @@ def unfinished(
         text = f"{completeness.label(c)}{than} {completeness.why_unfinished(c, layouts.of(c))}"
         text += f": {progress}" if (progress := state(c)) else ""
         hint = WAIT if progress else ""
-        yield finding("unfinished-save", text, path=c.parts[0].home or c.path, hint=hint)
+        yield finding(
+            "unfinished-save", text, path=c.parts[0].home or c.path, hint=hint, rule="choice/unfinished-newer"
+        )
     if more := left[_SAVES:]:
         text = f"{len(more):,} more saves like these never finished: {ranges.names(c.label for c in more)}"
-        yield finding("unfinished-save", text, path=root)
+        yield finding("unfinished-save", text, path=root, rule="choice/unfinished-newer")
 
 
 def _goes_before(c: Checkpoint, chosen: Checkpoint, order: str) -> bool:

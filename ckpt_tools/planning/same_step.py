@@ -43,7 +43,9 @@ def which(choice: Choice, c: Checkpoint, run: Candidates) -> tuple[Choice, list[
         if not last or (named and not by_time):
             raise _which_is_meant(c, o, named, run.root)
         text = f"it is of {c.label} as the choice is, holds other weights, and was written earlier"
-        warnings.append(finding("passed-over", text, path=o.path, severity=Severity.WARNING))
+        warnings.append(
+            finding("passed-over", text, path=o.path, severity=Severity.WARNING, rule="order/same-step-twice")
+        )
     return choice, warnings
 
 

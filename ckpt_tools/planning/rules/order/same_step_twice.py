@@ -5,6 +5,7 @@ from ckpt_tools.planning.rules.rule import Effect, Rule
 RULE = Rule(
     id="order/same-step-twice",
     code="",
+    more=("passed-over",),
     effect=Effect.ASK,
     answer="--exclude the one that is not meant, or --order mtime",
     why="""\
