@@ -58,12 +58,9 @@ def run(request: options.Request) -> int:
     words = substituted(command, taken.decision, taken.rank, wanted)
     idle = job_options.worker and taken.rank is None  # a scheduler, which trains nothing
     if not idle and not is_told(command, taken.decision, taken.rank, wanted):
-        path = taken.decision.path_of(taken.rank)
-        raise UsageError(
-            why_untold(taken.decision, taken.rank, wanted),
-            _form(job_options, command, path),
-            rule="choice/silent-resume",
-        )
+        why = why_untold(taken.decision, taken.rank, wanted)
+        form = _form(job_options, command, taken.decision.path_of(taken.rank))
+        raise UsageError(why, form, rule="choice/silent-resume")
     if not words or not words[0]:
         raise UsageError(f"{command[0]!r} becomes no command to start", AFTER_DASHES)
     if not request.output.quiet and (taken.rank or 0) == 0:
