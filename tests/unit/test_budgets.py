@@ -100,7 +100,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(97_027, lambda: count_lines("")),
+    "lines of the package": Budget(96_940, lambda: count_lines("")),
     "lines of what decides": Budget(25_860, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(330, count_emitters),
     "words in constants of the rooms that read names": Budget(640, count_words),

@@ -1,14 +1,9 @@
-"""What a rule is: a named reason to lower the trust in a tree, a save or a choice. Pure: a rule sees facts
-and never reads.
-"""
+"""What a rule is: a named reason to lower the trust in a tree, a save or a choice, with its page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from enum import Enum, IntEnum
-from typing import Any
 
-from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Level
 
@@ -53,25 +48,12 @@ class Effect(IntEnum):
 
 
 @frozen
-class Hit:
-    """One place where a rule holds: ``path`` is what it is about, ``hint`` what to do next where that is not
-    the rule's ``answer``. ``severity`` and ``effect`` are those of the rule unless they are given.
-    """
-
-    path: str
-    message: str
-    hint: str = ""
-    severity: Severity | None = None
-    effect: Effect | None = None
-
-
-@frozen
 class Rule:
     """``id`` is ``scope/name``, stable, and the path of its file below planning/rules; ``code`` is the code
     of its findings, "" where it only asks or stops, and ``more`` are further ones. ``needs`` is how deep the
     files must have been read for it. ``answer`` is the flag or the lines of ckpt.toml that settle it, ``why``
     its page: what it says, and the incident or line of a framework's source that it exists for, in at most
-    ten lines. Of a rule without ``check`` the findings are still made elsewhere.
+    ten lines.
     """
 
     id: str
@@ -80,7 +62,6 @@ class Rule:
     answer: str
     why: str
     needs: Level = Level.PRESENCE
-    check: Callable[[Any], Iterable[Hit]] | None = None
     more: tuple[str, ...] = ()
 
     @property
