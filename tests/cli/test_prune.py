@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from run_helpers import broken, ckpt, megatron, one_file_per_rank
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan
-from ckpt_tools.errors import CkptError
+from ckpt_tools.errors import CkptError, NoCheckpoint
+from ckpt_tools.guard.prune.pins import pin
+from ckpt_tools.guard.quarantine import quarantine
 from ckpt_tools.model.selection import Selection
 
 
@@ -227,23 +230,46 @@ def save_anew(root: Path) -> None:
     shutil.rmtree(root.parent / "other")
 
 
+def pinned(root: Path) -> None:
+    with suppress(NoCheckpoint):  # it is away
+        pin(str(root), [str(root / "iter_0000010")])
+
+
+def put_away(root: Path) -> None:
+    quarantine(str(root), [str(root / "iter_0000010")], apply=True)
+
+
+def flipped(root: Path) -> None:
+    path = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
+    times, data = path.stat(), bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 8
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+OLDEST = "@/iter_0000010"
 HAPPENED: dict[str, Callable[[Path], None]] = {
     "nothing": lambda _: None,
     "set back": set_back,
     "a new save": save_anew,
+    "a pin": pinned,
 }
-INTERRUPTED = {
-    "prune": ["prune", "@", "--keep-last", "2", "--settle", "0s", "--apply"],
-    "quarantine": ["quarantine", "@/iter_0000010", "--root", "@", "--settle", "0s", "--apply"],
+INTERRUPTED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
+    "prune": (lambda _: None, ["prune", "@", "--keep-last", "2", "--settle", "0s", "--apply"]),
+    "quarantine": (lambda _: None, ["quarantine", OLDEST, "--root", "@", "--settle", "0s", "--apply"]),
+    "restore": (put_away, ["quarantine", OLDEST, "--root", "@", "--restore", "--apply"]),
+    "undo": (put_away, ["undo", "@", "--apply"]),
+    "repair": (flipped, ["repair", "@", "--accept-odds", "0.001", "--apply"]),
 }
 NEXT = {
     "prune": ["prune", "@", "--keep-last", "1000", "--settle", "0s", "--apply"],
-    "pin": ["pin", "@/iter_0000010", "--root", "@"],
+    "pin": ["pin", OLDEST, "--root", "@"],
     "undo": ["undo", "@", "--apply"],
+    "repair": ["repair", "@", "--tracker", "--apply"],
 }
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(20)
 @pytest.mark.parametrize("after", NEXT)
 @pytest.mark.parametrize("happened", HAPPENED)
 @pytest.mark.parametrize("command", INTERRUPTED)
@@ -251,28 +277,32 @@ def test_nothing_interrupted_is_simply_finished(
     command: str, happened: str, after: str, commands: Commands, tmp_path: Path
 ) -> None:
     """Killed at any call that writes; then something happens; then any command: what plan chooses is there, what
-    was pinned is there, and a policy that keeps all loses nothing.
+    was pinned is there, and a policy that keeps all loses nothing. Of the calls each case takes its share.
     """
+    prepare, line = INTERRUPTED[command]
 
-    def words(line: list[str], root: Path) -> list[str]:
-        return [word.replace("@", str(root), 1) for word in line]
+    def made(home: Path) -> tuple[Path, list[str]]:
+        root = megatron(home / "run", steps=(10, 20, 30))
+        prepare(root)
+        return root, [word.replace("@", str(root), 1) for word in line]
 
-    root = megatron(tmp_path / "first/run", steps=(10, 20, 30))
-    calls = commands.run(words(INTERRUPTED[command], root), root).calls
-    for nth in range(1, len(calls) + 1, 2):
-        root = megatron(tmp_path / f"{nth}/run", steps=(10, 20, 30))
-        run = commands.run(words(INTERRUPTED[command], root), root, nth)
+    root, words = made(tmp_path / "first")
+    calls = commands.run(words, root).calls
+    first = 1 + ([*HAPPENED].index(happened) + [*NEXT].index(after)) % 4
+    for nth in range(first, len(calls) + 1, 4):
+        root, words = made(tmp_path / f"{nth}")
+        run = commands.run(words, root, nth)
         assert run.code == -9
         begun_to_remove = (root / ".ckpt/going").exists()
         HAPPENED[happened](root)
         was, there = step(root), steps(root)
-        said = commands.run(words(NEXT[after], root), root)
+        said = commands.run([word.replace("@", str(root), 1) for word in NEXT[after]], root)
         assert said.code in (0, 3), (run.calls[-1:], said)
         assert step(root) == was or was not in steps(root), (run.calls[-1:], said)
         assert set(there) <= set(steps(root)), (run.calls[-1:], said)
         if command == "prune" and not begun_to_remove:
             assert 10 in steps(root), (run.calls[-1:], said)
-        if after == "pin" and said.code == 0:
+        if (after == "pin" and said.code == 0) or (happened == "a pin" and 10 in there):
             assert 10 in steps(root)
 
 

@@ -25,6 +25,7 @@ from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.writes import write_all
 
 UNDOABLE = ("repair", "quarantine")
+_BRINGING_BACK = ("undo", "restore")
 TRASH, GOING = f"{STATE}/trash", f"{STATE}/going"
 _HINTS = {
     errno.EXDEV: "it lies on another file system than ROOT: name a ROOT on that one",
@@ -164,6 +165,27 @@ class Store:
             raise _failed(operation.command, e) from e
         return back
 
+    def _finish(self, operation: Operation) -> list[Move]:
+        """Do what is left of an operation, and return the moves that did it. Where another file has taken the
+        place since, what was to come back stays where it is. Raises CannotLook.
+        """
+        back = []
+        try:
+            for step in operation.steps:
+                if step.state(self.tree) is not State.TO_DO:
+                    continue
+                if isinstance(step, Move):
+                    if self.tree.identity(step.target) is not None:
+                        continue
+                    back.append(step)
+                step.do(self.tree)
+            if operation.of is not None:
+                self._mark(operation.of, Status.DONE, Status.UNDONE)
+            self.journal.mark(operation, Status.DONE)
+        except OSError as e:
+            raise _failed(operation.command, e) from e
+        return back
+
     def empty_trash(self) -> list[OSError]:
         """Remove what lies in the trash, from now on for good: why what is left could not be removed.
         Raises OSError.
@@ -180,11 +202,14 @@ class Store:
 
     def resume(self) -> Store:
         """Return the store after whatever was interrupted is taken back, the latest first: a prune too that
-        had not begun to remove what it had moved away.
+        had not begun to remove what it had moved away. What brought something back is finished: to put that
+        away again may be to put away what a job resumes from.
         """
         back = list[Move]()
         for operation in list(self.journal.operations()):
-            if operation.status is Status.BEGUN or self._is_in_trash(operation):
+            if operation.status is Status.BEGUN and operation.command in _BRINGING_BACK:
+                back += self._finish(operation)
+            elif operation.status is Status.BEGUN or self._is_in_trash(operation):
                 back += self.take_back(operation)
         self.sweep()
         return replace(self, back=tuple(back))
@@ -204,7 +229,10 @@ class Store:
 
     def changes(self) -> list[Change]:
         """Return what was moved back, as rows of an answer."""
-        why, root = "a command that did it was interrupted, and is taken back", self.tree.root
+        why, root = (
+            "a command was interrupted: it is taken back, or finished if it brings back",
+            self.tree.root,
+        )
         return [Change(f"{root}/{m.source}", "moved", why, f"{root}/{m.target}") for m in self.back]
 
 

@@ -38,7 +38,7 @@ RULE = Rule(
     code="no-layout",
     effect=Effect.ASK,
     needs=Level.STRUCTURE,
-    answer="the lines for ckpt.toml that are printed, or --exclude with exactly that path",
+    answer="its layout in ckpt.toml (ckpt layouts --guess ROOT), or --exclude with exactly that path",
     why="""\
 A file that no layout places may hold a training state, and is not older than the choice. It may be
 the newest save of this run under another name, so the older one is not taken without asking. Weights

@@ -9,7 +9,7 @@ RULE = Rule(
     more=("wrong-key",),
     effect=Effect.WARN,
     needs=Level.CONTENT,
-    answer="--key: the key that it was saved with",
+    answer="--key-file FILE, with the key that it was saved with",
     why="""\
 The file is encrypted, and no key or another key was given. Only its framing could be checked.
 For: MindSpore save_checkpoint(enc_key=…).
