@@ -27,8 +27,8 @@ def begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     base = os.path.dirname(home or c.parts[0].path)
     there = (*s.found.empty, *s.found.strange, *(os.path.dirname(f.path) for f in s.found.bare))
     below = list(dict.fromkeys(_below(there, base)))
-    numbers = _numbers(home)
-    if not {*numbers}.isdisjoint({c.step, c.epoch, c.generation} - {None}):
+    told = {c.step, c.epoch, c.generation} - {None}
+    if not told.isdisjoint(_numbers(home)) or (home and not told):
         highest, taken = max(_numbers(at) for at in (home, *_homes(s, base, home))), _taken(s)
         for top in below:
             later = _pattern(top) == _pattern(home) and _numbers(top) > highest and top not in taken

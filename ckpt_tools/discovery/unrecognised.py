@@ -48,6 +48,10 @@ _ARCHIVES = re.compile(r".*\.(?:tar|zip)(?:\.\d+)?", re.IGNORECASE)
 """Containers that checkpoints come in as well: their beginning tells."""
 
 
+NO_STATE = frozenset({"text", "program", "data"})
+"""What a file may hold that is no training state: a log, a core dump, packed files."""
+
+
 def unpacked_state(name: str) -> str:
     """Return what a file of a training state was called before it was compressed, packed or encrypted
     (``step_300.pt.gz``); "" for any other name.
@@ -95,8 +99,8 @@ def is_unread(name: str) -> bool:
 
 
 def content_format(path: str) -> str | None:
-    """Return the format that a file of no known name begins, or as an archive ends, like; None for none.
-    Raises OSError.
+    """Return the format that a file of no known name begins, or as an archive ends, like,
+    or one of ``NO_STATE``; None for none. Raises OSError.
     """
     try:
         with opened(path) as source:
@@ -106,7 +110,15 @@ def content_format(path: str) -> str | None:
     except OSError as why:
         why.filename = path
         raise
-    return (_archived(begins, ends) if last else _told_by_magic(begins)) or None
+    if last:
+        return _archived(begins, ends) or "data"
+    return _told_by_magic(begins) or _of_no_state(begins)
+
+
+def _of_no_state(begins: bytes) -> str | None:
+    if is_text(begins):
+        return "text"
+    return "program" if begins.startswith(b"\x7fELF") else None
 
 
 def _told_by_magic(begins: bytes) -> str:

@@ -339,9 +339,8 @@ def _homes_without_a_save(session: Session, outside: Scope) -> Iterator[str]:
     OSError.
     """
     found, templates, known = session.found, session.layouts.templates(), dict[str, str]()
-    files = (
-        e.path for at in found.strange for e in entries_of(at, partial(found.excluded.keep, session.root))
-    )
+    entries = (e for at in found.strange for e in entries_of(at, partial(found.excluded.keep, session.root)))
+    files = (e.path for e in entries if not is_directory(e))
     for path in (*(f.path for f in found.bare), *files):
         home = os.path.dirname(path)
         while len(home) > len(session.root) and home not in known:

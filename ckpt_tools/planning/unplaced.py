@@ -12,11 +12,12 @@ from ckpt_tools import formats
 from ckpt_tools.discovery.exclude import without
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.discovery.sidecars import DVC, stands_for_nothing_here
-from ckpt_tools.discovery.unrecognised import content_format, is_other, is_unread, unpacked_state
+from ckpt_tools.discovery.unrecognised import NO_STATE, content_format, is_other, is_unread, unpacked_state
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.layouts.common import loop_counters, under_way
+from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import replace
@@ -27,10 +28,11 @@ from ckpt_tools.planning.facts import TreeFacts, UnplacedFile, save_facts
 from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
 from ckpt_tools.reading.held_state import has_optimizer
 from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.state_trackers import told_by_state
 from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import ABSENT, patiently
+from ckpt_tools.storage.retry import ABSENT, patiently, there
 
-_MAY_BE_DATA = frozenset(("npz", "npy"))
+_MAY_BE_DATA = frozenset(("npz", "npy")) | NO_STATE
 """Formats of which most files are data sets and results."""
 _MOST = 512
 """Files that are opened, the newest ones: a directory of more that nothing places is a data set."""
@@ -91,11 +93,18 @@ def unplaced_files(
     if not rows:
         return
     parts = {p.path for p in s.parts}
-    explained = {*parts, *s.indexes.members(parts), *(f.path for f in s.found.lone)}
+    explained = {*parts, *_trackers(s), *s.indexes.members(parts), *(f.path for f in s.found.lone)}
     homes = {p.home for p in s.parts if p.home and not f"{p.home}/".startswith(own)}
-    left = (f for f in rows if f.path not in explained and not _is_in(f.path, homes, s.root))
-    for file in sorted(left, key=lambda f: (-f.mtime_ns, f.path))[:_MOST]:
+    left = {f.path: f for f in rows if f.path not in explained and not _is_in(f.path, homes, s.root)}
+    for file in sorted(left.values(), key=lambda f: (-f.mtime_ns, f.path))[:_MOST]:
         yield _read(s, file, inside=file.path.startswith(own))
+
+
+def _trackers(s: Session) -> Iterator[str]:
+    """Return the trackers that are files of a known format."""
+    for name, base in {(s.layouts.of(p).state_tracker, p.base) for p in s.parts}:
+        if name and (told := told_by_state(s, name, base)) is not None:
+            yield told[0]
 
 
 def _has_optimizer(s: Session, c: Checkpoint) -> bool:
@@ -125,7 +134,8 @@ def _bare(s: Session) -> Iterator[BareFile]:
         allowed = formats.names.allowed(name)
         may_be = formats.names.only_state(name) or any(map(_holds_state, allowed))
         may_be = may_be or not (allowed or is_other(name))  # of a loop's weak name: the content tells
-        if f.size > 0 and not formats.names.placed(f.path) and (may_be or _directory_elsewhere(f.path)):
+        may_be = may_be or _directory_elsewhere(f.path)
+        if may_be and (f.size > 0 or formats.names.only_state(name)) and not formats.names.placed(f.path):
             yield f
 
 
@@ -183,7 +193,11 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
     except OSError as e:
         s.unplaced.append(Unseen(file.path, e.strerror or str(e)))
         of_content = None
-    return replace(known, format=of_content, state=_holds_state(of_content))
+    loop, _ = numbers_named(file.path)
+    called = of_content is None and loop is not None and "/" not in loop.templates[0]
+    if of_content is None and there(f"{file.path.removesuffix('.bin')}.idx"):
+        of_content = "data"  # megatron/core/datasets/indexed_dataset.py, fairseq: x.bin and x.idx
+    return replace(known, format=of_content, state=called or _holds_state(of_content))
 
 
 def _holds_state(of: str | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ckpt_tools import formats
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import files
@@ -45,7 +46,7 @@ def read_state(p: Part, s: Session, inside: bool) -> State:
         return State(p)
     report, anatomy = s.inspect(p.path, Level.STRUCTURE, p.findings)
     s.reports[p.path] = report
-    if report.format is None and not files.loop_of(p).ending:
+    if report.format is None and not formats.names.only_state(p.name):
         return State(p, strange=True)
     if report.format is None or report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return State(p)

@@ -62,7 +62,7 @@ def test_a_damaged_one_is_told(run: Path) -> None:
     (run / STATE).write_bytes((run / STATE).read_bytes()[:700])
     made = plan(str(run))
     assert made.checkpoint is not None and made.checkpoint.step == 20
-    assert {f.code for f in made.warnings} == {"bad-tracker", "passed-over"}
+    assert {f.code for f in made.warnings} == {"bad-tracker"}
 
 
 def test_it_is_no_model_and_no_first_launch(run: Path) -> None:

@@ -27,8 +27,6 @@ TEMPORARY = re.compile(
     rf"|(?:{'|'.join(map(re.escape, DOWNLOADS))})$"
 )
 """Names of files that a save or a download has not finished yet."""
-WORDS = frozenset({"tmp", "temp", "incomplete", "partial"})
-"""Words in the name of the directory of bare files, where all that such a name can say is known."""
 _MARKED = re.compile(
     r"(?i:.+[.](tmp|temp|incomplete|partial|part|inprogress)(?:[._-]\w*)?"
     r"|\.?(tmp|incomplete)[._-].*\d.*|.*\d.*[_-](tmp|incomplete|partial))"
@@ -38,11 +36,6 @@ number or a dot a word may mean anything.
 """
 _BEGUN = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$)|tmp-\d+")
 """Names of directories of which no layout knows anything."""
-
-_OF_FILES = re.compile(
-    r"(?<![a-z])(?:tmp(?![a-z])|incomplete(?![a-z])|temp(?![a-z]|[-_=.]?[0-9]))", re.IGNORECASE
-)
-"""Such a word in the name of a file; ``temp2`` is a temperature."""
 
 
 def not_finished(path: str) -> Finding:
@@ -59,22 +52,9 @@ def being_downloaded(control: str) -> Finding:
     return finding("unfinished-save", text, severity=Severity.ERROR, hint=hint)
 
 
-def without_mark(stem: str) -> str:
-    """The name of a file, without its ending, as it would be called when it is done; the same where no word
-    says that it is not, or nothing else is left (``tmp``).
-    """
-    done = _OF_FILES.sub("", stem)
-    return done.strip("-_. ") if done != stem and re.search(r"[A-Za-z0-9]", done) else stem
-
-
 def is_marked(home: str) -> bool:
     """Whether the name of the directory of any framework's save says that it was not renamed yet."""
     return bool(_MARKED.fullmatch(home.rpartition("/")[2]))
-
-
-def has_word(name: str) -> bool:
-    """Whether a word in the name of a file says so: ``tmp.pth.tar``, ``checkpoint_temp``."""
-    return not WORDS.isdisjoint(re.split(r"[^a-z]+", name.lower()))
 
 
 def is_begun(directory: str) -> bool:

@@ -6,18 +6,23 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import SaveFacts, TreeFacts, UnplacedFile
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
+_LARGE = 64 << 20
+"""Bytes of a file in no known format that may be a state where there is no save."""
+
 
 def find_unplaced(facts: TreeFacts) -> Iterator[Hit]:
-    """Return the files that may hold a training state, and are not older than the choice; all where there is
-    none. Weights alone are none where the choice has an optimizer's state, unless they tell a later step; in
-    the directory of the choice a file with an optimizer's state is one whatever its time.
+    """Return the files that may hold a training state, and are not older than the choice; where there is
+    none all of them, and large ones in no known format. Weights alone are none where the choice has an
+    optimizer's state, unless they tell a later step; in the directory of the choice a file with an
+    optimizer's state is one whatever its time.
     """
     chosen = facts.chosen
     for file in facts.unplaced:
-        if not file.state or not (chosen is None or _may_be_later(file, chosen)):
+        if not (_may_be_later(file, chosen) if chosen else _may_be_one(file)):
             continue
         name = file.path.removeprefix(f"{facts.root}/")
-        text = f"no layout places {name}, which may be a training state (its content is {file.format})"
+        content = file.format or "of no known format"
+        text = f"no layout places {name}, which may be a training state (its content is {content})"
         if chosen:
             where = "lies in the directory of" if file.inside else "is not older than"
             text = f"{text} and {where} {chosen.label} ({chosen.path})"
@@ -25,12 +30,16 @@ def find_unplaced(facts: TreeFacts) -> Iterator[Hit]:
         yield Hit(file.path, text)
 
 
+def _may_be_one(file: UnplacedFile) -> bool:
+    return file.state or (file.format is None and file.size >= _LARGE)
+
+
 def _may_be_later(file: UnplacedFile, chosen: SaveFacts) -> bool:
     if file.inside:
-        return file.optimizer is True
+        return file.state and file.optimizer is True
     later = file.step is not None and file.step > chosen.order[0]
     less = chosen.optimizer and file.optimizer is False and not later
-    return file.mtime_ns >= chosen.written.median and not less
+    return file.state and file.size > 0 and file.mtime_ns >= chosen.written.median and not less
 
 
 RULE = Rule(
