@@ -145,10 +145,10 @@ def _guess(root: str, known: Layouts, to: output.Output) -> int:
     from ckpt_tools.discovery.sidecars import small_texts
     from ckpt_tools.layouts.guess import guess, looks_like, runs_of, toml, tracker_of
     from ckpt_tools.model.selection import ReadOptions
+    from ckpt_tools.planning.unplaced import find_undescribed
     from ckpt_tools.reading.opening import open_session
-    from ckpt_tools.reading.unplaced import unplaced
 
-    paths = unplaced(open_session(root, ReadOptions(layouts=known)))
+    paths = find_undescribed(open_session(root, ReadOptions(layouts=known)))
     if not paths:
         raise NoCheckpoint(f"no file in {root} is in a checkpoint format and in no layout")
     guessed = guess(paths)

@@ -28,7 +28,7 @@ from ckpt_tools.planning.facts import TreeFacts
 from ckpt_tools.planning.filters import belongs
 from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
 from ckpt_tools.planning.scope import Scope, anywhere, scope
-from ckpt_tools.planning.unplaced import unplaced_files
+from ckpt_tools.planning.unplaced import how_to_describe, unplaced_files
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings.resolve import nearest
@@ -359,7 +359,6 @@ def _homes_without_a_save(session: Session, outside: Scope) -> Iterator[str]:
 def _describe(session: Session, paths: Sequence[str]) -> str:
     """What to do about files that no layout could place."""
     from ckpt_tools.layouts.guess import looks_like  # only where a start is refused
-    from ckpt_tools.reading.unplaced import how_to_describe
 
     seen = looks_like([os.path.relpath(path, session.root) for path in paths])
     return f"{seen}: a layout of your own? {how_to_describe(session)}"

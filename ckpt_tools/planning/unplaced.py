@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
+from shlex import quote
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.exclude import without
@@ -73,9 +74,34 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
 
 def how_to_place(s: Session) -> str:
     """Return what to do about a file that no layout places and that is a save's."""
-    from ckpt_tools.reading.unplaced import how_to_describe  # only where a start is refused
-
     return f"if it is a save of this run, {how_to_describe(s)}"
+
+
+def how_to_describe(s: Session) -> str:
+    """Return the command that writes their layout where names tell it surely, and no other layout has a file
+    that may belong to their saves; else where to read how it is written.
+    """
+    from ckpt_tools.layouts.guess import guess  # only where a question has no other answer
+
+    alone = all(s.layouts.of(p).last_resort for p in s.parts)
+    if alone and guess(find_undescribed(s)).is_sure:
+        return f"'ckpt layouts --guess {quote(s.root)}' writes their layout"
+    return "describe them in ckpt.toml: docs/adding-a-layout.md"
+
+
+def find_undescribed(s: Session) -> list[str]:
+    """Return the paths below ROOT, by name, of files that may be training states and that no layout places
+    but the last resort, and of those beside them with the same ending.
+    """
+    known = {p.path for p in s.parts if s.layouts.of(p).last_resort}
+    known.update(f.path for f in unplaced_files(s, 0, bool) if f.state)
+    places = set(map(_place, known))
+    beside = (f.path for f in s.found.bare if _place(f.path) in places)
+    return sorted({os.path.relpath(path, s.root) for path in (*known, *beside)})
+
+
+def _place(path: str) -> tuple[str, str]:
+    return os.path.dirname(path), os.path.splitext(path)[1]
 
 
 def unplaced_files(

@@ -23,8 +23,8 @@ from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import Layouts, use, user
 from ckpt_tools.layouts.guess import guess, looks_like, toml
 from ckpt_tools.model.selection import ReadOptions, Selection
+from ckpt_tools.planning.unplaced import find_undescribed
 from ckpt_tools.reading.opening import open_session
-from ckpt_tools.reading.unplaced import unplaced
 
 if sys.version_info >= (3, 11):
     import tomllib as toml_parser
@@ -277,7 +277,7 @@ def test_what_lies_beside_with_the_same_ending_is_described_too(tmp_path: Path) 
     names = ["model_00000250.bin", "state_00000250_00000.bin", "state_00000250_00001.bin"]
     for name in (*names, "main.log"):
         (tmp_path / name).write_bytes(b"\x40\x2f\x35\x01" + bytes(range(255)))
-    assert unplaced(open_session(str(tmp_path), ReadOptions())) == names
+    assert find_undescribed(open_session(str(tmp_path), ReadOptions())) == names
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def test_a_model_without_its_optimizer_is_passed_over_and_named(root: Path) -> N
         path.unlink()
     made = plan(root)
     assert made.checkpoint and made.checkpoint.step == 20
-    assert {"unfinished-save", "passed-over"} <= {f.code for f in made.warnings}
+    assert "unfinished-save" in {f.code for f in made.warnings}
 
 
 def test_the_metadata_of_a_lone_save_tell_how_many_ranks_it_has(root: Path) -> None:
