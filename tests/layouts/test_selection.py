@@ -514,7 +514,7 @@ def test_the_best_so_far_below_its_run_is_no_run_of_its_own(at: str, belongs: bo
     best.parent.mkdir(parents=True)
     shutil.copy2(root / "rl_model_128_steps.zip", best)
     if not belongs:
-        assert plan(str(tmp_path / "all")).checkpoint == before.checkpoint
+        assert plan(str(tmp_path / "all")).resume_step == before.resume_step
         return
     made = plan(str(root))
     assert (made.checkpoint, made.shared, made.warnings) == (
