@@ -27,9 +27,9 @@ def begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     base = os.path.dirname(home or c.parts[0].path)
     there = (*s.found.empty, *s.found.strange, *(os.path.dirname(f.path) for f in s.found.bare))
     below = list(dict.fromkeys(_below(there, base)))
-    told = {c.step, c.epoch, c.generation} - {None}
+    told, taken = {c.step, c.epoch, c.generation} - {None}, _taken(s)
     if not told.isdisjoint(_numbers(home)) or (home and not told):
-        highest, taken = max(_numbers(at) for at in (home, *_homes(s, base, home))), _taken(s)
+        highest = max(_numbers(at) for at in (home, *_homes(s, base, home)))
         for top in below:
             later = _pattern(top) == _pattern(home) and _numbers(top) > highest and top not in taken
             if later and not s.found.leaves_out(top) and not is_tracked(s, c, top):
@@ -37,7 +37,7 @@ def begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
                 yield finding("unfinished-save", text, path=top, hint=_HINT, rule="choice/unfinished-newer")
     late = set(_below((f.path for f in s.found.bare if f.mtime_ns >= c.mtime_ns), base))
     for top in below:
-        if under_way.is_begun(os.path.basename(top)) and top in late:
+        if under_way.is_begun(os.path.basename(top)) and top in late and top not in taken:
             text = f"it is called as a save that is not done, and was written no earlier than {c.label}"
             yield finding("unfinished-save", text, path=top, rule="choice/unfinished-newer")
 

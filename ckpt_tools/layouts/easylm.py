@@ -49,9 +49,11 @@ def _pieces() -> Iterator[Piece]:
         yield saved
     for name in ("metadata", "dataset"):
         template = f"{name}_{{step}}.pkl"
-        yield Piece(
+        beside = Piece(
             name, name, template, ("pickle_plain",), shared=True, loaded=False, required=False, companion=True
         )
+        yield beside
+        yield replace(beside, name=f"{name}_last", template=f"{name}.pkl", rolling=True)
 
 
 LAYOUT = Layout(
@@ -68,6 +70,6 @@ LAYOUT = Layout(
     limits=(
         "--load_checkpoint wants trainstate:: or params:: before the path",
         "a file that ends between two arrays looks whole: that it has fewer than others of its run is said",
-        "streaming_params tells no step; metadata.pkl and dataset.pkl beside it are not looked at",
+        "streaming_params tells no step",
     ),
 )

@@ -44,7 +44,8 @@ def _find_left(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Itera
             if p.role not in mine:
                 yield _left(p, f"it is of {label(o)}")
     for p in s.companions:
-        if (p.layout, p.run) == (c.layout, c.run) and p.role not in mine:
+        ours = (p.layout, p.run) == (c.layout, c.run) and s.layouts.piece_of(p).loaded
+        if ours and p.role not in mine:
             damaged = s.report_file(p.path, Level.STRUCTURE).verdict is Verdict.BROKEN
             yield _left(p, "it is damaged" if damaged else "nothing tells of which save it is")
 

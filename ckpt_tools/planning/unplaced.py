@@ -120,6 +120,7 @@ def unplaced_files(
         return
     parts = {p.path for p in s.parts}
     explained = {*parts, *_trackers(s), *s.indexes.members(parts), *(f.path for f in s.found.lone)}
+    explained |= {p.path for p in s.companions if not s.layouts.piece_of(p).loaded}
     homes = {p.home for p in s.parts if p.home and not f"{p.home}/".startswith(own)}
     left = {f.path: f for f in rows if f.path not in explained and not _is_in(f.path, homes, s.root)}
     for file in sorted(left.values(), key=lambda f: (-f.mtime_ns, f.path))[:_MOST]:

@@ -86,7 +86,10 @@ class _Run:
             return Severity.ERROR
         if len(steps) >= _STEPS:
             return None
-        alone = len(self._models(f)) == 1 or not any(self._differences(older, f))
+        moved = any(self._differences(older, f))
+        if not moved and any(o.broken for o in (*self._states(older), *self._states(f))):
+            return None  # what would show that training moved on cannot be read
+        alone = len([o for o in self._states(f) if o.role != "optimizer"]) == 1 or not moved
         return Severity.ERROR if alone else Severity.WARNING
 
     def _are_two_states(self, older: StateFile, f: StateFile) -> bool:
@@ -138,9 +141,9 @@ class _Run:
             if not (mine[save].broken or theirs[save].broken):
                 yield mine[save], theirs[save]
 
-    def _models(self, f: StateFile) -> list[StateFile]:
+    def _states(self, f: StateFile) -> list[StateFile]:
         of_save = (steps[_save(f)] for steps in self.places.values() if _save(f) in steps)
-        return [o for o in of_save if o.state and o.role != "optimizer"]
+        return [o for o in of_save if o.state]
 
     def _differences(self, older: StateFile, f: StateFile) -> Iterator[bool]:
         """Yield for everything that two saves hold of models and optimizers whether it differs."""
