@@ -278,7 +278,7 @@ def _pieces() -> Iterator[Piece]:
         yield from loop.pieces()
     for name in PIECES:  # the first good one of several is loaded: what holds most goes first
         for mark in ("", ROLLING):
-            yield _piece(f"{mark}{name}", "placed by its content", rolling=bool(mark))
+            yield _piece(f"{mark}{name}", "placed by its content/", rolling=bool(mark))  # no file's name
 
 
 def read_tracker(data: bytes) -> str | None:

@@ -313,6 +313,7 @@ def test_the_trees_are_worth_asking_about(layout: Layout, tmp_path: Path) -> Non
     pieces = [p for p in layout.pieces if not p.unfinished and not (p.weak and p.step_from == "content")]
     if not pieces:
         return
-    made = [Entry(fill(p.template, lambda options: options[0]), None, False, None, 0, 1.0, 0) for p in pieces]
+    names = [fill(p.template, lambda options: options[0]).rstrip("/") for p in pieces]
+    made = [Entry(name, None, False, None, 0, 1.0, 0) for name in names]
     build(tmp_path, made)
     assert layout.name in {c.layout for c in scan(str(tmp_path)).checkpoints}

@@ -20,7 +20,7 @@ WARM = (
     "cli.seal",
     "cli.stage",
     "cli.undo",
-    "crosscheck.verification",
+    "planning.verification",
     "formats.torch.torch_zip",
     "guard.quarantine",
     "guard.repair",
