@@ -22,6 +22,7 @@ from ckpt_tools.storage.urls import inside
 
 _ALIKE = 8
 """Files that a directory has in common with a checkpoint, to be called one that lost its index."""
+_CHUNK = re.compile(r"\d+(?:\.\d+)*")
 _ZEROED = r"(?i:(?:^|[/._])(?:opt|optim|optimizer|param_states)(?:[/._]|_?state))"
 """States of optimizers: gradients that are collected over several steps are zeros again after them."""
 
@@ -31,6 +32,7 @@ def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Fi
     if not c.unfinished:
         yield from s.layouts.of(c).lost(c, beside)
         yield from list(_unwritten(s, c)) or _left_out(s, c, beside)
+        yield from _undescribed(s, c) if s.found.strange else ()
 
 
 def unlike_list(s: Session, c: Checkpoint) -> Iterator[Finding]:
@@ -126,6 +128,21 @@ def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterat
             if severity is Severity.WARNING:
                 text += ": it would be read as zeros"
             yield finding("missing-part", text, path=index, severity=severity)
+
+
+def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Chunks of an array of which the file that describes them is gone."""
+    described = {os.path.dirname(p.path) for p in c.parts if "zarr" in s.layouts.piece_of(p).formats}
+    for home in s.found.strange if described else ():
+        above = home
+        while len(above) > len(c.path) and above not in described:  # chunks may have directories for each axis
+            above = os.path.dirname(above)
+        try:
+            if above == c.path and all(map(_CHUNK.fullmatch, names_of(home))):
+                text = "chunks of an array are in it, and no .zarray that describes them"
+                yield finding("missing-part", text, path=home)
+        except OSError as e:
+            s.unread[home] = e.strerror or str(e)
 
 
 def headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
