@@ -135,7 +135,7 @@ def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
     described = {os.path.dirname(p.path) for p in c.parts if "zarr" in s.layouts.piece_of(p).formats}
     for home in s.found.strange if described else ():
         above = home
-        while len(above) > len(c.path) and above not in described:  # chunks may have directories for each axis
+        while len(above) > len(c.path) and above not in described:  # there may be one for each axis
             above = os.path.dirname(above)
         try:
             if above == c.path and all(map(_CHUNK.fullmatch, names_of(home))):

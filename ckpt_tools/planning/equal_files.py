@@ -95,7 +95,7 @@ class EqualFiles:
             place=place(p),
             content=content,
             compared=asked,
-            broken=report is not None and report.verdict is Verdict.BROKEN,
+            broken=not p.size or (report is not None and report.verdict is Verdict.BROKEN),
             trained=asked and self._is_trained(p),
             indexed=is_indexed(p, s),
             tells_step=s.layouts.piece_of(p).step_from == "content",

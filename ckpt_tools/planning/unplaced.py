@@ -54,7 +54,8 @@ def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked
     assert RULE.check is not None  # noqa: S101 - for the type checker
     if hit := next(iter(RULE.check(facts)), None):
         aside = without(s.root, c, hit.path, kept={p.path for p in s.parts})
-        raise UsageError(hit.message, f"{how_to_place(s)}; or say {aside}", rule=RULE.id)
+        todo = "fetch it (dvc pull)" if hit.path.endswith(DVC) else how_to_place(s)
+        raise UsageError(hit.message, f"{todo}; or say {aside}", rule=RULE.id)
 
 
 def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
@@ -203,8 +204,10 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
     """Return what the content of a file tells; the format of its name where its content has none."""
     name = file.path.rpartition("/")[2]
     known = UnplacedFile(file.path, file.size, file.mtime_ns, None, state=True, inside=inside)
-    if name.endswith(DVC) or unpacked_state(name):
-        return replace(known, format="kept by DVC" if name.endswith(DVC) else "packed or encrypted")
+    if name.endswith(DVC):  # what it stands for is not here
+        return replace(known, format="kept by DVC", broken=True)
+    if unpacked_state(name):
+        return replace(known, format="packed or encrypted")
     if is_unread(name):
         return replace(known, format="one that ckpt cannot read")
     if allowed := formats.names.allowed(name):

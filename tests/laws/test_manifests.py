@@ -367,6 +367,7 @@ def test_what_dvc_has_not_fetched_is_no_reason_to_start_fresh(tmp_path: Path) ->
         plan(str(root))
     assert "dvc pull" in doubt.value.hint
     (root / "checkpoint-9000.dvc").rename(root / "checkpoint-1.dvc")
+    os.utime(root / "checkpoint-1.dvc", (1e9, 1e9))
     warned = [f for f in plan(str(root)).warnings if f.code == "pointer-not-data"]
     assert [(os.path.basename(f.path), f.hint) for f in warned] == [("checkpoint-1.dvc", "dvc pull")]
 
