@@ -51,7 +51,7 @@ from ckpt_tools.planning.order import OrderFacts
 from ckpt_tools.planning.rules.order import fewer_ranks
 from ckpt_tools.planning.topology import HIGHEST, leftovers_beside
 from ckpt_tools.planning.tracked import find_later_trackers
-from ckpt_tools.planning.unplaced import require_no_stranger, require_none_newer
+from ckpt_tools.planning.unplaced import require_fetched, require_no_stranger, require_none_newer
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url
@@ -158,6 +158,7 @@ class Planner(Candidates):
             raise self.failure(choice, self.ranked)
         c = choice.checkpoint
         self._require_newest(c)
+        require_fetched(self.session, c, choice.rejected)
         found = self.session.found
         if len(self.arranged) > 1:
             require_no_stranger(self.session, c, self.selection)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from shlex import quote
 
@@ -20,9 +20,10 @@ from ckpt_tools.formats import Anatomy
 from ckpt_tools.layouts.common import loop_counters, under_way
 from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Unseen
+from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import TreeFacts, UnplacedFile, save_facts
@@ -56,6 +57,16 @@ def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked
         aside = without(s.root, c, hit.path, kept={p.path for p in s.parts})
         todo = "fetch it (dvc pull)" if hit.path.endswith(DVC) else how_to_place(s)
         raise UsageError(hit.message, f"{todo}; or say {aside}", rule=RULE.id)
+
+
+def require_fetched(s: Session, c: Checkpoint, rejected: Sequence[Rejected]) -> None:
+    """Raises UsageError where only a pointer to the data is here of a save that goes before the choice."""
+    found = (f for r in rejected if r.checkpoint.order != c.order for f in r.findings)
+    if f := next((f for f in found if f.code == "pointer-not-data" and f.severity is Severity.ERROR), None):
+        name = os.path.relpath(f.path, s.root)
+        text = f"{c.label} ({c.path}) may not be the newest checkpoint: another was not fetched"
+        hint = f"{f.hint}; or say {without(s.root, c, f.path)}"
+        raise UsageError(f"{text} ({name}: {f.message})", hint, rule="save/file-verdict")
 
 
 def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:

@@ -43,7 +43,7 @@ RULE = Rule(
     why="""\
 The bytes of one file are not what its format says they must be; each finding has a code of its own
 (docs/codes.md). A broken file is never loaded: a replica takes its place, or an older save is
-chosen.
+chosen. Of a newer save that is only a pointer to its data (Git LFS, an error page), plan asks.
 For: PytorchStreamReader failed, unexpected EOF, after a full disk or a killed job;
 safetensors/safetensors#668.
 """,
