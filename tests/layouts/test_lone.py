@@ -121,7 +121,7 @@ def test_the_trainer_resumes_from_no_model_alone(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("names", "code", "todo"),
     [
-        (["model_00000250.bin"], "no layout", "docs/adding-a-layout.md"),  # llm.c
+        (["model_00000250.bin"], "no layout", "ckpt layouts --guess"),  # llm.c
         (
             ["params.00001", "params.00002", "state/optimizer_last.pkl"],
             "missing-part",
