@@ -26,20 +26,28 @@ def begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     home = c.parts[0].home
     base = os.path.dirname(home or c.parts[0].path)
     there = (*s.found.empty, *s.found.strange, *(os.path.dirname(f.path) for f in s.found.bare))
-    below = list(dict.fromkeys(_below(there, base)))
-    told, taken = {c.step, c.epoch, c.generation} - {None}, _taken(s)
-    if not told.isdisjoint(_numbers(home)) or (home and not told):
-        highest = max(_numbers(at) for at in (home, *_homes(s, base, home)))
-        for top in below:
-            later = _pattern(top) == _pattern(home) and _numbers(top) > highest and top not in taken
-            if later and not s.found.leaves_out(top) and not is_tracked(s, c, top):
-                text = f"it is called as a later save than {os.path.basename(home)} is, and holds none"
-                yield finding("unfinished-save", text, path=top, hint=_HINT, rule="choice/unfinished-newer")
+    taken = _taken(s)
+    below = [top for top in dict.fromkeys(_below(there, base)) if top not in taken]
+    for top in _find_emptied(s, c, below):
+        text = f"it is called as a later save than {os.path.basename(home)} is, and holds none"
+        yield finding("unfinished-save", text, path=top, hint=_HINT, rule="choice/unfinished-newer")
     late = set(_below((f.path for f in s.found.bare if f.mtime_ns >= c.mtime_ns), base))
     for top in below:
-        if under_way.is_begun(os.path.basename(top)) and top in late and top not in taken:
+        if under_way.is_begun(os.path.basename(top)) and top in late:
             text = f"it is called as a save that is not done, and was written no earlier than {c.label}"
             yield finding("unfinished-save", text, path=top, rule="choice/unfinished-newer")
+
+
+def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[str]:
+    """Return the directories of a higher number than those of all saves, with nothing of one in them."""
+    home, told = c.parts[0].home, {c.step, c.epoch, c.generation} - {None}
+    if told.isdisjoint(_numbers(home)) and (told or not home):
+        return
+    highest = max(_numbers(at) for at in (home, *_homes(s, os.path.dirname(home), home)))
+    for top in below:
+        later = _pattern(top) == _pattern(home) and _numbers(top) > highest
+        if later and not s.found.leaves_out(top) and not is_tracked(s, c, top):
+            yield top
 
 
 def is_called_alike(path: str, c: Checkpoint) -> bool:

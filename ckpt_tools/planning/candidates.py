@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from shlex import quote
 
@@ -56,6 +56,7 @@ from ckpt_tools.planning.topology import expert_names, find_topology, saved_size
 from ckpt_tools.planning.tracked import tracked_first
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
+from ckpt_tools.settings import plugins
 from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import absolute, is_url
 
@@ -345,23 +346,14 @@ class Candidates:
         error, reasons = first_launch.first_launch(self.session, self.selection, everything, self.unfinished)
         self.warnings += reasons
         if error is not None:
+            if left := ", ".join(map(str, plugins.left_out())):  # what is there may be theirs
+                error.args = (f"{error} (left out by --no-plugins: {left})",)
             error.plan = self.nothing()
             raise error
 
     def _of_one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
         """Those that were asked for. Raises UsageError for several runs."""
-        selection = self.selection
-        if (prefix := selection.prefix) is not None:
-            finished = [c for c in finished if filters.is_whole_prefix(c, prefix)] or finished
-        runs = self.session.runs(finished)
-        if selection.run is not None:
-            exact = {key for key in runs if key[1] == selection.run.rstrip("/").removeprefix("./")}
-            runs = {key: saves for key, saves in runs.items() if key in exact or not exact}
-        if len(runs) > 1 and not is_url(self.root):
-            from ckpt_tools.planning.choice_links import runs_of_links  # most roots hold one run
-
-            linked = runs_of_links(runs)
-            runs = {key: saves for key, saves in runs.items() if key not in linked}
+        runs = self._runs_asked_for(finished)
         facts = [self._run_facts(*key, saves) for key, saves in runs.items()]
         for hit in several_runs.check(facts):
             raise UsageError(f"{self.root} holds {hit.message}", hit.hint, rule=several_runs.RULE.id)
@@ -373,6 +365,21 @@ class Candidates:
         kept = [c for c in finished if (c.layout, c.run) in own]
         self.warnings += self._newer_exports(finished, kept)
         return kept
+
+    def _runs_asked_for(self, finished: list[Checkpoint]) -> Mapping[tuple[str, str], Sequence[Checkpoint]]:
+        """The saves of each run that --prefix and --run leave, without those that links lead to."""
+        if (prefix := self.selection.prefix) is not None:
+            finished = [c for c in finished if filters.is_whole_prefix(c, prefix)] or finished
+        runs = self.session.runs(finished)
+        if (run := self.selection.run) is not None:
+            name = run.rstrip("/").removeprefix("./")
+            runs = {key: saves for key, saves in runs.items() if key[1] == name} or runs
+        if len(runs) < 2 or is_url(self.root):
+            return runs
+        from ckpt_tools.planning.choice_links import runs_of_links  # most roots hold one run
+
+        linked = runs_of_links(runs)
+        return {key: saves for key, saves in runs.items() if key not in linked}
 
     def _run_facts(self, layout: str, name: str, saves: Sequence[Checkpoint]) -> RunFacts:
         """What decides whether training can go on from a run."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from shlex import quote
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from ckpt_tools.discovery.unrecognised import is_other, remains, tells_of_a_stat
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common import under_way
+from ckpt_tools.layouts.common.places import Templates
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
@@ -132,10 +133,9 @@ def _no_checkpoint(session: Session, unfinished: Sequence[Checkpoint]) -> NoChec
     text = only_begun if begun else f"there is no checkpoint in {session.root}"
     hidden = len(session.found.excluded.paths)
     text += f" (hidden by --exclude: {hidden:,})" if hidden else ""
-    unasked = ", ".join(map(str, plugins.left_out()))
     todo = _NOT_WHOLE if begun else _AFRESH
     hint = f"{todo}; 'ckpt ls {quote(session.root)}' lists what is there"
-    return NoCheckpoint(f"{text} (left out by --no-plugins: {unasked})" if unasked else text, hint)
+    return NoCheckpoint(text, hint)
 
 
 def _no_such_run(session: Session, selection: Selection, others: Sequence[Checkpoint]) -> Outcome:
@@ -338,22 +338,25 @@ def _homes_without_a_save(session: Session, outside: Scope) -> Iterator[str]:
     called by a number alone only the latter. Templates that take any word are none: ``version_0``. Raises
     OSError.
     """
-    found, templates, known = session.found, session.layouts.templates(), dict[str, str]()
-    entries = (e for at in found.strange for e in entries_of(at, partial(found.excluded.keep, session.root)))
+    found, root = session.found, session.root
+    home_of = cache(partial(_home_of_a_step, session.layouts.templates(), root))
+    entries = (e for at in found.strange for e in entries_of(at, partial(found.excluded.keep, root)))
     files = (e.path for e in entries if not is_directory(e))
-    for path in (*(f.path for f in found.bare), *files):
-        home = os.path.dirname(path)
-        while len(home) > len(session.root) and home not in known:
-            places = templates.places(home)
-            inside = (p for p in places if p.home.startswith(f"{session.root}/") and not p.prefix)
-            numbered = (p.home for p in inside if (p.step, p.epoch) != (None, None))
-            known[home] = next(iter(numbered), "")
-            home = os.path.dirname(home)
+    for path in filter(outside, (*(f.path for f in found.bare), *files)):
         name = os.path.basename(path)
-        describes, other = path.endswith(_DESCRIBES), is_other(name) and not formats.names.known(name)
-        for at in known if outside(path) and (describes or not other) else ():
-            if known[at] and path.startswith(f"{at}/") and not (other and os.path.basename(at).isdigit()):
-                yield known[at]
+        other = is_other(name) and not formats.names.known(name)
+        if other and not name.endswith(_DESCRIBES):
+            continue
+        at = path
+        while len(at := os.path.dirname(at)) > len(root):
+            if (home := home_of(at)) and not (other and os.path.basename(at).isdigit()):
+                yield home
+
+
+def _home_of_a_step(templates: Templates, root: str, at: str) -> str:
+    """The directory of a step or an epoch that ``at`` is, or is in; "" if in none."""
+    inside = (p for p in templates.places(at) if p.home.startswith(f"{root}/") and not p.prefix)
+    return next((p.home for p in inside if (p.step, p.epoch) != (None, None)), "")
 
 
 def _describe(session: Session, paths: Sequence[str]) -> str:

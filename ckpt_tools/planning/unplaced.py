@@ -229,6 +229,10 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
             step = max(loop_counters.steps_told(report.metadata), default=None)
             known = replace(known, optimizer=is_training_state(report, anatomy), step=step)
         return replace(known, format=of, state=_holds_state(of), broken=broken)
+    return _read_unnamed(s, known)
+
+
+def _read_unnamed(s: Session, file: UnplacedFile) -> UnplacedFile:
     try:
         of_content = content_format(file.path)
     except OSError as e:
@@ -238,7 +242,7 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
     called = of_content is None and loop is not None and "/" not in loop.templates[0]
     if of_content is None and there(f"{file.path.removesuffix('.bin')}.idx"):
         of_content = "data"  # megatron/core/datasets/indexed_dataset.py, fairseq: x.bin and x.idx
-    return replace(known, format=of_content, state=called or _holds_state(of_content))
+    return replace(file, format=of_content, state=called or _holds_state(of_content))
 
 
 def _holds_state(of: str | None) -> bool:

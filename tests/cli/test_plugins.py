@@ -230,7 +230,7 @@ def test_without_plugins_the_example_is_not_there(
     run = own_plugins.acme(tmp_path / "run")
     for words, env in ((("--no-plugins",), {}), ((), {"CKPT_NO_PLUGINS": "1"})):
         done = here(example, "plan", run, *words, **env)
-        assert (done.returncode, "left out by --no-plugins: ckpt-acme 1.0.0" in done.stderr) == (3, True)
+        assert (done.returncode, "left out by --no-plugins: ckpt-acme 1.0.0" in done.stderr) == (2, True)
     done = here(example, "seal", run, "--dry-run", CKPT_NO_PLUGINS="perhaps")  # it has no flag of its own
     assert done.returncode == 2
     assert "CKPT_NO_PLUGINS: 'perhaps' is neither true nor false" in done.stderr
@@ -313,7 +313,9 @@ def test_what_only_it_knows_is_no_first_launch(
     for words in (("plan", run), ("plan", run, "--allow-none"), ("latest", run, "--allow-none"), ("ls", run)):
         code, out, err = ckpt(*words)
         assert code == 5, (words, out, err)
-    assert ckpt("plan", run, "--allow-none", "--no-plugins")[0] == 0  # the user's own words
+    fresh = ("plan", run, "--allow-none", "--no-plugins")
+    assert ckpt(*fresh)[0] == 2  # save-10 and save-20 are called as saves are
+    assert ckpt(*fresh, "--allow-fresh")[0] == 0  # the user's own words
 
 
 def test_a_layout_whose_format_is_broken_never_leads_to_an_older_checkpoint(
@@ -576,7 +578,7 @@ def test_what_is_installed_later_is_found(many: Path, tmp_path: Path) -> None:
     assert process(many, "plan", run).returncode == 0
     for path in many.glob("own_parts-1.0*"):
         path.rename(many / "~wn_parts-1.0.dist-info")  # uninstalled
-    assert process(many, "plan", run).returncode == 3
+    assert process(many, "plan", run).returncode == 2
 
 
 def test_a_package_that_is_developed_in_its_place_is_found(many: Path, tmp_path: Path) -> None:
@@ -745,7 +747,7 @@ def test_a_manifest_says_what_files_beside_it_held(place: Path, tmp_path: Path) 
 
 def test_the_api_knows_them(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = saved(tmp_path / "run")
-    with pytest.raises(errors.NoCheckpoint):
+    with pytest.raises(errors.NotRecognised):
         plan(run)
     install(place)
     plugins.forget()
@@ -754,13 +756,13 @@ def test_the_api_knows_them(place: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert layouts.package_of("owned") == "own-parts 1.0"
     assert layouts.package_of("megatron") is None
     plugins.switch(True)
-    with pytest.raises(errors.NoCheckpoint):
+    with pytest.raises(errors.NotRecognised):
         plan(run)
     plugins.switch(None)
     assert plan(run, Selection(rank=1)).checkpoint == made.checkpoint
     monkeypatch.setenv("CKPT_NO_PLUGINS", "1")
     plugins.forget()
-    with pytest.raises(errors.NoCheckpoint):
+    with pytest.raises(errors.NotRecognised):
         plan(run)
 
 
