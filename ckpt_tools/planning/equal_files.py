@@ -111,9 +111,9 @@ class EqualFiles:
 
     def _is_trained(self, p: Part) -> bool:
         """Return whether a file is an optimizer's state, or has one among its tensors."""
-        named = self.session.inspect(p.path, Level.STRUCTURE)[1].tensors
+        names = [p.name, *(t.name for t in self.session.inspect(p.path, Level.STRUCTURE)[1].tensors)]
         moves = self.session.layouts.piece_of(p).moves
-        return moves or p.role == "optimizer" or any(is_optimizer_state(t.name) for t in named)
+        return moves or p.role == "optimizer" or any(map(is_optimizer_state, names))
 
     def _fits(self, p: Part) -> bool:
         """Return whether a file tells the name or the step that it goes by."""

@@ -225,6 +225,8 @@ class Planner(Candidates):
         one = choice.checkpoint or ranked[0]
         by_step, alike = self.by_step(one)
         other = self._chosen(alike, at_best)
+        if choice.checkpoint is other.checkpoint is None:  # no order makes one of them usable
+            return choice
         two = other.checkpoint or alike[0]
         facts = self.facts(one, two)
         if len(by_step) > len(alike):

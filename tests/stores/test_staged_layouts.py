@@ -11,7 +11,7 @@ import pytest
 from fixture_trees import CASES, materialise
 
 from ckpt_tools import api
-from ckpt_tools.errors import CkptError, NoneUsable
+from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.job.decider import SILENT
 from ckpt_tools.job.staged_start import Copies, stage
 from ckpt_tools.job.staging import Staging
@@ -71,7 +71,7 @@ def test_what_only_contents_beside_others_show_is_not_fetched(
     shutil.copyfile(older / file, newer / file)
     monkeypatch.chdir(tmp_path)
     for ask in (api.plan, lambda root, asked: stage(root, asked, Copies("ssd"), SILENT)):
-        with pytest.raises(NoneUsable, match="same-content"):
+        with pytest.raises(UsageError, match="byte for byte the same"):
             ask(f"local://{store}", Selection(order="step"))
 
 
