@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import sample_results as sample
-import torch
 from places import FIXTURES
 from small_files import mindspore
 
@@ -192,7 +191,7 @@ def test_what_else_lies_in_a_checkpoint_hides_no_other(tmp_path, capfd):
     shutil.copytree(FIXTURES / "layouts/orbax/ocdbt/tree/ck", tmp_path, dirs_exist_ok=True)
     (tmp_path / "20/own").mkdir()
     (tmp_path / "20/own/notes.txt").write_bytes(b"x")
-    (tmp_path / "20/own/net.ckpt").write_bytes(mindspore(True, 0, step_num=7))
+    (tmp_path / "20/own/net-1_7.ckpt").write_bytes(mindspore(True, 0, step_num=7))
     assert {
         (c["layout"], c["step"]) for c in json.loads(ls(capfd, tmp_path, "--json")[1])["checkpoints"]
     } == {
@@ -240,19 +239,6 @@ def test_shards_are_no_ranks():
         is None
     )
     assert ranks_present(sample.checkpoint(), BUILT_IN.of(sample.checkpoint())) == 2
-
-
-def test_files_of_no_known_arrangement_are_candidates_whatever_their_suffix(tmp_path, capfd):
-    """The name x.ckpt could be that of other layouts; once its content says that it is none of theirs, the
-    .pt beside it is no less a checkpoint.
-    """
-    for name in ("a.pt", "b.ckpt"):
-        torch.save({"step": 30}, tmp_path / name)
-    answer = json.loads(ls(capfd, tmp_path, "--json")[1])
-    assert (
-        sorted(os.path.basename(c["path"]) for c in answer["checkpoints"]) == ["a.pt", "b.ckpt"]
-        and answer["bare"] == 0
-    )
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def test_what_was_written_anew_with_another_size_is_sworn_to_again(
     tmp_path: Path, flat: bool, fragments: bool
 ) -> None:
     """As the hint of seal-mismatch says."""
-    shorter, longer = (FORMAT_FILES / f"torch_zip/good/{name}" for name in ("args-dict.pt", "nested.pt"))
+    shorter, longer = (FORMAT_FILES / f"torch_zip/good/{name}" for name in ("tiny.pt", "nested.pt"))
     root = tmp_path if flat else tmp_path / "step_5"
     root.mkdir(exist_ok=True)
     path = root / "model_5.pt"

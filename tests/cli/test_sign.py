@@ -129,7 +129,7 @@ def test_a_file_among_others_has_a_signature_of_its_own(tmp_path: Path) -> None:
     root = tmp_path / "run"
     root.mkdir()
     for step in (1, 2):
-        header = b'{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
+        header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
         data = len(header).to_bytes(8, "little") + header + bytes([step]) * 4
         (root / f"step{step}.safetensors").write_bytes(data)
     assert ours("seal", root, "--sign-key", private).returncode == 0

@@ -20,7 +20,6 @@ WARM = (
     "cli.seal",
     "cli.stage",
     "cli.undo",
-    "planning.verification",
     "formats.torch.torch_zip",
     "guard.quarantine",
     "guard.repair",
@@ -28,8 +27,9 @@ WARM = (
     "job.staged_start",
     "output.changes",
     "output.staging",
-    "planning.planner",
     "planning.first_launch",
+    "planning.planner",
+    "planning.verification",
 )
 
 

@@ -13,7 +13,7 @@ from places import LAYOUT_TREES
 
 from ckpt_tools.cli import dispatch
 from ckpt_tools.layouts import BUILT_IN, LAYOUTS, Layouts
-from ckpt_tools.layouts.common.templates import FIELD, METRIC, TEXTS, TOKENS
+from ckpt_tools.layouts.common.templates import DATE, FIELD, METRIC, TEXTS, TOKENS
 
 PIECES = [(layout, piece) for layout in LAYOUTS for piece in layout.pieces]
 
@@ -23,7 +23,7 @@ def test_no_two_pieces_of_a_layout_have_one_name() -> None:
         assert len({piece.name for piece in layout.pieces}) == len(layout.pieces), layout.name
 
 
-KNOWN = {"tmp": "_tmp", METRIC: "2.5", **dict.fromkeys(TEXTS, "x")}
+KNOWN = {"tmp": "_tmp", METRIC: "2.5", DATE: "2025-01-31", **dict.fromkeys(TEXTS, "x")}
 """What fields that stand for no digits alone may read."""
 
 
