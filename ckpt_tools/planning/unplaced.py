@@ -130,13 +130,18 @@ def unplaced_files(
     ]
     if not rows:
         return
-    parts = {p.path for p in s.parts}
-    explained = {*parts, *_trackers(s), *s.indexes.members(parts), *(f.path for f in s.found.lone)}
-    explained |= {p.path for p in s.companions if not s.layouts.piece_of(p).loaded}
+    explained = _explained(s)
     homes = {p.home for p in s.parts if p.home and not f"{p.home}/".startswith(own)}
     left = {f.path: f for f in rows if f.path not in explained and not _is_in(f.path, homes, s.root)}
     for file in sorted(left.values(), key=lambda f: (-f.mtime_ns, f.path))[:_MOST]:
         yield _read(s, file, inside=file.path.startswith(own))
+
+
+def _explained(s: Session) -> set[str]:
+    """Return the files that a layout, an index or a tracker accounts for."""
+    parts = {p.path for p in s.parts}
+    known = {*parts, *_trackers(s), *s.indexes.members(parts), *(f.path for f in s.found.lone)}
+    return known | {p.path for p in s.companions if not s.layouts.piece_of(p).loaded}
 
 
 def _trackers(s: Session) -> Iterator[str]:

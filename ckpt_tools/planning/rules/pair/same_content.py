@@ -84,8 +84,10 @@ class _Run:
         steps = [o for o in self.places[f.place].values() if not o.broken]
         if any(o.content != f.content for o in steps):
             return Severity.ERROR
-        if len(steps) >= _STEPS:
-            return None
+        return None if len(steps) >= _STEPS else self._of_two_saves(older, f)
+
+    def _of_two_saves(self, older: StateFile, f: StateFile) -> Severity | None:
+        """How bad it is where no third save shows whether the file is trained."""
         moved = any(self._differences(older, f))
         if not moved and any(o.broken for o in (*self._states(older), *self._states(f))):
             return None  # what would show that training moved on cannot be read
