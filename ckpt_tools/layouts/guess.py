@@ -1,8 +1,8 @@
 """A layout worked out from the names of files that no layout explains, for ``ckpt layouts --guess``. Pure.
 
 Numbers with a word beside them are what the word says. Of other numbers the one that counts from 0 within
-every step is a rank. Names of which a number tells nothing get no template. Files of one number in one
-directory are one save, whatever words are in their names.
+every step is a rank. Names of which a number tells nothing get no template, but for a lone file. Files of one
+number in one directory are one save, whatever words are in their names.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def guess(paths: Sequence[str]) -> Guess:
     pieces = list(made.values())
     if any(p.fields & _WHEN for p in pieces):  # a name without a step would fit files of every step
         pieces = [p for p in pieces if p.fields & _WHEN]
+    if not pieces and len(paths) == 1 and _is_plain(paths[0]):
+        pieces = [_literal(paths[0])]
     kept = tuple(_with_roles(sorted(pieces, key=lambda p: "model" not in p.template)))
     taken = {path for p in kept for path in p.paths if p.matches(path)}
     return Guess(kept, tuple(path for path in paths if path not in taken))
@@ -166,9 +168,19 @@ def _shapes(paths: Sequence[str]) -> Mapping[tuple[str, ...], list[_Row]]:
     for path in paths:
         run, below = _run_and_below(path)
         texts = re.split(r"\d+", below)
-        if not re.search(r"[][{}<>]", below) and below.isprintable():
+        if _is_plain(below):
             shapes.setdefault(tuple(texts), []).append(_Row(path, run, tuple(re.findall(r"\d+", below))))
     return shapes
+
+
+def _is_plain(name: str) -> bool:
+    """Return True if a name can stand in a template."""
+    return name.isprintable() and not re.search(r"[][{}<>]", name)
+
+
+def _literal(path: str) -> GuessedPiece:
+    """Return the piece of one file alone, which every rank loads."""
+    return GuessedPiece(path.rpartition("/")[2], "model", (path,), frozenset(), ())
 
 
 def _run_and_below(path: str) -> tuple[str, str]:
