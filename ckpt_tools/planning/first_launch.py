@@ -315,7 +315,9 @@ def _remains(session: Session, outside: Scope) -> Outcome | None:
     """
     try:
         layout = remains(session.found, session.root, session.layouts, outside)
-        homes = [] if layout else sorted(set(_homes_without_a_save(session, outside)))
+        homes = (
+            [] if layout else sorted({*_homes_without_a_save(session, outside), *_empty(session, outside)})
+        )
     except OSError as e:
         text = f"{e.filename or session.root}: {e.strerror}; nobody knows what lies there"
         return Outcome(CannotLook(text))
@@ -353,10 +355,19 @@ def _homes_without_a_save(session: Session, outside: Scope) -> Iterator[str]:
                 yield home
 
 
+def _empty(session: Session, outside: Scope) -> set[str]:
+    """Return the empty directories that are called so, where there are several: a job that dies in its first
+    save leaves one.
+    """
+    paths = filter(lambda path: outside(f"{path}/"), session.found.empty)
+    homes = {_home_of_a_step(session.layouts.templates(), session.root, path) for path in paths} - {""}
+    return homes if len(homes) > 1 else set()
+
+
 def _home_of_a_step(templates: Templates, root: str, at: str) -> str:
-    """The directory of a step or an epoch that ``at`` is, or is in; "" if in none."""
+    """The directory of a save by its number that ``at`` is, or is in; "" if in none."""
     inside = (p for p in templates.places(at) if p.home.startswith(f"{root}/") and not p.prefix)
-    return next((p.home for p in inside if (p.step, p.epoch) != (None, None)), "")
+    return next((p.home for p in inside if {p.step, p.epoch, p.generation} != {None}), "")
 
 
 def _describe(session: Session, paths: Sequence[str]) -> str:
