@@ -225,10 +225,10 @@ class Planner(Candidates):
         one = choice.checkpoint or ranked[0]
         by_step, alike = self.by_step(one)
         other = self._chosen(alike, at_best)
-        if choice.checkpoint is other.checkpoint is None:  # no order makes one of them usable
-            return choice
         two = other.checkpoint or alike[0]
         facts = self.facts(one, two)
+        if choice.checkpoint is other.checkpoint is None and not facts.why_mute:
+            return choice  # no order makes one of them usable
         if len(by_step) > len(alike):
             flag = self._chosen(by_step, at_best).checkpoint or by_step[0]
             facts = replace(facts, step_flag=flag.key == two.key)
