@@ -59,7 +59,9 @@ def _pieces() -> Iterator[Piece]:
     yield mean
     yield replace(mean, name="averaged", template=f"{CRITERION}.ave_{{shard}}best[.{{name}}].pth")
     yield replace(beside, name="weights", template="{epoch}epoch.pth")
-    yield replace(beside, name="latest", template="latest.pth", constant=True)  # a link to Nepoch.pth, or its copy
+    yield replace(
+        beside, name="latest", template="latest.pth", constant=True
+    )  # a link to Nepoch.pth, or its copy
     yield replace(
         beside, name=STATE, template="checkpoint.pth", kind=Kind.PERIODIC, required=True, step_from="content"
     )
