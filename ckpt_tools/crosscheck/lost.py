@@ -10,6 +10,7 @@ from contextlib import closing
 from ckpt_tools.crosscheck.emptied import is_tracked
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.zeros import ZEROS, all_zero
+from ckpt_tools.layouts.common import arrays
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -132,14 +133,14 @@ def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterat
 
 def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Chunks of an array of which the file that describes them is gone."""
-    described = {os.path.dirname(p.path) for p in c.parts if "zarr" in s.layouts.piece_of(p).formats}
+    described = {os.path.dirname(p.path) for p in c.parts if arrays.is_array(s.layouts.piece_of(p))}
     for home in s.found.strange if described else ():
         above = home
         while len(above) > len(c.path) and above not in described:  # there may be one for each axis
             above = os.path.dirname(above)
         try:
             if above == c.path and all(map(_CHUNK.fullmatch, names_of(home))):
-                text = "chunks of an array are in it, and no .zarray that describes them"
+                text = "chunks of an array are in it, and nothing that describes them"
                 yield finding("missing-part", text, path=home)
         except OSError as e:
             s.unread[home] = e.strerror or str(e)

@@ -99,9 +99,8 @@ def guess(paths: Sequence[str]) -> Guess:
         if piece := _piece(_Shape(texts, rows)):
             known = made.get(piece.template)
             made[piece.template] = replace(piece, paths=(*known.paths, *piece.paths)) if known else piece
-    pieces = list(made.values())
-    if any(p.fields & _WHEN for p in pieces):  # a name without a step would fit files of every step
-        pieces = [p for p in pieces if p.fields & _WHEN]
+    counted = [p for p in made.values() if p.fields & _WHEN]
+    pieces = counted or list(made.values())  # a name without a step would fit files of every step
     if not pieces and len(paths) == 1 and _is_plain(paths[0]):
         pieces = [_literal(paths[0])]
     kept = tuple(_with_roles(sorted(pieces, key=lambda p: "model" not in p.template)))

@@ -35,6 +35,11 @@ def array(name: str, path: str, *, sure: bool, unfinished: bool = False) -> Piec
     )
 
 
+def is_array(piece: Piece) -> bool:
+    """Return True if a piece describes an array, whose chunks are files beside it."""
+    return "zarr" in piece.formats
+
+
 def fewer_than_listed(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Fewer arrays than a checkpoint's index says that it was saved with: its loader opens each of them."""
     beside = Counter(p.home for p, _ in parts if p.role == ROLE)
