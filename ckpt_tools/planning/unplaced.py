@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from shlex import quote
+from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.exclude import without
@@ -49,7 +50,11 @@ def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked
         return
     above = c.parts[0].base if asked.run is not None else s.root
     chosen = save_facts(c, optimizer=_has_optimizer(s, c))
-    own = tuple(f"{home}/" for home in {p.home for p in c.parts if p.home})
+    homes = {p.home for p in c.parts if p.home}
+    beside = (
+        "" if homes or chosen.optimizer else c.parts[0].base
+    )  # weights alone: a state may lie beside them
+    own = _Own(tuple(f"{home}/" for home in homes), beside)
     unplaced = unplaced_files(s, chosen.written.median, lambda path: path.startswith(f"{above}/"), own)
     facts = TreeFacts(s.root, tuple(map(save_facts, saves)), tuple(unplaced), chosen)
     assert RULE.check is not None  # noqa: S101 - for the type checker
@@ -116,26 +121,37 @@ def _place(path: str) -> tuple[str, str]:
     return os.path.dirname(path), os.path.splitext(path)[1]
 
 
+class _Own(NamedTuple):
+    """The directories of the choice, and the one in which its files lie beside others."""
+
+    homes: tuple[str, ...] = ()
+    beside: str = ""
+
+    def has(self, path: str) -> bool:
+        return path.startswith(self.homes) or os.path.dirname(path) == self.beside
+
+
+_NONE = _Own()
+
+
 def unplaced_files(
-    s: Session, since_ns: int, inside: Callable[[str], bool], own: tuple[str, ...] = ()
+    s: Session, since_ns: int, inside: Callable[[str], bool], own: _Own = _NONE
 ) -> Iterator[UnplacedFile]:
     """Return the files ``inside`` that no layout places and no index explains, written at ``since_ns`` or
     later and outside of the directories of saves, the newest first; those in the choice's ``own`` whatever
     their time. What cannot be read is noted in ``s.unplaced``.
     """
     rows = [
-        f
-        for f in (*_bare(s), *_strange(s))
-        if f.path.startswith(own) or (f.mtime_ns >= since_ns and inside(f.path))
+        f for f in (*_bare(s), *_strange(s)) if own.has(f.path) or (f.mtime_ns >= since_ns and inside(f.path))
     ]
     if not rows:
         return
     explained = _explained(s)
-    homes = {p.home for p in s.parts if p.home and not f"{p.home}/".startswith(own)}
+    homes = {p.home for p in s.parts if p.home and not f"{p.home}/".startswith(own.homes)}
     left = {f.path: f for f in rows if f.path not in explained and not _is_in(f.path, homes, s.root)}
     unsaid = (f for f in left.values() if not s.indexes.hidden(f.path))  # what is wrong is its index
     for file in sorted(unsaid, key=lambda f: (-f.mtime_ns, f.path))[:_MOST]:
-        yield _read(s, file, inside=file.path.startswith(own))
+        yield _read(s, file, inside=file.path.startswith(own.homes) or file.mtime_ns < since_ns)
 
 
 def _explained(s: Session) -> set[str]:

@@ -51,7 +51,8 @@ RULE = Rule(
     why="""\
 A file that no layout places may hold a training state, and is not older than the choice. It may be
 the newest save of this run under another name, so the older one is not taken without asking. Weights
-alone that tell no later step are none where the choice has an optimizer's state.
+alone that tell no later step are none where the choice has an optimizer's state; beside a choice of
+weights alone a file with an optimizer's state is one however old it is.
 For: loops of one's own, and saves that were renamed by hand.
 """,
     check=find_unplaced,
