@@ -26,13 +26,13 @@ ENDINGS = (".crdownload", ".!qB", ".opdownload", ".part", ".partial", ".incomple
 def models(tmp_path: Path) -> Path:
     home = tmp_path / "models/unet"
     home.mkdir(parents=True)
-    (home / "flux.safetensors").write_bytes(save({"w": tensor(1)}))
+    (home / "model.safetensors").write_bytes(save({"w": tensor(1)}))
     return home
 
 
 @pytest.mark.parametrize("ending", [CONTROLS[0], pytest.param(CONTROLS[1], marks=pytest.mark.slow)])
 def test_a_file_beside_which_a_downloader_keeps_its_own_is_broken(ending: str, tmp_path: Path) -> None:
-    file = models(tmp_path) / "flux.safetensors"
+    file = models(tmp_path) / "model.safetensors"
     assert verify(str(file.parent)).verdict is Verdict.OK
     (file.parent / f"{file.name}{ending}").write_bytes(bytes(120))
     for root in (file.parent.parent, file):
@@ -74,24 +74,15 @@ def test_a_file_with_such_an_ending_is_named(tmp_path: Path) -> None:
     home = models(tmp_path)
     begun = [home / f"depth.safetensors{ending}" for ending in ENDINGS]
     for path in begun:
-        shutil.copyfile(home / "flux.safetensors", path)
+        shutil.copyfile(home / "model.safetensors", path)
     for found in (verify(str(home)).findings, scan(str(home)).findings):
         assert sorted((f.code, f.path) for f in found) == sorted(("unfinished-save", str(p)) for p in begun)
-
-
-def test_a_number_within_the_name_of_a_model_is_no_step(tmp_path: Path) -> None:
-    home = models(tmp_path)
-    for name in ("qwen_3_4b", "flux_1_dev", "wan_2_vae"):
-        shutil.copyfile(home / "flux.safetensors", home / f"{name}.safetensors")
-    assert {c.step for c in scan(str(home)).checkpoints} == {None}
-    shutil.copyfile(home / "flux.safetensors", home / "qwen_400.safetensors")
-    assert {c.step for c in scan(str(home)).checkpoints} == {None, 400}
 
 
 def test_a_whole_download_is_not_to_be_renamed(tmp_path: Path) -> None:
     """It may have been given its size before its bytes."""
     home = models(tmp_path)
-    (home / "flux.safetensors").rename(home / "flux.safetensors.!qB")
+    (home / "model.safetensors").rename(home / "model.safetensors.!qB")
     with pytest.raises(CkptError) as asked:
         plan(str(home), Selection(allow_none=True))
     assert "finish the download" in str(asked.value.hint) and "rename" not in str(asked.value.hint)
