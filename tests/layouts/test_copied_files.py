@@ -282,17 +282,9 @@ def test_no_copied_file_of_any_layout_is_loaded_in_silence(case: Path, tmp_path:
 
 _SPEECHBRAIN = "save/CKPT+2026-11-24+08-31-47+0"
 TOLD = [
-    # a step that is also that of another save, whose tensors differ
-    ("accelerate/kohya-epochs", "cat-000002-state/train_state.json", "cat-state/train_state.json", "lost"),
+    # a step that is also that of another save
     ("torchsnapshot/plain", "run-2/.snapshot_metadata", "run-4/.snapshot_metadata", "lost"),
     ("keras-backup/double", "latest.weights.h5.bkp", "latest.weights.h5", "warned"),
-    # what may be at the same place of another epoch
-    (
-        "dcp/fms-fsdp",
-        "checkpoints/step_10_ckp/loader_state_0.pth",
-        "checkpoints/step_20_ckp/loader_state_0.pth",
-        "warned",
-    ),
     # an epoch that is not the one that was noted beside it, and notes in place of a state
     ("speechbrain/epochs", f"{_SPEECHBRAIN}2/counter.ckpt", f"{_SPEECHBRAIN}0/counter.ckpt", "lost"),
     # another array's shape
@@ -303,7 +295,7 @@ TOLD = [
         "lost",
     ),
     # bytes that differ between the pages that are read of large files, and a state beside its best copy
-    ("keras/hdf5", "weights.02-3.70.hdf5", "weights.03-3.70.hdf5", "warned"),
+    ("keras/hdf5", "weights.02-3.70.hdf5", "weights.03-3.70.hdf5", "lost"),
     ("files/paddle-ocr", "iter_epoch_2.pdparams", "iter_epoch_4.pdopt", "lost"),
 ]
 
