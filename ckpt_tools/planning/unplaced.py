@@ -11,6 +11,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools import formats
+from ckpt_tools.crosscheck.lost import headless
 from ckpt_tools.discovery.exclude import without
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.discovery.sidecars import DVC, stands_for_nothing_here
@@ -55,7 +56,12 @@ def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked
         "" if homes or chosen.optimizer else c.parts[0].base
     )  # weights alone: a state may lie beside them
     own = _Own(tuple(f"{home}/" for home in homes), beside)
-    unplaced = unplaced_files(s, chosen.written.median, lambda path: path.startswith(f"{above}/"), own)
+    begun = tuple(f"{f.path}/" for f in headless(s, s.members(c))) if s.found.strange else ()
+
+    def may_count(path: str) -> bool:
+        return path.startswith(f"{above}/") and not path.startswith(begun)
+
+    unplaced = unplaced_files(s, chosen.written.median, may_count, own)
     facts = TreeFacts(s.root, tuple(map(save_facts, saves)), tuple(unplaced), chosen)
     assert RULE.check is not None  # noqa: S101 - for the type checker
     if hit := next(iter(RULE.check(facts)), None):

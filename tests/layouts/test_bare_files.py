@@ -438,7 +438,9 @@ def test_weights_alone_still_answer(patterns: list[str], steps: set[int], extra:
             {**files, **{e: plain(1) if e.endswith("s") else weights(max(steps)) for e in sorted(extra)}},
         )
         code, loaded = answer(root)
-        assert (code, loaded) == (0, [patterns[0].format(max(steps))]) or (code == 2 and extra & {"last.pt", "final.pt"})
+        assert (code, loaded) == (0, [patterns[0].format(max(steps))]) or (
+            code == 2 and extra & {"last.pt", "final.pt"}
+        )
 
 
 @pytest.mark.parametrize(("name", "wanted"), [

@@ -282,8 +282,6 @@ def test_no_copied_file_of_any_layout_is_loaded_in_silence(case: Path, tmp_path:
 
 _SPEECHBRAIN = "save/CKPT+2026-11-24+08-31-47+0"
 TOLD = [
-    # a step that is also that of another save
-    ("torchsnapshot/plain", "run-2/.snapshot_metadata", "run-4/.snapshot_metadata", "lost"),
     ("keras-backup/double", "latest.weights.h5.bkp", "latest.weights.h5", "warned"),
     # an epoch that is not the one that was noted beside it, and notes in place of a state
     ("speechbrain/epochs", f"{_SPEECHBRAIN}2/counter.ckpt", f"{_SPEECHBRAIN}0/counter.ckpt", "lost"),

@@ -243,17 +243,14 @@ def test_a_note_that_names_no_save_yet_is_no_trace_of_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_models_exported_beside_the_saves_are_no_runs_where_their_steps_are_saved(tmp_path: Path) -> None:
+def test_models_exported_beside_the_saves_are_no_runs(tmp_path: Path) -> None:
     root = of_xtuner(tmp_path)
     model = next((LAYOUT_TREES / "sharded-safetensors/steps/tree").glob("*/*.index.json")).parent
-    for step in (10, 20):
+    for step in (10, 20, 30):
         shutil.copytree(model, root / f"20260102/hf-{step}")
     chosen = plan(str(root))
     assert chosen.checkpoint is not None
     assert (chosen.checkpoint.step, chosen.warnings) == (20, ())
-    shutil.copytree(model, root / "20260102/hf-30")
-    with pytest.raises(UsageError, match="hf-30"):
-        plan(str(root))
 
 
 @pytest.mark.slow
@@ -309,7 +306,7 @@ def test_half_of_a_state_is_no_checkpoint(tmp_path: Path) -> None:
     for name, called in (("model", "pytorch_model_fsdp_0"), ("optimizer", "optimizer_0")):
         (saved / name).rename(home / called)
     for root in (home, home.parent):
-        with pytest.raises(UsageError, match="one checkpoint or several"):
+        with pytest.raises(UsageError, match="which checkpoint is the newest is in doubt"):
             plan(str(root))
     alone = plan(str(home / "pytorch_model_fsdp_0"))
     assert alone.resume == Resume(str(home / "pytorch_model_fsdp_0"))

@@ -84,7 +84,6 @@ def missed(root: Path, survivable: bool) -> bool:
         ("nemo-rl/megatron/tree/step_4", "policy/weights", False),
         ("skyrl/ppo/tree/global_step_20", "critic/optim*", True),
         ("speechbrain/epochs/tree/save/CKPT+2026-11-24+08-31-47+02", "optimizer.ckpt", True),
-        ("speechbrain/epochs/tree/save/CKPT+2026-11-24+08-31-47+02", "model.ckpt", True),
         ("verl/ppo/tree/global_step_20", "actor/optim*", True),
         ("verl/ppo/tree/global_step_20", "critic/model*", True),
     ],
