@@ -367,13 +367,6 @@ class Names:
     def _state(self) -> re.Pattern[str]:
         return re.compile(_STATE)
 
-    @cached_property
-    def _inside(self) -> re.Pattern[str]:
-        endings = "|".join(map(re.escape, self._endings))
-        return re.compile(
-            rf"(?i:(?:{endings})(?:\W|_)|checkpoint|ckpt|epoch|step|iter|last|latest|\.(?:zip|tar)$)"
-        )
-
 
 @cache
 def _whole(expression: str) -> Callable[[str], re.Match[str] | None]:
@@ -387,15 +380,4 @@ UNREAD = re.compile(
 """Names of formats that hold a state, and that nothing here reads: XGBoost, LightGBM (which calls what it
 saves on the way ``model.txt.snapshot_iter_100``), CatBoost, TensorDict (a ``.memmap`` for each tensor,
 archives ``.tdz``, ``.tdc``), Burn, Caffe.
-"""
-UNREAD_BINARIES = re.compile(
-    r".*\.(weights|params|caffemodel|t7|ot|jld2|bson|nnp|dnn|mdl|chk|ckp|state|snapshot)", re.IGNORECASE
-)
-"""The same of formats whose names are also those of texts: Darknet, MXNet, Caffe, Lua Torch, tch-rs, Flux,
-NNabla, CNTK, Kaldi, and what people call the states of their own.
-"""
-UNREAD_TEXTS = re.compile(r".*(?:model|boost|xgb|lgb|\d).*\.(?:json|txt)", re.IGNORECASE)
-UNREAD_BEGINNINGS = (b'{"learner":{', b"tree\nversion=v")
-"""Names of texts that may be such a state, and how those of XGBoost (``model_10.json`` of TrainingCheckPoint)
-and LightGBM begin.
 """

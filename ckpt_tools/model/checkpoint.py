@@ -79,16 +79,6 @@ class Checkpoint:
         return CheckpointKey(self.layout, self.run, self.path, self.order, self.generation)
 
     @property
-    def shared_directories(self) -> set[str]:
-        """Where files of it lie that are in no directory of its own: other saves may lie there, too."""
-        return {p.path.rpartition("/")[0] for p in self.parts if not p.home}
-
-    @property
-    def directories_above(self) -> set[str]:
-        """Where its files lie, or the directories of its own: other saves may lie beside them."""
-        return {(p.home or p.path).rpartition("/")[0] for p in self.parts}
-
-    @property
     def label(self) -> str:
         """Which checkpoint it is, in a few words: its step, else its epoch, else the number of the save if
         its name only counts saves, else its own name.

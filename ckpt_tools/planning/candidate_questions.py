@@ -22,8 +22,6 @@ from ckpt_tools.reading.session import Session
 
 _RANK = re.compile(r"(?<![A-Za-z])rank[^A-Za-z0-9]*([0-9]+)", re.IGNORECASE)
 _DIGITS = re.compile("[0-9]+")
-_SIBLINGS = 100_000
-"""Files of other checkpoints, nearest in time first, whose times are compared: enough for what is usual."""
 
 
 def require_groups(c: Checkpoint, assignment: Assignment) -> None:

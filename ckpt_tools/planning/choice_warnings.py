@@ -19,11 +19,6 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.choose import rank
 from ckpt_tools.reading.session import Session
 
-_SKEW_NS = 5_000_000_000
-_PAUSE_NS = 500_000_000
-"""A job that starts again takes longer than that, a copy from one small file to the next does not."""
-_TIMES_OF_UPLOADS = "a store has the times of the uploads; say --order step if the highest step is meant"
-_CLOCKS = 3
 _SAVES = 5
 """Unfinished saves that have a line of their own, the newest ones; a job that dies in every save leaves
 hundreds.

@@ -36,17 +36,6 @@ class BareName(NamedTuple):
     def numbered(self) -> bool:
         return (self.step, self.epoch, self.number) != (None, None, None)
 
-    @property
-    def calls_it_a_state(self) -> bool:
-        """Whether the name of a file that may as well be data is that of a checkpoint."""
-        told = self.noun or self.role == "optimizer"
-        return not self.words and (told or (self.step, self.epoch) != (None, None) or bool(self.alias))
-
-    @property
-    def says_something(self) -> bool:
-        """Whether the name is one that only a checkpoint has."""
-        return self.numbered or bool(self.role or self.alias) or self.kind is not Kind.PERIODIC
-
 
 _PADDLE = dict.fromkeys(("pdparams", "pdparam", "pdz"), "") | dict.fromkeys(("pdstates", "states"), "trainer")
 _PADDLE |= {"pdopt": "optimizer", "pdema": "ema"}
@@ -87,8 +76,6 @@ PAIRS = (
     (("encoder",), ("decoder",), "decoder"),
 )
 """Words for two networks that are trained together, and the role of the second where both are there."""
-_BACK = "back"
-"""The role of the networks of the way back, of two pairs that are trained together (CycleGAN's A and B)."""
 _KINDS = {
     "best": Kind.BEST,
     **dict.fromkeys(
@@ -184,14 +171,6 @@ def says_checkpoint(name: str) -> bool:
     return not _SAVES.isdisjoint(_tokens(stem_of(name)))
 
 
-def calls_one_of_models(name: str) -> bool:
-    """Whether a name says that it is a model or a checkpoint, and which of several: by a number, or as the
-    last (``model_20``, ``model-last``).
-    """
-    said = read_bare_name(name)
-    return said.noun and not said.words and (said.numbered or said.alias in LAST_WORDS)
-
-
 def may_be_later(name: str, step: int | None, epoch: int | None) -> bool:
     """Whether what is called so may be of a later step or epoch, as what tells none may be."""
     said = read_bare_name(name)
@@ -199,24 +178,6 @@ def may_be_later(name: str, step: int | None, epoch: int | None) -> bool:
     if said.epoch is not None and (number is None or (epoch is not None and said.epoch != epoch)):
         return epoch is None or said.epoch > epoch
     return number is None or step is None or number > step
-
-
-_VERSION = re.compile(r"(.+):v(\d{1,18})")
-"""A version of an artifact, as Weights & Biases' clients call its directory: each save is one more."""
-
-
-def is_version(name: str) -> bool:
-    """Whether a directory is called as a version of an artifact."""
-    return _VERSION.fullmatch(name) is not None
-
-
-def read_version(name: str) -> BareName:
-    """What the name of a directory says, of a version that it counts saves."""
-    version = _VERSION.fullmatch(name)
-    if version is None:
-        return read_bare_name(name)
-    said = read_bare_name(version[1])
-    return said._replace(number=int(version[2]), step=None, epoch=None, pattern=f"{version[1]}:v")
 
 
 _OF_PAIRS = frozenset(word for pair in PAIRS for words in pair[:2] for word in words)
