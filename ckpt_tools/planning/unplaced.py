@@ -51,11 +51,7 @@ def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked
         return
     above = c.parts[0].base if asked.run is not None else s.root
     chosen = save_facts(c, optimizer=_has_optimizer(s, c))
-    homes = {p.home for p in c.parts if p.home}
-    beside = (
-        "" if homes or chosen.optimizer else c.parts[0].base
-    )  # weights alone: a state may lie beside them
-    own = _Own(tuple(f"{home}/" for home in homes), beside)
+    own = _own(c, chosen.optimizer)
     begun = tuple(f"{f.path}/" for f in headless(s, s.members(c))) if s.found.strange else ()
 
     def may_count(path: str) -> bool:
@@ -68,6 +64,12 @@ def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked
         aside = without(s.root, c, hit.path, kept={p.path for p in s.parts})
         todo = "fetch it (dvc pull)" if hit.path.endswith(DVC) else how_to_place(s)
         raise UsageError(hit.message, f"{todo}; or say {aside}", rule=RULE.id)
+
+
+def _own(c: Checkpoint, optimizer: bool) -> _Own:
+    homes = {p.home for p in c.parts if p.home}
+    beside = "" if homes or optimizer else c.parts[0].base  # weights alone: a state may lie beside them
+    return _Own(tuple(f"{home}/" for home in homes), beside)
 
 
 def require_fetched(s: Session, c: Checkpoint, rejected: Sequence[Rejected]) -> None:
