@@ -262,10 +262,10 @@ LAYOUT = Layout(
     reshardable=True,
     lists=("metadata", _LISTED),
     compare_steps=False,
-    # marks of a save that was finished, OCDBT's own files, the chunks of zarr arrays (w/0.0, w/c/0/0)
+    # marks of a save that was finished, texts, OCDBT's own files, the chunks of zarr arrays (w/0.0, w/c/0/0)
     traces=(
         re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/(?:[^/]+/){0,2}commit_success\.txt$"),
-        re.compile(r"/array_metadatas/process_\d+$"),
+        re.compile(r"/(?:_sharding|array_metadatas/process_\d+)$"),
         re.compile(r"/(?:ocdbt\.process_\d+/)?d/[0-9a-f]{32}$"),
         re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/(?:[^/]+/)?[^/]+/(?:\d+(?:\.\d+)*|c(?:/\d+)*)$"),
         re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/[^/]+/(?:[^/]+_random_key_metadata/)?metadata$"),
