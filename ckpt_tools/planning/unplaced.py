@@ -155,7 +155,7 @@ def unplaced_files(
     if not rows:
         return
     explained = _explained(s)
-    homes = {p.home for p in s.parts if p.home and not f"{p.home}/".startswith(own.homes)}
+    homes = {p.home for p in s.parts if not f"{p.home}/".startswith(own.homes)}
     left = {f.path: f for f in rows if f.path not in explained and not _is_in(f.path, homes, s.root)}
     unsaid = (f for f in left.values() if not s.indexes.hidden(f.path))  # what is wrong is its index
     for file in sorted(unsaid, key=lambda f: (-f.mtime_ns, f.path))[:_MOST]:
