@@ -23,6 +23,7 @@ from small_files import saved, tensor
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.inspection.check import inspect
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.layouts.common.loop_counters import STEPS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
@@ -157,21 +158,26 @@ def outcome(tree: Tree, c: Copy, fresh: bool) -> str:
 
 
 def allowed(c: Copy, tree: Tree) -> set[str]:
-    """What a plan may make of it: what can be told of another save's file is never loaded, and where the bytes
-    leave a doubt, a warning says so.
+    """What a plan may make of it: of a model's and an optimizer's files what can be told of another save's is
+    never loaded, and where the bytes leave a doubt, a warning says so.
     """
     assert tree.made.checkpoint is not None
-    if c.part.role.endswith("rng"):  # a program may draw none between two saves
-        may = {"rank": {"lost", "warned"}, "step": {"lost", "warned", "silent"}}
-        return may.get(c.kind, {"lost"})
-    if untold(c, tree) or digits(c) or c.part.role in ("metadata", "index"):
+    piece = BUILT_IN[c.part.layout].piece(c.part.piece)
+    other = c.part.role.endswith(("rng", "scheduler", "metadata", "index")) or piece.constant
+    if other or not known(c.over).tensors or untold(c, tree) or is_one_of_many(c, tree):
         return {"lost", "warned", "silent"}
-    if c.kind == "role" and not (known(c.source).tensors or known(c.over).tensors):
-        return {"lost", "warned", "silent"}  # files without tensors may be the same
     if c.kind == "role":
         return {"lost", "warned"} if is_whole(c, tree) or stateless(c) else {"lost"}
     doubtful = c.part.role == "data" or tree.made.checkpoint.layout in REPLICATED or partly(c, tree)
     return {"lost", "warned"} if doubtful or is_whole(c, tree) or loader(c) else {"lost"}
+
+
+def is_one_of_many(c: Copy, tree: Tree) -> bool:
+    """Whether each tensor has a file of its own, of which some are the same in every save; or what a rank keeps
+    of other things has one.
+    """
+    files = [p for p in loaded_parts(tree) if p.role == c.part.role and known(p.path).tensors < 2]
+    return (known(c.over).tensors < 2 and len(files) > 4) or (c.kind == "rank" and c.part.role == "state")
 
 
 def is_whole(c: Copy, tree: Tree) -> bool:
@@ -204,14 +210,6 @@ def untold(c: Copy, tree: Tree) -> bool:
     )
     counted = {*STEPS, *SAVED} & {key.rpartition(".")[2] for key in report.metadata}
     return by_lot or (c.kind == "step" and not report.tensors and not counted)
-
-
-def digits(c: Copy) -> bool:
-    """Whether it is a text of a few digits, which is equal to others by chance: where a layout takes texts of
-    any kind, nothing tells that it is not this one. Its framework does.
-    """
-    data = Path(c.source).read_bytes()
-    return len(data) <= 32 and data.strip().isdigit()
 
 
 def stateless(c: Copy) -> bool:

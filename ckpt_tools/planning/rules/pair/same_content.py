@@ -13,7 +13,9 @@ from ckpt_tools.planning.facts import StateFile
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
 _MOST = 2
-"""Files of other places that each file is compared with: equal replicas may be thousands."""
+"""Files of other places, in its save and in others, that each file is compared with: equal replicas may be
+thousands.
+"""
 _STEPS = 3
 """A file that is equal in so many saves, and in all, is not trained."""
 _SEVERAL = 2
@@ -57,7 +59,7 @@ class _Run:
         beside = {o.place: o for o in reversed(same) if o.place != f.place and _save(o) == _save(f)}
         of_place = [o for o in same if o.place == f.place]
         told = [o for o in of_place if are_apart(o, f)]  # a link to the newest tells no step
-        others = dict.fromkeys((*beside.values(), *elsewhere.values())[:_MOST])
+        others = dict.fromkeys((*[*beside.values()][:_MOST], *[*elsewhere.values()][:_MOST]))
         for o in told[:1] or of_place[:1] or others:
             yield from self.compare(o, f)
 
@@ -108,7 +110,7 @@ class _Run:
         may follow each other, as a target network does.
         """
         pairs = [*self._pairs(older, f)]
-        if any(a.content == b.content for a, b in pairs):
+        if any(a.content == b.content for a, b in pairs if _save(b) != _save(f)):
             return None  # replicas, whose places are compared by themselves
         if older.role != f.role:
             return Severity.ERROR if pairs or _is_state(older, f) else None
