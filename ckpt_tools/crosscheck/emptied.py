@@ -41,11 +41,11 @@ def begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
 def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[str]:
     """Return the directories of a higher number than those of all saves, with nothing of one in them."""
     home, told = c.parts[0].home, {c.step, c.epoch, c.generation} - {None}
-    if told.isdisjoint(_numbers(home)) and (told or not home):
+    if told.isdisjoint(numbers_in(home)) and (told or not home):
         return
-    highest = max(_numbers(at) for at in (home, *_homes(s, os.path.dirname(home), home)))
+    highest = max(numbers_in(at) for at in (home, *_homes(s, os.path.dirname(home), home)))
     for top in below:
-        later = _pattern(top) == _pattern(home) and _numbers(top) > highest
+        later = pattern_of(top) == pattern_of(home) and numbers_in(top) > highest
         if later and not s.found.leaves_out(top) and not is_tracked(s, c, top):
             yield top
 
@@ -56,29 +56,31 @@ def is_called_alike(path: str, c: Checkpoint) -> bool:
     """
     own = c.parts[0].home or c.parts[0].path
     beside = os.path.dirname(path) == os.path.dirname(own)
-    return beside and _pattern(path) == _pattern(own) and _numbers(path) > _numbers(own)
+    return beside and pattern_of(path) == pattern_of(own) and numbers_in(path) > numbers_in(own)
 
 
 def is_tracked(s: Session, c: Checkpoint, top: str) -> bool:
     """Return True if a tracker beside ``c`` names the directory, its last number, or the end of its name."""
-    name, numbers = os.path.basename(top), _numbers(top)
+    name, numbers = os.path.basename(top), numbers_in(top)
     said = {says for _, says in s.trackers(c.layout, os.path.dirname(top))}
     return not said.isdisjoint((name, *numbers[-1:])) or any(
         isinstance(says, str) and name.endswith(f"-{says}") for says in said
     )
 
 
-def _pattern(path: str) -> str:
+def pattern_of(path: str) -> str:
+    """Return the name at the end of a path, without its numbers."""
     return _NUMBER.sub("#", os.path.basename(path))
 
 
-def _numbers(path: str) -> tuple[int, ...]:
+def numbers_in(path: str) -> tuple[int, ...]:
+    """Return the numbers in the name at the end of a path."""
     return tuple(int(n[:18]) for n in _NUMBER.findall(os.path.basename(path)))
 
 
 def _homes(s: Session, base: str, home: str) -> set[str]:
     homes = {p.home for p in s.parts if p.home and os.path.dirname(p.home) == base}
-    return {at for at in homes if _pattern(at) == _pattern(home)}
+    return {at for at in homes if pattern_of(at) == pattern_of(home)}
 
 
 def _below(directories: Iterable[str], base: str) -> Iterator[str]:

@@ -253,7 +253,7 @@ class Listing:
         """
         name, found = e.name, self.found
         if leads_nowhere(e):
-            found.add_lost_link(e.path)
+            found.dangling.append(e.path)
         if name in here.layouts.note_names:
             found.trackers[name, here.path] = e.path
         elif _may_be_known(name) or alone or self._is_addressed(e):

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.discovery.set_aside import is_set_aside
 from ckpt_tools.layouts import Layout, NameFields, Place, Places
-from ckpt_tools.layouts.common.bare_names import calls_a_save
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.part import Part, Unseen
@@ -59,14 +58,13 @@ class Discovery:
     maps (name, directory) to the path of a file that some layout calls its tracker or one of its records;
     ``unfinished`` are paths of temporary files of interrupted saves, ``indexes`` those of files that may
     describe others, ``unneeded`` those of files that hold no state, ``copies`` those of unrecognised files
-    whose names call them copies, ``gone`` those of links that lead nowhere under a name that only a
-    checkpoint or a pointer to one has, ``dangling`` those under other names,
-    ``texts`` those of texts that nothing recognises. ``links`` is what leads to
-    directories, ``lone`` says which numbered directories lack their first, and which indexes their shards,
-    ``strange`` are the directories of files that nothing recognises, ``empty`` those in which nothing was
-    seen, ``unseen`` is what could not be listed, and what vanished meanwhile; ``placed`` are the layouts of
-    trackers that have the name of a file of another layout. ``states`` are the directories ``.ckpt``.
-    ``tree``: ROOT is a directory; ``alone``: it is one file.
+    whose names call them copies, ``dangling`` those of links that lead nowhere and that no layout places,
+    ``texts`` those of texts that nothing recognises. ``links`` is what leads to directories, ``lone`` says
+    which numbered directories lack their first, and which indexes their shards, ``strange`` are the
+    directories of files that nothing recognises, ``empty`` those in which nothing was seen, ``unseen`` is
+    what could not be listed, and what vanished meanwhile; ``placed`` are the layouts of trackers that have
+    the name of a file of another layout. ``states`` are the directories ``.ckpt``. ``tree``: ROOT is a
+    directory; ``alone``: it is one file.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -78,7 +76,6 @@ class Discovery:
     seals: list[BareFile] = field(default_factory=list)
     unneeded: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
     dangling: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     links: list[Links] = field(default_factory=list)
@@ -100,12 +97,6 @@ class Discovery:
             self.copies.append(f"{directory}/{name}")
         if name.endswith(_TEXTS) and len(self.texts) < _MOST_TEXTS:
             self.texts.append(f"{directory}/{name}")
-
-    def add_lost_link(self, path: str) -> None:
-        """A link that leads nowhere: called as checkpoints are (``step-300``), or as what points to the
-        newest (``latest``), or otherwise.
-        """
-        (self.gone if calls_a_save(path.rpartition("/")[2]) else self.dangling).append(path)
 
     def leaves_out(self, directory: str) -> bool:
         """Whether the caller has left out anything below it."""

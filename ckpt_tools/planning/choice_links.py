@@ -7,25 +7,32 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ckpt_tools.crosscheck.emptied import is_called_alike
+from ckpt_tools.crosscheck.emptied import is_called_alike, numbers_in, pattern_of
 from ckpt_tools.discovery.found import Discovery
+from ckpt_tools.discovery.unrecognised import is_other
 from ckpt_tools.findings import finding
-from ckpt_tools.layouts.common.bare_names import BareName, calls_a_save, may_be_later, read_bare_name
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.storage.retry import is_link
+from ckpt_tools.storage.retry import is_link, lstat
 from ckpt_tools.storage.urls import is_url, real_path
 
 
-def lost_links(found: Discovery, c: Checkpoint, step: int | None, tracker: str | None) -> Iterator[Finding]:
-    """Links that lead nowhere and may have led to a later checkpoint than the choice; of its own ``tracker``
-    more is said elsewhere.
+def lost_links(found: Discovery, c: Checkpoint, tracker: str | None) -> Iterator[Finding]:
+    """Links that lead nowhere, and are not older than the choice or called as it is but for higher numbers;
+    of its own ``tracker`` more is said elsewhere.
     """
     text = "it leads to what is not there, and what was saved there may be newer than the choice"
-    gone = (path for path in found.gone if os.path.basename(path) != tracker)
-    later = [path for path in gone if may_be_later(os.path.basename(path), step, c.epoch)]
-    later += (path for path in found.dangling if is_called_alike(path, c))
-    yield from (finding("dangling-link", text, path=path, severity=Severity.WARNING) for path in later)
+    for path in found.dangling:
+        name = os.path.basename(path)
+        if name != tracker and not is_other(name) and (_is_newer(path, c) or is_called_alike(path, c)):
+            yield finding("dangling-link", text, path=path, severity=Severity.WARNING)
+
+
+def _is_newer(link: str, c: Checkpoint) -> bool:
+    try:
+        return lstat(link).st_mtime_ns >= c.mtime_ns
+    except OSError:  # gone since
+        return False
 
 
 def links_to_others(links: Mapping[str, str], c: Checkpoint, step: int | None) -> Iterator[Finding]:
@@ -33,10 +40,8 @@ def links_to_others(links: Mapping[str, str], c: Checkpoint, step: int | None) -
     choice's: an earlier save lies where a later one was, or belongs.
     """
     for path, to in sorted(links.items()):
-        name = os.path.basename(path)
-        if not (_are_two_saves(name, os.path.basename(to)) and calls_a_save(name)):
-            continue
-        if may_be_later(name, None if step is None else step - 1, c.epoch):
+        told = [n for n in (step, c.step, c.epoch) if n is not None]
+        if _are_two_saves(path, to) and max(numbers_in(path)) >= max(told, default=0):
             yield _of_another(path, os.path.basename(to))
 
 
@@ -74,16 +79,10 @@ def _of_another(path: str, of: str) -> Finding:
 
 
 def _are_two_saves(name: str, of: str) -> bool:
-    """Whether two names are the same but for numbers that count steps, epochs or saves."""
-    said, real = read_bare_name(name), read_bare_name(of)
-    return said.pattern == real.pattern and _counted(said) != _counted(real)
+    """Whether two names are the same but for their numbers."""
+    return pattern_of(name) == pattern_of(of) and numbers_in(name) != numbers_in(of)
 
 
 def _tells(name: str, c: Checkpoint, step: int | None) -> bool:
     """Whether the number in a name is that of the choice, and not of a rank or a part."""
-    numbers = {n for n in _counted(read_bare_name(name)) if n is not None}
-    return not numbers.isdisjoint({step, c.step, c.epoch})
-
-
-def _counted(said: BareName) -> tuple[int | None, ...]:
-    return said.step, said.epoch, said.number
+    return not {*numbers_in(name)}.isdisjoint({step, c.step, c.epoch})

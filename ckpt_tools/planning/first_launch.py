@@ -242,8 +242,8 @@ def _tracked(session: Session, inside: Scope) -> Outcome | None:
 
 
 def _lost(session: Session, outside: Scope) -> Outcome | None:
-    """Links called as checkpoints are that lead nowhere: what they led to may lie on a mount that is lost."""
-    links = [path for path in session.found.gone if outside(path)]
+    """Links that lead nowhere: what they led to may lie on a mount that is lost."""
+    links = [p for p in session.found.dangling if outside(p) and not is_other(os.path.basename(p))]
     if not links:
         return None
     found = list(_each("dangling-link", "it leads to what is not there", links))

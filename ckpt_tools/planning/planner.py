@@ -401,10 +401,10 @@ class Planner(Candidates):
         found, step = self.session.found, self.step(c)
         directories = dict(chain(*((links.inside | links.outside).items() for links in found.links)))
         files = [p.path for p in c.parts[:_LINKED] if not is_url(p.path) and is_link(p.path)]
-        if found.gone or found.dangling or directories or files:
+        if found.dangling or directories or files:
             from ckpt_tools.planning import choice_links  # rare
 
-            yield from choice_links.lost_links(found, c, step, self.layouts.of(c).tracker)
+            yield from choice_links.lost_links(found, c, self.layouts.of(c).tracker)
             yield from choice_links.links_to_others(directories, c, step)
             yield from choice_links.files_of_others(files, c, step)
 

@@ -30,9 +30,7 @@ from small_files import adam, saved, tensor
 from ckpt_tools.api import plan, verify
 from ckpt_tools.cli import execute
 from ckpt_tools.errors import CkptError, UsageError
-from ckpt_tools.layouts.common.bare_names import BareName, read_bare_name
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
 
 START = 1_700_000_000
@@ -442,34 +440,6 @@ def test_weights_alone_still_answer(patterns: list[str], steps: set[int], extra:
         assert (code == 0 and loaded in [[patterns[0].format(max(steps))], *newest]) or (
             code == 2 and extra & {"last.pt", "final.pt"}
         )
-
-
-@pytest.mark.parametrize(("name", "wanted"), [
-    ("step_200.pt", {"step": 200}),
-    ("ckpt-200.pth", {"number": 200, "noun": True}),
-    ("model_step200.bin", {"step": 200, "noun": True}),
-    ("epoch_3.pt", {"epoch": 3}),
-    ("checkpoint_000200.pt", {"number": 200, "noun": True}),
-    ("latest.pt", {"alias": "latest"}),
-    ("best_model_200.pt", {"kind": Kind.BEST, "number": 200, "noun": True}),
-    ("final.pt", {"kind": Kind.RELEASE}),
-    ("model.safetensors", {"noun": True}),
-    ("ema_200.pt", {"role": "ema", "number": 200}),
-    ("lr_scheduler_200.pt", {"role": "scheduler", "number": 200}),
-    ("rng_state_0_step_5.pt", {"role": "rng", "step": 5, "noun": True}),
-    ("resnet50_200.pth", {"words": ("resnet50",), "number": 200}),
-    ("epoch=3-val_loss=0.12.ckpt", {"epoch": 3}),
-    ("model_best_acc91.pt", {"kind": Kind.BEST, "noun": True}),
-    ("ckpt_10k.pt", {"number": 10000, "noun": True}),
-    ("20240101_120000_step5.pt", {"step": 5}),
-    ("ckpt_rank0_200.pt", {"words": ("rank0",), "number": 200, "noun": True}),
-    ("model-00001-of-00002.bin", {"words": ("of",), "shard": True, "noun": True}),
-    ("net_epoch_5_iter_100.pth", {"epoch": 5, "step": 100, "noun": True}),
-    ("state_dict.pt", {"noun": True}),
-])  # fmt: skip
-def test_what_a_name_says(name: str, wanted: dict[str, object]) -> None:
-    said = read_bare_name(name)
-    assert said._replace(pattern="") == BareName(**wanted)
 
 
 def _tar(data: bytes) -> bytes:

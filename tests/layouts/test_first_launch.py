@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import shutil
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -18,14 +19,18 @@ from fixture_trees import CASES, TREES, materialise
 from places import FORMAT_FILES
 from run_helpers import SAY, broken, ckpt, megatron, sparse
 
-from ckpt_tools import cli, errors
+from ckpt_tools import cli, errors, layouts
 from ckpt_tools.api import plan, scan
 from ckpt_tools.formats import FORMATS, HEAD, names
 from ckpt_tools.formats.named import MANIFESTS, NAMED
 from ckpt_tools.layouts import LAYOUTS
-from ckpt_tools.layouts.common.bare_names import SUFFIXES
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
+
+if sys.version_info >= (3, 11):
+    import tomllib as toml_parser
+else:
+    import tomli as toml_parser
 
 FIRST = Selection(allow_none=True, level=Level.STRUCTURE)
 TRACKERS = {layout.tracker for layout in LAYOUTS} - {None}
@@ -497,7 +502,7 @@ def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(
         plan(str(tmp_path), FIRST)
 
 
-ENDINGS = re.findall(r"[\w.]+(?=\\?\||\)\$)", SUFFIXES.pattern.replace("\\.", "."))
+ENDINGS = toml_parser.loads((Path(layouts.__file__).parent / "loops.toml").read_text())["endings"]
 
 
 @pytest.mark.parametrize(

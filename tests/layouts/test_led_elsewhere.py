@@ -78,13 +78,6 @@ def test_a_link_called_as_the_choice_is_but_for_its_number_that_leads_nowhere_is
         plan(str(tmp_path), Selection(no_fallback=True))
 
 
-@pytest.mark.parametrize("name", ["best", "data", "cat-000001-old", "dog-state"])
-def test_another_link_that_leads_nowhere_is_not(name: str, tmp_path: Path) -> None:
-    kohya(tmp_path, "cat-000002-state", 20)
-    (tmp_path / name).symlink_to(tmp_path.parent / "unmounted" / name)
-    assert told(tmp_path) == []
-
-
 def test_a_link_to_the_newest_is_the_newest_where_nothing_tells_a_step(tmp_path: Path) -> None:
     name = "ckpt_2026-01-03.pt"
     put(tmp_path, "ckpt_2026-01-02.pt", 5)

@@ -10,7 +10,6 @@ import pytest
 from mindspore_writer import record
 
 from ckpt_tools import plan, verify
-from ckpt_tools.layouts.common.bare_names import read_bare_name
 
 START = 1_760_000_000
 
@@ -41,13 +40,6 @@ def test_no_older_step_is_the_newest_after_a_copy_in_the_order_of_names(
 def test_the_newest_is_planned(home: str, tmp_path: Path) -> None:
     saved(tmp_path, home, [9, 10, 100])
     assert plan(str(tmp_path)).resume_step == 100
-
-
-@pytest.mark.parametrize("version", ["2.10", "2.10.0", "0.13.1", "2.0.0.1"])
-@pytest.mark.parametrize("name", ["net-{}.ckpt", "resnet-v{}-best.ckpt", "trained-{}-append.ckpt"])
-def test_a_version_in_a_name_counts_nothing(name: str, version: str) -> None:
-    said = read_bare_name(name.format(version))
-    assert (said.number, said.step, said.epoch) == (None, None, None)
 
 
 @pytest.mark.parametrize("later", ["train_resume.ckpt", "unet-3.ckpt", "unet-2.ckpt"])

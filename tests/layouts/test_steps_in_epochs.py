@@ -12,7 +12,6 @@ from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import UsageError
-from ckpt_tools.layouts.common.bare_names import may_be_later
 from ckpt_tools.model.selection import Selection
 
 
@@ -50,22 +49,6 @@ def test_saves_of_colossalais_examples_are_whole_ones(gone: str, tmp_path: Path)
     )
     roles = {"model", "model_index", "optimizer", "optimizer_index", "groups", "scheduler", "state"}
     assert {f.role for f in made.shared} == roles
-
-
-@pytest.mark.parametrize(
-    ("name", "later"),
-    [
-        ("epoch-1_step-4", True),
-        ("epoch-1_step-2", False),
-        ("epoch-0_step-4", False),
-        ("epoch-2_step-1", True),
-        ("epoch_1", False),
-        ("step_2", False),
-        ("latest", True),
-    ],
-)
-def test_what_may_be_later_than_epoch_1_step_2(name: str, later: bool) -> None:
-    assert may_be_later(name, 2, 1) is later
 
 
 NAMES = ["epoch_{}_step_{}.pt", "epoch_{}_step_{}/model.pt", "model-epoch{}-iter{}.pth"]

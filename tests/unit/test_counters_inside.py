@@ -9,7 +9,6 @@ import pytest
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.layouts.common import loop_counters
-from ckpt_tools.layouts.common.bare_names import read_bare_name
 
 
 @pytest.mark.parametrize(
@@ -32,18 +31,3 @@ def test_the_step_is_found_where_a_framework_keeps_it(value: dict[str, Any], ste
     anatomy = Anatomy()
     scalars(value, anatomy)
     assert loop_counters.number(anatomy.metadata, loop_counters.STEPS) == step
-
-
-@pytest.mark.parametrize(
-    ("name", "step", "epoch"),
-    [
-        ("ep1-ba50.pt", 50, 1),
-        ("iter-000400-ckpt.pth", 400, None),
-        ("iter_400.pth", 400, None),
-        ("epoch=1-step=50.pt", 50, 1),
-        ("step=50.pt", 50, None),
-    ],
-)
-def test_a_name_tells_its_step(name: str, step: int | None, epoch: int | None) -> None:
-    said = read_bare_name(name)
-    assert (said.step, said.epoch) == (step, epoch)
