@@ -62,6 +62,12 @@ def find_places(
     return {key: place for places in found for key, place in places.items()}
 
 
+def step_at(told: int | None, c: Checkpoint, places: Places) -> int | None:
+    """Return the step that a save tells, else that of its place."""
+    counted = places.get(c.key, UNKNOWN)[0]
+    return counted if told is None and counted >= 0 else told
+
+
 def _places_in(
     run: Sequence[Checkpoint], layout: Layout, count_told: Callable[[Checkpoint], int | None]
 ) -> dict[CheckpointKey, Order]:

@@ -47,7 +47,7 @@ from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.companion_warnings import of_companions
 from ckpt_tools.planning.engine import find_gaps, find_losses
 from ckpt_tools.planning.load_plan import file_loads, fingerprint
-from ckpt_tools.planning.order import UNKNOWN, OrderFacts
+from ckpt_tools.planning.order import OrderFacts, step_at
 from ckpt_tools.planning.rules.order import fewer_ranks
 from ckpt_tools.planning.topology import HIGHEST, leftovers_beside
 from ckpt_tools.planning.tracked import find_later_trackers
@@ -346,9 +346,7 @@ class Planner(Candidates):
             step = told[0] if step is None else step
             epoch = told[1] if epoch is None else epoch
         path = self.session.found.resolved(_loaded_path(c, parts))
-        step = self.step(c) if step is None else step
-        if step is None and (counted := self.places.get(c.key, UNKNOWN)[0]) >= 0:
-            step = counted
+        step = step_at(self.step(c) if step is None else step, c, self.places)
         return replace(c, step=step, epoch=epoch, path=path)
 
     def _worlds(self, *, by_rank: bool) -> _Worlds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.crosscheck.steps import epoch_in_contents, step_in_contents
+from ckpt_tools.crosscheck.steps import count_in_contents, epoch_in_contents, step_in_contents
 from ckpt_tools.crosscheck.trackers import as_told, told
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
@@ -14,9 +14,10 @@ from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.filters import belongs
-from ckpt_tools.planning.order import find_places, order_saves, with_told_steps
+from ckpt_tools.planning.order import find_places, order_saves, step_at, with_told_steps
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, Told
 from ckpt_tools.reading.unseen import missed, not_seen, unread_files
@@ -112,9 +113,15 @@ def _with_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoin
     def step(c: Checkpoint) -> int | None:
         return step_in_contents(s, c, listed) if c.key in newest else None
 
+    def count(c: Checkpoint) -> int | None:
+        few = len(listed) <= _LOOKED_INTO and c.parts and not c.unfinished
+        return count_in_contents(s, c, listed, Level.STRUCTURE) if few else None
+
+    places = find_places(listed, s.layouts, count)
+
     def numbered(c: Checkpoint) -> Checkpoint:
         epoch = epoch_in_contents(s, c) if c.epoch is None else c.epoch
-        return replace(c, step=step(c) if c.step is None else c.step, epoch=epoch)
+        return replace(c, step=step_at(step(c) if c.step is None else c.step, c, places), epoch=epoch)
 
     told = dict[CheckpointKey, Checkpoint]()
     for run in s.runs(listed).values():
