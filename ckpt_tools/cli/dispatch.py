@@ -168,7 +168,9 @@ def parameters(name: str, said: Sequence[str]) -> dict[str, Any]:
 
 
 def _fail(argv: Sequence[str], error: CkptError) -> int:
-    console.problem("error", str(error), error.hint)
+    verbose = not {"-v", "--verbose"}.isdisjoint(argv)
+    rule = f"rule {error.rule} ('ckpt explain {error.rule}' tells it)" if error.rule and verbose else ""
+    console.problem("error", str(error), error.hint, also=rule)
     return _answer(argv, type(error).__name__, error)
 
 

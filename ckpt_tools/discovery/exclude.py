@@ -68,6 +68,14 @@ def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), l
     return f"move {paths[-1]} out of {root} to resume from {label or c.label}"
 
 
+def without_all(root: str, c: Checkpoint, paths: Sequence[str], kept: Collection[str]) -> str:
+    """Return the flags that hide each of these paths, and that the job resumes from the choice then."""
+    end = f" to resume from {c.label}"
+    flags = [without(root, c, path, kept=kept) for path in paths]
+    said = (flag.removesuffix(end) for flag in flags if flag.startswith("--exclude"))
+    return f"{' '.join(said)}{end}" if all(flag.startswith("--exclude") for flag in flags) else flags[0]
+
+
 def either(root: str, one: Checkpoint, other: Checkpoint) -> str:
     """Return what to say to resume from one of two checkpoints, or from the other."""
     a, b = one.label, other.label

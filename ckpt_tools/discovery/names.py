@@ -21,16 +21,31 @@ _COUNTS = re.compile(r"(?i)(?:step|epoch|iter)[-_=]?\d")
 """What a name has that counts steps or epochs."""
 
 
-def settled(files: list[NamedFile]) -> tuple[list[NamedFile], list[NamedFile]]:
+def is_place_of_loop(place: Place, name: str, above: str) -> bool:
+    """Return False if a place is that of a loop's save in a directory that is none: ``above`` or higher, or
+    called by another number alone than the file in it.
+    """
+    if not place.layout.last_resort or not place.home:
+        return True
+    if not place.home.startswith(f"{above}/"):
+        return False
+    from ckpt_tools.layouts.files import numbers_named  # only where people's own loops save
+
+    _, said = numbers_named(name) if basename(place.home).isdigit() else (None, {})
+    own = {int(n) for key in ("step", "epoch") if (n := said.get(key))}
+    return not own or place.step in own
+
+
+def settled(files: list[NamedFile], above: str) -> tuple[list[NamedFile], list[NamedFile]]:
     """Files that are parts, and the others, whose names say too little: companions without their layout, and
     weak names in directories that other names explain.
     """
     if all(file.place.sure for file in files):
         return files, []
-    settling = _Settling(files)
+    settling = _Settling(files, above)
     for generic in (False, True):  # what no layout knows for sure may have a generic name
         files = [settling.moved_on(file, generic) for file in files]
-        settling = _Settling(files)
+        settling = _Settling(files, above)
     weak = settling.decide(list(files), weak=False)
     # weak names are asked once it is known which directories the others explain
     settling.explained = {at for file in settling.kept for at in _explained(file)}
@@ -116,7 +131,8 @@ def _are_ranks(homes: Mapping[str, set[int | None]], step: int) -> bool:
 class _Settling:
     """Which files are parts, as far as it was decided: they are ``kept``."""
 
-    def __init__(self, files: list[NamedFile]) -> None:
+    def __init__(self, files: list[NamedFile], above: str) -> None:
+        self._above = above
         sure = [file.place for file in files if file.place.sure]
         self._taken = _taken_by(sure)
         self._counting = _counting(files)
@@ -172,9 +188,13 @@ class _Settling:
         return of_its_own and _COUNTS.search(name) is not None
 
     def _is_generic(self, place: Place) -> bool:
+        if basename(place.home).isdigit() and not place.home.startswith(f"{self._above}/"):
+            return False  # ROOT is called by the number of a job
         return place.piece.generic and (not place.piece.counted or place.base in self._counting)
 
     def _stays(self, place: Place, name: str) -> bool:
+        if place.piece.weak and not is_place_of_loop(place, name, self._above):
+            return False
         if place.piece.weak:
             return place.base not in self.explained or self._proves_itself(place, name)
         if place.piece.described:

@@ -75,7 +75,7 @@ def discover(
     files, stale = without_stale(files)
     found.lone += (stale_index(path, whole) for path, whole in stale.items())
     found.bare += (BareFile(path, *stat_of(path)) for path in stale)
-    kept, others = settled(files)
+    kept, others = settled(files, above)
     del files
     for file in others:
         directory, name = os.path.split(file.path)

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.crosscheck.lost import headless
-from ckpt_tools.discovery.exclude import without
+from ckpt_tools.discovery.exclude import without, without_all
 from ckpt_tools.discovery.found import BareFile
+from ckpt_tools.discovery.set_aside import is_set_aside
 from ckpt_tools.discovery.sidecars import DVC, stands_for_nothing_here
 from ckpt_tools.discovery.unrecognised import NO_STATE, content_format, is_other, is_unread, unpacked_state
 from ckpt_tools.errors import UsageError
@@ -38,6 +39,8 @@ from ckpt_tools.storage.retry import ABSENT, patiently, there
 
 _MAY_BE_DATA = frozenset(("npz", "npy")) | NO_STATE
 """Formats of which most files are data sets and results."""
+_NAMED = 8
+"""Files that a hint names one by one."""
 _MOST = 512
 """Files that are opened, the newest ones: a directory of more that nothing places is a data set."""
 
@@ -60,8 +63,11 @@ def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked
     unplaced = unplaced_files(s, chosen.written.median, may_count, own)
     facts = TreeFacts(s.root, tuple(map(save_facts, saves)), tuple(unplaced), chosen)
     assert RULE.check is not None  # noqa: S101 - for the type checker
-    if hit := next(iter(RULE.check(facts)), None):
-        aside = without(s.root, c, hit.path, kept={p.path for p in s.parts})
+    if hits := list(RULE.check(facts)):
+        hit, kept = hits[0], {p.path for p in s.parts}
+        aside = without_all(s.root, c, [h.path for h in hits], kept)
+        if len(hits) > _NAMED:
+            aside = f"--exclude GLOB, so that all {len(hits):,} such files are left out"
         todo = "fetch it (dvc pull)" if hit.path.endswith(DVC) else how_to_place(s)
         raise UsageError(hit.message, f"{todo}; or say {aside}", rule=RULE.id)
 
@@ -227,7 +233,7 @@ def _strange(s: Session) -> Iterator[BareFile]:
 
 def _files_in(directory: str, s: Session) -> Iterator[BareFile]:
     for entry in entries_of(directory, partial(s.found.excluded.keep, s.root)):
-        if is_other(entry.name) and not unpacked_state(entry.name):
+        if is_set_aside(entry.name) or (is_other(entry.name) and not unpacked_state(entry.name)):
             continue
         try:
             st = patiently(entry.stat)

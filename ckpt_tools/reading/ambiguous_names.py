@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
+from ckpt_tools.discovery.names import is_place_of_loop
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Piece, Place
 from ckpt_tools.layouts.common.held import held_by
@@ -132,10 +133,11 @@ def _unseen(report: Report) -> bool:
 
 
 def _places(s: Session, part: Part) -> Iterator[Place]:
-    """What else an ambiguous name may stand for."""
+    """What else an ambiguous name may stand for; ROOT is no save of a loop."""
     name = part.path.rpartition("/")[2]
     at_home = s.layouts.templates().places(os.path.dirname(part.path))
-    return (p for p in at_home if p.piece.weak and p.piece.file.fullmatch(name))
+    fit = (p for p in at_home if p.piece.weak and p.piece.file.fullmatch(name))
+    return (p for p in fit if is_place_of_loop(p, name, s.root))
 
 
 def _moved(s: Session, part: Part, to: Place | None) -> Iterator[Part]:

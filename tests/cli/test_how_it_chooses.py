@@ -12,9 +12,12 @@ from places import DOCS
 from run_helpers import ckpt
 from small_files import adam, saved, tensor
 
+from ckpt_tools.layouts.files import numbers_named
+
 PAGE = DOCS / "how-it-chooses.md"
 SAVED = 1_735_689_600
 ROW = re.compile(r"^(\S.*?) {2,}(\d) +(\S+)$", re.MULTILINE)
+NAME = re.compile(r"`([^`]+)`")
 TREES = [m.groups() for m in ROW.finditer(PAGE.read_text().split("## Twelve small trees")[1])]
 
 
@@ -50,6 +53,15 @@ def test_a_small_tree_is_answered_as_the_page_says(
         assert answer in {os.path.relpath(f["path"], tmp_path) for f in said["shared"]}
     else:
         assert said["error"]["rule"] == answer
+
+
+def test_the_names_of_the_table_are_declared_and_the_others_are_not() -> None:
+    _, table = PAGE.read_text().split("| names of people's own loops | are |")
+    rows, _, none = table.partition("`final.pt`")
+    names = [name for row in rows.splitlines() if row.startswith("| `") for name in NAME.findall(row)]
+    assert len(names) > 20 and all(numbers_named(name)[0] for name in names)
+    others = NAME.findall(f"`final.pt`{none.partition(chr(10))[0]}")
+    assert len(others) == 3 and not any(numbers_named(name)[0] for name in others)
 
 
 def test_the_page_is_one_page_with_twelve_trees() -> None:

@@ -82,12 +82,11 @@ def test_what_is_left_out_is_exactly_the_file_that_is_named(tmp_path: Path) -> N
     files = {f"llm/iter_{n:07}/mp_rank_00/model_optim_rng.pt": state(n) for n in (100, 200)}
     aside = {f"llm/kept [a]/mp_rank_{r:02}/model_optim_rng.pt": state(300) for r in range(2)}
     root = put(tmp_path, {**files, "llm/latest_checkpointed_iteration.txt": b"200", **aside})
-    said = list[str]()
-    for rank in (1, 0):
-        code, hint, (words,) = offered(root, *said)
-        assert code == 2 and " as ROOT" not in hint
-        assert words == ("--exclude", f"llm/kept [[]a]/mp_rank_{rank:02}/model_optim_rng.pt")
-        said += words
+    code, hint, pasted = offered(root)
+    said = tuple(word for words in pasted for word in words)
+    assert code == 2 and " as ROOT" not in hint
+    ranks = (f"llm/kept [[]a]/mp_rank_{rank:02}/model_optim_rng.pt" for rank in (1, 0))
+    assert said == tuple(word for name in ranks for word in ("--exclude", name))
     code, out, _ = executed(["plan", str(root), "--allow-none", *said])
     assert code == 0 and out.startswith("resume from step 200 ")
 
@@ -147,7 +146,7 @@ def test_numbered_directories_are_no_runs_to_choose_from(tmp_path: Path) -> None
     ],
 )
 def test_a_wrong_hint_is_seen(wrong: str, seen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(unplaced, "without", lambda *_, **__: f"{wrong} to resume from step 200")
+    monkeypatch.setattr(unplaced, "without_all", lambda *_, **__: f"{wrong} to resume from step 200")
     files = {f"llm/iter_{n:07}/mp_rank_00/model_optim_rng.pt": state(n) for n in (100, 200)}
     root = put(tmp_path / "run", {**files, "llm/kept/mp_rank_00/model_optim_rng.pt": state(300)})
     (tmp_path / "scratch").mkdir()

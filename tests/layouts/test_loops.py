@@ -17,6 +17,7 @@ import pytest
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
+from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.layouts.files import loops, numbers_named
 from ckpt_tools.model.part import Kind
@@ -172,6 +173,27 @@ def test_a_save_lacks_what_all_others_of_its_run_have(lost: str, tmp_path: Path)
 def test_directories_of_numbers_that_do_not_grow_with_training_are_no_saves(tmp_path: Path) -> None:
     root = put(tmp_path, {f"{seed}/state.pt": full(5000, step=5000) for seed in (100, 200)})
     assert asked(root)[0] != 0
+
+
+@pytest.mark.parametrize("name", ["42", "20261128", "step_5", "epoch_1", "run"])
+def test_the_own_name_of_the_root_says_nothing(name: str, tmp_path: Path) -> None:
+    """The directory of a job is called by its number: what lay below was one save of that step."""
+    root = put(tmp_path / name, {f"ckpt_{n}.pt": full(n) for n in (100, 200)})
+    assert plan(root).resume_step == 200
+    halves = {f"{half.__name__}_{n}.pt": half(n) for n in (100, 200) for half in (weights, optimizer)}
+    if name not in ("step_5", "epoch_1"):  # such a directory is a save with a file of each rank
+        root = put(tmp_path / "halves" / name, {k.replace("weights", "model"): v for k, v in halves.items()})
+        assert (plan(root).resume_step, len(plan(root).shared)) == (200, 2)
+    root = put(tmp_path / "runs" / name, {f"{run}/ckpt_100.pt": full(100) for run in ("a", "b")})
+    with pytest.raises(UsageError, match=r"several runs: a .*, b "):
+        plan(root)
+
+
+def test_directories_called_by_a_number_are_runs_where_files_have_their_own(tmp_path: Path) -> None:
+    root = put(tmp_path, {f"{seed}/ckpt_{n}.pt": full(n) for seed in (41, 42) for n in (100, 200)})
+    with pytest.raises(UsageError, match=r"several runs: 41 .*, 42 "):
+        plan(root)
+    assert plan(f"{root}/41").resume_step == 200
 
 
 def asked(root: str) -> tuple[int, Any]:
