@@ -149,11 +149,14 @@ def _pasted(tree: Tree, command: list[str], paste: Paste, scratch: Path) -> list
 
 
 def _wrong(tree: Tree, then: list[str], paste: Paste, asked: str) -> tuple[int, str]:
-    """The exit code, and why the answer is not the one that was offered, nor a further question."""
+    """The exit code, and why the answer is not the one that was offered, nor a further question, nor a refusal
+    where none was offered: what is left of a run that was named need not be whole.
+    """
     may_start = ["--allow-none"] if then[0] == "plan" and "--allow-none" not in then else []
     code, out, err = executed([*then, *may_start, "--json"])
     if code:
-        return code, "" if code == 2 and "unknown option" not in err else f"exit {code}: {err[:500]}"
+        right = code == 2 or (code == 4 and not paste.leads_to)
+        return code, "" if right and "unknown option" not in err else f"exit {code}: {err[:500]}"
     said: Mapping[str, Any] = json.loads(out)
     if said["checkpoint"] is None:
         return code, "starts from nothing"
