@@ -4,6 +4,7 @@ that their names fit and by what is in them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,6 +37,12 @@ class _Save(NamedTuple):
     def number(self) -> int | None:
         """The number in its name, where only its files tell what it counts."""
         return self.step if self.loop.told else None
+
+    @property
+    def joins_states(self) -> bool:
+        """Whether several directories in that of the save hold a whole state each, as those of runs do."""
+        whole = (f.part for f in self.files if f.holds and f.holds.weights and f.holds.optimizer)
+        return len({os.path.dirname(p.path) for p in whole if p.home}) > 1
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -72,7 +79,8 @@ def _place_beside(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
     counted = _what_numbers_count(saves)
     shift = _shift(saves, counted)
     for save in saves:
-        if save.loop.of_number and not counted:  # of ranks, or seeds
+        of_others = save.loop.of_number and not counted  # of ranks, or seeds
+        if of_others or save.joins_states:
             for f in save.files:
                 s.make_bare(f.part)
         else:

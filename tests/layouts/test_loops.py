@@ -196,6 +196,13 @@ def test_directories_called_by_a_number_are_runs_where_files_have_their_own(tmp_
     assert plan(f"{root}/41").resume_step == 200
 
 
+@pytest.mark.parametrize("home", ["42", "step_5"])
+def test_runs_below_a_number_are_no_save_of_it(home: str, tmp_path: Path) -> None:
+    root = put(tmp_path, {f"{home}/{run}/model.pt": full(n) for n, run in ((100, "a"), (200, "b"))})
+    with pytest.raises(UsageError, match="no layout places them"):
+        plan(root)
+
+
 def asked(root: str) -> tuple[int, Any]:
     """The exit code of a plan, and what it chose."""
     run = [sys.executable, "-m", "ckpt_tools", "plan", root, "--json"]
