@@ -23,7 +23,7 @@ _COUNTS = re.compile(r"(?i)(?:step|epoch|iter)[-_=]?\d")
 
 def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     """Return False if a place is that of a loop's save in a directory that is none: ``above`` or higher, or
-    called by another number alone than the file in it.
+    called by a number alone where the file in it has another one, or is the best or the last of a run.
     """
     if not place.layout.last_resort or not place.home:
         return True
@@ -31,9 +31,10 @@ def is_place_of_loop(place: Place, name: str, above: str) -> bool:
         return False
     from ckpt_tools.layouts.files import numbers_named  # only where people's own loops save
 
-    _, said = numbers_named(name) if basename(place.home).isdigit() else (None, {})
+    loop, said = numbers_named(name) if basename(place.home).isdigit() else (None, {})
     own = {int(n) for key in ("step", "epoch") if (n := said.get(key))}
-    return not own or place.step in own
+    is_written_over = loop is not None and loop.rolling and not loop.export
+    return place.step in own if own else not is_written_over
 
 
 def settled(files: list[NamedFile], above: str) -> tuple[list[NamedFile], list[NamedFile]]:

@@ -78,6 +78,7 @@ def _place_beside(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
     saves = _with_rolling_halves(_saves(_with_roles(states)))
     counted = _what_numbers_count(saves)
     shift = _shift(saves, counted)
+    epochs = {o.steps[0]: o.epoch for o in saves if o.steps and o.epoch is not None}  # by the steps they tell
     for save in saves:
         of_others = save.loop.of_number and not counted  # of ranks, or seeds
         if of_others or save.joins_states:
@@ -85,6 +86,8 @@ def _place_beside(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
                 s.make_bare(f.part)
         else:
             step, epoch = _place(save, counted, shift)
+            if epoch is None and save.loop.rolling and save.steps:
+                epoch = epochs.get(save.steps[0])
             yield from (_part(f, save, step, epoch) for f in save.files)
 
 

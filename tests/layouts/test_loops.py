@@ -175,6 +175,15 @@ def test_directories_of_numbers_that_do_not_grow_with_training_are_no_saves(tmp_
     assert asked(root)[0] != 0
 
 
+def test_the_last_is_of_the_epoch_whose_step_it_tells(tmp_path: Path) -> None:
+    """Copied without times, it and the epoch that it is a copy of were a question."""
+    root = put(tmp_path, {f"epoch_{n}.pt": full(n, step=100 * n) for n in (9, 10)})
+    put(tmp_path, {"last.pt": full(10, step=1000)})
+    for path in tmp_path.iterdir():
+        os.utime(path, (START,) * 2)
+    assert (plan(root).resume_step, plan(root).warnings[0].code) == (1000, "mtime-not-kept")
+
+
 @pytest.mark.parametrize("name", ["42", "20261128", "step_5", "epoch_1", "run"])
 def test_the_own_name_of_the_root_says_nothing(name: str, tmp_path: Path) -> None:
     """The directory of a job is called by its number: what lay below was one save of that step."""
@@ -189,8 +198,16 @@ def test_the_own_name_of_the_root_says_nothing(name: str, tmp_path: Path) -> Non
         plan(root)
 
 
-def test_directories_called_by_a_number_are_runs_where_files_have_their_own(tmp_path: Path) -> None:
-    root = put(tmp_path, {f"{seed}/ckpt_{n}.pt": full(n) for seed in (41, 42) for n in (100, 200)})
+@pytest.mark.parametrize("names", [("ckpt_100.pt", "ckpt_200.pt"), ("best.pt", "last.pt")])
+def test_directories_called_by_a_number_are_runs_where_files_say_more(
+    names: Sequence[str], tmp_path: Path
+) -> None:
+    files = {
+        f"{seed}/{name}": full(n, step=n)
+        for seed in (41, 42)
+        for n, name in zip((100, 200), names, strict=True)
+    }
+    root = put(tmp_path, files)
     with pytest.raises(UsageError, match=r"several runs: 41 .*, 42 "):
         plan(root)
     assert plan(f"{root}/41").resume_step == 200
