@@ -24,14 +24,16 @@ _COUNTS = re.compile(r"(?i)(?:step|epoch|iter)[-_=]?\d")
 def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     """Return False if a place is that of a loop's save in a directory that is none: ``above`` or higher, or
     called by a number alone where the file in it has another one, or is the best or the last of a run.
+    ROOT is one if its name has a word of a convention.
     """
     if not place.layout.last_resort or not place.home:
         return True
-    if not place.home.startswith(f"{above}/"):
-        return False
+    is_below, is_number = place.home.startswith(f"{above}/"), basename(place.home).isdigit()
+    if is_below is not is_number:
+        return is_below
     from ckpt_tools.layouts.files import numbers_named  # only where people's own loops save
 
-    loop, said = numbers_named(name) if basename(place.home).isdigit() else (None, {})
+    loop, said = numbers_named(name)
     own = {int(n) for key in ("step", "epoch") if (n := said.get(key))}
     is_written_over = loop is not None and loop.rolling and not loop.export
     return place.step in own if own else not is_written_over

@@ -198,6 +198,15 @@ def test_the_own_name_of_the_root_says_nothing(name: str, tmp_path: Path) -> Non
         plan(root)
 
 
+@pytest.mark.parametrize("home", ["step_5", "2024-10-04_13-13-42-backup-350-7-0"])
+def test_a_save_with_a_word_in_its_name_may_be_the_root(home: str, tmp_path: Path) -> None:
+    root = put(
+        tmp_path / home, {"lora/lora.safetensors.pt": weights(5), "optimizer/optimizer.pt": optimizer(5)}
+    )
+    made = plan(root)
+    assert made.checkpoint is not None and len(made.shared) == 2
+
+
 @pytest.mark.parametrize("names", [("ckpt_100.pt", "ckpt_200.pt"), ("best.pt", "last.pt")])
 def test_directories_called_by_a_number_are_runs_where_files_say_more(
     names: Sequence[str], tmp_path: Path
