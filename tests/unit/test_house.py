@@ -60,7 +60,7 @@ def test_no_import_leads_back() -> None:
     TopologicalSorter(graph).prepare()
 
 
-LONGEST, MOST_COMPLEX = 40, 15
+LONGEST, MOST_COMPLEX = 60, 15
 EXEMPT = {"ckpt_tools.formats.pickles.machine.run"}
 """Its loop is kept whole: a call for each opcode takes three times as long."""
 
@@ -83,7 +83,7 @@ def too_much(tree: ast.AST) -> Iterator[str]:
 def test_a_function_is_read_in_one_breath() -> None:
     found = {f"{name}.{one}" for name, path in MODULES.items() for one in seen(path).too_much}
     assert found == EXEMPT
-    assert set(too_much(ast.parse("def f(a):\n" + "    a += 1\n" * 41))) == {"f"}
+    assert set(too_much(ast.parse("def f(a):\n" + "    a += 1\n" * 61))) == {"f"}
     assert set(too_much(ast.parse("def f(a):\n    return " + " or ".join("a" * 17) + "\n"))) == {"f"}
 
 
