@@ -49,7 +49,7 @@ from ckpt_tools.planning.rules.order import (
     times_mute,
     tracker_names_other,
 )
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from ckpt_tools.planning.rules.rule import Effect, Rule, error_of, finding_of
 from ckpt_tools.planning.rules.tree import several_runs
 from ckpt_tools.planning.run import Run
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes, without_leftovers
@@ -278,9 +278,8 @@ class Candidates:
         for rule in rules:
             for hit in rule.check(facts) if rule.check else ():
                 if (rule.effect if hit.effect is None else hit.effect) is Effect.ASK:
-                    raise UsageError(hit.message, hit.hint, rule=rule.id)
-                f = finding(rule.code, hit.message, path=hit.path, hint=hit.hint, rule=rule.id)
-                self.warnings.append(f)
+                    raise error_of(rule, hit)
+                self.warnings.append(finding_of(rule, hit))
 
     def settled(self) -> None:
         """For those who judge in one order only.

@@ -36,7 +36,7 @@ from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.planning.equal_files import EqualFiles
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.hollow import hollow
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save import (
     missing_part,
     missing_rank,
@@ -144,21 +144,7 @@ def find_hits(facts: SavesFacts, rules: Iterable[Rule] = BESIDE) -> Iterator[tup
     """Yield where the rules hold, and what is said there: of a hit on a file without its path."""
     for rule in rules:
         for hit in list(rule.check(facts)) if rule.check else ():
-            code = hit.code or rule.code
-            yield (
-                hit,
-                finding(
-                    code,
-                    hit.message,
-                    offset=hit.offset,
-                    severity=hit.severity,
-                    path="" if hit.of_file else hit.path,
-                    hint=hit.hint,
-                    ranks=hit.ranks,
-                    follows=hit.follows,
-                    rule=rule.id if code in (rule.code, *rule.more) else "",
-                ),
-            )
+            yield hit, finding_of(rule, hit)
 
 
 def find_gaps(c: Checkpoint, expected: completeness.Expected) -> list[Finding]:

@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterable
 from enum import Enum, IntEnum
 from typing import Any
 
+from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 
 
@@ -71,6 +74,29 @@ class Hit:
     offset: int | None = None
     follows: bool = False
     other: str = ""
+
+
+def finding_of(rule: Rule, hit: Hit) -> Finding:
+    """Return what a hit says: of one on a file without its path, which is that of the report it goes to."""
+    code = hit.code or rule.code
+    return finding(
+        code,
+        hit.message,
+        offset=hit.offset,
+        severity=hit.severity,
+        path="" if hit.of_file else hit.path,
+        hint=hit.hint,
+        ranks=hit.ranks,
+        follows=hit.follows,
+        rule=rule.id if code in (rule.code, *rule.more) else "",
+    )
+
+
+def error_of(
+    rule: Rule, hit: Hit, of: type[CkptError] = UsageError, plan: LoadPlan | None = None
+) -> CkptError:
+    """Return the error that asks (exit 2), or stops, for a hit."""
+    return of(hit.message, hit.hint, plan, rule=rule.id)
 
 
 def hit_of(f: Finding, path: str) -> Hit:
