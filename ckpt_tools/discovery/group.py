@@ -1,73 +1,14 @@
-"""Group parts into checkpoints. Pure: it works on names, sizes, times and reports alone."""
+"""Group parts into checkpoints. Pure: it works on names, sizes and times alone."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt_tools.discovery.completeness import is_of_later_ranks
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.report import Report
-
-Reports = Mapping[str, Report]
-
-
-def with_content_steps(parts: Iterable[Part], reports: Reports, layouts: Layouts) -> list[Part]:
-    """Parts whose piece reads its step from the content get it from their reports; those whose report has
-    none keep null. In a directory of its own whose name tells none, all are of the step that one tells.
-    """
-    parts = parts if isinstance(parts, list) else list(parts)
-    pieces = {(p.folder.layout, p.folder.piece) for p in parts}
-    silent = {(one, name) for one, name in pieces if layouts[one].piece(name).step_from == "content"}
-    if not silent:
-        return parts
-    told = _told([p for p in parts if (p.layout, p.piece) in silent and not _named(p)], reports, layouts)
-    out = []
-    for p in parts:
-        if not _named(p) and (said := told.get(p.home or p.path)):
-            out.append(p._replace(**dict(zip(("step", "epoch", "step_in_epoch"), said, strict=True))))
-        else:
-            out.append(p)
-    return _with_steps_behind_links(out, silent, layouts)
-
-
-def _with_steps_behind_links(parts: list[Part], silent: set[tuple[str, str]], layouts: Layouts) -> list[Part]:
-    """A link that nobody loads, and of whose step neither name nor content tells, is of the step of what it
-    leads to: the file of its run that has its size and its time.
-    """
-    beside = {(one, name) for one, name in silent if not layouts[one].piece(name).loaded}
-    lost = {i for i, p in enumerate(parts if beside else ()) if _tells_nothing(p, beside)}
-    if not lost:
-        return parts
-    of = {(p.run, p.size, p.mtime_ns): p for p in parts if _progress(p) != _UNTOLD}
-    out = list(parts)
-    for i in lost:
-        if to := of.get((out[i].run, out[i].size, out[i].mtime_ns)):
-            out[i] = out[i]._replace(step=to.step, epoch=to.epoch, step_in_epoch=to.step_in_epoch)
-    return out
-
-
-def _tells_nothing(p: Part, pieces: set[tuple[str, str]]) -> bool:
-    return (p.layout, p.piece) in pieces and not p.home and p.size >= 0 and _progress(p) == _UNTOLD
-
-
-def _told(parts: Iterable[Part], reports: Reports, layouts: Layouts) -> dict[str, _Progress]:
-    """What the files of each directory tell; one shard of a set may be the only one that does."""
-    told = dict[str, _Progress]()
-    for p in parts:
-        if report := reports.get(p.path):
-            steps = layouts.of(p).steps(p, report.metadata)
-            if steps != _UNTOLD or (p.home or p.path) not in told:
-                told[p.home or p.path] = steps
-    return told
-
-
-def _named(p: Part) -> bool:
-    """Whether the name of a part's own directory tells what it is of: check() compares that with content."""
-    return bool(p.home) and (p.step, p.epoch) != (None, None)
-
 
 _Progress = tuple["int | None", "int | None", "int | None"]
 """Step, epoch and step in the epoch, as names tell them. A bare tuple: every part has one."""
@@ -94,8 +35,10 @@ def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = N
         runs[folder.layout, folder.run].append(p)
     out = list[Checkpoint]()
     for members in runs.values():
-        most_ranks = len({p.rank for p in members})
-        commit = _commit(members, layouts.of(members[0]))
+        most_ranks, layout = len({p.rank for p in members}), layouts.of(members[0])
+        commit, beside = layout.commit, (layout.commit, *layout.commit_beside)
+        if layout.commit_alone and not any(p.role in beside for p in members):
+            commit = layout.commit_alone
         saves = _saved_together(members)
         out += (_checkpoint(same, most_ranks, save_interval, layouts, commit) for same in saves)
     return sorted(out, key=lambda c: (-c.mtime_ns, c.path))
@@ -121,9 +64,6 @@ def _saved_together(members: list[Part]) -> Iterator[list[Part]]:
             yield same
 
 
-# ---- restarts
-
-
 def _agreed(members: Iterable[Part]) -> set[int]:
     """Restart counters that all ranks agree on: they wrote more than one of the same steps under it. (No rank
     is ever two saves ahead of another.)
@@ -133,13 +73,8 @@ def _agreed(members: Iterable[Part]) -> set[int]:
         if p.generation is not None and not p.home:
             steps[p.generation][p.rank].add(_progress(p))
     everyone = {rank for ranks in steps.values() for rank in ranks}
-    if len(everyone) < 2:
-        return set()
-    return {
-        k
-        for k, ranks in steps.items()
-        if ranks.keys() == everyone and len(set.intersection(*ranks.values())) > 1
-    }
+    complete = {k: ranks for k, ranks in steps.items() if ranks.keys() == everyone and len(everyone) > 1}
+    return {k for k, ranks in complete.items() if len(set.intersection(*ranks.values())) > 1}
 
 
 def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
@@ -158,49 +93,33 @@ def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
     yield from (counted[k] for k in sorted(counted))
 
 
-# ---- one checkpoint
-
-
-def _commit(run: Sequence[Part], layout: Layout) -> str:
-    """The role of the file that is written last in each save of a run."""
-    if not layout.commit_alone or any(p.role in (layout.commit, *layout.commit_beside) for p in run):
-        return layout.commit
-    return layout.commit_alone
-
-
 def _checkpoint(
     parts: list[Part], most_ranks: int, save_interval: int | None, layouts: Layouts, commit: str
 ) -> Checkpoint:
     first = parts[0]
-    layout = layouts.of(first)
+    layout, kind, step = layouts.of(first), first.kind, first.step
     times = sorted(p.mtime_ns for p in essential(parts, layout))
     generations = {p.moment.generation for p in parts}
     uncommitted = bool(commit) and not any(p.role == commit for p in parts)
-    uncommitted = uncommitted and not is_of_later_ranks(parts, layout)
+    if kind is Kind.PERIODIC and layout.piece(first.piece).everyone_saves:
+        partial = len({p.rank for p in parts}) < most_ranks
+        if partial or (save_interval and step is not None and step % save_interval):
+            kind = Kind.DYING_GASP
     return Checkpoint(
         layout=first.layout,
         run=first.run,
-        kind=_kind(parts, layout, most_ranks, save_interval),
+        kind=kind,
         parts=tuple(sorted(parts, key=lambda p: (p.rank if p.rank is not None else -1, p.path))),
         path=first.home or _path(parts, layout),
         mtime_ns=times[len(times) // 2],
-        step=first.step,
+        step=step,
         epoch=first.epoch,
         epoch_base=layout.epoch_base,
         step_in_epoch=first.step_in_epoch,
         generation=next(iter(generations)) if len(generations) == 1 else None,
         restarts=max(g or 0 for g in generations) if layout.counts_restarts else 0,
-        unfinished=first.unfinished or uncommitted,
+        unfinished=first.unfinished or (uncommitted and not is_of_later_ranks(parts, layout)),
     )
-
-
-def _kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval: int | None) -> Kind:
-    first = parts[0]
-    if first.kind is not Kind.PERIODIC or not layout.piece(first.piece).everyone_saves:
-        return first.kind
-    partial = len({p.rank for p in parts}) < most_ranks
-    off = bool(save_interval and first.step is not None and first.step % save_interval)
-    return Kind.DYING_GASP if partial or off else first.kind
 
 
 def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
@@ -214,26 +133,17 @@ def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
 
 
 def _path(parts: Sequence[Part], layout: Layout) -> str:
-    """What names files of a checkpoint that has no directory of its own; links to them name nothing."""
-    own, base = essential(parts, layout), parts[0].base
-    if len(parts) == 1:
-        return own[0].path
-    common = _common_path(parts, layout)
-    if common not in ("", base):
-        return common
-    return own[0].path if len(own) == 1 else base
-
-
-def _common_path(parts: Sequence[Part], layout: Layout) -> str:
-    """What names a set of files that share a directory with those of other steps: the file that others are
-    copies of, or what the names have in common.
+    """What names files of a checkpoint that has no directory of its own: of several shared ones the file that
+    others are copies of, or what their names have in common. Links to them name nothing.
     """
+    own, base = essential(parts, layout), parts[0].base
     pieces = [layout.piece(p.piece) for p in parts]
-    if not all(piece.shared for piece in pieces):
-        return ""
-    if all(piece.single for piece in pieces):
-        in_order = layout.pieces.index
-        return min(parts, key=lambda p: (p.role != "model", in_order(layout.piece(p.piece)))).path
-    first, last = min(p.path for p in parts), max(p.path for p in parts)
-    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-    return first[:same].rstrip(".-_/")
+    if len(parts) > 1 and all(piece.shared for piece in pieces):
+        if all(piece.single for piece in pieces):
+            in_order = layout.pieces.index
+            return min(parts, key=lambda p: (p.role != "model", in_order(layout.piece(p.piece)))).path
+        first, last = min(p.path for p in parts), max(p.path for p in parts)
+        same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+        if (common := first[:same].rstrip(".-_/")) not in ("", base):
+            return common
+    return own[0].path if len(own) == 1 or len(parts) == 1 else base

@@ -67,7 +67,7 @@ def require_no_share(c: Checkpoint, loaded: Sequence[Part], session: Session) ->
     if not session.layouts.of(c).last_resort:
         return
     ranks = defaultdict[str, set[str]](set)
-    for p in session.found.parts:
+    for p in session.parts:
         if (p.layout, p.run) == (c.layout, c.run) and (said := _RANK.search(p.name)):
             ranks[_DIGITS.sub("", p.name)].add(said[1])
     share = next((p for p in loaded if len(ranks.get(_DIGITS.sub("", p.name), ())) > 1), None)

@@ -33,7 +33,6 @@ from ckpt_tools.planning.facts import TreeFacts, UnplacedFile, save_facts
 from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
 from ckpt_tools.reading.held_state import has_optimizer
 from ckpt_tools.reading.session import Session
-from ckpt_tools.reading.state_trackers import told_by_state
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, patiently, there
 
@@ -178,7 +177,7 @@ def _explained(s: Session) -> set[str]:
 def _trackers(s: Session) -> Iterator[str]:
     """Return the trackers that are files of a known format."""
     for name, base in {(s.layouts.of(p).state_tracker, p.base) for p in s.parts}:
-        if name and (told := told_by_state(s, name, base)) is not None:
+        if name and (told := s.state_tracker(name, base)) is not None:
             yield told[0]
 
 

@@ -60,18 +60,11 @@ def _by_content(p: Part, report: Report, anatomy: Anatomy) -> State:
     scheduler = not anatomy.tensors and not anatomy.keys.isdisjoint(_SCHEDULER)
     alone = p.path.lower().endswith(".pdopt") or _is_optimizer_of_arrays(report, anatomy)
     optimizer = alone or has_optimizer(report, anatomy)
-    weights = not alone and (_is_object(p, report, anatomy) or _has_weights(anatomy))
+    weights = not alone and _has_weights(p, report, anatomy)
     holds = Holds(weights, optimizer, counters=not scheduler and bool(steps or epochs))
     role = "model" if weights else "optimizer" if optimizer else "scheduler" if scheduler else "other"
     count = report.metadata.get("optimizer_step")
     return State(p, holds, steps, epochs, count if isinstance(count, int) else None, role)
-
-
-def _is_object(p: Part, report: Report, anatomy: Anatomy) -> bool:
-    """Return True for a pickle that is a model as a whole, whatever its classes are."""
-    ending = p.path.lower().rpartition(".")[2]
-    classes = any(f.code in _CLASSES for f in report.findings)
-    return ending == "joblib" or (ending == "pkl" and classes and not anatomy.tensors)
 
 
 def _is_optimizer_of_arrays(report: Report, anatomy: Anatomy) -> bool:
@@ -87,20 +80,24 @@ def has_optimizer(report: Report, anatomy: Anatomy) -> bool:
     """Return True if a file holds the state of an optimizer, by its keys and the names of its tensors."""
     if "param_groups" in anatomy.keys or any(is_optimizer_state(t.name) for t in anatomy.tensors):
         return True
-    present = (key for key in anatomy.keys if report.metadata.get(key, key) is not None)
-    return any("optim" in key.lower() for key in present)
+    return any("optim" in k.lower() and report.metadata.get(k, k) is not None for k in anatomy.keys)
 
 
-def _has_weights(anatomy: Anatomy) -> bool:
-    if "param_groups" in anatomy.keys or (len(anatomy.tensors) == 1 and not anatomy.tensors[0].shape):
+def _has_weights(p: Part, report: Report, anatomy: Anatomy) -> bool:
+    """Return True if some tensor is no optimizer's, no counter, and not the bytes of a random generator; also
+    for a pickle that is a model as a whole, whatever its classes are.
+    """
+    ending, tensors = p.path.lower().rpartition(".")[2], anatomy.tensors
+    classes = any(f.code in _CLASSES for f in report.findings)
+    if ending == "joblib" or (ending == "pkl" and classes and not tensors):
+        return True
+    if "param_groups" in anatomy.keys or (len(tensors) == 1 and not tensors[0].shape):
         return False  # one number is no network: SAC keeps its temperature so
-    return any(map(_is_weight, anatomy.tensors))
+    return any(map(_is_weight, tensors))
 
 
 def _is_weight(t: Tensor) -> bool:
-    """Return True unless a tensor is an optimizer's, a counter, or the bytes of a random generator."""
-    if not t.shape and t.dtype.startswith(("int", "uint")):
-        return False
-    top = t.name.partition(".")[0]
-    other = _OTHER_STATE.search(top) or is_optimizer_state(t.name) or t.name.endswith(".step")
-    return t.nbytes > 0 and not other and not (t.dtype == "uint8" and len(t.shape) == 1)
+    counter = not t.shape and t.dtype.startswith(("int", "uint"))
+    other = _OTHER_STATE.search(t.name.partition(".")[0]) or is_optimizer_state(t.name)
+    random = t.dtype == "uint8" and len(t.shape) == 1
+    return t.nbytes > 0 and not (counter or other or random or t.name.endswith(".step"))

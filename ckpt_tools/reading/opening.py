@@ -1,15 +1,10 @@
-"""A session in which every file has its place: those whose names do not tell it are settled by their
-structure first.
-"""
+"""A session in which every file has its place, also those whose names do not tell it."""
 
 from __future__ import annotations
 
 from ckpt_tools.cache.verdicts import Cache
-from ckpt_tools.discovery import group as grouping
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.reading.ambiguous_names import settle_ambiguous_names
-from ckpt_tools.reading.companions import settle_companions
-from ckpt_tools.reading.exports import settle_exports
+from ckpt_tools.reading.placing import place_parts
 from ckpt_tools.reading.session import Session
 
 
@@ -18,8 +13,5 @@ def open_session(
 ) -> Session:
     """What is below the root, and the way to its files. Raises CannotLook."""
     s = Session(root, options, cache=cache, listing=listing)
-    settle_ambiguous_names(s)
-    settle_companions(s)
-    settle_exports(s)
-    s.parts = grouping.with_content_steps(s.found.parts, s.reports, s.layouts)
+    s.parts = place_parts(s)
     return s

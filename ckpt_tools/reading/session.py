@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.discovery.file_stat import stat_of
 from ckpt_tools.discovery.found import BareFile, Discovery
+from ckpt_tools.discovery.quarantined import quarantined, repaired
 from ckpt_tools.discovery.set_aside import set_aside
 from ckpt_tools.discovery.sidecars import read_key, read_tracker
 from ckpt_tools.discovery.walk import discover
@@ -25,7 +26,7 @@ from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.formats.seals.names import base_of
 from ckpt_tools.inspection.indexes import Indexes
-from ckpt_tools.layouts import Layouts, Piece, layouts_of
+from ckpt_tools.layouts import Layouts, Piece, layouts_of, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.frozen import replace
@@ -52,24 +53,17 @@ Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes to read as far as known), from any thread. Where it has methods
 ``file(path, files to read or None)`` and ``listing(directory)``, these are told what is opened and listed.
 """
-
-
-class _Front(NamedTuple):
-    """How far one run has come: ``named`` is the order of what the tracker names, ``tracker`` what it says"""
-
-    newest: Checkpoint
-    highest: Checkpoint
-    named: tuple[int, int, int] | None
-    tracker: int | str | Finding | None
+_Front = tuple[Checkpoint, Checkpoint, "tuple[int, int, int] | None", "int | str | Finding | None"]
+"""Of one run the newest checkpoint, the highest, the order of what its tracker names, and what that says."""
 
 
 class Session:
     """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of
     tensors in its files; ``reader`` is the way to the files, ``aside`` what is a copy made by hand or lies in
-    quarantine. With a ``cache`` what was seen earlier is not read again. ``evidence`` is what stores say of
-    their objects, ``unproven`` says of which files it shows nothing.
-    With ``listing`` only names are asked for. ``opening.open_session`` makes one in which every part has its
-    place.
+    quarantine, ``companions`` what each save writes over and is of none. With a ``cache`` what was seen
+    earlier is not read again. ``evidence`` is what stores say of their objects, ``unproven`` says of which
+    files it shows nothing. With ``listing`` only names are asked for. ``opening.open_session`` makes one in
+    which every part has its place.
     """
 
     def __init__(
@@ -91,9 +85,17 @@ class Session:
         self.started_ns = time.time_ns()
         key = read_key(options.key_file, options.trust) if options.key_file else None
         self.reader = Reader(options, key, cache, self._advance)
-        self.signatures = _signatures(options.verify_key)
-        self.found: Discovery = _discovered(root, self.layouts, listing, options)
-        self.evidence = _evidence(self.root, options)
+        self.signatures: Signatures | None = None
+        if options.verify_key is not None:
+            from ckpt_tools.inspection.signatures import Signatures  # needs a package that few have
+
+            self.signatures = Signatures(options.verify_key)
+        self.found: Discovery = _discover(root, self.layouts, listing, options)
+        self.evidence: Evidence | None = None
+        if options.by_store and is_url(self.root):
+            from ckpt_tools.inspection.store_evidence import Evidence
+
+            self.evidence = Evidence()
         same = (self.evidence.same,) if self.evidence is not None else ()
         self.indexes = Indexes(self.found.indexes, self._seals(), *same)
         self.unproven: dict[str, Finding] = {}
@@ -106,14 +108,10 @@ class Session:
         self.bytes_done = self.bytes_total = 0
         self._expected: dict[str, int] = {}
         self.now_ns = time.time_ns()
-        self._asked: tuple[Sequence[Checkpoint], _Front] | None = None
-        self.mended: list[Finding] = []  # what was repaired without a witness
-        self.aside = set_aside(self.found, self.root, self.layouts)
-        if self.found.states:
-            from ckpt_tools.discovery.quarantined import quarantined, repaired  # mostly nothing was
-
-            self.aside += quarantined(self.found.states, self.root)
-            self.mended = list(repaired(self.found.states))
+        self._front: tuple[Sequence[Checkpoint], _Front] | None = None
+        states, aside = self.found.states, set_aside(self.found, self.root, self.layouts)
+        self.aside = [*aside, *quarantined(states, self.root)]
+        self._mended = list(repaired(states))  # without a witness
         self.parts: list[Part] = self.found.parts
 
     def _seals(self) -> dict[str, str]:
@@ -124,15 +122,15 @@ class Session:
         if self.options.seal_dir is not None:
             from ckpt_tools.reading.mirrored import mirrored  # only for trees that nobody may write to
 
-            for seal, base in mirrored(self.options.seal_dir, self.root, self.found).items():
-                bases[seal.path] = base
-                self.found.seals.append(seal)
+            elsewhere = mirrored(self.options.seal_dir, self.root, self.found)
+            self.found.seals += elsewhere
+            bases |= {seal.path: base for seal, base in elsewhere.items()}
         return bases
 
     @property
     def notes(self) -> list[Finding]:
         """What an answer has to name although it is no part of it."""
-        return [*plugins.findings(), *self.aside, *self.mended, *self.found.lone]
+        return [*plugins.findings(), *self.aside, *self._mended, *self.found.lone]
 
     def make_bare(self, part: Part) -> None:
         """The file is no part after all, or nobody can say which."""
@@ -153,9 +151,8 @@ class Session:
             if path not in known:
                 known.add(path)
                 self.found.bare.append(BareFile(path, *stat_of(path)))
-                self.found.unrecognised = max(
-                    0, self.found.unrecognised - self.found.tree
-                )  # its name had said nothing
+                # its name had said nothing
+                self.found.unrecognised = max(0, self.found.unrecognised - self.found.tree)
 
     def _advance(self, n: int) -> None:
         self.bytes_done += n
@@ -185,27 +182,24 @@ class Session:
         if have is None and (have := _from_listing(part, self.layouts.piece_of(part), level)) is not None:
             self.reports[have.path] = have
         if have is None or self._goes_deeper(have, level):
-            new = self._read_part(part, level)
+            piece = self.layouts.piece_of(part)
+            new = self._read(part.path, level, part.findings, formats_allowed(part, piece))
             if new is None:  # the budget is spent
                 return have or self.report(part, Level.STRUCTURE)
+            if new.format is None and not new.findings and not piece.formats:
+                new = replace(new, level=level, findings=(_NO_STATE,))
             have = self.reports[new.path] = new  # a part makes its path anew each time
         if have.unlisted and self.layouts.piece_of(part).unasked:
             have = self.reports[part.path] = vouched(have, self.options.trust_global, unasked=True)
-        if level > Level.STRUCTURE:
-            self._arrived(part.path)
+        if level > Level.STRUCTURE and self._expected.pop(part.path, None) is not None:
+            # whatever of the file was read for it: nothing where an earlier run knew it
+            self.bytes_total = self.bytes_done + sum(self._expected.values())
+            self._advance(0)
         return have
 
     def known(self, part: Part) -> Report:
         """Return the part's report as far as it was read, or that on its structure if it was not read."""
         return self.reports.get(part.path) or self.report(part, Level.STRUCTURE)
-
-    def _read_part(self, part: Part, level: Level) -> Report | None:
-        """None when the budget is spent."""
-        piece = self.layouts.piece_of(part)
-        report = self._report_file(part.path, level, part.findings, formats_allowed(part, piece))
-        if report is not None and report.format is None and not report.findings and not piece.formats:
-            return replace(report, level=level, findings=(_NO_STATE,))
-        return report
 
     def _goes_deeper(self, have: Report, level: Level) -> bool:
         """Whether reading on could say more: not where a part was asked for and is in the report already, the
@@ -213,7 +207,8 @@ class Session:
 
         Nor where it could not be read before: answers that one question has from a file must fit together.
         """
-        if have.level >= level or have.format is None or could_not_read(have):
+        unread = have.verdict is Verdict.UNKNOWN and any(f.code == "unreadable" for f in have.findings)
+        if have.level >= level or have.format is None or unread:
             return False
         reader, path = self.reader, have.path
         sampled = path in reader.partial and path not in reader.prefetched
@@ -222,9 +217,9 @@ class Session:
 
     def report_file(self, path: str, level: Level, seen: Sequence[Finding] = ()) -> Report:
         """A report on one file, or what the directory listing already showed when there is no file to read"""
-        return self._report_file(path, level, seen) or self.inspect(path, Level.STRUCTURE, seen)[0]
+        return self._read(path, level, seen) or self.inspect(path, Level.STRUCTURE, seen)[0]
 
-    def _report_file(
+    def _read(
         self, path: str, level: Level, seen: Sequence[Finding], expect: Sequence[str] = ()
     ) -> Report | None:
         """None when the budget is spent."""
@@ -260,10 +255,8 @@ class Session:
             if lone.code == "extra-file" and not size:
                 text = "its index does not name this file, and it is empty: its writer had nothing to save"
                 lone = finding(lone.code, text, severity=Severity.NOTE)
-            reached = level if lone.severity is Severity.NOTE else Level.PRESENCE
-            return Report(
-                path, None, size, worst([lone, *more]), reached, findings=(lone, *more), mtime_ns=mtime_ns
-            )
+            reached, said = level if lone.severity is Severity.NOTE else Level.PRESENCE, (lone, *more)
+            return Report(path, None, size, worst(said), reached, findings=said, mtime_ns=mtime_ns)
         return None
 
     def _in_context(self, report: Report, seen: Sequence[Finding]) -> Report:
@@ -273,31 +266,20 @@ class Session:
         if report.unlisted:  # a format is imported only where one is asked
             unasked = report.format is not None and format_of(report.format).unasked
             report = vouched(report, self.options.trust_global, unasked)
-        more = (
-            *seen,
-            *self.indexes.findings.get(report.path, ()),
-            *self._unsealed(report),
-            *self._unsigned(report),
-            *((self.unproven[report.path],) if report.path in self.unproven else ()),
-        )
+        more = [*seen, *self.indexes.findings.get(report.path, ())]
+        if report.format not in (None, "seal"):
+            if self.options.require_seal and not self.indexes.sealed(report.path):
+                more.append(finding("not-sealed", "no valid seal names this file"))
+            behind = self.indexes.behind(report.path) if self.signatures is not None else ()
+            if self.signatures is not None and (why := self.signatures.why_not(report, behind)):
+                more.append(finding("signature-invalid", why))
+        if (unproven := self.unproven.get(report.path)) is not None:
+            more.append(unproven)
         return with_findings(report, more) if more else report
 
     def keep(self, report: Report) -> None:
         """Take a report that somebody made otherwise than by reading the file."""
         self.reports[report.path] = self._in_context(report, ())
-
-    def _unsealed(self, report: Report) -> Iterator[Finding]:
-        """Whether the caller asks for a seal that is not there."""
-        wanted = self.options.require_seal and report.format not in (None, "seal")
-        if wanted and not self.indexes.sealed(report.path):
-            yield finding("not-sealed", "no valid seal names this file")
-
-    def _unsigned(self, report: Report) -> Iterator[Finding]:
-        """Whether the caller gave a key, and no signature that fits it names the file."""
-        if self.signatures is None or report.format in (None, "seal"):
-            return
-        if why := self.signatures.why_not(report, self.indexes.behind(report.path)):
-            yield finding("signature-invalid", why)
 
     def members(self, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint with the files that its indexes name, and without those that they leave out: left
@@ -314,12 +296,8 @@ class Session:
                     mine[path] = index._replace(
                         path=path, role="data", size=size, mtime_ns=mtime_ns, findings=findings
                     )
-        kept = tuple(
-            p
-            for p in mine.values()
-            if not ((lone := self.indexes.lone(p.path)) and lone.code == "extra-file")
-        )
-        return replace(checkpoint, parts=kept)
+        extra = {path for path in mine if (lone := self.indexes.lone(path)) and lone.code == "extra-file"}
+        return replace(checkpoint, parts=tuple(p for path, p in mine.items() if path not in extra))
 
     def runs(self, checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], list[Checkpoint]]:
         """(layout, run) -> its checkpoints, in the order given."""
@@ -334,14 +312,12 @@ class Session:
 
     def trackers(self, layout: str, base: str) -> Iterator[Told]:
         """The trackers beside a run, in the order in which its framework asks them."""
-        if self.layouts[layout].state_tracker:
-            from ckpt_tools.reading.state_trackers import told_by_state  # few layouts have one
-
-            if (by_state := told_by_state(self, self.layouts[layout].state_tracker, base)) is not None:
-                yield by_state
+        one = self.layouts[layout]
+        if one.state_tracker and (by_state := self.state_tracker(one.state_tracker, base)) is not None:
+            yield by_state
         if (by_text := self.text_tracker(layout, base)) is not None:
             yield by_text
-        for path, read in self.layouts[layout].other_trackers:
+        for path, read in one.other_trackers:
             above, name = os.path.split(normal(os.path.join(base, path)))
             said = self._text_of(name, above, lambda data, read=read: read(data, base))  # type: ignore[misc]
             if said is not None and said[1] is not None:
@@ -351,6 +327,21 @@ class Session:
     def bare_paths(self) -> frozenset[str]:
         """The paths of files of a known format outside any layout."""
         return frozenset(file.path for file in self.found.bare)
+
+    def state_tracker(self, name: str, base: str) -> Told | None:
+        """What the tracker of that name tells that is a copy of a file of the latest checkpoint; None where
+        there is none, or where it holds arrays: then it is a state of somebody's own.
+        """
+        path = os.path.join(base, name)
+        if path not in self.bare_paths:
+            return None
+        report, anatomy = self.inspect(path, Level.STRUCTURE)
+        if any(t.shape for t in anatomy.tensors):
+            return None
+        if hidden := next((f for f in report.findings if f.code in NOT_SEEN), None):
+            self.unread[path] = hidden.message
+            return path, hidden
+        return path, None if report.verdict is Verdict.BROKEN else whole(report.metadata.get("step"))
 
     def text_tracker(self, layout: str, base: str) -> Told | None:
         """The one that is a text, which alone is ever written anew; a Finding when it cannot be read."""
@@ -374,46 +365,30 @@ class Session:
         """Whether a torn or incomplete checkpoint is the newest and so may still be written: beyond the
         tracker, or younger than ``settle``.
         """
-        front = self._front(siblings)
+        newest, highest, named, said = self._find_front(siblings)
         age_ns = self.now_ns - checkpoint.mtime_ns
-        young = checkpoint is front.newest and age_ns < self.options.settle * 1e9
-        if front.named is not None and checkpoint.order <= front.named:
+        young = checkpoint is newest and age_ns < self.options.settle * 1e9
+        if named is not None and checkpoint.order <= named:
             # The framework has declared it finished, however young it is.
             return young and self.layouts.of(checkpoint).tracked_early
-        past = isinstance(front.tracker, int) and (checkpoint.step or 0) > front.tracker
-        return (checkpoint is front.highest and (front.named is not None or past)) or young
+        past = isinstance(said, int) and (checkpoint.step or 0) > said
+        return (checkpoint is highest and (named is not None or past)) or young
 
-    def _front(self, siblings: Sequence[Checkpoint]) -> _Front:
-        """Of the run that these checkpoints are; worked out once."""
-        if self._asked is None or self._asked[0] is not siblings:
-            first = siblings[0]
-            found = self.tracker(first.layout, first.parts[0].base)
-            says, layout = (found[1] if found else None), self.layouts.of(first)
-            front = _Front(
-                newest=max(siblings, key=lambda c: c.mtime_ns),
-                highest=max(siblings, key=lambda c: c.order),
-                named=max(
-                    (
-                        c.order
-                        for c in siblings
-                        if not isinstance(says, Finding) and layout.is_tracked(c, says)
-                    ),
-                    default=None,
-                ),
-                tracker=says,
-            )
-            self._asked = siblings, front
-        return self._asked[1]
+    def _find_front(self, siblings: Sequence[Checkpoint]) -> _Front:
+        """How far the run is of which these checkpoints are; worked out once."""
+        if self._front is None or self._front[0] is not siblings:
+            first, newest = siblings[0], max(siblings, key=lambda c: c.mtime_ns)
+            layout, found = self.layouts.of(first), self.tracker(first.layout, first.parts[0].base)
+            says = found[1] if found else None
+            tracked = () if isinstance(says, Finding) else (c for c in siblings if layout.is_tracked(c, says))
+            named = max((c.order for c in tracked), default=None)
+            self._front = siblings, (newest, max(siblings, key=lambda c: c.order), named, says)
+        return self._front[1]
 
 
 def formats_allowed(part: Part, piece: Piece) -> Sequence[str]:
     """Those that a part's place in its layout allows; none where its name does not tell the place."""
     return () if piece.weak or part.role != piece.role else piece.formats
-
-
-def could_not_read(report: Report) -> bool:
-    """Whether some of the file, or what describes it, could not be read."""
-    return report.verdict is Verdict.UNKNOWN and any(f.code == "unreadable" for f in report.findings)
 
 
 def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:
@@ -439,43 +414,20 @@ def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:
     )
 
 
-def _evidence(root: str, options: ReadOptions) -> Evidence | None:
-    """What stores say of their objects, where that is to count."""
-    if not options.by_store or not is_url(root):
-        return None
-    from ckpt_tools.inspection.store_evidence import Evidence
-
-    return Evidence()
-
-
-def _signatures(key: str | None) -> Signatures | None:
-    """What checks signatures, where a key is given."""
-    if key is None:
-        return None
-    from ckpt_tools.inspection.signatures import Signatures  # needs a package that few have
-
-    return Signatures(key)
-
-
-def _discovered(root: str, layouts: Layouts, listing: bool, options: ReadOptions) -> Discovery:
-    """What is below the root. Raises CannotLook."""
+def _discover(root: str, layouts: Layouts, listing: bool, options: ReadOptions) -> Discovery:
+    """What is below the root; a store is asked anew what it has. Raises CannotLook."""
     excluded, hear = Excluded(options.exclude), getattr(options.progress, "listing", None)
-    if is_url(absolute(root)):
-        _list_store(absolute(root))
+    if is_url(url := absolute(root)):
+        from ckpt_tools.storage.stores.mounts import refresh
+
+        try:
+            away(refresh, url)
+        except OSError as e:
+            raise CannotLook(f"cannot look at {e.filename or url}: {e.strerror}") from e
     try:
         return away(discover, root, layouts, listing=listing, threads=THREADS, excluded=excluded, hear=hear)
     except Stalled as e:
         raise CannotLook(f"{e.filename or root}: {e.strerror}") from e
-
-
-def _list_store(url: str) -> None:
-    """Ask the store anew what it has. Raises CannotLook."""
-    from ckpt_tools.storage.stores.mounts import refresh
-
-    try:
-        away(refresh, url)
-    except OSError as e:
-        raise CannotLook(f"cannot look at {e.filename or url}: {e.strerror}") from e
 
 
 def with_findings(report: Report, more: Sequence[Finding]) -> Report:

@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.sidecars import unread
 from ckpt_tools.findings import NOT_SEEN, finding
+from ckpt_tools.layouts.common.directories import step_in_path
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part, Unseen
+from ckpt_tools.model.report import Report
 from ckpt_tools.reading.session import Session
 
 _SYSTEM = re.compile(r"lost\+found|\.snapshot|\.nfs.*")
@@ -25,9 +27,8 @@ HINT = (
 
 
 class Answer(NamedTuple):
-    """What is weighed: the checkpoint that was chosen (with the step that its files tell), those that lost,
-    those that could have been chosen, the caller's leave to pass over what cannot be read, and whether one
-    run was asked for by name.
+    """What is weighed: the checkpoint that was chosen, those that lost, those that could have been chosen,
+    the caller's leave to pass over what cannot be read, and whether one run was asked for by name.
     """
 
     chosen: Checkpoint | None = None
@@ -44,9 +45,8 @@ def not_seen(s: Session) -> list[Finding]:
 
 def as_finding(row: Unseen, root: str) -> Finding:
     """A row as a finding; what belongs to the file system is worth a note."""
-    return finding(
-        "unreadable", row.why, path=row.path, severity=Severity.NOTE if _of_system(row.path, root) else None
-    )
+    severity = Severity.NOTE if _is_of_system(row.path, root) else None
+    return finding("unreadable", row.why, path=row.path, severity=severity)
 
 
 def unread_files(s: Session) -> Iterator[Finding]:
@@ -58,126 +58,21 @@ def missed(s: Session, told: Collection[str]) -> Iterator[Finding]:
     """Indexes, seals and files that others were to be compared with, which could not be read when they were
     needed, without those of which it is ``told`` that they cannot be read: an error may pass by itself.
     """
-    unknown = {path for path, report in s.reports.items() if report.verdict is Verdict.UNKNOWN}
+    unknown = _unknown(s)
     for path, why in {**s.indexes.unseen, **s.unread}.items():
         if path not in unknown and path not in told:
             yield finding("unreadable", why, path=path)
 
 
+def _unknown(s: Session) -> dict[str, Report]:
+    return {path: report for path, report in s.reports.items() if report.verdict is Verdict.UNKNOWN}
+
+
 def _unread_parts(s: Session) -> Iterator[tuple[Part, Finding]]:
-    unknown = {path for path, report in s.reports.items() if report.verdict is Verdict.UNKNOWN}
+    unknown = _unknown(s)
     for p in s.parts:  # a million, most of which nobody has asked about
-        if p.findings or (unknown and p.path in unknown):
-            why = why_unseen(p, s)
-            if why is not None:
-                yield p, why
-
-
-def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
-    """(what the answer cannot be given without, what is worth a warning beside it)."""
-    stepped = {
-        os.path.dirname(c.path)
-        for c in answer.candidates or ()
-        if c.step is not None and os.path.basename(c.path).lstrip("0") == str(c.step)
-    }
-    blocking, warnings = list[Unseen](), list(_replaced(s, answer.chosen))
-    for row in _rows(s, answer):
-        step = _step_of(row, s, stepped, answer)
-        if _of_system(row.path, s.root) or (
-            _passed(row, step, answer.chosen)
-            if answer.skip
-            else _older(step, row, answer.chosen) and not _may_be_another_run(row, answer)
-        ):
-            warnings.append(as_finding(row, s.root))
-        else:
-            blocking.append(row)
-    return blocking, warnings
-
-
-def _replaced(s: Session, chosen: Checkpoint | None) -> Iterator[Finding]:
-    """Files of the choice that could not be read, and have another one in their place (``last.ckpt``)."""
-    if chosen is not None:
-        paths = {p.path for p in chosen.parts}
-        yield from (f for f in unread_files(s) if f.path in paths)
-
-
-def _step_of(row: Unseen, s: Session, stepped: Collection[str], answer: Answer) -> int | None:
-    """The step that its name tells; that of ``ckpt_0`` tells none where ``ckpt_1`` holds files of step 7.
-    What lies in the directory of a checkpoint is of its step (``step_4/weights/iter_0000000``).
-    """
-    chosen = answer.chosen
-    if row.step is not None:
-        return row.step
-    if chosen is not None and any(chosen.step not in _numbers(name) for name in _alike(row.path, chosen)):
-        return None
-    holders = (c for c in (*(answer.candidates or ()), *answer.rejected) if row.path.startswith(f"{c.path}/"))
-    if holder := max(holders, key=lambda c: len(c.path), default=None):
-        return holder.step
-    from ckpt_tools.layouts.common.directories import step_in_path  # mostly everything was seen
-
-    return step_in_path(row.path, s.root, s.layouts.names, stepped)
-
-
-def _rows(s: Session, answer: Answer) -> Iterator[Unseen]:
-    yield from s.found.unseen
-    yield from s.unplaced
-    yield from _beside(s, answer)
-    yield from _parts(s, answer)
-    if answer.chosen is None:  # no name of theirs is one of a checkpoint, but then something is there
-        bare = (
-            (path, f.message)
-            for path, _, _, findings in s.found.bare
-            for f in findings
-            if f.code == "unreadable"
-        )
-        yield from (Unseen(path, why) for path, why in bare)
-        yield from _described(s)
-
-
-def _described(s: Session) -> Iterator[Unseen]:
-    """Files that are no parts by their names: an index leads to them."""
-    parts = {p.path for p in s.parts}
-    for path, report in s.reports.items():
-        if report.verdict is Verdict.UNKNOWN and path not in parts:
-            yield from (Unseen(path, f.message) for f in report.findings if f.code in NOT_SEEN)
-
-
-def _beside(s: Session, answer: Answer) -> Iterator[Unseen]:
-    """Trackers, indexes, and files that others were to be compared with."""
-    unread_ = s.unread if answer.chosen else {**s.unread, **unread(s.found.trackers.values())}
-    parts = {p.path: p for p in s.parts if p.path in unread_} if unread_ else {}
-    yield from (
-        Unseen(path, why) for path, why in s.indexes.unseen.items()
-    )  # also of what lost: it may have lost for want of what they name
-    for path, why in unread_.items():
-        p = parts.get(path)
-        if p is None:
-            yield Unseen(path, why)
-        elif why_unseen(p, s) is None:  # else it is told as the part it is
-            yield Unseen(path, why, p.step, p.mtime_ns)
-
-
-def _parts(s: Session, answer: Answer) -> Iterator[Unseen]:
-    """Parts of what could have been chosen. What lost did so for certain, unless only its content tells which
-    checkpoint it is of, or leave was given to pass over it.
-    """
-    unread_ = list(_unread_parts(s))
-    if not unread_:
-        return
-    mine = None
-    if answer.candidates is not None:
-        mine = {p.path for c in answer.candidates if not c.unfinished for p in c.parts}
-    decided = _decided(s, answer)
-    for p, why in unread_:
-        if p.path not in decided and (mine is None or p.path in mine):
-            yield Unseen(p.path, why.message, p.step, p.mtime_ns or None)
-
-
-def _decided(s: Session, answer: Answer) -> set[str]:
-    """Paths of parts of what lost for certain, and of the choice."""
-    rejected = () if answer.skip and answer.chosen is None else answer.rejected
-    decided = {p.path for c in rejected for p in c.parts if s.layouts.piece_of(p).step_from == "name"}
-    return decided | {p.path for p in answer.chosen.parts} if answer.chosen else decided
+        if (p.findings or (unknown and p.path in unknown)) and (why := why_unseen(p, s)) is not None:
+            yield p, why
 
 
 def why_unseen(p: Part, s: Session) -> Finding | None:
@@ -187,42 +82,107 @@ def why_unseen(p: Part, s: Session) -> Finding | None:
     return next((f for f in findings if f.code in NOT_SEEN), None)
 
 
-def _of_system(path: str, root: str) -> bool:
+def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
+    """(what the answer cannot be given without, what is worth a warning beside it)."""
+    stepped = {
+        os.path.dirname(c.path)
+        for c in answer.candidates or ()
+        if c.step is not None and os.path.basename(c.path).lstrip("0") == str(c.step)
+    }
+    chosen = {p.path for p in answer.chosen.parts} if answer.chosen is not None else set[str]()
+    # those of the choice have another file in their place (``last.ckpt``)
+    blocking, warnings = list[Unseen](), [f for f in unread_files(s) if f.path in chosen] if chosen else []
+    for row in _rows(s, answer, chosen):
+        if _is_of_system(row.path, s.root) or _may_be_passed(row, _step_of(row, s, stepped, answer), answer):
+            warnings.append(as_finding(row, s.root))
+        else:
+            blocking.append(row)
+    return blocking, warnings
+
+
+def _step_of(row: Unseen, s: Session, stepped: Collection[str], answer: Answer) -> int | None:
+    """The step that its name tells; that of ``ckpt_0`` tells none where ``ckpt_1`` holds files of step 7.
+    What lies in the directory of a checkpoint is of its step (``step_4/weights/iter_0000000``).
+    """
+    if row.step is not None:
+        return row.step
+    if answer.chosen is not None and any(
+        answer.chosen.step not in [int(n) for n in re.findall(r"\d{1,18}", name)]
+        for name in _find_alike(row.path, answer.chosen)
+    ):
+        return None
+    holders = (c for c in (*(answer.candidates or ()), *answer.rejected) if row.path.startswith(f"{c.path}/"))
+    if holder := max(holders, key=lambda c: len(c.path), default=None):
+        return holder.step
+    return step_in_path(row.path, s.root, s.layouts.names, stepped)
+
+
+def _rows(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unseen]:
+    yield from s.found.unseen
+    yield from s.unplaced
+    # of indexes also what lost: it may have lost for want of what they name
+    yield from (Unseen(path, why) for path, why in s.indexes.unseen.items())
+    beside = s.unread if answer.chosen else {**s.unread, **unread(s.found.trackers.values())}
+    parts = {p.path: p for p in s.parts if p.path in beside} if beside else {}
+    for path, why in beside.items():  # trackers, and files that others were to be compared with
+        p = parts.get(path)
+        if p is None:
+            yield Unseen(path, why)
+        elif why_unseen(p, s) is None:  # else it is told as the part it is
+            yield Unseen(path, why, p.step, p.mtime_ns)
+    yield from _parts(s, answer, chosen)
+    if answer.chosen is None:  # no name of theirs is one of a checkpoint, but then something is there
+        for bare in s.found.bare:
+            yield from (Unseen(bare.path, f.message) for f in bare.findings if f.code == "unreadable")
+        known = {p.path for p in s.parts}
+        for path, report in _unknown(s).items():
+            if path not in known:  # an index leads to it
+                yield from (Unseen(path, f.message) for f in report.findings if f.code in NOT_SEEN)
+
+
+def _parts(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unseen]:
+    """Parts of what could have been chosen. What lost did so for certain, unless only its content tells which
+    checkpoint it is of, or leave was given to pass over it.
+    """
+    if not (rows := list(_unread_parts(s))):
+        return
+    mine = None
+    if answer.candidates is not None:
+        mine = {p.path for c in answer.candidates if not c.unfinished for p in c.parts}
+    lost = () if answer.skip and answer.chosen is None else answer.rejected
+    decided = {p.path for c in lost for p in c.parts if s.layouts.piece_of(p).step_from == "name"}
+    for p, why in rows:
+        if p.path not in decided and p.path not in chosen and (mine is None or p.path in mine):
+            yield Unseen(p.path, why.message, p.step, p.mtime_ns or None)
+
+
+def _is_of_system(path: str, root: str) -> bool:
     return any(_SYSTEM.fullmatch(name) for name in path[len(root) :].split("/"))
 
 
-def _older(step: int | None, row: Unseen, chosen: Checkpoint | None) -> bool:
-    """Whether neither the name nor the time of what could not be seen lets it be newer than the choice."""
-    if chosen is None or chosen.step is None or step is None or row.mtime_ns is None:
-        return False
-    return step < chosen.step and row.mtime_ns < chosen.mtime_ns
-
-
-def _may_be_another_run(row: Unseen, answer: Answer) -> bool:
-    """Whether it lies beside the run of the choice: how far another one came is no matter of steps, but of
-    which is meant.
-    """
-    if answer.run_named or answer.chosen is None or row.step is not None:
-        return False
-    return not any(row.path.startswith(f"{p.base.rstrip('/')}/") for p in answer.chosen.parts)
-
-
-def _passed(row: Unseen, step: int | None, chosen: Checkpoint | None) -> bool:
-    """Whether the choice is whole without it, where the caller gave leave to go on: not so where its like
+def _may_be_passed(row: Unseen, step: int | None, answer: Answer) -> bool:
+    """Return True if the choice stands without what could not be seen. With leave to go on: unless its like
     beside it, named after no step, holds files of the choice (``rank_3`` beside ``rank_0``).
+
+    Else where neither name nor time lets it be newer, unless it lies beside the run of the choice: how far
+    another one came is no matter of steps, but of which is meant.
     """
-    if chosen is None or step is not None:
-        return chosen is not None
-    return not _alike(row.path, chosen)
+    chosen = answer.chosen
+    if chosen is None:
+        return False
+    if answer.skip:
+        return step is not None or not _find_alike(row.path, chosen)
+    if chosen.step is None or step is None or row.mtime_ns is None:
+        return False
+    if step >= chosen.step or row.mtime_ns >= chosen.mtime_ns:
+        return False
+    of_run = any(row.path.startswith(f"{p.base.rstrip('/')}/") for p in chosen.parts)
+    return answer.run_named or row.step is not None or of_run
 
 
-def _alike(path: str, chosen: Checkpoint) -> set[str]:
+def _find_alike(path: str, chosen: Checkpoint) -> set[str]:
     """Directories beside ``path`` that hold files of the choice, and are called as it is but for numbers."""
     above, name = os.path.split(path)
     like = re.sub(r"\d+", "#", name)
     beside = {p.path[len(above) + 1 :].partition("/") for p in chosen.parts if p.path.startswith(f"{above}/")}
     return {sibling for sibling, inside, _ in beside if inside and re.sub(r"\d+", "#", sibling) == like}
-
-
-def _numbers(name: str) -> list[int]:
-    return [int(n) for n in re.findall(r"\d{1,18}", name)]
