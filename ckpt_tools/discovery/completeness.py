@@ -18,18 +18,11 @@ from ckpt_tools.model.part import Kind, Part
 
 Coordinates = tuple[tuple[str, int], ...]
 """A place in the parallel grid, such as (("tp", 1), ("pp", 0))."""
-SavedSizes = Callable[[Checkpoint], Mapping[str, int]]
-"""What the files of a checkpoint say about the job that saved it: "world" and sizes of parallel axes, as far
-as they do.
-"""
 
 
 def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int | None:
-    """The number of ranks in the names, else one more than the highest rank over all checkpoints of a run;
-    None when no name carries a rank.
-
-    Files that a job can do without (random numbers) define no rank: there are as many as the job had ranks
-    when it saved them.
+    """Return the number of ranks in the names, else one more than the highest rank over all checkpoints of a
+    run; None when no name carries a rank. Of files that a job can do without there may be more.
     """
     ranks = worlds = -1
     for c in checkpoints:
@@ -43,25 +36,22 @@ def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int |
 
 
 def survivable_pieces(layout: Layout) -> frozenset[str]:
-    """Names of the pieces that resuming can do without."""
+    """Return the names of the pieces that resuming can do without."""
     return frozenset(piece.name for piece in layout.pieces if piece.survivable)
 
 
 def named_world(checkpoint: Checkpoint) -> int | None:
-    """The number of ranks that saved a checkpoint, where its files' names tell (``{world}``): jobs grow and
-    shrink between two saves.
-    """
+    """Return how many ranks saved a checkpoint, where its files' names tell: jobs grow and shrink."""
     worlds = (at for p in checkpoint.parts if p.coords for axis, at in p.coords if axis == "world")
     return max(worlds, default=0) or None
 
 
 def ranks_present(checkpoint: Checkpoint, layout: Layout) -> int | None:
-    """How many ranks have a file, or how many places of the parallel grid where names hold no rank; None for
-    a set that every rank shares.
+    """Return how many ranks have a file, or how many places of the parallel grid where names hold no rank;
+    None for a set that every rank shares.
 
-    Of one kind of file there is one for each place that holds something of its own, so the kind with the most
-    tells: model states may be one for all data parallel ranks, and optimizer states one for each. Shards,
-    layers and the processes that wrote a shared set are no ranks.
+    The kind of file with the most tells: model states may be one for all data parallel ranks, and optimizer
+    states one for each. Shards, layers and the processes that wrote a shared set are no ranks.
     """
     if ranks := {p.rank for p in checkpoint.parts if p.rank is not None}:
         return len(ranks)
@@ -74,8 +64,8 @@ def ranks_present(checkpoint: Checkpoint, layout: Layout) -> int | None:
 
 
 def ranks_of_its_own(checkpoint: Checkpoint, layout: Layout) -> set[int]:
-    """The ranks that have a file of a kind of which every rank of a save needs one; none where a commit says
-    that all is there.
+    """Return the ranks that have a file of a kind of which every rank of a save needs one; none where a
+    commit says that all is there.
     """
     if layout.committed:
         return set()
@@ -83,14 +73,9 @@ def ranks_of_its_own(checkpoint: Checkpoint, layout: Layout) -> set[int]:
 
 
 def highest_rank(checkpoint: Checkpoint, layout: Layout) -> int:
-    """The highest rank that has such a file, also where a commit says that all is there; -1 for none."""
+    """Return the highest rank that has such a file, also where a commit says that all is there, or -1."""
     own = (p.rank for p in checkpoint.parts if is_per_rank(layout.piece(p.piece)))
     return max((rank for rank in own if rank is not None), default=-1)
-
-
-def _nothing_said(_checkpoint: Checkpoint) -> Mapping[str, int]:
-    """The sizes where no file is asked."""
-    return {}
 
 
 class RankFile(NamedTuple):
@@ -107,14 +92,14 @@ class Expected:
     ``ranks`` is how many the run has, ``named`` how many of them their names tell. ``places`` are by kind
     and piece, ``usual`` counts the checkpoints that have a (layout, piece), ``marks`` those that have a mark
     of this name, by kind and layout; ``writers`` are the ranks that saved a generation. ``sizes_in_files`` is
-    asked only where the names of a checkpoint make it look incomplete: the job may have shrunk.
+    what files say of the job that saved them, asked only where names make a checkpoint look incomplete.
     """
 
     layouts: Layouts
-    ranks: int = 0
-    named: int | None = None
-    checkpoints: Sequence[Checkpoint] = ()
-    sizes_in_files: SavedSizes = _nothing_said
+    ranks: int
+    named: int | None
+    checkpoints: Sequence[Checkpoint]
+    sizes_in_files: Callable[[Checkpoint], Mapping[str, int]]
     places: dict[tuple[Kind, str], set[Coordinates]] = field(default_factory=lambda: defaultdict(set))
     usual: dict[Kind, Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))
     marks: dict[tuple[Kind, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -123,26 +108,8 @@ class Expected:
     writers: dict[tuple[Kind, int | None], set[int | None]] = field(default_factory=lambda: defaultdict(set))
     _rank_files: dict[Kind, dict[int | None, list[RankFile]]] = field(default_factory=dict)
 
-    def add(self, c: Checkpoint) -> None:
-        """Count a checkpoint in; the oldest comes first."""
-        layout = self.layouts.of(c)
-        self.count[c.kind] += 1
-        self.oldest.setdefault(c.kind, c)
-        self.writers[c.kind, c.generation].update([p.rank for p in c.parts])
-        self._add_places(c, layout)
-        self.marks[c.kind, c.layout].update(marks_of(c, layout))
-        for name, home in dict.fromkeys((p.piece, p.home) for p in c.parts):
-            piece = layout.piece(name)
-            if piece.required and (home or piece.step_from == "name"):
-                self.usual[c.kind][c.layout, piece.name] += 1
-
-    def _add_places(self, c: Checkpoint, layout: Layout) -> None:
-        for p in [p for p in c.parts if p.rank is None and p.coords]:
-            if not layout.piece(p.piece).shared:
-                self.places[c.kind, p.piece].add(p.coords)
-
     def rank_files(self, kind: Kind) -> Mapping[int | None, Sequence[RankFile]]:
-        """Rank -> its files in all checkpoints of a kind; worked out when it is first asked for."""
+        """Return rank -> its files in all checkpoints of a kind; worked out when it is first asked for."""
         if kind not in self._rank_files:
             files = self._rank_files[kind] = defaultdict(list)
             for c in [c for c in self.checkpoints if c.kind is kind]:
@@ -155,50 +122,55 @@ def expected(
     checkpoints: Sequence[Checkpoint],
     layouts: Layouts,
     world_size: int | None = None,
-    sizes_in_files: SavedSizes = _nothing_said,
+    sizes_in_files: Callable[[Checkpoint], Mapping[str, int]] = lambda _: {},
 ) -> Expected:
-    """What the finished checkpoints of one run lead to expect; ``world_size`` when the caller knows it."""
+    """Return what the finished checkpoints of one run lead to expect; ``world_size`` if the caller knows."""
     named = expected_ranks(checkpoints, layouts)
     run = Expected(layouts, max(world_size or 0, named or 0), named, checkpoints, sizes_in_files)
     for c in sorted(checkpoints, key=lambda c: (c.order, c.mtime_ns)):
-        run.add(c)
+        layout = layouts.of(c)
+        run.count[c.kind] += 1
+        run.oldest.setdefault(c.kind, c)
+        run.writers[c.kind, c.generation].update([p.rank for p in c.parts])
+        for p in [p for p in c.parts if p.rank is None and p.coords]:
+            if not layout.piece(p.piece).shared:
+                run.places[c.kind, p.piece].add(p.coords)
+        run.marks[c.kind, c.layout].update(marks_of(c, layout))
+        for name, home in dict.fromkeys((p.piece, p.home) for p in c.parts):
+            piece = layout.piece(name)
+            if piece.required and (home or piece.step_from == "name"):
+                run.usual[c.kind][c.layout, piece.name] += 1
     return run
 
 
 def marks_of(c: Checkpoint, layout: Layout) -> set[str]:
-    """The names of its files that say by being there that a save, or a rank's part of it, has ended."""
+    """Return the names of its files that say by being there that a save, or a rank's part of it, ended."""
     return {p.name for p in c.parts if (piece := layout.piece(p.piece)).mark and not piece.unfinished}
 
 
 def is_of_later_ranks(parts: Collection[Part], layout: Layout) -> bool:
-    """Return whether files of some ranks are there, and none that rank 0 writes: where these are, the file
+    """Return True if files of some ranks are there, and none that rank 0 writes: where these are, the file
     that is written last may be. Not where replicas are saved, of which any will do.
     """
 
-    def is_of_the_first(p: Part) -> bool:
-        piece = layout.piece(p.piece)
-        own = _is_after_the_first(p) and (piece.sharded or piece.shared)
-        return not (own or piece.survivable)
+    def is_after_the_first(p: Part) -> bool:
+        return p.rank > 0 if p.rank is not None else any(at for axis, at in p.coords if axis in COORDS)
 
-    if any(map(is_of_the_first, parts)):
-        return False
+    pieces = [(p, layout.piece(p.piece)) for p in parts]
     # each rank saves random numbers at once, so they tell only where nothing else is there
-    others = any(not layout.piece(p.piece).survivable for p in parts)
-    return others or (bool(parts) and all(map(_is_after_the_first, parts)))
-
-
-def _is_after_the_first(p: Part) -> bool:
-    """Return whether its name tells another rank than 0, or another place in the grid than the first."""
-    return p.rank > 0 if p.rank is not None else any(at for axis, at in p.coords if axis in COORDS)
+    saved = [(p, piece) for p, piece in pieces if not piece.survivable]
+    if not saved:
+        return bool(parts) and all(map(is_after_the_first, parts))
+    return all(is_after_the_first(p) and (piece.sharded or piece.shared) for p, piece in saved)
 
 
 def where(checkpoint: Checkpoint) -> str:
-    """Its own directory, and not the run's, which its other checkpoints share."""
+    """Return its own directory, and not the run's, which its other checkpoints share."""
     return checkpoint.parts[0].home or checkpoint.parts[0].path
 
 
 def is_per_rank(piece: Piece) -> bool:
-    """Whether every rank of a save needs a file of this piece."""
+    """Return True if every rank of a save needs a file of this piece."""
     return (not piece.shared or piece.sharded) and not piece.survivable
 
 
@@ -213,7 +185,7 @@ def severity_of_gaps(checkpoint: Checkpoint, run: Expected) -> Severity:
 
 
 def saved_with(checkpoint: Checkpoint, layout: Layout, *, survivable: bool) -> dict[str, str]:
-    """Roles without a file, where another file is there with which one is always saved; in words."""
+    """Return the roles without a file, where a file is there with which one is always saved; in words."""
     present = {p.piece for p in checkpoint.parts}
     roles = {layout.piece(name).role for name in present}
     spared = {piece.role for piece in layout.pieces if piece.survivable}
@@ -225,7 +197,7 @@ def saved_with(checkpoint: Checkpoint, layout: Layout, *, survivable: bool) -> d
 
 
 def usual_pieces(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
-    """The pieces that at least half of the checkpoints of its run have."""
+    """Yield the pieces that at least half of the checkpoints of its run have."""
     layout, kind = run.layouts.of(checkpoint), checkpoint.kind
     for (of_layout, name), count in run.usual[kind].items():
         # a dying gasp of another layout may be part of the run
@@ -234,23 +206,22 @@ def usual_pieces(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
 
 
 def doubled(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
-    """Files that share rank and coordinates with another of the same piece in a checkpoint that has a
-    directory of its own.
+    """Yield the files that share rank and coordinates with another of the same piece in a checkpoint that has
+    a directory of its own. Names of a shared set need not tell its files apart.
     """
     first_at: dict[tuple[str, int | None, Coordinates], str] = {}
     for p in checkpoint.parts:
-        if layout.piece(p.piece).shared:
-            continue  # a set: its names need not tell its files apart
-        place = tuple(c for c in p.coords if c[0] != "world")  # of -of-2 and -of-4 one set is a leftover
-        first = first_at.setdefault((p.piece, p.rank, place), p.path)
-        if p.home and first != p.path:
-            text = f"{first.rpartition('/')[2]} is there as well for the same rank"
-            yield finding("extra-file", text, path=p.path)
+        if not layout.piece(p.piece).shared:
+            place = tuple(c for c in p.coords if c[0] != "world")  # of -of-2 and -of-4 one set is a leftover
+            first = first_at.setdefault((p.piece, p.rank, place), p.path)
+            if p.home and first != p.path:
+                text = f"{first.rpartition('/')[2]} is there as well for the same rank"
+                yield finding("extra-file", text, path=p.path)
 
 
 def left_over(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> list[Part]:
-    """The files of data parallel ranks that its job did not have, by the ``sizes`` its files tell: a larger
-    job wrote them before, into the same directory.
+    """Return the files of data parallel ranks that its job did not have, by the ``sizes`` its files tell: a
+    larger job wrote them before, into the same directory.
     """
     world = sizes.get("dp", 0)
     beyond = (p for p in checkpoint.parts if world and dict(p.coords).get("dp", 0) >= world)
@@ -258,7 +229,7 @@ def left_over(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) 
 
 
 def leftovers(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> Iterator[Finding]:
-    """That such files are there."""
+    """Yield that such files are there."""
     if lost := left_over(checkpoint, layout, sizes):
         of = ranges.words(ranges.ranges({dict(p.coords)["dp"] for p in lost}))
         text = (
@@ -274,19 +245,19 @@ _FEW = 16
 
 
 def listed(runs: Iterable[tuple[str, str]]) -> str:
-    """Runs by name, all of them: whoever has to say which one needs the whole list."""
+    """Return runs by name, all of them: whoever has to say which one needs the whole list."""
     names = [f"{run or '.'} ({layout})" for layout, run in runs]
     every = ", ".join(sorted(names)) if len(names) <= _FEW else ranges.names(names)
     return f"{'several runs' if len(names) > 1 else 'one run'}: {every}"
 
 
 def why_unfinished(c: Checkpoint, layout: Layout) -> str:
-    """What shows that a save never finished: the second half of a sentence about it."""
+    """Return what shows that a save never finished: the second half of a sentence about it."""
     if any(p.unfinished for p in c.parts) or not layout.commit:
         return "never reached its commit rename"
     return f"has no {layout.commit} file, which is written last"
 
 
 def label(c: Checkpoint) -> str:
-    """A checkpoint as findings call it."""
+    """Return a checkpoint as findings call it."""
     return f"the {c.kind} checkpoint of {c.label}"

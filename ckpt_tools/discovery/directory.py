@@ -6,10 +6,9 @@ import errno
 import os
 import stat
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import islice
-from typing import NamedTuple
+from itertools import islice, takewhile
 
 from ckpt_tools import formats
 from ckpt_tools.discovery.file_stat import FileStat, holds_something, stat_of, surely_directory
@@ -20,6 +19,7 @@ from ckpt_tools.layouts import Layouts, NameFields, Places
 from ckpt_tools.layouts.common.places import PieceName
 from ckpt_tools.layouts.common.under_way import CONTROLS, TEMPORARY, being_downloaded
 from ckpt_tools.model.part import Unseen
+from ckpt_tools.storage.listing import Entries
 from ckpt_tools.storage.retry import ABSENT, is_link, patiently, status
 from ckpt_tools.storage.urls import is_url
 
@@ -34,61 +34,31 @@ _VANISHED = "it vanished while its directory was listed"
 _named_file = partial(tuple.__new__, NamedFile)
 
 
-class _Reading(NamedTuple):
-    """What one name tells. ``describes``: it may be that of an index; ``doubtful``: it says so little that
-    the entry itself, and those beside it, count as well.
-    """
-
-    fields: NameFields | None
-    describes: bool
-    doubtful: bool
-
-
-def _has_other(start: str, ending: str, names: Sequence[str]) -> bool:
-    """Whether one of ``names``, which are sorted, begins with ``start`` and has another ending."""
-    for name in islice(names, bisect_left(names, start), None):
-        if not name.startswith(start):
-            return False
-        if not name.endswith(ending):
-            return True
-    return False
+_Reading = tuple["NameFields | None", bool, bool]
+"""What one name tells: its fields, whether it may be that of an index, and whether it says so little that the
+entry itself, and those beside it, count as well.
+"""
 
 
 def _may_be_known(name: str) -> bool:
-    """Whether a name says that a file has a format, or may have that of torch.save."""
+    """Return True if a name says that a file has a format, or may have that of torch.save."""
     return formats.names.known(name) or name.endswith((".bin", ".tar"))
 
 
 def is_directory_alike(e: os.DirEntry[str]) -> bool:
-    """Whether it is a directory under a name that others give their files."""
+    """Return True if it is a directory under a name that others give their files."""
     return formats.names.of_directories(e.name) and surely_directory(e)
 
 
-def leads_nowhere(e: os.DirEntry[str]) -> bool:
-    """Whether it is a link to what is not there: a mount may be lost."""
-    try:
-        if not e.is_symlink():  # where entries are of no known type, a call
-            return False
-        patiently(e.stat)
-    except ABSENT:
-        return True
-    except OSError as why:
-        return why.errno == errno.ELOOP
-    return False
-
-
-Entries = list["os.DirEntry[str]"]
-
-
 def controls_in(entries: Entries) -> Mapping[str, str]:
-    """The files of downloaders in a directory, by the names of what they lie beside."""
+    """Return the files of downloaders in a directory, by the names of what they lie beside."""
     names = ((e.name, ending) for e in entries for ending in CONTROLS if e.name.endswith(ending))
     return {name.removesuffix(ending): name for name, ending in names}
 
 
 def apart(path: str, entries: Entries) -> tuple[Entries, Entries]:
-    """The seals in a directory, and the other entries; the fragments of a seal have a directory of theirs.
-    What has the name of one is a seal that cannot be read where it is no file.
+    """Return the seals in a directory, and the other entries; the fragments of a seal have a directory of
+    theirs. What has the name of one is a seal that cannot be read where it is no file.
     """
     if path.rpartition("/")[2] == FRAGMENTS:
         return [e for e in entries if is_fragment(e.name)], []
@@ -107,20 +77,20 @@ class DirectoryNames:
     def __init__(self, path: str, places: Places, layouts: Layouts) -> None:
         self.path, self.places, self.layouts = path, places, layouts
         self.mine: list[tuple[os.DirEntry[str], NameFields]] = []
-        self.others: list[os.DirEntry[str]] = []
+        self.others: Entries = []
         self.controls: Mapping[str, str] = {}
         self.indexes: list[str] = []
         self.unneeded: list[str] = []
-        self.seals: list[os.DirEntry[str]] = []
+        self.seals: Entries = []
 
     def to_stat(self) -> Iterator[os.DirEntry[str]]:
-        """The entries whose size and time will be asked for."""
+        """Yield the entries whose size and time will be asked for."""
         notes = self.layouts.note_names
         yield from (e for e, _ in self.mine)
         yield from (e for e in self.others if _may_be_known(e.name) and e.name not in notes)
 
     def stat_of(self, e: os.DirEntry[str]) -> FileStat:
-        """Size and time of an entry; that it is being downloaded is among its findings."""
+        """Return size and time of an entry; that it is being downloaded is among its findings."""
         seen = stat_of(e)
         control = self.controls.get(e.name) if seen.size >= 0 else None
         return seen if control is None else seen._replace(findings=(being_downloaded(control),))
@@ -136,13 +106,13 @@ class NameReader:
         self._templates = layouts.templates(listing)
         self._known: dict[tuple[int, ...], dict[str, _Reading]] = {}
 
-    def inspect(self, path: str, entries: list[os.DirEntry[str]]) -> DirectoryNames:
-        """What the names in a directory tell; no file is asked about."""
+    def inspect(self, path: str, entries: Entries) -> DirectoryNames:
+        """Return what the names in a directory tell; no file is asked about."""
         places = self._templates.places(path)
         here, known = DirectoryNames(path, places, self.layouts), self._known.setdefault(places.matched, {})
         if any(_SEALS in e.name for e in entries) or path.endswith(FRAGMENTS):
             here.seals, entries = apart(path, entries)
-        here.unneeded = self._unneeded(entries)
+        here.unneeded = self._find_unneeded(entries)
         here.controls = controls_in(entries)
         unneeded, is_placed = set(here.unneeded), formats.names.near_placed(f"{path}/")
         for e in entries:
@@ -162,33 +132,34 @@ class NameReader:
         fields = None if describes and formats.names.is_manifest(name) else places.read_name(name)
         piece = None if fields is None else places.pieces[fields.piece]
         doubtful = piece is not None and (piece.weak or piece.described)
-        doubtful = doubtful or name.endswith(self.layouts.unneeded_endings)
-        reading = _Reading(fields, describes, doubtful)
+        reading = fields, describes, doubtful or name.endswith(self.layouts.unneeded_endings)
         if len(known) < _NAMES:
             known[name] = reading
         return reading
 
-    def _unneeded(self, entries: list[os.DirEntry[str]]) -> list[str]:
+    def _find_unneeded(self, entries: Entries) -> list[str]:
         """The files without state that their framework, or a Mac, writes beside another of the same name."""
         endings = self.layouts.unneeded_endings
         suspects = [e for e in entries if e.name.endswith(endings) or e.name.startswith(_OF_MACS)]
-        if not suspects:
-            return []
-        beside = sorted(e.name for e in entries)
-        return [e.path for e in suspects if self._is_unneeded(e.name, beside)]
+        names = sorted(e.name for e in entries) if suspects else []
 
-    def _is_unneeded(self, name: str, beside: Sequence[str]) -> bool:
-        """Whether one of the names ``beside``, which are sorted, is of the file that this one belongs to."""
-        if name.startswith(_OF_MACS):
-            own = name.removeprefix(_OF_MACS)
-            return own in beside[bisect_left(beside, own) :][:1]
-        return any(
-            name.endswith(ending) and _has_other(name.removesuffix(ending) + of, ending, beside)
-            for ending, of in self.layouts.unneeded
-        )
+        def begin_with(start: str) -> Iterator[str]:
+            beside = islice(names, bisect_left(names, start), None)
+            return takewhile(lambda name: name.startswith(start), beside)
+
+        def is_unneeded(name: str) -> bool:
+            if name.startswith(_OF_MACS):
+                own = name.removeprefix(_OF_MACS)
+                return own in islice(begin_with(own), 1)
+            pairs = (
+                (name.removesuffix(end) + of, end) for end, of in self.layouts.unneeded if name.endswith(end)
+            )
+            return any(not other.endswith(end) for start, end in pairs for other in begin_with(start))
+
+        return [e.path for e in suspects if is_unneeded(e.name)]
 
     def _is_no_file(self, e: os.DirEntry[str], piece: PieceName) -> bool:
-        """Whether an entry is not what a name of little meaning makes it: some frameworks save into a
+        """Return True if an entry is not what a name of little meaning makes it: some frameworks save into a
         directory called x.ckpt; data that is only described has any name.
         """
         if piece.described and (
@@ -249,14 +220,15 @@ class Listing:
 
     def _add_other(self, e: os.DirEntry[str], here: DirectoryNames, alone: bool) -> None:
         """A file that no layout knows: a tracker, a leftover, a file recognised by suffix, or nothing of
-        ours.
+        ours. A path may tell what it is, or the digest of what it leads to.
         """
         name, found = e.name, self.found
-        if leads_nowhere(e):
+        if _leads_nowhere(e):
             found.dangling.append(e.path)
         if name in here.layouts.note_names:
             found.trackers[name, here.path] = e.path
-        elif _may_be_known(name) or alone or self._is_addressed(e):
+            return
+        if _may_be_known(name) or alone or _is_addressed(e):
             file = BareFile(e.path, *here.stat_of(e))
             if file.size >= 0 or not (holds_something(e) or is_directory_alike(e)):
                 found.bare.append(file)
@@ -270,14 +242,8 @@ class Listing:
         else:
             found.add_unrecognised(here.path, name)
 
-    def _is_addressed(self, e: os.DirEntry[str]) -> bool:
-        """Whether its path tells what it is, or the digest of what it leads to."""
-        if formats.names.placed(e.path):
-            return not surely_directory(e)
-        return formats.names.addressed(e.path) and is_link(e) and not surely_directory(e)
-
     def add_unlisted(self, path: str, why: OSError) -> None:
-        """A directory that could not be listed, or an entry of which nobody can say whether it is one."""
+        """Add a directory that could not be listed, or an entry of which nobody can say whether it is one."""
         if isinstance(why, NotADirectoryError):
             return  # a file after all: its directory has it
         if isinstance(why, FileNotFoundError):
@@ -289,3 +255,18 @@ class Listing:
             mtime_ns = None
         text = f"cannot list the directory: {why.strerror}"
         self.found.unseen.append(Unseen(path, text, mtime_ns=mtime_ns))
+
+
+def _is_addressed(e: os.DirEntry[str]) -> bool:
+    addressed = formats.names.placed(e.path) or (formats.names.addressed(e.path) and is_link(e))
+    return addressed and not surely_directory(e)
+
+
+def _leads_nowhere(e: os.DirEntry[str]) -> bool:
+    """Return True if it is a link to what is not there: a mount may be lost."""
+    try:
+        if e.is_symlink():  # where entries are of no known type, a call
+            patiently(e.stat)
+    except OSError as why:
+        return isinstance(why, ABSENT) or why.errno == errno.ELOOP
+    return False

@@ -16,6 +16,7 @@ from ckpt_tools.model.frozen import field, record
 from ckpt_tools.storage.retry import is_directory
 
 _WILD = frozenset("*?[")
+_SET = re.compile(r"\[(!?)([^\]]+)\]|.", re.DOTALL)
 STATE = ".ckpt"
 """The directory in a root where commands that change something keep what they put away, and their journal."""
 
@@ -41,7 +42,7 @@ class Excluded:
         return re.compile("|".join(wild) or r"(?!)", re.DOTALL)
 
     def keep(self, root: str, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """The entries of one directory at or below ``root`` that are not left out."""
+        """Return the entries of one directory at or below ``root`` that are not left out."""
         if not self.globs or not entries:
             return entries
         start = len(root.rstrip("/")) + 1
@@ -85,38 +86,29 @@ def either(root: str, one: Checkpoint, other: Checkpoint) -> str:
 
 
 def without_state(entries: list[os.DirEntry[str]], met: set[str]) -> list[os.DirEntry[str]]:
-    """The entries of one directory without ``.ckpt``, which is added to what was ``met``."""
+    """Return the entries of one directory without ``.ckpt``, which is added to what was ``met``."""
     for i, entry in enumerate(entries):
-        if entry.name == STATE and _may_be_directory(entry):
-            met.add(entry.path)
-            return entries[:i] + entries[i + 1 :]
         if entry.name > STATE:
             break  # they are sorted
+        if entry.name == STATE:
+            try:
+                is_state = is_directory(entry)
+            except OSError:
+                is_state = True
+            if is_state:
+                met.add(entry.path)
+                return entries[:i] + entries[i + 1 :]
     return entries
 
 
-def _may_be_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return is_directory(entry)
-    except OSError:
-        return True
-
-
 def _expression(glob: str) -> str:
-    pieces = glob.strip("/").split("/")
-    out = [
-        ".+" if piece == "**" and i == len(pieces) - 1 else "(?:[^/]+/)*" if piece == "**" else _name(piece)
-        for i, piece in enumerate(pieces)
-    ]
-    ends = ["" if piece == "**" or i == len(pieces) - 1 else "/" for i, piece in enumerate(pieces)]
-    return "".join(text + end for text, end in zip(out, ends, strict=True))
-
-
-_SET = re.compile(r"\[(!?)([^\]]+)\]|.", re.DOTALL)
+    """Return a glob as the shell reads it, and with ``**``, as a regular expression."""
+    *above, last = glob.strip("/").split("/")
+    out = ["(?:[^/]+/)*" if piece == "**" else f"{_name(piece)}/" for piece in above]
+    return "".join((*out, ".+" if last == "**" else _name(last)))
 
 
 def _name(piece: str) -> str:
-    """One component as the shell reads it."""
     wild = {"*": "[^/]*", "?": "[^/]"}
     return "".join(
         (

@@ -22,14 +22,16 @@ class FileStat(NamedTuple):
 
 
 def stat_of(path: str | os.DirEntry[str]) -> FileStat:
-    """Size and time of a file that should be a checkpoint."""
+    """Return the size and time of a file that should be a checkpoint. Of what has its name otherwise, and of
+    a link, the time is when it was made: what it led to was saved by then.
+    """
     try:
         st = status(path) if isinstance(path, str) else patiently(path.stat)
     except OSError as e:
-        code = _code(path, e)
-        since = 0 if code == "unreadable" else _made_ns(path)
-        why = finding(code, f"{os.path.basename(path)}: {e.strerror}")
-        return FileStat(-1, since, (of_file(why, os.fspath(path)),))
+        code = "dangling-link" if isinstance(e, ABSENT) and is_link(path) else "unreadable"
+        code = "symlink-loop" if e.errno == errno.ELOOP else code
+        why = of_file(finding(code, f"{os.path.basename(path)}: {e.strerror}"), os.fspath(path))
+        return FileStat(-1, 0 if code == "unreadable" else _made_ns(path), (why,))
     if stat.S_ISREG(st.st_mode):
         return FileStat(st.st_size, st.st_mtime_ns, ())
     kind = "a directory" if stat.S_ISDIR(st.st_mode) else "a special file"
@@ -37,14 +39,7 @@ def stat_of(path: str | os.DirEntry[str]) -> FileStat:
     return FileStat(-1, _made_ns(path), (finding("not-a-file", text),))
 
 
-def _code(path: str | os.DirEntry[str], why: OSError) -> str:
-    if why.errno == errno.ELOOP:
-        return "symlink-loop"
-    return "dangling-link" if isinstance(why, ABSENT) and is_link(path) else "unreadable"
-
-
 def _made_ns(path: str | os.DirEntry[str]) -> int:
-    """When what has the name of a file was made, or the link: what it led to was saved by then."""
     try:
         return lstat(os.fspath(path)).st_mtime_ns
     except OSError:
@@ -52,7 +47,7 @@ def _made_ns(path: str | os.DirEntry[str]) -> int:
 
 
 def surely_directory(e: os.DirEntry[str]) -> bool:
-    """Whether it surely is a directory; what cannot be told is walked into, and the walk says why."""
+    """Return True if it surely is a directory; what cannot be told is walked into, and the walk says why."""
     try:
         return is_directory(e)
     except OSError:
@@ -60,14 +55,10 @@ def surely_directory(e: os.DirEntry[str]) -> bool:
 
 
 def holds_something(e: os.DirEntry[str]) -> bool:
-    """Whether it is a directory with entries: some frameworks save into a directory named like a file; an
-    empty one took a file's place.
-
-    One that cannot be listed may hold something; the walk says why it cannot.
+    """Return True if it is a directory with entries, or may have some: some frameworks save into a directory
+    named like a file; an empty one took a file's place.
     """
-    if not surely_directory(e):
-        return False
     try:
-        return bool(entries_of(e.path))
+        return surely_directory(e) and bool(entries_of(e.path))
     except OSError:
-        return True
+        return True  # the walk says why it cannot be listed

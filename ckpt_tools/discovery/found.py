@@ -27,8 +27,8 @@ _MOST_TEXTS = 10_000
 
 
 class NamedFile(NamedTuple):
-    """A file whose name some layout knows, before those beside it have been considered. ``places`` are all
-    pieces that are at home in its directory.
+    """A file whose name some layout knows, before those beside it are considered; ``places`` are all pieces
+    at home in its directory.
     """
 
     place: Place
@@ -55,16 +55,15 @@ class BareFile(NamedTuple):
 @record
 class Discovery:
     """What directory listings show. ``bare`` are files that only a format's suffix recognises; ``trackers``
-    maps (name, directory) to the path of a file that some layout calls its tracker or one of its records;
-    ``unfinished`` are paths of temporary files of interrupted saves, ``indexes`` those of files that may
-    describe others, ``unneeded`` those of files that hold no state, ``copies`` those of unrecognised files
-    whose names call them copies, ``dangling`` those of links that lead nowhere and that no layout places,
-    ``texts`` those of texts that nothing recognises. ``links`` is what leads to directories, ``lone`` says
-    which numbered directories lack their first, and which indexes their shards, ``strange`` are the
-    directories of files that nothing recognises, ``empty`` those in which nothing was seen, ``unseen`` is
-    what could not be listed, and what vanished meanwhile; ``placed`` are the layouts of trackers that have
-    the name of a file of another layout. ``states`` are the directories ``.ckpt``. ``tree``: ROOT is a
-    directory; ``alone``: it is one file.
+    maps (name, directory) to the path of a file that some layout calls its tracker or one of its records, and
+    ``placed`` are the layouts of those that have the name of a file of another layout. Paths are those of
+    temporary files of interrupted saves (``unfinished``), files that may describe others (``indexes``) or
+    hold no state (``unneeded``), unrecognised files whose names call them ``copies``, links that lead nowhere
+    and that no layout places (``dangling``), ``texts`` that nothing recognises, and the directories ``.ckpt``
+    (``states``). ``links`` is what leads to directories, ``lone`` says which numbered directories lack their
+    first, and which indexes their shards, ``strange`` are the directories of files that nothing recognises,
+    ``empty`` those in which nothing was seen, ``unseen`` is what could not be listed, and what vanished
+    meanwhile. ``tree``: ROOT is a directory; ``alone``: it is one file.
     """
 
     parts: list[Part] = field(default_factory=list)

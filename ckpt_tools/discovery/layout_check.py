@@ -10,6 +10,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.near_miss import Miss, near_miss
 from ckpt_tools.model.frozen import field, record
+from ckpt_tools.storage.listing import Names
 from ckpt_tools.storage.retry import ABSENT, is_directory
 from ckpt_tools.storage.urls import absolute
 from ckpt_tools.storage.walk import walk
@@ -33,13 +34,6 @@ class Checked:
     def add(self, miss: Miss) -> None:
         """Keep the nearest misses."""
         self.misses = sorted((*self.misses, miss), key=lambda m: -len(m.fits))[:_SHOWN]
-
-
-class _Entries(list["os.DirEntry[str]"]):
-    """The entries of a directory; only their names count."""
-
-    def to_stat(self) -> tuple[()]:
-        return ()
 
 
 def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list[Checked]:
@@ -70,7 +64,7 @@ def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list
 
 def _files(root: str) -> Iterator[str]:
     """Everything below the root that is no directory."""
-    for at, entries in walk(root, lambda _, entries: _Entries(entries)):
+    for at, entries in walk(root, Names):
         if isinstance(entries, ABSENT):
             continue  # a file after all, or gone meanwhile
         if isinstance(entries, OSError):

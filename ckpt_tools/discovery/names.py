@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from os.path import basename, relpath
-from typing import NamedTuple
 
 from ckpt_tools.discovery.found import NamedFile
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.lost_indexes import names_of_whole
 from ckpt_tools.layouts import NameFields, Place
 from ckpt_tools.layouts.common import under_way
+from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Folder, Moment, Part
 
@@ -31,15 +31,13 @@ def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     is_below, is_number = place.home.startswith(f"{above}/"), basename(place.home).isdigit()
     if is_below is not is_number:
         return is_below
-    from ckpt_tools.layouts.files import numbers_named  # only where people's own loops save
-
     loop, said = numbers_named(name)
     own = {int(n) for key in ("step", "epoch") if (n := said.get(key))}
     is_written_over = loop is not None and loop.rolling and not loop.export
     return place.step in own if own else not is_written_over
 
 
-def settled(files: list[NamedFile], above: str) -> tuple[list[NamedFile], list[NamedFile]]:
+def settle_names(files: list[NamedFile], above: str) -> tuple[list[NamedFile], list[NamedFile]]:
     """Files that are parts, and the others, whose names say too little: companions without their layout, and
     weak names in directories that other names explain.
     """
@@ -47,16 +45,19 @@ def settled(files: list[NamedFile], above: str) -> tuple[list[NamedFile], list[N
         return files, []
     settling = _Settling(files, above)
     for generic in (False, True):  # what no layout knows for sure may have a generic name
-        files = [settling.moved_on(file, generic) for file in files]
+        files = [settling.move_on(file, generic) for file in files]
         settling = _Settling(files, above)
     weak = settling.decide(list(files), weak=False)
     # weak names are asked once it is known which directories the others explain
-    settling.explained = {at for file in settling.kept for at in _explained(file)}
+    for place, places in ((f.place, f.places) for f in settling.kept if not f.place.piece.described):
+        settling.explained.add(place.home)
+        if not place.layout.of_exports:
+            settling.explained |= {place.base, places.path}
     settling.decide(weak, weak=True)
     return settling.kept[::-1], settling.others
 
 
-def without_stale(files: list[NamedFile]) -> tuple[list[NamedFile], dict[str, str]]:
+def drop_stale_indexes(files: list[NamedFile]) -> tuple[list[NamedFile], dict[str, str]]:
     """Return the files, and by their paths the indexes among them that have lost all their shards, each with
     the name of the file beside it that holds the model whole: that is the checkpoint.
     """
@@ -69,30 +70,10 @@ def without_stale(files: list[NamedFile]) -> tuple[list[NamedFile], dict[str, st
     }
     for file in indexes:
         if (file.place.layout.name, file.place.home) not in sharded:
-            whole = (
-                name for name in names_of_whole(file.name.whole) if file.places.directory + name in there
-            )
-            if name := next(whole, ""):
-                stale[file.path] = name
-    return [file for file in files if file.path not in stale] if stale else files, stale
-
-
-def _explained(file: NamedFile) -> tuple[str, ...]:
-    """The directories in which a file leaves nothing to be explained by a weak name."""
-    place = file.place
-    if place.piece.described:
-        return ()
-    return (place.home,) if _is_export(place) else (place.base, place.home, file.places.path)
-
-
-def _taken_by(sure: Sequence[Place]) -> set[str]:
-    """Where names that tell little are not read, since others tell what lies there."""
-    return {place.home for place in sure} | {place.base for place in sure if not _is_export(place)}
-
-
-def _is_export(place: Place) -> bool:
-    """Whether it is a model alone, beside which the states of training lie as often as not."""
-    return place.layout.of_exports
+            for name in names_of_whole(file.name.whole):
+                if file.places.directory + name in there:
+                    stale.setdefault(file.path, name)
+    return [file for file in files if file.path not in stale], stale
 
 
 def next_reading(file: NamedFile) -> NamedFile | None:
@@ -101,34 +82,26 @@ def next_reading(file: NamedFile) -> NamedFile | None:
     return name and file._replace(place=file.places[name.piece], name=name)
 
 
-def _free_places(generic: Sequence[Place], homes: Collection[str], taken: Collection[str]) -> set[str]:
-    """Where generic names are: directories of saves of which no other layout has the ``homes``, or in which
-    all saves lie and nothing else is at home.
-    """
-    own = {place.home for place in generic if place.home}.difference(homes)
-    return own | {place.base for place in generic if not place.home}.difference(taken)
-
-
-def _counting(files: Sequence[NamedFile]) -> set[str]:
+def _find_counted(files: Sequence[NamedFile]) -> Iterator[str]:
     """Where names that tell a rank by a number alone count as ranks do, and not as epochs: from 0 without a
     gap, in directories of later steps than they have ranks. A lone such directory may have lost the first;
     of directories of ranks there are several.
     """
-    ranks: dict[str, dict[str, set[int | None]]] = defaultdict(lambda: defaultdict(set))
+    homes: dict[str, set[str]] = defaultdict(set)
+    ranks: dict[str, set[int]] = defaultdict(set)
     steps: dict[str, set[int]] = defaultdict(set)
     for file in files:
-        if file.place.piece.counted:
-            rank = file.name.rank if file.place.rank is None else file.place.rank
-            ranks[file.place.base][file.place.home].add(rank)
-            steps[file.place.base].add(file.place.step or len(files))
-    return {at for at, homes in ranks.items() if _are_ranks(homes, min(steps[at]))}
-
-
-def _are_ranks(homes: Mapping[str, set[int | None]], step: int) -> bool:
-    found = {-1 if rank is None else rank for ranks in homes.values() for rank in ranks}
-    from_zero = found == set(range(len(found)))
-    right = from_zero and len(found) > 1 if "" in homes else from_zero or len(homes) == 1
-    return right and max(found) < step
+        place = file.place
+        if place.piece.counted:
+            rank = file.name.rank if place.rank is None else place.rank
+            homes[place.base].add(place.home)
+            ranks[place.base].add(-1 if rank is None else rank)
+            steps[place.base].add(place.step or len(files))
+    for at, found in ranks.items():
+        from_zero = found == set(range(len(found)))
+        right = from_zero and len(found) > 1 if "" in homes[at] else from_zero or len(homes[at]) == 1
+        if right and max(found) < min(steps[at]):
+            yield at
 
 
 class _Settling:
@@ -137,36 +110,38 @@ class _Settling:
     def __init__(self, files: list[NamedFile], above: str) -> None:
         self._above = above
         sure = [file.place for file in files if file.place.sure]
-        self._taken = _taken_by(sure)
-        self._counting = _counting(files)
-        generic = list(filter(self._is_generic, (file.place for file in files)))
-        self._generic = _free_places(generic, {place.home for place in sure}, self._taken)
+        homes, bases = {at.home for at in sure}, {at.base for at in sure if not at.layout.of_exports}
+        self._taken = homes | bases  # names that tell little are not read: others tell what lies there
+        self._counted = {*_find_counted(files)}
+        generic = [file.place for file in files if self._is_generic(file.place)]
+        # a directory in which all saves lie is free if nothing else is at home in it
+        free = {place.base for place in generic if not place.home} - self._taken
+        self._generic = free | ({place.home for place in generic if place.home} - homes)
         sure += [place for place in generic if (place.home or place.base) in self._generic]
         self._bases = {(place.layout.name, place.base) for place in sure}
         self._homes = {(place.layout.name, place.home) for place in sure}
-        self._at = defaultdict[str, set[str]](set)
-        for layout, base in self._bases:
-            self._at[base].add(layout)
         self._claimed = {place.home for place in sure if place.home}
+        self._layouts = defaultdict[str, set[str]](set)
+        for layout, base in self._bases:
+            self._layouts[base].add(layout)
         self.explained: set[str] = set()
         self.kept: list[NamedFile] = []
         self.others: list[NamedFile] = []
 
-    def moved_on(self, file: NamedFile, generic: bool) -> NamedFile:
+    def move_on(self, file: NamedFile, generic: bool) -> NamedFile:
         """The file as the sure (or ``generic``) piece that its name fits, where no piece before that one
-        keeps it.
+        keeps it. A generic name is free where no other layout has a file in its directory.
         """
         at: NamedFile | None = file
-        while at is not None and not at.place.sure and not (generic and self._is_free(at.place)):
-            if at.place.piece.weak or at.place.piece.described or self._stays(at.place, at.name.whole):
+        while at is not None and not at.place.sure:
+            place = at.place
+            taken = place.home in self._claimed if place.home else place.base in self._taken
+            if generic and place.piece.generic and not taken:
+                break
+            if place.piece.weak or place.piece.described or self._stays(place, at.name.whole):
                 return file
             at = next_reading(at)
         return at or file
-
-    def _is_free(self, place: Place) -> bool:
-        """Whether no other layout has a file in its directory, or in that in which all saves lie."""
-        taken = place.home in self._claimed if place.home else place.base in self._taken
-        return place.piece.generic and not taken
 
     def decide(self, waiting: list[NamedFile], *, weak: bool) -> list[NamedFile]:
         """Decide about the files; those of weak names are left, and returned, unless they are meant."""
@@ -183,44 +158,35 @@ class _Settling:
                 self.others.append(file)
         return left
 
-    def _proves_itself(self, place: Place, name: str) -> bool:
-        """Whether a name that counts steps or epochs is asked for its content although others explain its
-        directory: they are of its own layout.
-        """
-        of_its_own = bool(place.piece.proof) and self._at[place.base] == {place.layout.name}
-        return of_its_own and _COUNTS.search(name) is not None
-
     def _is_generic(self, place: Place) -> bool:
         if basename(place.home).isdigit() and not place.home.startswith(f"{self._above}/"):
             return False  # ROOT is called by the number of a job
-        return place.piece.generic and (not place.piece.counted or place.base in self._counting)
+        return place.piece.generic and (not place.piece.counted or place.base in self._counted)
 
     def _stays(self, place: Place, name: str) -> bool:
-        if place.piece.weak and not is_place_of_loop(place, name, self._above):
-            return False
-        if place.piece.weak:
-            return place.base not in self.explained or self._proves_itself(place, name)
-        if place.piece.described:
-            return (place.layout.name, place.home) in self._homes
-        if place.piece.generic:
+        piece, layout = place.piece, place.layout.name
+        if piece.weak:
+            if not is_place_of_loop(place, name, self._above):
+                return False
+            # explained by its own layout: a name that counts is asked for its content all the same
+            alone = bool(piece.proof) and self._layouts[place.base] == {layout}
+            return place.base not in self.explained or (alone and _COUNTS.search(name) is not None)
+        if piece.described:
+            return (layout, place.home) in self._homes
+        if piece.generic:
             return (place.home or place.base) in self._generic and self._is_generic(place)
-        if not place.piece.companion:
+        if not piece.companion:
             return True
         # what lies in the directory itself tells more than its siblings: two frameworks write checkpoint-N
-        if place.piece.inside or place.home in self._claimed:
-            return (place.layout.name, place.home) in self._homes
-        return (place.layout.name, place.base) in self._bases
+        if piece.inside or place.home in self._claimed:
+            return (layout, place.home) in self._homes
+        return (layout, place.base) in self._bases
 
 
 _OF_RUNS = r"(?i:(?<![a-z])(?:run|exp|experiment|seed|fold|trial|version|stage|epoch|job|attempt)$)"
 """What numbers runs or times, and never the ranks of one job."""
-
-
-class _RankDirectory(NamedTuple):
-    """A directory that holds the files of one rank: what it is called without its number, and the rank."""
-
-    stem: str
-    rank: int
+_Ranks = dict[str, tuple[str, int]]
+"""Directory that holds the files of one rank -> what it is called without its number, and the rank."""
 
 
 def _families(files: list[NamedFile]) -> dict[str, dict[str, int]]:
@@ -237,19 +203,7 @@ def _families(files: list[NamedFile]) -> dict[str, dict[str, int]]:
     return families
 
 
-def _rank_directories(files: list[NamedFile]) -> dict[str, _RankDirectory]:
-    """``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each when they count from 0 without a gap; a
-    lone ``exp_3`` is just a name.
-    """
-    return {
-        base: _RankDirectory(stem, rank)
-        for stem, bases in _families(files).items()
-        if sorted(bases.values()) == list(range(len(bases)))
-        for base, rank in bases.items()
-    }
-
-
-def lone_numbers(files: list[NamedFile], above: str) -> Iterator[Finding]:
+def find_lone_numbers(files: list[NamedFile], above: str) -> Iterator[Finding]:
     """Directories below ``above`` that read like those of ranks, but for the first: ``ckpt_1`` without
     ``ckpt_0``.
     """
@@ -267,44 +221,25 @@ _RESTARTS = "[_{generation}]"
 """In a template: a number behind the prefix may count restarts. Elsewhere a generation counts saves."""
 
 
-class _Prefixed(NamedTuple):
-    """A prefix in a directory, with the number behind it."""
-
-    base: str
-    prefix: str
-    counter: int
-
-
-class _OfRank(NamedTuple):
-    """A prefix in a directory, as one rank has it."""
-
-    base: str
-    rank: int | None
-    prefix: str
-
-
-def _own_prefixes(files: list[NamedFile], ranks: dict[str, _RankDirectory]) -> frozenset[_Prefixed]:
-    """Those whose number belongs to the prefix: ``net_50`` where ``net_50_1`` exists as well, and ``bert_2``
-    where there is neither ``bert`` nor ``bert_1``.
+def _find_own_numbers(files: list[NamedFile], ranks: _Ranks) -> frozenset[tuple[str, str, int]]:
+    """The (directory, prefix, number) whose number belongs to the prefix: ``net_50`` where ``net_50_1``
+    exists as well, and ``bert_2`` where there is neither ``bert`` nor ``bert_1``.
     """
     counters: dict[tuple[str, str], set[int]] = defaultdict(set)
     for file in files:
         place, name = file.place, file.name
-        if not name.prefix or _RESTARTS not in place.piece.template:
-            continue
-        base, _ = _base_and_rank(place, name, ranks)
-        counters[base, name.prefix].add(name.generation or 0)
+        if name.prefix and _RESTARTS in place.piece.template:
+            base, _ = _base_and_rank(place, name, ranks)
+            counters[base, name.prefix].add(name.generation or 0)
     return frozenset(
-        _Prefixed(base, prefix, n)
+        (base, prefix, n)
         for (base, prefix), found in counters.items()
         for n in found - {0}
         if (base, f"{prefix}_{n}") in counters or found.isdisjoint((0, 1))
     )
 
 
-def _base_and_rank(
-    place: Place, name: NameFields, ranks: dict[str, _RankDirectory]
-) -> tuple[str, int | None]:
+def _base_and_rank(place: Place, name: NameFields, ranks: _Ranks) -> tuple[str, int | None]:
     """The directory of a file's run, and whose file it is as far as its path tells."""
     rank = place.rank if place.rank is not None else name.rank
     if rank is None and (directory := ranks.get(place.base)):
@@ -312,11 +247,11 @@ def _base_and_rank(
     return place.base, rank
 
 
-def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[_OfRank, str]:
+def _join_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[str, int | None, str], str]:
     """The prefix without the rank, where every rank's own number ends its prefix: ``pangu0``, ``pangu1``
     (``net_rank_0``). ``seen`` maps a directory to the (rank, prefix) in it.
     """
-    joined: dict[_OfRank, str] = {}
+    joined: dict[tuple[str, int | None, str], str] = {}
     for base, pairs in seen.items():
         stems: dict[str, list[tuple[int | None, str]]] = defaultdict(list)
         for rank, prefix in pairs:
@@ -324,18 +259,13 @@ def _common_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[_OfRa
             if rank is not None and stem != prefix and stem and not stem[-1].isdigit():
                 stems[stem.rstrip("_").removesuffix("rank").rstrip("_") or stem].append((rank, prefix))
         for stem, members in stems.items():
-            prefixes, ranks = {prefix for _, prefix in members}, {rank for rank, _ in members}
+            ranks, prefixes = map(set, zip(*members, strict=True))
             if len(members) > 1 and len(prefixes) == len(ranks) == len(members):
-                joined.update((_OfRank(base, rank, prefix), stem) for rank, prefix in members)
+                joined.update(((base, *member), stem) for member in members)
     return joined
 
 
-def _follows(place: Place) -> bool:
-    """Whether a file has no prefix, and is a checkpoint by itself or of the run of those beside it."""
-    return (place.piece.single or place.piece.follows) and "{prefix}" not in place.piece.template
-
-
-def _lone_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
+def _find_lone_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
     """(layout, directory) -> the prefix of all its files whose names may have one, and of which each is a
     checkpoint or some file follows them: what has none (``last.ckpt``) is of the same run.
     """
@@ -371,10 +301,16 @@ class _Naming:
 
     def __init__(self, files: list[NamedFile], above: str) -> None:
         self._above = above
-        self._ranks = _rank_directories(files)
-        self._own_prefixes = _own_prefixes(files, self._ranks)
-        self._joined = _common_prefixes(self._prefixes(files))
-        self._lone = _lone_prefixes(files)
+        # ``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each; a lone ``exp_3`` is just a name
+        self._ranks: _Ranks = {
+            base: (stem, rank)
+            for stem, bases in _families(files).items()
+            if sorted(bases.values()) == list(range(len(bases)))
+            for base, rank in bases.items()
+        }
+        self._own_numbers = _find_own_numbers(files, self._ranks)
+        self._joined = _join_prefixes(self._prefixes(files))
+        self._lone = _find_lone_prefixes(files)
         self._unfinished = {_marked(file) for file in files if file.place.piece.marks}
         begun = {_directory(file) for file in files if not file.place.piece.finished}
         self._unfinished.update(filter(under_way.is_marked, begun))
@@ -387,13 +323,12 @@ class _Naming:
         seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
         for file in files:
             place, name = file.place, file.name
-            if not name.prefix:
-                continue
-            base, rank = place.base, place.rank
-            if rank is None:
-                base, rank = self._ranks.get(base, (base, name.rank))
-            own = (base, name.prefix, name.generation) in self._own_prefixes
-            seen[base].add((rank, f"{name.prefix}_{name.generation}" if own else name.prefix))
+            if name.prefix:
+                base, rank = place.base, place.rank
+                if rank is None:
+                    base, rank = self._ranks.get(base, (base, name.rank))
+                own = (base, name.prefix, name.generation) in self._own_numbers
+                seen[base].add((rank, f"{name.prefix}_{name.generation}" if own else name.prefix))
         return seen
 
     def part(self, file: NamedFile) -> Part:
@@ -402,14 +337,15 @@ class _Naming:
         prefix, generation = self._prefix(place, name, base, rank)
         step = place.step if name.step is None else name.step
         if (name.rank is not None and name.rank != rank) or place.step not in (None, step):
-            findings += _contradictions(file, rank)
+            findings += tuple(_find_contradictions(file, rank))
+        in_unfinished = bool(self._unfinished) and _directory(file) in self._unfinished
         told = (
             place.coords + name.coords,
             step,
             place.epoch if name.epoch is None else name.epoch,
             place.step_in_epoch if name.step_in_epoch is None else name.step_in_epoch,
             generation,
-            place.unfinished or name.unfinished or self._is_in_unfinished(file),
+            place.unfinished or name.unfinished or in_unfinished,
         )
         moment = self._moments.get(told) or self._moments.setdefault(told, _moment(told))
         folder = self._folders.get((place, prefix)) or self._folder(file, base, prefix)
@@ -417,18 +353,14 @@ class _Naming:
             folder = folder._replace(home=_marked(file))
         return _part((folder, moment, rank, name.whole, size, mtime_ns, findings))
 
-    def _is_in_unfinished(self, file: NamedFile) -> bool:
-        return bool(self._unfinished) and _directory(file) in self._unfinished
-
     def _folder(self, file: NamedFile, base: str, prefix: str) -> Folder:
         place, piece = file.place, file.place.piece
-        run = self._runs.get((base, prefix)) or self._run(base, prefix)
         folder = self._folders[place, prefix] = Folder(
             directory=file.places.directory,
             layout=place.layout.name,
             piece=piece.name,
             role=piece.role,
-            run=run,
+            run=self._runs.get((base, prefix)) or self._run(base, prefix),
             base=base,
             home=place.home,
             prefix=prefix,
@@ -438,16 +370,17 @@ class _Naming:
 
     def _prefix(self, place: Place, name: NameFields, base: str, rank: int | None) -> tuple[str, int | None]:
         """The prefix that keeps its run apart, and the counter behind it; its directory tells what it does
-        not.
+        not. What may have none, and is a checkpoint by itself or follows others, has that of those beside it.
         """
-        prefix = name.prefix or place.prefix
-        if not prefix and self._lone and _follows(place):
+        prefix, piece = name.prefix or place.prefix, place.piece
+        follows = not prefix and self._lone and (piece.single or piece.follows)
+        if follows and "{prefix}" not in piece.template:
             prefix = self._lone.get((place.layout.name, place.base), "")
         generation = place.generation if name.generation is None else name.generation
-        if generation and (base, prefix, generation) in self._own_prefixes:
+        if generation and (base, prefix, generation) in self._own_numbers:
             prefix, generation = f"{prefix}_{generation}", 0
         if self._joined:
-            prefix = self._joined.get(_OfRank(base, rank, prefix), prefix)
+            prefix = self._joined.get((base, rank, prefix), prefix)
         return prefix, generation
 
     def _run(self, base: str, prefix: str) -> str:
@@ -470,12 +403,10 @@ def _marked(file: NamedFile) -> str:
     return file.place.home or file.path.removesuffix(file.place.piece.marks)
 
 
-def _contradictions(file: NamedFile, rank: int | None) -> tuple[Finding, ...]:
+def _find_contradictions(file: NamedFile, rank: int | None) -> Iterator[Finding]:
     """What a file's name tells otherwise than its directory."""
     place, name, called = file.place, file.name, file.name.whole
-    out = list[Finding]()
     if name.rank is not None and name.rank != rank:
-        out.append(finding("rank-mismatch", f"{called} lies in the directory of rank {rank}"))
+        yield finding("rank-mismatch", f"{called} lies in the directory of rank {rank}")
     if name.step is not None and place.step not in (None, name.step):
-        out.append(finding("step-mismatch", f"{called} lies in the directory of step {place.step}"))
-    return tuple(out)
+        yield finding("step-mismatch", f"{called} lies in the directory of step {place.step}")

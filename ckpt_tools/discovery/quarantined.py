@@ -9,7 +9,7 @@ from typing import TypedDict
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import ShortRead, opened
-from ckpt_tools.storage.listing import Entries, entries_of
+from ckpt_tools.storage.listing import Entries, Names, entries_of
 from ckpt_tools.storage.retry import ABSENT, lstat
 from ckpt_tools.storage.walk import walk
 
@@ -90,22 +90,11 @@ def read_repaired(path: str) -> list[Repaired]:
 def origins(put_away: str) -> Iterator[str]:
     """The paths that the files of one quarantine had. Raises OSError."""
     home = os.path.dirname(os.path.dirname(os.path.dirname(put_away)))
-    for directory, names in walk(put_away, _names):
-        if isinstance(names, OSError):
-            raise names
-        yield from (os.path.join(home, os.path.relpath(os.path.join(directory, n), put_away)) for n in names)
-
-
-class _Names(list[str]):
-    """The names of the files in one directory."""
-
-    def to_stat(self) -> Iterator[os.DirEntry[str]]:
-        """Of none."""
-        return iter(())
-
-
-def _names(_: str, entries: Entries) -> _Names:
-    return _Names(e.name for e in entries if not e.is_dir(follow_symlinks=False))
+    for _, entries in walk(put_away, Names):
+        if isinstance(entries, OSError):
+            raise entries
+        files = (e.path for e in entries if not e.is_dir(follow_symlinks=False))
+        yield from (os.path.join(home, os.path.relpath(path, put_away)) for path in files)
 
 
 def _what(home: str, names: Sequence[str]) -> str:

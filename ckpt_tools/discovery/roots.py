@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from shlex import quote
 
 from ckpt_tools import formats
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.storage.listing import Entries, entries_of
+from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, is_directory, status, there
 from ckpt_tools.storage.urls import absolute, is_url
 
@@ -17,8 +18,8 @@ _NAMES = 10_000
 
 
 def roots(root: str) -> list[str]:
-    """``root`` itself, or the sibling directories it is a prefix of (``output/ckpt`` for ``output/ckpt_0``).
-    Raises CannotLook when there is neither.
+    """Return ``root`` itself, or the sibling directories it is a prefix of (``output/ckpt`` for
+    ``output/ckpt_0``), or what its files have in common. Raises CannotLook when there is neither.
     """
     path = absolute(root)
     try:
@@ -31,10 +32,11 @@ def roots(root: str) -> list[str]:
     parent, name = os.path.split(path)
     try:
         beside = entries_of(parent)
-        _require_absent(root, name, beside)
-        siblings = [e for e in beside if _numbered(name, e.name)]
+        if is_url(root) and any(e.name == name for e in beside):
+            text = f"{root} is in one list of its store, and not in another"
+            raise CannotLook(text, "run it again, and see what docs/stores.md says of its store")
+        siblings = [e for e in beside if _is_numbered(name, e.name)]
         found = [e.path for e in siblings if is_directory(e)]
-        # or it is what the files of one checkpoint have in common
         found = found or [path + s for s in formats.names.index_suffixes if there(path + s)]
     except ABSENT:
         found = []
@@ -50,7 +52,6 @@ def _instead(root: str, path: str) -> str:
     if is_url(path):
         return "check the bucket and the name"
     from difflib import get_close_matches  # only after a mistake: it costs start-up time
-    from shlex import quote
 
     parent, name = os.path.split(path)
     with suppress(OSError):
@@ -65,20 +66,13 @@ def _instead(root: str, path: str) -> str:
     return f"{parent} is no directory either: check the spelling and that its file system is mounted"
 
 
-def _require_absent(root: str, name: str, beside: Entries) -> None:
-    """Raises CannotLook where a store has a name in one list that it does not have in another."""
-    if is_url(root) and any(e.name == name for e in beside):
-        text = f"{root} is in one list of its store, and not in another"
-        raise CannotLook(text, "run it again, and see what docs/stores.md says of its store")
-
-
-def _numbered(name: str, sibling: str) -> bool:
+def _is_numbered(name: str, sibling: str) -> bool:
     return re.fullmatch(re.escape(name) + r"_?\d+", sibling) is not None
 
 
 def absent(root: str) -> bool:
-    """Whether there certainly is nothing at ``root``, nor any directory or file that it is a prefix of, in a
-    directory that is there and could be listed.
+    """Return True if there certainly is nothing at ``root``, nor any directory or file that it is a prefix
+    of, in a directory that is there and could be listed.
     """
     path = absolute(root)
     parent, name = os.path.split(path)
@@ -87,13 +81,13 @@ def absent(root: str) -> bool:
         if there(path):
             return False
         names = [e.name for e in entries_of(parent)]
-        return not any(n == name or n in indexes or _numbered(name, n) for n in names)
+        return not any(n == name or n in indexes or _is_numbered(name, n) for n in names)
     except OSError:
         return False
 
 
 def is_tree(top: str) -> bool:
-    """Whether it is a directory. Raises CannotLook."""
+    """Return True if it is a directory. Raises CannotLook."""
     try:
         return is_directory(top)
     except OSError as e:

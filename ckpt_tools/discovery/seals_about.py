@@ -14,6 +14,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, beside, is_fragment
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, lstat
+from ckpt_tools.storage.signed import query_of
 from ckpt_tools.storage.urls import is_url, joined
 
 if TYPE_CHECKING:
@@ -28,22 +29,12 @@ _WEB = ("https://", "http://")
 
 
 def seals_about(path: str) -> Iterator[BareFile]:
-    """The seals of a file, the nearest first. Of a presigned URL there is nothing else that may be asked for.
-    Raises CannotLook.
+    """Yield the seals of a file, the nearest first. Of a presigned URL there is nothing else that may be
+    asked for. Raises CannotLook.
     """
     if path.startswith(_WEB):
-        if not _presigned(path):
-            yield from _one_by_one(path)
-    elif is_url(path):
-        yield from _listed(path)
-    else:
-        yield from _one_by_one(path)
-
-
-def _presigned(url: str) -> bool:
-    from ckpt_tools.storage.signed import query_of  # only for web servers
-
-    return query_of(url) != ""
+        return iter(()) if query_of(path) else _one_by_one(path)
+    return _in_store(path) if is_url(path) else _one_by_one(path)
 
 
 def _one_by_one(path: str) -> Iterator[BareFile]:
@@ -58,11 +49,10 @@ def _one_by_one(path: str) -> Iterator[BareFile]:
             yield BareFile(seal, *stat_of(seal))
         except ABSENT:  # nearly always
             continue
-        except PermissionError as e:
-            if not path.startswith(_WEB):  # where others may not list, S3 says so of what is not there
-                raise _hidden(seal, e) from e
         except OSError as e:
-            raise _hidden(seal, e) from e
+            # where others may not list, S3 says so of what is not there
+            if not (isinstance(e, PermissionError) and path.startswith(_WEB)):
+                raise _hidden(seal, e) from e
 
 
 def _fragments(directory: str) -> list[str]:
@@ -76,7 +66,7 @@ def _fragments(directory: str) -> list[str]:
         raise _hidden(directory, e) from e
 
 
-def _listed(url: str) -> Iterator[BareFile]:
+def _in_store(url: str) -> Iterator[BareFile]:
     """Those in a store, by a list for each directory: the highest first, which tells what lies in the others
     where it is small. One that the caller must not list hides what lies in it, but for the file's own.
     """
@@ -92,13 +82,14 @@ def _listed(url: str) -> Iterator[BareFile]:
     try:
         for directory in reversed(above[1:]):
             with suppress(*ABSENT, PermissionError):
-                found = [*_seals_above(tree, directory), *found]
+                try:
+                    found = [*_seals_in(tree, directory), *found]
+                except OSError as e:
+                    if e.errno != errno.EOPNOTSUPP:  # such as what holds the repositories of a hub
+                        raise
         tree.entries(home)  # which is listed anyway: indexes lie there
-        found = [
-            *(of for of in tree.named(home, beside(name)) if of.key == own),
-            *_seals_in(tree, home),
-            *found,
-        ]
+        beside_it = [of for of in tree.named(home, beside(name)) if of.key == own]
+        found = [*beside_it, *_seals_in(tree, home), *found]
     except OSError as e:
         raise _hidden(f"the seals of {url}", e) from e
     for of in found:
@@ -111,16 +102,6 @@ def _seals_in(tree: Tree, directory: str) -> Iterator[Object]:
         home, _, name = of.key.rpartition("/")
         if name == NAME if home == directory else is_fragment(name) and home.endswith(FRAGMENTS):
             yield of
-
-
-def _seals_above(tree: Tree, directory: str) -> list[Object]:
-    """The same; nothing of what the store cannot list, such as what holds the repositories of a hub."""
-    try:
-        return list(_seals_in(tree, directory))
-    except OSError as e:
-        if e.errno != errno.EOPNOTSUPP:
-            raise
-        return []
 
 
 def _hidden(what: str, e: OSError) -> CannotLook:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
@@ -21,6 +21,7 @@ TRACKER_LIMIT = 4096
 """A tracker holds a number or a word; more than this is garbage and is not read."""
 _LINE = 256
 _KEYS = (16, 24, 32)
+"""Bytes of a key of AES."""
 DVC = ".dvc"
 """What a file that DVC keeps elsewhere is called after its own name."""
 
@@ -46,7 +47,7 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
 
 
 def small_texts(directory: str, most: int = 64) -> dict[str, bytes]:
-    """Small files of a directory that hold one line, by their names: a tracker may be among them."""
+    """Return small files of a directory that hold one line, by their names: a tracker may be among them."""
     try:
         entries = [e for e in entries_of(directory) if e.is_file()][:most]
     except OSError:
@@ -56,7 +57,7 @@ def small_texts(directory: str, most: int = 64) -> dict[str, bytes]:
 
 
 def read_note(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding | None:
-    """The same of a file that need not be there: None when it is not."""
+    """Return the same of a file that need not be there: None when it is not."""
     try:
         return read_tracker(path, limit) if is_file(path) else None
     except OSError as e:
@@ -64,9 +65,7 @@ def read_note(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding | None:
 
 
 def gone(path: str, named_by: str, text: str) -> Finding | None:
-    """``dangling-tracker`` where what a tracker names is not there,
-    ``unreadable`` where that cannot be seen.
-    """
+    """Return ``dangling-tracker`` if what a tracker names is not there, ``unreadable`` if nobody can see."""
     try:
         return None if there(path) else finding("dangling-tracker", text, path=named_by)
     except OSError as e:
@@ -77,24 +76,17 @@ NOTES = Notes(read_note, gone)
 """For the hooks of layouts and formats, which open no files."""
 
 
-def unfetched(paths: Iterable[str]) -> list[Finding]:
-    """Those of the files that only stand for a checkpoint (``model.pt.dvc``) which nobody has fetched.
-
-    Raises CannotLook.
-    """
-    out = list[Finding]()
+def unfetched(paths: Iterable[str]) -> Iterator[Finding]:
+    """Yield the ``.dvc`` files that stand for what nobody has fetched. Raises CannotLook."""
     for path in paths:
         whole = path.removesuffix(DVC)
         if whole != path and names.state(os.path.basename(path)) and stands_for_nothing_here(whole):
             why = f"it stands for {os.path.basename(whole)!r}, which is not there"
-            out.append(
-                finding("pointer-not-data", why, path=path, severity=Severity.WARNING, hint="dvc pull")
-            )
-    return out
+            yield finding("pointer-not-data", why, path=path, severity=Severity.WARNING, hint="dvc pull")
 
 
 def stands_for_nothing_here(whole: str) -> bool:
-    """Whether what a ``.dvc`` file stands for is not there. Raises CannotLook."""
+    """Return True if what a ``.dvc`` file stands for is not there. Raises CannotLook."""
     try:
         return not there(whole)
     except OSError as e:
@@ -102,17 +94,13 @@ def stands_for_nothing_here(whole: str) -> bool:
 
 
 def unread(paths: Iterable[str]) -> dict[str, str]:
-    """Those of the trackers that cannot be read, and why."""
-    said = ((path, read_tracker(path)) for path in paths)
-    return {
-        path: data.message for path, data in said if isinstance(data, Finding) and data.code == "unreadable"
-    }
+    """Return those of the trackers that cannot be read, and why."""
+    said = {path: read_tracker(path) for path in paths}
+    return {at: d.message for at, d in said.items() if isinstance(d, Finding) and d.code == "unreadable"}
 
 
 def read_key(path: str, trusted: Trust = OURS) -> bytes:
-    """The key in a file that nobody else can read: AES takes 16, 24 or 32 bytes; the line end that editors
-    add is not part of it.
-
+    """Return the key in a file that nobody else can read; the line end that editors add is not part of it.
     Raises UsageError, which never shows the key.
     """
     try:

@@ -20,6 +20,7 @@ from ckpt_tools.formats.archives.packed import (
     names_at,
 )
 from ckpt_tools.formats.named import UNREAD
+from ckpt_tools.formats.pickles import pickle_plain
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import entries_of
@@ -46,8 +47,6 @@ _OTHERS = re.compile(
 """Names of logs, core dumps, data sets, programs and archives."""
 _ARCHIVES = re.compile(r".*\.(?:tar|zip)(?:\.\d+)?", re.IGNORECASE)
 """Containers that checkpoints come in as well: their beginning tells."""
-
-
 NO_STATE = frozenset({"text", "program", "data"})
 """What a file may hold that is no training state: a log, a core dump, packed files."""
 
@@ -64,7 +63,7 @@ def unpacked(name: str) -> str:
     """Return what a file was called before it was compressed, packed or encrypted."""
     low = name.lower()
     ending = next((e for e in PACKED if low.endswith(e)), "")
-    return name.removesuffix(name[len(name) - len(ending) :]).removesuffix(".tar") if ending else name
+    return name[: len(name) - len(ending)].removesuffix(".tar") if ending else name
 
 
 def tells_of_a_state(name: str) -> bool:
@@ -86,13 +85,13 @@ def remains(
 
 
 def is_other(name: str) -> bool:
-    """Whether a name says what the file is: it has a format, or is of something else."""
+    """Return True if a name says what the file is: it has a format, or is of something else."""
     other = _OTHERS.fullmatch(name) and not _ARCHIVES.fullmatch(name)
     return formats.names.known(name) or bool(other and not UNREAD.fullmatch(name))
 
 
 def is_unread(name: str) -> bool:
-    """Return whether a name is one of a format that holds a state, and that nothing here reads. Memory maps
+    """Return True if a name is one of a format that holds a state, and that nothing here reads. Memory maps
     are as often what was played before any save.
     """
     return UNREAD.fullmatch(name) is not None and not name.endswith(".memmap")
@@ -102,44 +101,30 @@ def content_format(path: str) -> str | None:
     """Return the format that a file of no known name begins, or as an archive ends, like,
     or one of ``NO_STATE``; None for none. Raises OSError.
     """
+    is_archive = _ARCHIVES.fullmatch(path.rpartition("/")[2])
     try:
         with opened(path) as source:
             begins = source.read(0, min(BEGINNING, source.size))
-            last = min(ENDING, source.size) if _ARCHIVES.fullmatch(path.rpartition("/")[2]) else 0
+            last = min(ENDING, source.size) if is_archive else 0
             ends = source.read(source.size - last, last)
     except OSError as why:
         why.filename = path
         raise
     if last:
-        return _archived(begins, ends) or "data"
-    return _told_by_magic(begins) or _of_no_state(begins)
-
-
-def _of_no_state(begins: bytes) -> str | None:
-    if is_text(begins):
-        return "text"
-    return "program" if begins.startswith(b"\x7fELF") else None
-
-
-def _told_by_magic(begins: bytes) -> str:
+        return _find_archived(begins, ends) or "data"
     head = begins[:HEAD]
     known = (f.name for f in map(format_of, formats.names.told_by_magic) if f.distinct and f.magic(head))
-    return next(known, "") or _pickled(begins)
+    if name := next(known, ""):
+        return name
+    # two bytes mark a pickle, so that opcodes must follow
+    if begins.startswith(b"\x80") and pickle_plain.magic(head) and pickle_plain.begins_well(begins):
+        return pickle_plain.FORMAT.name
+    return "text" if is_text(begins) else "program" if begins.startswith(b"\x7fELF") else None
 
 
-def _pickled(begins: bytes) -> str:
-    """The format of a pickle: two bytes mark it, so that opcodes must follow; "" for anything else."""
-    if not begins.startswith(b"\x80"):
-        return ""
-    from ckpt_tools.formats.pickles import pickle_plain  # only where a file begins as pickles do
-
-    sound = pickle_plain.magic(begins[:HEAD]) and pickle_plain.begins_well(begins)
-    return pickle_plain.FORMAT.name if sound else ""
-
-
-def _archived(begins: bytes, ends: bytes) -> str:
-    """The format of an archive that torch wrote, by the names of its first members, and of a zip with a state
-    among those of its last; "" for others, which begin as theirs do.
+def _find_archived(begins: bytes, ends: bytes) -> str:
+    """Return the format of an archive that torch wrote, by the names of its first members, and of a zip with
+    a state among those of its last; "" for others, which begin as theirs do.
     """
     if format_of("torch_zip").magic(begins[:HEAD]) and first_name(begins).endswith(
         (b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")
@@ -153,7 +138,7 @@ def _archived(begins: bytes, ends: bytes) -> str:
 
 
 def is_text(head: bytes) -> bool:
-    """Whether a file begins as logs do: no byte that a terminal would not show."""
+    """Return True if a file begins as logs do: no byte that a terminal would not show."""
     if not head or head.translate(None, bytes(range(32, 256)) + b"\t\n\r\f\b\x1b"):
         return False
     try:

@@ -18,8 +18,10 @@ from ckpt_tools.discovery.directory import (
 from ckpt_tools.discovery.exclude import Excluded, without_state
 from ckpt_tools.discovery.file_stat import stat_of
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
-from ckpt_tools.discovery.names import lone_numbers, name_parts, settled, without_stale
+from ckpt_tools.discovery.linked import follow_links
+from ckpt_tools.discovery.names import drop_stale_indexes, find_lone_numbers, name_parts, settle_names
 from ckpt_tools.discovery.roots import is_tree, roots
+from ckpt_tools.discovery.seals_about import seals_about
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.layouts.common.lost_files import stale_index
@@ -53,12 +55,12 @@ def discover(
     excluded: Excluded | None = None,
     hear: Callable[[str], object] | None = None,
 ) -> Discovery:
-    """Everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises
+    """Return everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises
     CannotLook when there is nothing to look at.
 
-    For a ``listing`` the parts include the files that an index describes; who reads the indexes finds those
-    there. ``threads`` ask a file system at a time whose every answer takes long. Of entries that are
-    ``excluded`` nothing is seen. ``hear`` is told of each directory.
+    For a ``listing`` the parts include the files that an index describes. ``threads`` ask a file system at a
+    time whose every answer takes long. Of entries that are ``excluded`` nothing is seen. ``hear`` is told of
+    each directory.
     """
     found, files = Discovery(excluded=excluded or Excluded()), list[NamedFile]()
     names = NameReader(layouts, listing)
@@ -72,10 +74,10 @@ def discover(
         else:
             _add_file(top, names, Listing(found, files))
     above = tops[0] if len(tops) == 1 and trees[0] else os.path.dirname(tops[0])
-    files, stale = without_stale(files)
+    files, stale = drop_stale_indexes(files)
     found.lone += (stale_index(path, whole) for path, whole in stale.items())
     found.bare += (BareFile(path, *stat_of(path)) for path in stale)
-    kept, others = settled(files, above)
+    kept, others = settle_names(files, above)
     del files
     for file in others:
         directory, name = os.path.split(file.path)
@@ -86,7 +88,7 @@ def discover(
             found.bare.append(BareFile(file.path, file.size, file.mtime_ns, file.findings))
         else:
             found.add_unrecognised(directory, name)
-    found.lone += lone_numbers(kept, above)
+    found.lone += find_lone_numbers(kept, above)
     found.parts = name_parts(kept, above)
     return found
 
@@ -104,10 +106,11 @@ def _below(
     links, listing = Links(top, real_path(top)), Listing(found, files)
     found.links.append(links)
 
-    def listed(
-        path: str, keep: Callable[[Entries], Entries]
-    ) -> Iterator[tuple[str, DirectoryNames | OSError]]:
-        return walk(path, names.inspect, threads, _looked_at(found, top, keep))
+    def listed(path: str, keep: EntryFilter) -> Iterator[tuple[str, DirectoryNames | OSError]]:
+        def kept(entries: Entries) -> Entries:
+            return keep(without_state(found.excluded.keep(top, entries), found.states))
+
+        return walk(path, names.inspect, threads, kept)
 
     for path, here in listed(top, links.keep):
         if hear is not None:
@@ -119,25 +122,16 @@ def _below(
         else:
             listing.add_unlisted(path, here)
     if links.ambiguous():
-        from ckpt_tools.discovery.linked import follow_links  # only where links lead to directories
-
         files = follow_links(links, lambda link: listed(link, links.follow), found, files)
     for path, why in sorted(links.unseen.items()):
         listing.add_unlisted(path, why)
     return files
 
 
-def _looked_at(found: Discovery, top: str, keep: EntryFilter) -> EntryFilter:
-    excluded, states = found.excluded, found.states
-    return lambda entries: keep(without_state(excluded.keep(top, entries), states))
-
-
 def _add_file(top: str, names: NameReader, listing: Listing) -> None:
     """One file, with the indexes that may explain it."""
-    from ckpt_tools.discovery.seals_about import seals_about  # a directory has its seals in it
-
     home, name = os.path.split(top)
-    seals = list(seals_about(top))
+    seals = list(seals_about(top))  # a directory has its seals in it
     try:
         beside = entries_of(home)
     except OSError as e:
@@ -145,15 +139,12 @@ def _add_file(top: str, names: NameReader, listing: Listing) -> None:
     here = names.inspect(home, [e for e in beside if e.name == name])
     here.controls = controls_in(beside)
     listing.add(here, alone=True)
+    listing.found.seals += seals
     indexes = listing.found.indexes
     described = (e for e in beside if formats.names.may_be_index(e.name) and not is_directory_alike(e))
     indexes += (e.path for e in described if e.path not in indexes)
-    listing.found.seals += seals
-    if formats.names.known(name):
-        return
-    for _ in range(4):  # a name that says nothing: its index may lie higher, in that of the whole save
-        home = os.path.dirname(home)
+    for _ in range(0 if formats.names.known(name) else 4):
+        home = os.path.dirname(home)  # a name that says nothing: its index may lie in that of the whole save
         with suppress(OSError):  # what lies above was not asked about, and may be somebody else's
-            indexes += (
-                e.path for e in entries_of(home) if formats.names.may_be_index(e.name) and e.is_file()
-            )
+            above = (e for e in entries_of(home) if formats.names.may_be_index(e.name))
+            indexes += (e.path for e in above if e.is_file())

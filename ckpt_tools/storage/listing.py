@@ -27,6 +27,16 @@ T = TypeVar("T", bound=Inspected)
 Inspect = Callable[[str, Entries], T]
 
 
+class Names(Entries):
+    """The entries of a directory of which only the names count."""
+
+    def __init__(self, _path: str, entries: Entries) -> None:
+        super().__init__(entries)
+
+    def to_stat(self) -> tuple[()]:
+        return ()
+
+
 def all_of(entries: Entries) -> Entries:
     return entries
 
