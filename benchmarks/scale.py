@@ -34,6 +34,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.reading import scheduler, work_units
 from ckpt_tools.reading.engines import engine
 from ckpt_tools.reading.worker import work
+from ckpt_tools.settings.plugins import tool_version
 
 NODES = (1, 4, 16, 64, 256, 1024)
 
@@ -57,15 +58,15 @@ def measured(directory: str, rounds: int = 1500) -> tuple[float, float, float]:
         item = (
             "read",
             path,
-            0,
-            0,
             (("sum", 0, work_units.UNIT, ((0, work_units.UNIT),), None),) * 8,
+            0,
+            0,
         )  # another file by its size: opened, and not read
         with engine(f"file:{workers.file}") as found:
             assert found is not None
             for n in (50, rounds):  # the first for warmth
                 started = time.perf_counter()
-                for future in [found.executor.submit(work, scheduler.__version__, (item,)) for _ in range(n)]:
+                for future in [found.executor.submit(work, tool_version(), (item,)) for _ in range(n)]:
                     future.result()
                 each = (time.perf_counter() - started) / n
     finally:
@@ -83,7 +84,9 @@ def node(path: str) -> float:
         for _ in range(5):
             started = time.perf_counter()
             asked = [
-                pool.submit(work, scheduler.__version__, (("look", path, int(Level.CONTENT), (), (), ()),))
+                pool.submit(
+                    work, tool_version(), (("whole", path, int(Level.CONTENT), (), "pread", None, (), ()),)
+                )
                 for _ in range(threads * looks)
             ]
             wrong = [r[2] for f in asked if (r := f.result())[2]]

@@ -155,7 +155,7 @@ class _Unknown(Exception):
 
 def _of_store(parts: Sequence[Part], s: Session) -> dict[str, Future[tuple[bytes, Identity | None]]]:
     """What no earlier run has kept of files in a store, asked for many at a time."""
-    from ckpt_tools.reading.concurrent_requests import FILES
+    from ckpt_tools.reading.prefetch import FILES_OF_STORE
     from ckpt_tools.storage.threads import Threads
 
     def unknown() -> tuple[bytes, Identity | None]:
@@ -167,7 +167,7 @@ def _of_store(parts: Sequence[Part], s: Session) -> dict[str, Future[tuple[bytes
             s.reader.keep(p.path, _QUESTION, unknown)
         except _Unknown:
             missing.append(p)
-    pool = Threads(s.options.jobs or FILES)
+    pool = Threads(s.options.jobs or FILES_OF_STORE)
     asked = {p.path: pool.submit(_digests, p.path) for p in missing}
     for future in asked.values():
         future.exception()  # waits; who asks for the result meets it

@@ -13,10 +13,10 @@ from ckpt_tools.model.plain import decode, encode
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading import work_units
 from ckpt_tools.reading.engines import Engine
+from ckpt_tools.reading.inspecting import seen_from_here
 from ckpt_tools.reading.reader import Reader
-from ckpt_tools.reading.remote_report import other, seen_from_here, unseen
-from ckpt_tools.reading.request import Request
-from ckpt_tools.reading.scheduler import AHEAD, Scheduler
+from ckpt_tools.reading.scheduler import AHEAD, Scheduler, other, unseen
+from ckpt_tools.reading.work_units import Request
 from ckpt_tools.storage import Identity, opened
 
 Outcome = Seen | OSError
@@ -46,8 +46,8 @@ class Digesting(Scheduler[Outcome]):
         self._reading, self._names, self._before = reading, names, before
 
     def sent(self, request: Request) -> tuple[Any, ...] | None:
-        """What a worker needs to digest a file. One of whose tensors or other digests are wanted is not cut:
-        these are of the whole.
+        """Return what a worker needs to digest a file. One of whose tensors or other digests are wanted is
+        not cut: these are of the whole.
         """
         how = self._reading
         is_whole = how.tensors or how.also or how.algorithm != "xxh3"
@@ -57,23 +57,20 @@ class Digesting(Scheduler[Outcome]):
         wanted = self._names[request.path], how.algorithm, how.also, how.tensors
         return "seal", request.path, request.expect, how.require, claims, wanted
 
-    def steps(self, request: Request) -> Generator[Any, Any, Seen]:
-        """The same pass, begun here."""
+    def steps(self, request: Request) -> Generator[Any, Any, Outcome]:
         name = self._names[request.path]
-        return self._reading.steps(request.path, name, request.expect, request.claims)
+        try:
+            return (yield from self._reading.steps(request.path, name, request.expect, request.claims))
+        except OSError as e:  # nobody can look at the file
+            return e
 
-    def ended(self, made: Seen, opened_ns: int, *, changed: bool) -> Outcome:  # noqa: ARG002 - nothing is kept
-        """What the pass saw."""
-        if changed:
+    def ended(self, made: Outcome, opened_ns: int, *, changed: bool) -> Outcome:  # noqa: ARG002 - nothing is kept
+        if changed and not isinstance(made, OSError):
             return OSError(errno.ESTALE, "size or modification time changed while the file was read")
         return made
 
-    def failed(self, error: OSError) -> Outcome:
-        """Nobody can look at the file."""
-        return error
-
     def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Outcome | None:  # noqa: ARG002 - nothing is kept
-        """What a worker saw, if it is the file that is here."""
+        """Return what a worker saw, if it is the file that is here."""
         packed, can_be_sent, file, identity, wrong, read = answer
         if wrong is not None:
             return _seen_by_nobody(request, host, wrong)
@@ -94,7 +91,6 @@ class Digesting(Scheduler[Outcome]):
         return Seen(None if made is None else made[0], sealed, before)
 
     def unknown(self, request: Request, why: str) -> Outcome:  # noqa: ARG002 - whoever asks knows it
-        """Nobody lived to say what is in the file."""
         return OSError(0, why)
 
 

@@ -5,18 +5,20 @@ digests that a seal or a manifest has of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
-from ckpt_tools.checksum.store_sums import compared
+from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
 from ckpt_tools.formats.common.stored_digests import whole_digests
-from ckpt_tools.inspection.store_evidence import Evidence, Judged, beside_seal, differs
+from ckpt_tools.inspection.store_evidence import Evidence, beside_digests, beside_seal
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import NO_METADATA, Level, Report
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.store_checksum import NAMES, StoreChecksums
 from ckpt_tools.reading.session import Session, formats_allowed
@@ -26,6 +28,16 @@ from ckpt_tools.storage.urls import is_url
 
 REQUESTS = 32
 """Files asked about at a time."""
+
+
+class _File(NamedTuple):
+    """A file, the formats that its layout allows, and what seals and manifests say of it."""
+
+    path: str
+    mtime_ns: int
+    formats: Sequence[str]
+    sealed: Sequence[tuple[SealedFile, str]]
+    digests: Sequence[Mapping[str, bytes]]
 
 
 def prove(s: Session) -> None:
@@ -38,48 +50,28 @@ def prove(s: Session) -> None:
             f"{s.root} lies in no store that keeps checksums: nothing proves its files but their bytes",
             "leave --by-store out",
         )
-    evidence = s.evidence
-    files = {
-        p.path: _File(p.path, p.mtime_ns, tuple(formats_allowed(p, s.layouts.piece_of(p))))
-        for p in s.parts
-        if not p.findings and p.size > 0
-    }
-    for b in s.found.bare:
-        if not b.findings and b.size > 0:
-            files.setdefault(b.path, _File(b.path, b.mtime_ns))
-    wanted = [(f, _Stated.of(s, f.path)) for f in files.values() if is_url(f.path)]
+    wanted = list(_sealed_files(s))
     with ThreadPoolExecutor(s.options.jobs or REQUESTS) as pool:
-        for (f, _), report in zip(wanted, pool.map(lambda x: _judged(evidence, *x), wanted), strict=True):
+        for f, report in zip(wanted, pool.map(partial(_judge, s.evidence), wanted), strict=True):
             if isinstance(report, Report):
                 s.keep(report)
             elif f.path not in s.indexes.known:  # those are read anyway
                 s.unproven[f.path] = report
 
 
-class _File(NamedTuple):
-    """A file, and the formats that its layout allows."""
-
-    path: str
-    mtime_ns: int
-    formats: tuple[str, ...] = ()
-
-
-class _Stated(NamedTuple):
-    """What seals and manifests say of a file."""
-
-    sealed: Sequence[tuple[SealedFile, str]]
-    digests: Sequence[Mapping[str, bytes]]
-
-    @classmethod
-    def of(cls, s: Session, path: str) -> _Stated:
-        claims, seals = s.indexes.claims(path), s.indexes.seals
-        digests = [known for c in claims if (known := whole_digests(c))]
-        return cls(seals.sealed_by(path) if seals is not None else (), digests)
+def _sealed_files(s: Session) -> Iterator[_File]:
+    formats = {p.path: formats_allowed(p, s.layouts.piece_of(p)) for p in s.parts}
+    every: list[BareFile | Part] = [*s.found.bare, *s.parts]
+    times = {x.path: x.mtime_ns for x in every if is_url(x.path) and not x.findings and x.size > 0}
+    for path, mtime_ns in times.items():
+        digests = [known for c in s.indexes.claims(path) if (known := whole_digests(c))]
+        sealed = s.indexes.seals.sealed_by(path) if s.indexes.seals is not None else ()
+        yield _File(path, mtime_ns, formats.get(path, ()), sealed, digests)
 
 
-def _judged(evidence: Evidence, f: _File, stated: _Stated) -> Report | Finding:
-    """The report on a file, or why there is none."""
-    if not stated.sealed and not stated.digests:
+def _judge(evidence: Evidence, f: _File) -> Report | Finding:
+    """Return the report on the file, or why there is none."""
+    if not f.sealed and not f.digests:
         return finding("unproven-content", "no seal and no manifest has a digest of it")
     try:
         told = evidence.told(f.path)
@@ -87,18 +79,14 @@ def _judged(evidence: Evidence, f: _File, stated: _Stated) -> Report | Finding:
         return _report(f, -1, Verdict.UNKNOWN, finding("in-use", "it was replaced while it was looked at"))
     except OSError as e:
         return _report(f, -1, Verdict.UNKNOWN, finding("unreadable", e.strerror or str(e)))
-    found = [judged for of, a in stated.sealed if (judged := beside_seal(told, of, a)) is not None]
-    wrong = [finding("seal-mismatch", judged.what, offset=0) for judged in found if not judged.same]
-    for known in stated.digests:
-        if (agreement := compared(told, known)) is not None:
-            what = differs(agreement.checksum.algorithm, agreement.checksum.value, agreement.known)
-            found.append(Judged(agreement.same, what))
-            wrong += [] if agreement.same else [finding("checksum-mismatch", what, offset=0)]
+    found = [("seal-mismatch", beside_seal(told, of, a)) for of, a in f.sealed]
+    found += [("checksum-mismatch", beside_digests(told, known)) for known in f.digests]
+    wrong = [finding(code, one.what, offset=0) for code, one in found if one is not None and not one.same]
     if wrong:
         return _report(f, told.size, Verdict.BROKEN, *dict.fromkeys(wrong))
-    if not found:
+    if not any(one for _, one in found):
         return finding("unproven-content", _why_not(told))
-    return _proven(f, told.size, stated)
+    return _report(f, told.size, Verdict.OK)
 
 
 def _why_not(told: StoreChecksums) -> str:
@@ -109,36 +97,21 @@ def _why_not(told: StoreChecksums) -> str:
 
 
 def _report(f: _File, size: int, verdict: Verdict, *findings: Finding) -> Report:
-    """What was judged is so at level content, and what nobody would say has no level: neither is read."""
-    broken = verdict is Verdict.BROKEN
+    """Return what was judged as a report at level content; what nobody would say has no level. A file that is
+    what was sealed was looked at then: its seal also has its counters.
+    """
+    sealed = f.sealed[0][0] if f.sealed and verdict is Verdict.OK else None
+    judged = verdict is not Verdict.UNKNOWN
+    allowed = f.formats or tuple(names.allowed(os.path.basename(f.path)))
     return Report(
         f.path,
-        _format(f) if broken else None,
+        allowed[0] if judged and len(allowed) == 1 else None,  # what its name leaves no doubt about
         size,
         verdict,
-        Level.CONTENT if broken else Level.PRESENCE,
+        Level.CONTENT if judged else Level.PRESENCE,
+        coverage=1.0 if verdict is Verdict.OK else 0.0,
+        metadata=dict(sealed.counters) if sealed is not None else NO_METADATA,
         findings=findings,
-        mtime_ns=f.mtime_ns,
-    )
-
-
-def _proven(f: _File, size: int, stated: _Stated) -> Report:
-    """A file that is what was sealed, which was looked at then: its seal also has its counters."""
-    sealed = stated.sealed[0][0] if stated.sealed else None
-    return Report(
-        f.path,
-        _format(f),
-        size,
-        Verdict.OK,
-        Level.CONTENT,
-        coverage=1.0,
-        metadata=dict(sealed.counters) if sealed is not None else {},
         tensors=len(sealed.tensors) if sealed is not None else 0,
         mtime_ns=f.mtime_ns,
     )
-
-
-def _format(f: _File) -> str | None:
-    """What its name leaves no doubt about."""
-    known = f.formats or tuple(names.allowed(os.path.basename(f.path)))
-    return known[0] if len(known) == 1 else None

@@ -1,8 +1,7 @@
-"""Who does the reading: our own threads, or an engine of the shape of ``concurrent.futures.Executor`` that
-reaches other machines.
+"""Who reads many files: an executor of ``concurrent.futures`` whose workers are here or on other machines.
 
-``--scheduler`` names it: ``threads`` (the default), the address or the scheduler file of Dask distributed, or
-``mpi``. Each is imported only when it is named.
+``--scheduler`` names those elsewhere: the address or the scheduler file of Dask distributed, or ``mpi``. Each
+is imported only when it is named.
 """
 
 from __future__ import annotations
@@ -10,12 +9,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model.frozen import field, record
+from ckpt_tools.reading.processes import Processes
+from ckpt_tools.storage.threads import Threads
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -39,28 +40,28 @@ MPIRUN = (
 @record
 class Engine:
     """An executor, and what its interface does not tell: ``width`` says how many calls run at once (0: no
-    worker is there), ``check`` raises CannotLook when it is gone.
+    worker is there). Workers that are ``here`` see the same files; what they leave undone is read when it is
+    asked for.
     """
 
     executor: Executor
     name: str
     hint: str = "start it again and repeat the command, or leave out --scheduler"
     width: Callable[[], int] = field(default=lambda: os.cpu_count() or 1)
+    here: bool = False
 
     def failed(self, error: BaseException) -> CannotLook | None:
-        """What it means that work ended with an error of the engine's, for the work has none of its own; None
-        when it ends every worker that it is given to.
-        """
+        """Return what an error of the engine's means; None when it ends every worker that it is given to."""
         name = type(error).__name__
         if name == "KilledWorker":
             return None
         if isinstance(error, ImportError) or "deserialization" in str(error):
             why = str(error.__cause__ or error).partition("\n")[0]
-            hint = (
+            return CannotLook(
+                f"{self.name} or a worker of it cannot import ckpt-tools: {why}",
                 f"install ckpt-tools {__version__} on all its machines, with the Python and the packages that"
-                " the engine asks for"
+                " the engine asks for",
             )
-            return CannotLook(f"{self.name} or a worker of it cannot import ckpt-tools: {why}", hint)
         if name == "CancelledError":
             return CannotLook(f"{self.name} is gone, and with it the work it had been given", self.hint)
         return CannotLook(f"{self.name} could not do its work: {name}: {error}", self.hint)
@@ -68,8 +69,8 @@ class Engine:
 
 @contextmanager
 def engine(scheduler: str | None) -> Iterator[Engine | None]:
-    """The engine that ``--scheduler`` names; None for threads of this process. Raises UsageError, and
-    CannotLook when nobody answers.
+    """Yield the engine that ``--scheduler`` names; None for this process. Raises UsageError, and CannotLook
+    when nobody answers.
     """
     if scheduler in (None, "", "threads"):
         yield None
@@ -79,9 +80,23 @@ def engine(scheduler: str | None) -> Iterator[Engine | None]:
         yield from _dask(_address(scheduler))
 
 
+@contextmanager
+def engine_here(jobs: int, *, of_store: bool) -> Iterator[Engine]:
+    """Yield threads where files lie in a store, for which each waits most of the time, else copies of this
+    process.
+    """
+    pool = Threads(jobs) if of_store else Processes(jobs)
+    done = False
+    try:
+        yield Engine(pool, "this machine", width=lambda: pool.width, here=True)
+        done = True
+    finally:
+        pool.close(wait=done)
+
+
 def require_nothing_untold(roots: Sequence[str], stores: StoreOptions | None) -> None:
-    """Workers open stores as their own environment says: what they are not told, they would do otherwise, and
-    read what has the same name elsewhere. Raises UsageError.
+    """Raise UsageError where workers, which open stores as their own environment says, might read what has
+    the same name elsewhere.
     """
     from ckpt_tools.storage.signed import query_of
     from ckpt_tools.storage.stores import mounts
@@ -141,16 +156,16 @@ def _dask(address: str) -> Iterator[Engine]:
         ) from e
     except (OSError, TimeoutError) as e:
         raise CannotLook(f"no Dask scheduler answers at {address}: {e}", hint) from e
-    known = [0.0, 0.0]
+    known, asked = 0, 0.0
 
     def width() -> int:
-        if client.status == "running" and time.monotonic() - known[0] > 1:
-            try:
-                known[:] = time.monotonic(), float(sum(client.nthreads().values()))
-            except Exception as e:  # comm errors have no common base; whether it is lost shows by its status
-                known[0] = time.monotonic()
-                logging.getLogger("distributed").debug("%s", e)
-        return int(known[1])
+        nonlocal known, asked
+        if client.status == "running" and time.monotonic() - asked > 1:
+            # Errors of its comms have no common base; whether it is lost shows by its status.
+            with suppress(Exception):
+                known = sum(client.nthreads().values())
+            asked = time.monotonic()
+        return known
 
     try:
         yield Engine(

@@ -1,8 +1,13 @@
-"""Reports on many files, made by the workers of an engine."""
+"""Reports on many files, made by the workers of an engine. One on another machine may have other file systems
+mounted.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any
 
 from ckpt_tools.cache.codec import Seen, unpack
@@ -12,65 +17,116 @@ from ckpt_tools.inspection.check import Ask, Inspection, Told, steps_twice
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plain import encode
-from ckpt_tools.model.report import Report
-from ckpt_tools.reading.remote_report import ours, seen_from_here, unknown
-from ckpt_tools.reading.request import Answer, Request
-from ckpt_tools.reading.scheduler import Scheduler
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.reading.reader import Reader
+from ckpt_tools.reading.scheduler import Scheduler, other, unseen
+from ckpt_tools.reading.work_units import Request
+from ckpt_tools.storage import Identity, opened
+from ckpt_tools.storage.retry import status
+
+_SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
+"""What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words
+of its own, and a wrong offset (EINVAL) is wrong everywhere.
+"""
 
 
 class Inspecting(Scheduler[Seen]):
     """Has files inspected: their reports come back."""
 
     def sent(self, request: Request) -> tuple[Any, ...] | None:
-        """What a worker needs to inspect a file."""
         if self.is_large(request):
             return None
-        claims, require = tuple(map(encode, request.claims)), self.reader.options.require
-        return "whole", request.path, int(request.level), request.expect, require, claims
+        r, claims = self.reader, tuple(map(encode, request.claims))
+        how = (r.io, r.key) if self.engine.here else ("pread", None)
+        return "whole", request.path, int(request.level), request.expect, *how, r.options.require, claims
 
     def steps(self, request: Request) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
-        """An inspection, here."""
-        options = self.reader.options
-
-        def once() -> Inspection:
-            return Inspection(
-                request.path,
-                request.level,
-                expect=request.expect,
-                claims=request.claims,
-                require=options.require,
-                key=self.reader.key,
-                explain=options.explain,
-                progress=self.reader.progress,
-                asks_store=self.pick is None,
-            )
-
-        return steps_twice(once)
+        how = {"progress": self.reader.progress, "asks_store": self.pick is None}
+        return steps_twice(partial(inspection_of, request, self.reader, **how))
 
     def ended(self, made: tuple[Report, Anatomy], opened_ns: int, *, changed: bool) -> Seen:
-        """The report, and what may be kept of it."""
         report, anatomy = made
         if changed:
             found = finding("in-use", "size or modification time changed while the file was read")
             report, anatomy.identity = replace(report, findings=(found,), verdict=Verdict.UNKNOWN), None
-        identity = anatomy.identity
-        is_settled = identity is not None and identity.settled(opened_ns)
-        return Seen(report, anatomy.places, identity if is_settled else None)
-
-    def failed(self, error: OSError) -> Seen:
-        """An inspection tells such errors itself."""
-        raise error
+        return Seen(report, anatomy.places, settled(anatomy.identity, opened_ns))
 
     def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Seen | None:
-        """A worker's report, as it is to be told here."""
-        got = Answer(*answer)
-        made = unpack(request.path, got.packed) if got.packed is not None else None
-        here = made and seen_from_here(request, host, made[0], got.identity)
-        if not made or not here:
+        packed, identity, bytes_read = answer
+        made = unpack(request.path, packed) if packed is not None else None
+        if made is None:
             return None
-        self.count(request, got.bytes_read)
-        return Seen(here[0], made[1], ours(request.path, here[1], begun_ns))
+        report, places = made
+        if self.engine.here:
+            mine = settled(Identity(*identity) if identity else None, begun_ns)
+        elif here := seen_from_here(request, host, report, identity):
+            report, mine = here[0], identity_here(request.path, here[1], begun_ns)
+        else:
+            return None
+        self.count(request, bytes_read)
+        return Seen(report, places, mine)
 
     def unknown(self, request: Request, why: str) -> Seen:
-        """A report that nobody could make."""
         return Seen(unknown(request, why), {}, None)
+
+
+def inspection_of(request: Request, reader: Reader, **how: Any) -> Inspection:
+    """Return one pass over a file, as the reader is told to read, and ``how`` beside that."""
+    return Inspection(
+        request.path,
+        request.level,
+        expect=request.expect,
+        claims=request.claims,
+        require=reader.options.require,
+        key=reader.key,
+        explain=reader.options.explain,
+        **how,
+    )
+
+
+def settled(identity: Identity | None, opened_ns: int) -> Identity | None:
+    """Return what a report may be kept under; None where the file may have changed unseen since then."""
+    return identity if identity is not None and identity.settled(opened_ns) else None
+
+
+def seen_from_here(
+    request: Request, host: str, report: Report, identity: tuple[int, ...] | None
+) -> tuple[Report, tuple[int, ...] | None] | None:
+    """Return a worker's report, and what identifies the file there; None when it is better read here."""
+    blind = next((f for f in report.findings if f.code == "unreadable" and f.message in _SYSTEM), None)
+    wanted = request.size, request.mtime_ns
+    differs = identity is not None and request.mtime_ns > 0 and (report.size, report.mtime_ns) != wanted
+    if blind is None and not differs:
+        return report, identity
+    try:
+        with opened(request.path) as source:
+            now = source.size, source.stat.st_mtime_ns
+    except OSError:
+        return None  # nobody can: it is said as it is seen from here
+    if blind is not None:
+        why = unseen(blind.message, host) if report.size < 0 else f"{blind.message} (on {host})"
+        findings = tuple(replace(f, message=why) if f is blind else f for f in report.findings)
+        return replace(report, size=request.size, findings=findings), identity
+    return (unknown(request, other(host)), None) if now == wanted else (report, identity)
+
+
+def unknown(request: Request, why: str) -> Report:
+    """Return the report on a file that nobody could look at."""
+    return Report(
+        request.path,
+        None,
+        request.size,
+        Verdict.UNKNOWN,
+        Level.PRESENCE,
+        findings=(finding("unreadable", why),),
+        mtime_ns=request.mtime_ns,
+    )
+
+
+def identity_here(path: str, theirs: tuple[int, ...] | None, begun_ns: int) -> Identity | None:
+    """Return what a worker read as this machine names it: device and inode may be others there."""
+    try:
+        ours = Identity.of(status(path)) if theirs else None
+    except OSError:
+        return None
+    return ours if ours is not None and ours[:3] == theirs[:3] and ours.settled(begun_ns) else None  # type: ignore[index]

@@ -17,32 +17,28 @@ from ckpt_tools.storage.walk import walk
 
 
 def place(seal_dir: str, path: str) -> str:
-    """Where the seal that would lie at ``path`` lies instead."""
+    """Return where the seal that would lie at ``path`` lies instead."""
     return f"{absolute(seal_dir)}{mirror_path(os.path.dirname(path))}/{os.path.basename(path)}"
 
 
 def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
-    """The seals of what is at and below ``root``, and the directory that each is of, spelled as ``root`` is.
-    Raises CannotLook.
+    """Return the seals of what is at and below ``root``, and the directory that each is of, spelled as
+    ``root`` is. Raises CannotLook.
     """
     away, real = absolute(seal_dir), mirror_path(root)
-    seals = _below(away + real) if found.tree else seals_about(away + real)
     out = dict[BareFile, str]()
-    for seal in seals:
+    for seal in _seals_below(away + real) if found.tree else seals_about(away + real):
         base = base_of(seal.path)[len(away) :]
-        inside = base == real or base.startswith(f"{real}/")
-        out[seal] = root + base[len(real) :] if inside else _above(root, real, base)
+        if base == real or base.startswith(f"{real}/"):
+            out[seal] = root + base[len(real) :]
+        else:  # a directory that the root lies in
+            out[seal] = root
+            for _ in range(real[len(base) :].count("/")):
+                out[seal] = os.path.dirname(out[seal])
     return out
 
 
-def _above(root: str, real: str, base: str) -> str:
-    """A directory that ``real`` lies in, as the same directory above ``root``."""
-    for _ in range(real[len(base) :].count("/")):
-        root = os.path.dirname(root)
-    return root
-
-
-def _below(top: str) -> Iterator[BareFile]:
+def _seals_below(top: str) -> Iterator[BareFile]:
     for path, seals in walk(top, _Seals):
         if isinstance(seals, ABSENT) and path == top:
             continue  # nothing of it is sealed there
@@ -58,5 +54,4 @@ class _Seals:
         self.entries = apart(path, list(entries))[0]
 
     def to_stat(self) -> Iterator[os.DirEntry[str]]:
-        """All of them."""
         return iter(self.entries)

@@ -5,8 +5,10 @@ time, and no deeper than the budget allows.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 from ckpt_tools.cache.codec import Places, Seen, pack, unpack
 from ckpt_tools.cache.locks import turn
@@ -14,7 +16,7 @@ from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy, Claim
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.frozen import frozen, replace
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.settings.plugins import tool_version
@@ -28,18 +30,9 @@ WAIT = 600.0
 """Seconds to wait for another process that reads the same file; then it is read without waiting."""
 _PAUSE, _PAUSES = 0.002, 0.1
 """Seconds between two checks of whether another process is done: at first, and at most."""
-
-
-@frozen
-class Fresh(Generic[T]):
-    """What was just read: ``value`` for who asked, ``data`` to keep of the file that ``identity`` tells
-    (None: keep nothing), and whether that is ``bad``.
-    """
-
-    value: T
-    data: bytes | None = None
-    identity: Identity | None = None
-    bad: bool = False
+Fresh = tuple[T, bytes | None, Identity | None, bool]
+"""What was just read: for who asked, to keep (None: nothing), of which file, and whether that is bad."""
+Known = tuple[Report, Places]
 
 
 class Reader:
@@ -67,7 +60,6 @@ class Reader:
         self.stopped = False  # whether the budget ended the last read
 
     def opened(self, path: str) -> None:
-        """Tell whoever watches which file is being read."""
         if self._hear is not None:
             self._hear(path, self.files_total)
 
@@ -83,13 +75,8 @@ class Reader:
     def read(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim]
     ) -> tuple[Report, Anatomy]:
-        """A report on the file as it is now. When the budget ends meanwhile, it has the level reached until
-        then.
-        """
-        from ckpt_tools.inspection.check import (  # not where all is known from an earlier run
-            inspect,
-            unreadable,
-        )
+        """Return a report on the file as it is now, to the level that the budget sufficed for."""
+        from ckpt_tools.inspection.check import inspect, unreadable  # not where all is known already
 
         self.stopped = False
         self.opened(path)
@@ -119,68 +106,66 @@ class Reader:
 
     def report(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim], based: str | None
-    ) -> tuple[Report, Places] | None:
-        """The same without what is in the file, and not always from the file. ``based`` stands for the
-        indexes behind the claims; None keeps nothing.
-
-        None when the budget was spent before anybody had read it so deeply.
+    ) -> Known | None:
+        """Return the same without what is in the file, and not always from the file; None when the budget was
+        spent before anybody had read it so deeply. ``based`` stands for the indexes behind the claims; None
+        keeps nothing.
         """
-
-        def fresh() -> Fresh[tuple[Report, Places] | None]:
-            return self._fresh(path, level, expect, claims)
-
+        fresh = partial(self._fresh, path, level, expect, claims)
         # What a framework's loader says is asked anew each time: it depends on what is installed.
         if based is not None and level < Level.LOAD:
             question = self.question(expect, based)
-            found = self._cached(path, question, level, lambda data: unpack(path, data), fresh)
+            found = self._cached(path, question, level, partial(unpack, path), fresh)
         else:
-            found = fresh().value
+            found = fresh()[0]
         if found is None:
             return None
-        self._count(found[0])
-        return (_gone(found[0]), found[1]) if found[0].size < 0 else found
+        report, places = found
+        self._count(report)
+        # Whoever prunes checkpoints does not wait for those who read them.
+        if report.size < 0 and any(f.code == "unreadable" for f in report.findings) and _is_gone(path):
+            why = "it was listed and is not there any more: its checkpoint was removed while it was read"
+            report = replace(report, findings=(finding("in-use", why, hint="run it again"),))
+        return report, places
 
     def _fresh(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim]
-    ) -> Fresh[tuple[Report, Places] | None]:
-        """A report that no earlier run made; None when the budget is spent."""
+    ) -> Fresh[Known | None]:
+        """Return a report that no earlier run made; None when the budget is spent."""
         prefetched = self.prefetched.pop(path, None)
         if prefetched is not None and prefetched[0] is level:
             self.stopped = False  # that was another file
             seen = prefetched[1]
         elif level > Level.STRUCTURE and self.spent:
-            self.unread[path] = _size(path)
-            return Fresh(None)
+            self.unread[path] = 0
+            with suppress(OSError):
+                self.unread[path] = status(path).st_size
+            return None, None, None, False
         else:
             report, anatomy = self.read(path, level, expect, claims)
             seen = Seen(report, anatomy.places, anatomy.identity)
         value = seen.report, seen.places
         if path in self.partial:  # what is kept of it is kept already
-            return Fresh(value)
-        verdict = seen.report.verdict
-        bad = verdict in (Verdict.BROKEN, Verdict.UNKNOWN)
+            return value, None, None, False
+        unknown = seen.report.verdict is Verdict.UNKNOWN
         # An optional package that is missing today may be there tomorrow; what nobody could read is read
         # again.
-        lasting = verdict is not Verdict.UNKNOWN and all(
-            f.code != "needs-extra" for f in seen.report.findings
-        )
-        if self.stopped or not lasting or self.cache is None:
-            return Fresh(value, None, seen.identity, bad)
-        return Fresh(value, pack(*value), seen.identity, bad)
+        passing = unknown or any(f.code == "needs-extra" for f in seen.report.findings)
+        keep = not (self.stopped or passing or self.cache is None)
+        bad = unknown or seen.report.verdict is Verdict.BROKEN
+        return value, pack(*value) if keep else None, seen.identity, bad
 
     def knows(self, path: str, level: Level, expect: Sequence[str], based: str | None) -> bool:
-        """Whether an earlier run's verdict answers the same."""
+        """Return True if an earlier run's verdict answers the same."""
         if self.cache is None or based is None or level >= Level.LOAD or self.cache.max_age <= 0:
             return False
         return self._entry(path, self.question(expect, based), level) is not None
 
     def sealed(self, path: str, expect: Sequence[str], before: str | None, based: str | None) -> None:
-        """Keep what was seen of a file under the seal that was made of the same bytes since: to compare it
-        with that would be to read it once more. ``before`` stands for what was behind it until then, as
-        ``based`` does now.
-
-        Only what needs no word more: a file that was read to its end and not changed since, of which nothing
-        is said but that its format has no checksum, which a seal makes up for.
+        """Keep what was seen of a file under the seal that was made of the same bytes since, so that nobody
+        reads it once more to compare. ``before`` stands for what was behind it until then, as ``based`` does
+        now. Only of a file that was read to its end and not changed since, of which nothing is said but that
+        its format has no checksum, which a seal makes up for.
         """
         if self.cache is None or None in (before, based) or before == based:
             return
@@ -201,17 +186,15 @@ class Reader:
                 self.cache.put(path, self.question(expect, based), identity, entry._replace(data=data))
 
     def question(self, expect: Sequence[str], based: str | None) -> bytes:
-        """The name under which the cache keeps a report."""
+        """Return the name under which the cache keeps a report."""
         return repr((tool_version(), tuple(expect), self.options.require, based)).encode()
 
     def keep(self, path: str, question: str, read: Callable[[], tuple[bytes, Identity | None]]) -> bytes:
-        """What ``read`` makes of a file, kept under the name of the ``question``; raises what ``read``
-        raises.
-        """
+        """Return what ``read`` makes of a file, kept for the ``question``. Raises as it does."""
 
         def fresh() -> Fresh[bytes]:
             data, identity = read()
-            return Fresh(data, data, identity)
+            return data, data, identity, False
 
         name = f"{tool_version()} {question}".encode()
         return self._cached(path, name, Level.STRUCTURE, lambda data: data, fresh)
@@ -224,47 +207,39 @@ class Reader:
         decode: Callable[[bytes], T | None],
         fresh: Callable[[], Fresh[T]],
     ) -> T:
-        """From the cache, else from ``fresh``, by one process of this host at a time."""
+        """Return it from the cache, else from ``fresh``, by one process of this host at a time."""
         cache = self.cache
         if cache is None or not cache.usable:
-            return fresh().value
+            return fresh()[0]
 
         def known() -> T | None:
             entry = self._entry(path, question, level)
             return decode(entry.data) if entry else None
 
         def read() -> T:
-            opened = time.time_ns()
-            new = fresh()
-            if new.data is None and new.bad:
+            opened, (value, data, identity, bad) = time.time_ns(), fresh()
+            if data is None and bad:
                 cache.forget(path)
-            elif new.data is not None and new.identity is not None and new.identity.settled(opened):
-                cache.put(path, question, new.identity, Entry(new.data, int(level), opened, new.bad))
-            return new.value
+            elif data is not None and identity is not None and identity.settled(opened):
+                cache.put(path, question, identity, Entry(data, int(level), opened, bad))
+            return value
 
         if cache.max_age <= 0:
             return read()
         if (found := known()) is not None:
             return found
-        with turn(cache.locks, path, level > Level.STRUCTURE) as ours:
-            for _ in self._waiting(ours, level):
+        deep, until, pause = level > Level.STRUCTURE, time.monotonic() + WAIT, _PAUSE
+        with turn(cache.locks, path, deep) as ours:
+            while not ours() and time.monotonic() < until and not (deep and self.spent):
+                time.sleep(pause)
+                pause = min(1.5 * pause, _PAUSES)
                 if (found := known()) is not None:
                     return found
             found = known()
             return read() if found is None else found
 
-    def _waiting(self, ours: Callable[[], bool], level: Level) -> Iterator[None]:
-        """A pause for each time that it is not our turn,
-        until it is or nothing is to be waited for any more.
-        """
-        until, pause = time.monotonic() + WAIT, _PAUSE
-        while not ours() and time.monotonic() < until and not (level > Level.STRUCTURE and self.spent):
-            time.sleep(pause)
-            pause = min(1.5 * pause, _PAUSES)
-            yield
-
     def _entry(self, path: str, question: bytes, level: Level) -> Entry | None:
-        """What the cache has of the file as it is now."""
+        """Return what the cache has of the file as it is now."""
         try:
             identity = Identity.of(status(path))
         except OSError:
@@ -272,9 +247,7 @@ class Reader:
         return None if self.cache is None else self.cache.get(path, question, int(level), identity)
 
     def advance(self, n: int) -> None:
-        """So many bytes of contents were read, by any thread. Raises Stopped when the budget has come to its
-        end.
-        """
+        """Count bytes of contents that any thread has read. Raises Stopped when the budget is spent."""
         self.progress(n)
         if self.rate is not None and n:
             self.rate.took(n)
@@ -283,21 +256,8 @@ class Reader:
             raise Stopped
 
 
-def _size(path: str) -> int:
+def _is_gone(path: str) -> bool:
     try:
-        return status(path).st_size
+        return not there(path)
     except OSError:
-        return 0
-
-
-def _gone(report: Report) -> Report:
-    """The report on a file that nobody could open: that it was removed since it was listed, where it was.
-    Whoever prunes checkpoints does not wait for those who read them.
-    """
-    try:
-        if there(report.path) or all(f.code != "unreadable" for f in report.findings):
-            return report
-    except OSError:
-        return report
-    why = "it was listed and is not there any more: its checkpoint was removed while it was read"
-    return replace(report, findings=(finding("in-use", why, hint="run it again"),))
+        return False

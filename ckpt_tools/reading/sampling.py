@@ -1,5 +1,5 @@
 """A part of the contents, read: which blocks of which files, in what order, and what that says about the
-files.
+files. When each block was last checked the cache of verdicts keeps between runs.
 
 Unless a part n/t alone is asked for, which every file answers for itself, the structure of all files is
 looked at first, and then the contents of those that were picked.
@@ -9,32 +9,71 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
+import xxhash
+
 from ckpt_tools.cache.codec import Seen
-from ckpt_tools.cache.verdicts import Cache
-from ckpt_tools.checksum import Picked, grid_of, mismatches
+from ckpt_tools.cache.verdicts import Cache, Entry
+from ckpt_tools.checksum import Blocks, Picked, grid_of, mismatches
 from ckpt_tools.errors import UsageError
-from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.zero_pages import watching
-from ckpt_tools.inspection.check import Ask, Inspection, Told, driven, steps_twice
+from ckpt_tools.inspection.check import Ask, Told, driven, steps_twice
 from ckpt_tools.inspection.digest_pass import Wanted
 from ckpt_tools.model import answers
-from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.frozen import replace
-from ckpt_tools.model.report import Level, Report
-from ckpt_tools.reading.history import DAMAGED, Times
+from ckpt_tools.model.finding import Verdict, worst
+from ckpt_tools.model.frozen import field, record, replace
+from ckpt_tools.model.report import Level
+from ckpt_tools.reading.inspecting import Inspecting, inspection_of, settled
 from ckpt_tools.reading.prefetch import unknown_requests
-from ckpt_tools.reading.request import Request
-from ckpt_tools.reading.schedule import File, Todo, by_file, first, in_turn, joined, rounds
 from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.work_units import Request
 from ckpt_tools.settings.sample_size import Share
-from ckpt_tools.storage import Identity, OpenFile
+from ckpt_tools.storage import Identity
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
+
+DAMAGED = -1
+"""Instead of a time: the block did not match, so it comes first. 0 is never checked; any other negative
+number is a time at which a run ended before the block did.
+"""
+_QUESTION, _DIGEST, _DEPTH = b"when its blocks were checked", 8, int(Level.CONTENT)
+
+
+@record
+class File:
+    """``home`` is a number that its place in the tree gives it, ``times`` has one for each of its ``blocks``,
+    ``done`` those that this run has read. ``picked`` is being read, of the file that ``identity`` tells.
+    """
+
+    request: Request
+    home: int
+    seen: Seen | None = None
+    blocks: Blocks = field(default_factory=Blocks)
+    times: array[int] = field(default_factory=lambda: array("q"))
+    done: set[int] = field(default_factory=set)
+    picked: Picked | None = None
+    identity: Identity | None = None
+    looks: int = 0
+
+    @property
+    def is_read(self) -> bool:
+        return len(self.done) == len(self.blocks)
+
+    def size(self, numbers: Iterable[int]) -> int:
+        """Return the bytes of some blocks."""
+        return sum(self.blocks.lengths[k] for k in numbers)
+
+
+Todo = list[tuple[File, Sequence[int]]]
+"""Blocks of files, in the order in which they are to be read."""
 
 
 class Asked:
@@ -48,37 +87,40 @@ class Asked:
                 f" {'reads none' if level < Level.CONTENT else 'needs all of them'}",
                 "say --level content, or leave it out",
             )
-        self.share, self.max_duration = share, max_duration
+        self.share, self.max_duration, self.stopped = share, max_duration, False
         self._ends = None if max_duration is None else time.monotonic() + max_duration
         self.left = share.size if share else None
-        self.stopped = False
-        self.bytes = self.bytes_read = self.blocks = self.blocks_read = self.files = self.files_read = (
-            self.never
-        ) = 0
-        self.oldest: int | None = None
+        self.files: list[File] = []
 
     @property
     def seconds(self) -> float | None:
-        """How much time is left."""
+        """Return how much time is left."""
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
+    @property
+    def blocks_read(self) -> int:
+        return sum(len(f.done) for f in self.files)
+
     def told(self) -> answers.Sample:
+        """Return the part of the answer that is about the sample."""
+        files = [f for f in self.files if f.blocks]
+        never = sum(t <= 0 for f in files for t in f.times)
         return answers.Sample(
-            self.share.text if self.share else None,
-            self.max_duration,
-            self.stopped,
-            self.bytes,
-            self.bytes_read,
-            self.blocks,
-            self.blocks_read,
-            self.files,
-            self.files_read,
-            self.never,
-            None if self.never else self.oldest,
+            asked=self.share.text if self.share else None,
+            max_duration=self.max_duration,
+            stopped=self.stopped,
+            bytes=sum(sum(f.blocks.lengths) for f in files),
+            bytes_read=sum(f.size(f.done) for f in files),
+            blocks=sum(len(f.blocks) for f in files),
+            blocks_read=self.blocks_read,
+            files=len(files),
+            files_read=sum(f.is_read for f in files),
+            never=never,
+            oldest_ns=None if never else min((t for f in files for t in f.times), default=None),
         )
 
     def why_nothing(self) -> str:
-        """What to tell the user when the time did not suffice for anything; "" when it did."""
+        """Return what to tell the user when the time did not suffice for anything; "" when it did."""
         if not self.stopped or self.blocks_read:
             return ""
         return (
@@ -92,18 +134,17 @@ class Sampling:
 
     def __init__(self, asked: Asked, s: Session, cache: Cache | None, engine: Engine | None) -> None:
         self.asked, self.s, self.reader, self.engine = asked, s, s.reader, engine
-        self.times = Times(cache)
+        self.cache, self.now_ns = cache, time.time_ns()
         self.at_once = asked.max_duration is None and asked.share is not None and asked.share.parts > 0
 
     def read(self, level: Level) -> None:
         """Have a report on every file ready for when it is asked for."""
-        import xxhash
-
         base = self.s.root if self.s.found.tree else os.path.dirname(self.s.root)
         files = [
             File(w, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(w.path, base))))
             for w in unknown_requests(self.s, self.s.parts, level, bare=True)
         ]
+        self.asked.files += files
         if self.at_once:
             self._contents([(f, ()) for f in files])
         else:
@@ -113,112 +154,108 @@ class Sampling:
             self._contents(todo)
             if self.reader.stopped:
                 self.asked.stopped = True
-                self._tried(todo)
+                self._postpone(todo)
         for f in files:
-            self._told(f, level)
+            if f.seen is not None:
+                self.reader.prefetched[f.request.path] = level, f.seen
+            if not f.is_read:
+                self.reader.partial.add(f.request.path)
+
+    def _todo(self, files: Sequence[File]) -> Todo:
+        asked, share = self.asked, self.asked.share
+        rows = in_turn(files, share, self.now_ns)
+        limit = asked.left
+        if share is not None and share.fraction is not None:
+            limit = ceil(share.fraction * sum(f.size(numbers) for f, numbers in rows))
+        todo = first(rows, limit)
+        size = sum(f.size(numbers) for f, numbers in todo)
+        asked.left = None if asked.left is None else max(0, asked.left - size)
+        self.s.bytes_total = self.s.bytes_done + size
+        return todo if asked.max_duration is not None else by_file(todo)
+
+    def _postpone(self, todo: Todo) -> None:
+        """A block that takes more time than there is must not be the first one for ever."""
+        for f, numbers in [] if self.asked.blocks_read else todo[:1]:
+            if f.looks and f.seen is not None and f.seen.identity is not None:
+                f.times[numbers[0]] = -self.now_ns
+                self._keep_times(f, f.seen.identity)
 
     def _contents(self, todo: Todo) -> None:
-        """Until the time is over."""
+        """Read until the time is over, by the engine where there is one."""
         if self.engine is not None:
             todo = [left for some in rounds(todo) for left in self._by_engine(self.engine, some)]
         for f, numbers in todo:
-            if self.reader.spent:
-                self.reader.stopped = True
-            if self.reader.stopped:
+            if self._is_over():
                 return
             self._look(f, numbers)
 
-    def _by_engine(self, engine: Engine, todo: Todo) -> Todo:
-        """The same by an engine, each file once; returns what is to be read here."""
-        from ckpt_tools.reading.inspecting import Inspecting
+    def _is_over(self) -> bool:
+        self.reader.stopped = self.reader.stopped or self.reader.spent
+        return self.reader.stopped
 
-        by, numbers = {f.request.path: f for f, _ in todo}, {f.request.path: some for f, some in todo}
-        reader = self.reader
-
-        def over() -> bool:
-            reader.stopped = reader.stopped or reader.spent
-            return reader.stopped
+    def _by_engine(self, engine: Engine, todo: dict[str, tuple[File, Sequence[int]]]) -> Todo:
+        """Return what is to be read here all the same."""
 
         def pick(request: Request, ask: Wanted) -> Picked | None:
-            return self._pick(by[request.path], ask, numbers[request.path])
+            return self._pick(*todo[request.path], ask)
 
-        for request, seen in Inspecting(engine, reader, pick, over).read(
-            [by[path].request for path in numbers]
-        ):
-            self._took(by[request.path], seen)
-            del numbers[request.path]
-        return [(by[path], some) for path, some in numbers.items()]
+        inspecting = Inspecting(engine, self.reader, pick, self._is_over)
+        for request, seen in inspecting.read([f.request for f, _ in todo.values()]):
+            self._take(todo.pop(request.path)[0], seen)
+        return list(todo.values())
 
     # ---- one file
 
     def _look(self, f: File, numbers: Sequence[int]) -> None:
-        """Its structure, and the content of some blocks."""
+        """Read its structure, and the content of some blocks."""
         reader, opened_ns, f.picked = self.reader, time.time_ns(), None
         reader.opened(f.request.path)
 
-        def once() -> Inspection:
-            return Inspection(
-                f.request.path,
-                f.request.level,
-                expect=f.request.expect,
-                claims=f.request.claims,
+        def read(ask: Ask) -> Told:
+            picked, (source, sums, empty) = self._pick(f, numbers, ask), ask
+            if picked is not None and not picked.numbers:
+                return iter(())
+            return mismatches(
+                source,
+                sums,
+                jobs=reader.options.jobs,
                 progress=reader.advance,
-                require=reader.options.require,
-                key=reader.key,
-                explain=reader.options.explain,
-                io=reader.io,
+                gaps=True,
+                watch=watching(empty),
+                picked=picked,
             )
 
+        once = partial(inspection_of, f.request, reader, progress=reader.advance, io=reader.io)
         try:
-            report, anatomy = driven(steps_twice(once), lambda ask: self._blocks(f, ask, numbers))
+            report, anatomy = driven(steps_twice(once), read)
         except BaseException:  # Ctrl-C
-            self._broken_off(f, opened_ns)
+            self._break_off(f, opened_ns)
             raise
-        self._took(f, _seen(report, anatomy, opened_ns))
+        self._take(f, Seen(report, anatomy.places, settled(anatomy.identity, opened_ns)))
 
-    def _blocks(self, f: File, ask: Ask, numbers: Sequence[int]) -> Told:
-        """The blocks that are to be read now."""
-        picked, (source, sums, empty), reader = self._pick(f, ask, numbers), ask, self.reader
-        if picked is not None and not picked.numbers:
-            return iter(())
-        return mismatches(
-            source,
-            sums,
-            jobs=reader.options.jobs,
-            progress=reader.advance,
-            gaps=True,
-            watch=watching(empty),
-            picked=picked,
-        )
-
-    def _broken_off(self, f: File, opened_ns: int) -> None:
-        """What was read until then is remembered."""
+    def _break_off(self, f: File, opened_ns: int) -> None:
+        """Remember what was read until then."""
         if f.picked is not None and f.picked.numbers:
             self._note(f, f.picked)
-            if f.identity is not None and f.identity.settled(opened_ns):
-                self.times.put(f.request.path, f.identity, f.blocks, f.times)
+            self._keep_times(f, settled(f.identity, opened_ns))
 
-    def _pick(self, f: File, ask: Wanted, numbers: Sequence[int]) -> Picked | None:
-        """The blocks to read now; None where there is nothing to divide."""
+    def _pick(self, f: File, numbers: Sequence[int], ask: Wanted) -> Picked | None:
+        """Return the blocks to read now; None where there is nothing to divide."""
         source, sums, _ = ask
-        grid, f.identity = grid_of(sums, source.size), _identity(source)
+        grid, f.identity, share = grid_of(sums, source.size), None, self.asked.share
+        with suppress(OSError):  # nobody can tell, which is said in the end
+            f.identity = source.identity()
         if (grid.starts, grid.lengths) != (f.blocks.starts, f.blocks.lengths):
-            based = self.s.indexes.based(f.request.path)
-            question = None if based is None else self.reader.question(f.request.expect, based)
-            f.blocks, f.times, f.done = grid, self.times.of(f.request.path, f.identity, grid, question), set()
+            f.blocks, f.times, f.done = grid, self._times_of(f, grid), set()
         if not grid:
             return None
-        share = self.asked.share
-        mine = (
-            [k for k in range(len(grid)) if share.has(f.home, k)]
-            if self.at_once and share is not None
-            else (k for k in numbers if k < len(grid))
-        )
-        f.picked = Picked(grid, mine)
+        if self.at_once and share is not None:
+            numbers = [k for k in range(len(grid)) if share.has(f.home, k)]
+        f.picked = Picked(grid, (k for k in numbers if k < len(grid)))
         return f.picked
 
-    def _took(self, f: File, seen: Seen) -> None:
-        """What came of a look."""
+    def _take(self, f: File, seen: Seen) -> None:
+        """Take in what came of a look."""
         picked, f.picked = f.picked, None
         if picked is None:
             f.seen = seen
@@ -231,75 +268,112 @@ class Sampling:
         before = f.seen if f.looks else None
         self._note(f, picked)
         f.looks += bool(picked.numbers)
-        whole = len(f.done) == len(f.blocks) and seen.report.level >= Level.CONTENT
-        f.seen = joined(
-            before,
-            seen._replace(report=replace(seen.report, level=seen.report.level if whole else Level.STRUCTURE)),
-        )
+        whole = f.is_read and seen.report.level >= Level.CONTENT
+        level = seen.report.level if whole else Level.STRUCTURE
+        f.seen = join_looks(before, seen._replace(report=replace(seen.report, level=level)))
         if picked.numbers:
-            if f.seen.report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
-                self.times.forget(f.request.path)  # what an earlier run said of the whole
-            if seen.identity is not None:
-                self.times.put(f.request.path, seen.identity, f.blocks, f.times)
+            if self.cache is not None and f.seen.report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
+                self.cache.forget(f.request.path)  # what an earlier run said of the whole
+            self._keep_times(f, seen.identity)
 
     def _note(self, f: File, picked: Picked) -> None:
-        new = picked.done - f.done
-        self.asked.blocks_read += len(new)
-        self.asked.bytes_read += sum(f.blocks.lengths[k] for k in new)
-        f.done |= new
+        f.done |= picked.done
         for k in picked.done | picked.damaged:
-            f.times[k] = DAMAGED if k in picked.damaged else self.times.now_ns
+            f.times[k] = DAMAGED if k in picked.damaged else self.now_ns
 
-    def _told(self, f: File, level: Level) -> None:
-        asked = self.asked
-        if f.seen is not None:
-            self.reader.prefetched[f.request.path] = level, f.seen
-        if f.blocks:
-            asked.files, asked.blocks, asked.bytes = (
-                asked.files + 1,
-                asked.blocks + len(f.blocks),
-                asked.bytes + sum(f.blocks.lengths),
-            )
-            asked.never += sum(t <= 0 for t in f.times)
-            asked.oldest = min((t for t in (asked.oldest, *f.times) if t is not None and t > 0), default=None)
-            if len(f.done) == len(f.blocks):
-                asked.files_read += 1
-            else:
-                self.reader.partial.add(f.request.path)
+    def _times_of(self, f: File, grid: Blocks) -> array[int]:
+        """Return when earlier runs checked each block, or all of them with the whole content."""
+        times, path, cache = array("q", bytes(8 * len(grid))), f.request.path, self.cache
+        if cache is None or f.identity is None or not grid:
+            return times
+        own = cache.get(path, _QUESTION, _DEPTH, f.identity, ever=True)
+        if own is not None and own.data[:_DIGEST] == _digest(grid):
+            with suppress(zlib.error):  # it is not what was compressed
+                known = zlib.decompressobj().decompress(own.data[_DIGEST:], 8 * len(grid))
+                times = array("q", known) if len(known) == 8 * len(grid) else times
+        if (based := self.s.indexes.based(path)) is not None:
+            question = self.reader.question(f.request.expect, based)
+            whole = cache.get(path, question, _DEPTH, f.identity, ever=True)
+            if whole is not None and not whole.bad:
+                times = array("q", (max(t, whole.seen_ns) for t in times))
+        return times
 
-    # ---- which
-
-    def _todo(self, files: Sequence[File]) -> Todo:
-        asked, share = self.asked, self.asked.share
-        rows = in_turn(files, share, self.times.now_ns)
-        limit = asked.left
-        if share is not None and share.fraction is not None:
-            limit = ceil(share.fraction * sum(f.size(numbers) for f, numbers in rows))
-        todo = first(rows, limit)
-        size = sum(f.size(numbers) for f, numbers in todo)
-        asked.left = None if asked.left is None else max(0, asked.left - size)
-        self.s.bytes_total = self.s.bytes_done + size
-        return todo if asked.max_duration is not None else by_file(todo)
-
-    def _tried(self, todo: Todo) -> None:
-        """A block that takes more time than there is must not be the first one for ever."""
-        f, numbers = todo[0] if todo else (None, ())
-        if f is None or self.asked.blocks_read or not f.looks or f.seen is None or f.seen.identity is None:
-            return
-        f.times[numbers[0]] = -self.times.now_ns
-        self.times.put(f.request.path, f.seen.identity, f.blocks, f.times)
+    def _keep_times(self, f: File, identity: Identity | None) -> None:
+        """Keep them for later runs, if it is still the file that was read."""
+        if self.cache is not None and identity is not None:
+            data = _digest(f.blocks) + zlib.compress(f.times.tobytes(), 1)
+            self.cache.put(f.request.path, _QUESTION, identity, Entry(data, _DEPTH, self.now_ns, False))
 
 
-def _identity(source: OpenFile) -> Identity | None:
-    """What is read, so far; None where nobody can tell, which is said in the end."""
-    try:
-        return source.identity()
-    except OSError:
-        return None
+# ---- which blocks
 
 
-def _seen(report: Report, anatomy: Anatomy, opened_ns: int) -> Seen:
-    identity = anatomy.identity
-    return Seen(
-        report, anatomy.places, identity if identity is not None and identity.settled(opened_ns) else None
+def in_turn(files: Sequence[File], share: Share | None, seed: int) -> Todo:
+    """Return all blocks that belong to the share: those least recently checked first, files that were begun
+    before others, and then at random, so that no file is always the last.
+    """
+    rows: list[tuple[int, bool, int, int, array[int]]] = []
+    for i, f in enumerate(files):
+        groups: dict[int, array[int]] = {}
+        for k, t in enumerate(f.times):
+            if share is None or share.has(f.home, k):
+                groups.setdefault(t if t >= DAMAGED else -t, array("q")).append(k)
+        chance, new = xxhash.xxh3_64_intdigest(i.to_bytes(8, "big"), seed), not any(t > 0 for t in f.times)
+        rows += ((key, new, chance, i, numbers) for key, numbers in groups.items())
+    rows.sort(key=lambda row: row[:4])
+    return [(files[i], numbers) for *_, i, numbers in rows]
+
+
+def first(rows: Todo, limit: int | None) -> Todo:
+    """Return the first of them that have ``limit`` bytes together, or a block more."""
+    if limit is None:
+        return rows
+    out = Todo()
+    for f, numbers in rows:
+        some = list[int]()
+        for k in numbers:
+            if limit > 0:
+                some.append(k)
+                limit -= f.blocks.lengths[k]
+        if some:
+            out.append((f, some))
+    return out
+
+
+def by_file(todo: Todo) -> Todo:
+    """Return each file in one go, by their paths: for where all is read in any case."""
+    out: dict[str, tuple[File, list[int]]] = {}
+    for f, numbers in todo:
+        out.setdefault(f.request.path, (f, []))[1].extend(numbers)
+    return [out[path] for path in sorted(out)]
+
+
+def rounds(todo: Todo) -> Iterator[dict[str, tuple[File, Sequence[int]]]]:
+    """Yield the same by path, in as many pieces as are needed for no file to be twice in one."""
+    out: dict[str, tuple[File, Sequence[int]]] = {}
+    for f, numbers in todo:
+        if f.request.path in out:
+            yield out
+            out = {}
+        out[f.request.path] = f, numbers
+    yield out
+
+
+def join_looks(before: Seen | None, seen: Seen) -> Seen:
+    """Return what either of two looks at one file found."""
+    if before is None:
+        return seen
+    findings = tuple(dict.fromkeys((*before.report.findings, *seen.report.findings)))
+    unknown = Verdict.UNKNOWN in (before.report.verdict, seen.report.verdict)
+    report = replace(
+        seen.report,
+        findings=findings,
+        verdict=Verdict.UNKNOWN if unknown else worst(findings),
+        bytes_read=before.report.bytes_read + seen.report.bytes_read,
     )
+    return Seen(report, seen.places, seen.identity if seen.identity == before.identity else None)
+
+
+def _digest(blocks: Blocks) -> bytes:
+    """Return that of the grid: another version of ckpt may draw another."""
+    return xxhash.xxh3_64_digest(blocks.starts.tobytes() + blocks.lengths.tobytes())

@@ -2,8 +2,7 @@
 together here.
 
 A file that is no larger than two units is inspected whole by a worker, its structure too: that takes a small
-read per record, which is slow over a network.
-What an index beside it says goes with it. Of larger ones, and those that only make sense together, the
+read per record, which is slow over a network. Of larger ones, and those that only make sense together, the
 structure is read here and the content is cut into ranges, so that one huge file is read by many workers; what
 they found is then judged here exactly as if this process had read it.
 """
@@ -13,12 +12,12 @@ from __future__ import annotations
 import resource
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from typing import Any, Generic, TypeVar
 
 from ckpt_tools.checksum import Picked
-from ckpt_tools.checksum.remote import Content, Result
+from ckpt_tools.checksum.remote import Content
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.inspection.check import Told
 from ckpt_tools.inspection.digest_pass import Wanted
@@ -26,29 +25,31 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.reading import engines, work_units
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.reader import Reader
-from ckpt_tools.reading.remote_report import other, replaced, unseen
-from ckpt_tools.reading.request import Request
-from ckpt_tools.reading.work_units import Open, Unit, mismatches_of, portions, unit_of
+from ckpt_tools.reading.work_units import EACH, FILES, Open, Request, Unit, portions, unit_of
 from ckpt_tools.reading.worker import work
 from ckpt_tools.settings.plugins import tool_version
-from ckpt_tools.storage import count
+from ckpt_tools.storage import OpenFile, Stopped, count, stalls
+from ckpt_tools.storage.retry import status
 
-_HEADER = 64 * 1024
-"""What the structure of a file counts for."""
 AHEAD = 3
 """Units handed out per call that runs at once: a worker that is done finds its next one waiting."""
+_HEADER = 64 * 1024
+"""What the structure of a file counts for."""
+_BEAT = 0.1
+"""Seconds between two looks at whether somebody wants to stop."""
 Pick = Callable[[Request, Wanted], "Picked | None"]
-
-
 Came = TypeVar("Came")
 
 
 class Scheduler(ABC, Generic[Came]):
-    """Hands out work to an engine; what comes of a file is for those to say who want it. ``pick`` says which
-    blocks of a file are to be read, nothing more is handed out when it is ``over``.
+    """Hands out work to an engine. ``pick`` says which blocks of a file are to be read, nothing more is
+    handed out when it is ``over``. What comes of a file is for those to say who want it:
 
-    The reader's progress hears of bytes that a worker has read, once for each unit that came back. With
-    ``by_ctime`` a worker must see the file with the same time of its last change, not only of its last write.
+    ``sent`` is what a worker is told who reads it whole, None where it is begun here. ``steps`` are those of
+    a file that is begun here: its content is asked for with a yield. ``ended`` says what came of them,
+    ``answered`` what a worker on a host found (None: it is better read here), ``unknown`` that nobody lived
+    to say it.
+    With ``by_ctime`` a worker must see the file with the same time of its last change as well.
     """
 
     by_ctime = False
@@ -62,81 +63,75 @@ class Scheduler(ABC, Generic[Came]):
     ) -> None:
         self.engine, self.reader, self.pick, self.over = engine, reader, pick, over
         self._out: dict[Future[Any], Unit] = {}
-        self._open, self._unit = 0, work_units.UNIT
-        self._whole, self._ranges = Unit(self._unit), Unit(self._unit)
+        self._open, self._unit, self._files = 0, work_units.UNIT, FILES
+        self._whole, self._ranges = Unit(), Unit()
         self._most = max(32, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-        self._alone = time.monotonic()
+        self._heard = time.monotonic()
         self._done: list[tuple[Request, Came]] = []
         self._again = list[tuple[Request, Generator[Any, Told, Any], Wanted, int]]()
 
-    # ---- what is wanted of a file
+    @abstractmethod
+    def sent(self, request: Request) -> tuple[Any, ...] | None: ...
 
     @abstractmethod
-    def sent(self, request: Request) -> tuple[Any, ...] | None:
-        """What a worker is told who reads the file whole; None for one that is begun here."""
+    def steps(self, request: Request) -> Generator[Any, Told, Any]: ...
 
     @abstractmethod
-    def steps(self, request: Request) -> Generator[Any, Told, Any]:
-        """The structure of a file that is begun here; its content is asked for with a yield."""
+    def ended(self, made: Any, opened_ns: int, *, changed: bool) -> Came: ...
 
     @abstractmethod
-    def ended(self, made: Any, opened_ns: int, *, changed: bool) -> Came:
-        """What came of a file that was begun here: ``made`` is the value of its steps."""
+    def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Came | None: ...
 
     @abstractmethod
-    def failed(self, error: OSError) -> Came:
-        """What it means that nobody here can look at a file that was begun."""
+    def unknown(self, request: Request, why: str) -> Came: ...
 
-    @abstractmethod
-    def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Came | None:
-        """What a worker on ``host`` found; None when it is better read here."""
+    def is_large(self, request: Request) -> bool:
+        """Return True for a file whose content is better read by many workers."""
+        return request.size > 2 * self._unit and request.level is Level.CONTENT
 
-    @abstractmethod
-    def unknown(self, request: Request, why: str) -> Came:
-        """What it means that nobody lived to say what is in a file."""
+    def count(self, request: Request, bytes_read: int) -> None:
+        """Take note that a worker has read so much of a file."""
+        count(bytes_read)
+        self.reader.opened(request.path)
+        self.reader.progress(bytes_read)
 
-    # ---- what goes out
-
-    def read(self, requests: Iterable[Request]) -> Iterator[tuple[Request, Came]]:
-        """Every file that could be read so, in the order in which they are done. What is left out is to be
-        read here. Raises CannotLook when the engine is gone.
+    def read(self, requests: list[Request]) -> Iterator[tuple[Request, Came]]:
+        """Yield every file that could be read so, in the order in which they are done. What is left out is to
+        be read here. The list is emptied: a million take as much memory as their reports. Raises CannotLook
+        when an engine elsewhere is gone.
         """
-        requests = list(requests)
-        self._unit = unit_of(sum(max(0, r.size) for r in requests), self.engine.width())
-        self._whole, self._ranges = Unit(self._unit), Unit(self._unit)
-        self._alone = time.monotonic()
+        requests.reverse()
+        width = max(2, self.engine.width())
+        self._unit = unit_of(sum(max(0, r.size) for r in requests), width)
+        self._files = max(1, min(FILES, len(requests) // (EACH * width)))
+        self._heard = time.monotonic()
         try:
-            for request in requests:
-                if self.over():
-                    break
-                self._hand_out(request)
-                while self._busy() or self._open >= self._most:
+            while requests and not self.over():
+                self._hand_out(requests.pop())
+                while self._is_busy() or self._open >= self._most:
                     self._collect()
                 yield from self._taken()
-            self._submit_whole()
-            self._submit_ranges()
+            self._whole = self._submit(self._whole)
+            self._ranges = self._submit(self._ranges)
             while self._out or self._again:
-                self._ask_again()
+                again, self._again = self._again, []
+                for asked in again:
+                    self._ask_for(*asked)
+                self._ranges = self._submit(self._ranges)
                 self._collect()
                 yield from self._taken()
+            yield from self._taken()
+        except Stopped:
             yield from self._taken()
         finally:
             self._abandon()
 
-    def _busy(self) -> bool:
-        """Whether enough is handed out."""
+    def _is_busy(self) -> bool:
         return len(self._out) >= AHEAD * max(2, self.engine.width())
 
-    def _hand_out(self, request: Request) -> None:
-        sent = self._sent(request)
-        if sent is None:
-            self._begin(request)
-            if self._open >= self._most:
-                self._submit_ranges()
-            return
-        size = _HEADER if request.level is Level.STRUCTURE else request.size
-        if self._whole.add(request, (), size, *sent):
-            self._submit_whole()
+    def _taken(self) -> Iterator[tuple[Request, Came]]:
+        done, self._done = self._done, []
+        yield from done
 
     def _abandon(self) -> None:
         """Cancel what is still out, and close what was opened for it."""
@@ -150,51 +145,51 @@ class Scheduler(ABC, Generic[Came]):
             steps.close()
         self._out.clear()
 
-    def _sent(self, request: Request) -> tuple[Any, ...] | None:
-        own = self.pick is not None or self.reader.key is not None or self.reader.options.explain
-        if own or any(c.joint for c in request.claims):
-            return None
+    # ---- what goes out
+
+    def _hand_out(self, request: Request) -> None:
         try:
-            return self.sent(request)
-        except TypeError:
-            return None
+            sent = None if self._is_ours(request) else self.sent(request)
+        except TypeError:  # it holds what is not for other processes
+            sent = None
+        if sent is not None:
+            size = _HEADER if request.level is Level.STRUCTURE else request.size
+            self._whole.add(request, (), size, *sent)
+            if self._is_full(self._whole):
+                self._whole = self._submit(self._whole)
+        elif not self.engine.here:
+            self._begin(request)
+            if self._open >= self._most:
+                self._ranges = self._submit(self._ranges)
 
-    def is_large(self, request: Request) -> bool:
-        """Whether a file is so large that its content is better read by many workers."""
-        return request.size > 2 * self._unit and request.level is Level.CONTENT
+    def _is_ours(self, request: Request) -> bool:
+        """Return True for a file that no worker may read whole."""
+        options, elsewhere = self.reader.options, not self.engine.here
+        hidden = elsewhere and self.reader.key is not None
+        return self.pick is not None or hidden or options.explain or any(c.joint for c in request.claims)
 
-    def _taken(self) -> Iterator[tuple[Request, Came]]:
-        done, self._done = self._done, []
-        yield from done
+    def _is_full(self, unit: Unit) -> bool:
+        return unit.bytes >= self._unit or len(unit.files) >= self._files
 
-    def _submit_whole(self) -> None:
-        self._submit(self._whole)
-        self._whole = Unit(self._unit)
-
-    def _submit_ranges(self) -> None:
-        self._submit(self._ranges)
-        self._ranges = Unit(self._unit)
-
-    def _submit(self, unit: Unit) -> None:
-        if unit.files:
-            try:
-                self._out[self.engine.executor.submit(work, tool_version(), tuple(unit.files))] = unit
-            except Exception as e:
-                raise self.engine.failed(e) or e from e
+    def _submit(self, unit: Unit) -> Unit:
+        """Hand out a unit, and return the next one."""
+        if not unit.files:
+            return unit
+        try:
+            self._out[self.engine.executor.submit(work, tool_version(), tuple(unit.files))] = unit
+        except Exception as e:
+            raise self.engine.failed(e) or e from e
+        return Unit()
 
     def _begin(self, request: Request) -> None:
-        """The structure of a file, here; its content goes into units."""
-        opened_ns = time.time_ns()
-        steps = self.steps(request)
+        """Read the structure of a file here; its content goes into units."""
+        opened_ns, steps = time.time_ns(), self.steps(request)
         try:
             ask = next(steps)
         except StopIteration as done:
             self._done.append((request, self.ended(done.value, opened_ns, changed=False)))
-            return
-        except OSError as e:
-            self._done.append((request, self.failed(e)))
-            return
-        self._ask_for(request, steps, ask, opened_ns)
+        else:
+            self._ask_for(request, steps, ask, opened_ns)
 
     def _ask_for(
         self, request: Request, steps: Generator[Any, Told, Any], ask: Wanted, opened_ns: int
@@ -210,59 +205,57 @@ class Scheduler(ABC, Generic[Came]):
             return
         self._open += 1
         one.left += 1  # until all of it is out
-        self._hand_out_ranges(one)
-        one.left -= 1
-        self._close(one)
-
-    def _ask_again(self) -> None:
-        """Have the contents read a second time that steps ask for again."""
-        again, self._again = self._again, []
-        for asked in again:
-            self._ask_for(*asked)
-        self._submit_ranges()
-
-    def _hand_out_ranges(self, one: Open) -> None:
-        source = one.ask[0]
+        times = source.stat.st_mtime_ns, *((source.stat.st_ctime_ns,) if self.by_ctime else ())
         for numbers, size in portions(one.content, self._unit - self._ranges.bytes, self._unit):
             if one.left > 1 and self.over():
-                return
+                break
             one.left += 1
             items = tuple(one.content.items[i] for i in numbers)
-            about = source.path, source.size, source.stat.st_mtime_ns
-            more = (source.stat.st_ctime_ns,) if self.by_ctime else ()
-            if self._ranges.add(one, numbers, size, "read", *about, items, *more):
-                self._submit_ranges()
-            while self.pick is not None and self._busy():  # so that little is out when it is over
+            self._ranges.add(one, numbers, size, "read", source.path, items, source.size, *times)
+            if self._is_full(self._ranges):
+                self._ranges = self._submit(self._ranges)
+            while self.pick is not None and self._is_busy():  # so that little is out when it is over
                 self._collect()
+        self._close(one)
 
     # ---- what comes back
 
     def _collect(self) -> None:
-        """Wait for some unit and take in what it found."""
-        done, _ = wait(self._out, timeout=1.0, return_when=FIRST_COMPLETED)
-        if done or self.engine.width():
-            self._alone = time.monotonic()
-        elif time.monotonic() - self._alone > engines.GRACE:
+        """Wait for some unit and take in what it found. Raises Stopped where workers here are to be waited
+        for no longer.
+        """
+        done, _ = wait(self._out, timeout=_BEAT, return_when=FIRST_COMPLETED)
+        for future in done:
+            self._take(self._out.pop(future), future)
+        self.reader.progress(0)
+        here, width, now = self.engine.here, self.engine.width(), time.monotonic()
+        if done or (width and not here):
+            self._heard = now
+        if here and (self.over() or not width or stalls.overdue(self._heard)):
+            raise Stopped
+        if not here and now - self._heard > engines.GRACE:
             raise CannotLook(
                 f"{self.engine.name} has had no worker for {engines.GRACE:.0f} s",
                 "start workers, and look into their logs for why they end",
             )
-        for future in done:
-            self._take(self._out.pop(future), future)
 
     def _take(self, unit: Unit, future: Future[Any]) -> None:
         try:
             version, host, defect, answers = future.result()
         except (Exception, CancelledError) as e:
+            if self.engine.here:
+                return  # it is read here
             if (gone := self.engine.failed(e)) is not None:
                 raise gone from e
-            self._fatal(unit)
+            self._give_up(unit)
             return
         if version != tool_version():
             raise CannotLook(
                 f"the worker on {host} has ckpt-tools {version}, this is {tool_version()}",
                 "install the same version, and the same plug-ins, on all machines",
             )
+        if defect and self.engine.here:
+            return
         if defect:
             raise CannotLook(
                 f"the worker on {host} failed: {defect}",
@@ -271,60 +264,65 @@ class Scheduler(ABC, Generic[Came]):
         for (owner, numbers), answer in zip(unit.owners, answers, strict=True):
             if isinstance(owner, Open):
                 self._take_ranges(owner, numbers, host, answer)
-            else:
-                self._take_whole(owner, unit.begun_ns, host, answer)
+            elif (came := self.answered(owner, unit.begun_ns, host, answer)) is not None:
+                self._done.append((owner, came))
 
-    def _fatal(self, unit: Unit) -> None:
+    def _give_up(self, unit: Unit) -> None:
         """Nobody lived to say what is in these files."""
         why = "every worker that read it died: look into their logs, for memory and for the file system"
         for owner, _ in unit.owners:
             if isinstance(owner, Open):
-                owner.wrong, owner.left = owner.wrong or OSError(0, why), owner.left - 1
+                owner.wrong = owner.wrong or OSError(0, why)
                 self._close(owner)
             else:
                 self._done.append((owner, self.unknown(owner, why)))
 
-    def _take_whole(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> None:
-        came = self.answered(request, begun_ns, host, answer)
-        if came is None:
-            return  # it is read here
-        self._done.append((request, came))
-
-    def count(self, request: Request, bytes_read: int) -> None:
-        """A worker has read so much of a file."""
-        count(bytes_read)
-        self.reader.opened(request.path)
-        self.reader.progress(bytes_read)
-
     def _take_ranges(self, one: Open, numbers: tuple[int, ...], host: str, answer: Sequence[Any]) -> None:
-        wrong: Result | None
         wrong, results, empty, read = answer
-        one.left -= 1
-        source = one.ask[0]
+        source, _, gaps = one.ask
         source.bytes_read += read
         self.reader.opened(one.request.path)
         self.reader.progress(read)
-        if one.ask[2] is not None:
-            one.ask[2].extend(empty)
+        if gaps is not None:
+            gaps.extend(empty)
         for i, result in zip(numbers, results, strict=False):  # fewer, when the last of them is a failure
             one.results[i] = ("os", result[1], f"{result[2]} (on {host})") if result[0] == "os" else result
         if wrong:
-            one.changed |= wrong[0] == "changed" or replaced(source)
+            one.changed |= wrong[0] == "changed" or _is_replaced(source)
             one.wrong = one.wrong or OSError(0, unseen(wrong[2], host) if wrong[0] == "os" else other(host))
         self._close(one)
 
     def _close(self, one: Open) -> None:
         """Judge a file when all of it has come back."""
+        one.left -= 1
         if one.left:
             return
         self._open -= 1
         try:
-            ask = one.steps.send(mismatches_of(one, self.reader.progress))
+            ask = one.steps.send(self._found(one))
         except StopIteration as done:
-            came = self.ended(done.value, one.opened_ns, changed=one.changed)
-        except OSError as e:
-            came = self.failed(e)
+            self._done.append((one.request, self.ended(done.value, one.opened_ns, changed=one.changed)))
         else:  # it is read once more before it is called damaged, when all others are out
             self._again.append((one.request, one.steps, ask, one.opened_ns))
-            return
-        self._done.append((one.request, came))
+
+    def _found(self, one: Open) -> Told:
+        if one.wrong is not None:
+            raise one.wrong
+        yield from one.content.found(one.ask[0], one.results, self.reader.progress)
+
+
+def _is_replaced(source: OpenFile) -> bool:
+    """Return True if the name stands for another file by now."""
+    try:
+        now = status(source.path)
+    except OSError:
+        return True
+    return (now.st_size, now.st_mtime_ns) != (source.stat.st_size, source.stat.st_mtime_ns)
+
+
+def unseen(why: str, host: str) -> str:
+    return f"{why} on {host}, while this machine can open it: mount its file system there at the same place"
+
+
+def other(host: str) -> str:
+    return f"on {host} there is another file of this name: mount the same file system there"

@@ -1,16 +1,19 @@
-"""Units of work for an engine: which ranges of which files one call reads."""
+"""What is to be read: files, and units of work for an engine, of whole files or of ranges."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ckpt_tools.checksum.remote import Content, Result
-from ckpt_tools.inspection.check import Told
-from ckpt_tools.inspection.digest_pass import Wanted
+from ckpt_tools.formats import Claim
 from ckpt_tools.model.frozen import field, record
-from ckpt_tools.reading.request import Request
+from ckpt_tools.model.report import Level
+
+if TYPE_CHECKING:
+    from ckpt_tools.checksum.remote import Content, Result
+    from ckpt_tools.inspection.check import Told
+    from ckpt_tools.inspection.digest_pass import Wanted
 
 UNIT = 256 * 1024 * 1024
 """Bytes of a unit of work: a tenth of a second on a fast node, and a thousand units per minute are little for
@@ -18,12 +21,23 @@ a scheduler.
 """
 LARGEST, EACH, UNITS = 4 * 1024 * 1024 * 1024, 32, 20_000
 """Where there is much to read units are larger, up to ``LARGEST``: handing one out takes milliseconds of one
-process, so that ``UNITS`` are enough for it. Up to there each thread gets ``EACH`` of them, so that all end
+process, so that ``UNITS`` are enough for it. Up to there each worker gets ``EACH`` of them, so that all end
 at about the same time."""
 FILES = 256
 """Files in a unit at most."""
 _ITEMS = 1 << 14
 """Ranges of one file in a unit at most."""
+
+
+class Request(NamedTuple):
+    """A file to read to ``level``; ``size`` and ``mtime_ns`` as its directory showed them."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    level: Level
+    expect: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
 
 @record
@@ -42,30 +56,27 @@ class Open:
 
 
 class Unit:
-    """Work that is gathered until it is worth a call: ``most`` bytes."""
+    """Work that is gathered until it is worth a call."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self) -> None:
         self.files: list[tuple[Any, ...]] = []
         self.owners: list[tuple[Request | Open, tuple[int, ...]]] = []
         self.bytes = 0
         self.begun_ns = time.time_ns()
 
-    def add(self, owner: Request | Open, numbers: tuple[int, ...], size: int, *sent: Any) -> bool:
-        """Whether it is full."""
+    def add(self, owner: Request | Open, numbers: tuple[int, ...], size: int, *sent: Any) -> None:
         self.files.append(sent)
         self.owners.append((owner, numbers))
         self.bytes += max(size, 0)
-        return self.bytes >= self.most or len(self.files) >= FILES
 
 
 def unit_of(total: int, width: int) -> int:
-    """Bytes of a unit when so many are to be read by so many threads."""
+    """Return the bytes of a unit when so many are to be read by so many workers."""
     return max(UNIT, min(LARGEST, max(total // (EACH * max(2, width)), total // UNITS)))
 
 
 def portions(content: Content, room: int, unit: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Numbers of consecutive items, and their bytes: the first of about ``room`` bytes, the others of
+    """Yield numbers of consecutive items, and their bytes: the first of about ``room`` bytes, the others of
     ``unit``.
     """
     numbers, size = list[int](), 0
@@ -77,9 +88,3 @@ def portions(content: Content, room: int, unit: int) -> Iterator[tuple[tuple[int
             numbers, size, room = [], 0, unit
     if numbers:
         yield tuple(numbers), size
-
-
-def mismatches_of(one: Open, progress: Callable[[int], None]) -> Told:
-    if one.wrong is not None:
-        raise one.wrong
-    yield from one.content.found(one.ask[0], one.results, progress)

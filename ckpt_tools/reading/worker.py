@@ -1,4 +1,4 @@
-"""What a worker of an engine does: plain data in, plain data out."""
+"""What a worker does, wherever it runs: plain data in, plain data out."""
 
 from __future__ import annotations
 
@@ -9,48 +9,56 @@ from typing import Any
 from ckpt_tools.cache.codec import pack
 from ckpt_tools.checksum.remote import Item, read_items
 from ckpt_tools.formats.common.zero_pages import MOST, watching
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.digest_pass import DigestPass
 from ckpt_tools.model.plain import decode, encode
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import values
-from ckpt_tools.reading.request import Request, inspect_file
 from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import counted, opened
 
 
 def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, str, tuple[Any, ...]]:
-    """What a worker does with a unit: (its version, its host's name, what went wrong with us or "", an answer
-    for each file).
+    """Return the worker's version, its host's name, what went wrong with us or "", and an answer for each
+    file of a unit.
 
     Never raises: not every exception survives the way back, and one that does not is waited for in vain.
     """
-    host = socket.gethostname()
-    ours = tool_version()
+    host, ours = socket.gethostname(), tool_version()
     if version != ours:
         return ours, host, "", ()
     try:
-        return (
-            ours,
-            host,
-            "",
-            tuple(_WORK[kind](*rest) for kind, *rest in files),
-        )
+        return ours, host, "", tuple(_WORK[kind](*rest) for kind, *rest in files)
     except Exception as e:
         return ours, host, f"{type(e).__name__}: {e}", ()
 
 
-def _whole(
-    path: str, level: int, expect: tuple[str, ...], require: tuple[str, ...], claims: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    request = Request(path, 0, 0, Level(level), expect, tuple(map(decode, claims)))
-    return tuple(inspect_file(request, require))
+def _inspect(  # noqa: PLR0917 - what an inspection is told
+    path: str,
+    level: int,
+    expect: tuple[str, ...],
+    io: str,
+    key: bytes | None,
+    require: tuple[str, ...],
+    claims: tuple[Any, ...],
+) -> tuple[bytes | None, tuple[int, ...] | None, int]:
+    """Return the report on a file, as the cache keeps it (None: it cannot be sent), the ``Identity`` of the
+    file and how many bytes were read. One thread does it: many files are read at once.
+    """
+    told = tuple(map(decode, claims))
+    with counted() as read:
+        report, anatomy = inspect(
+            path, Level(level), expect=expect, claims=told, jobs=1, require=require, key=key, io=io
+        )
+    identity = None if anatomy.identity is None else tuple(anatomy.identity)
+    return pack(report, anatomy.places), identity, read.bytes
 
 
-def _sealed(
+def _digest(
     path: str, expect: tuple[str, ...], require: tuple[str, ...], claims: tuple[Any, ...], wanted: Any
 ) -> tuple[Any, ...]:
-    """(report or None, whether it can be sent, the file as its seal has it or None, identity or None, error
-    or None, bytes read).
+    """Return the report or None, whether it can be sent, the file as its seal has it or None, its identity or
+    None, the error or None, and how many bytes were read.
     """
     name, algorithm, also, tensors = wanted
     reading = DigestPass(algorithm, also, tensors, jobs=1, io="pread", require=require)
@@ -60,17 +68,14 @@ def _sealed(
         except OSError as e:
             return None, True, None, None, (e.errno or 0, e.strerror or str(e)), read.bytes
     packed = None if seen.report is None else pack(seen.report, {})
-    is_whole = packed is not None or seen.report is None
     file = None if seen.file is None else encode(values(seen.file))
     identity = None if seen.identity is None else tuple(seen.identity)
-    return packed, is_whole, file, identity, None, read.bytes
+    return packed, packed is not None or seen.report is None, file, identity, None, read.bytes
 
 
-def _read(
-    path: str, size: int, mtime_ns: int, items: tuple[Item, ...], ctime_ns: int | None = None
-) -> tuple[Any, ...]:
-    """(what is wrong with the file or None, results, runs of zero pages, bytes read). With ``ctime_ns`` it
-    must be the same as well.
+def _read_ranges(path: str, items: tuple[Item, ...], size: int, *times: int) -> tuple[Any, ...]:
+    """Return what is wrong with the file or None, results, runs of zero pages, and how many bytes were read.
+    The times are those of its last write and, where it must be the same as well, of its last change.
     """
     empty: list[tuple[int, int]] = []
     try:
@@ -78,10 +83,9 @@ def _read(
     except OSError as e:
         return ("os", e.errno or 0, e.strerror or str(e)), (), (), 0
     with source:
-        if (source.stat.st_size, source.stat.st_mtime_ns) != (size, mtime_ns):
-            return ("other", source.stat.st_size, source.stat.st_mtime_ns), (), (), 0
-        if ctime_ns not in (None, source.stat.st_ctime_ns):
-            return ("other", source.stat.st_size, source.stat.st_ctime_ns), (), (), 0
+        stat = source.stat
+        if (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)[: 1 + len(times)] != (size, *times):
+            return ("other",), (), (), 0
         results = tuple(read_items(source, items, watching(empty)))
         try:
             wrong: tuple[Any, ...] | None = ("changed",) if source.changed() else None
@@ -90,4 +94,4 @@ def _read(
         return wrong, results, tuple(empty[:MOST]), source.bytes_read
 
 
-_WORK: dict[str, Callable[..., tuple[Any, ...]]] = {"whole": _whole, "seal": _sealed, "read": _read}
+_WORK: dict[str, Callable[..., tuple[Any, ...]]] = {"whole": _inspect, "seal": _digest, "read": _read_ranges}

@@ -5,7 +5,7 @@ ever.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -15,21 +15,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Threads:
+class Threads(Executor):
     """Up to ``count`` daemon threads, started as there is work for them; each piece of work sees the caller's
     context variables. Where no thread can be started the caller does the work.
     """
 
     def __init__(self, count: int) -> None:
-        self.count = count
+        self.width = count
         self._work: SimpleQueue[tuple[Future[object], Callable[[], object]] | None] = SimpleQueue()
         self._threads: list[Thread] = []
 
-    def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
         context = copy_context()
         self._work.put((future, lambda: context.run(work, *args, **kwargs)))  # type: ignore[arg-type]  # a future of any kind
-        if len(self._threads) < self.count:
+        if len(self._threads) < self.width:
             thread = Thread(target=self._serve, daemon=True, name=f"ckpt-work-{len(self._threads)}")
             try:
                 thread.start()

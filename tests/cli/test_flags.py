@@ -36,7 +36,8 @@ from ckpt_tools.cli.typer_app import parser
 from ckpt_tools.cli.words import COMMANDS
 from ckpt_tools.guard.quarantine import quarantine
 from ckpt_tools.planning import decision_log
-from ckpt_tools.reading import prefetch, processes
+from ckpt_tools.reading import engines, prefetch
+from ckpt_tools.reading.processes import Processes
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage import ownership
 from ckpt_tools.storage.rate import Rate
@@ -787,7 +788,7 @@ class Seen(Asker):
         monkeypatch.chdir(tmp)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
         monkeypatch.setattr(prefetch, "LEAST", 1)
-        monkeypatch.setattr(processes, "run", self._run)
+        monkeypatch.setattr(engines, "Processes", self._processes)
         monkeypatch.setattr(Rate, "took", lambda _, n: self.calls.append("paid"))
         real, threads = os.open, import_module("ckpt_tools.comparison.compare").ThreadPoolExecutor
         monkeypatch.setattr(
@@ -800,9 +801,9 @@ class Seen(Asker):
         monkeypatch.setattr(import_module("ckpt_tools.storage").Identity, "settled", lambda *_: True)
         self.unreadable = False
 
-    def _run(self, count: int, jobs: int, answer: object, beat: object) -> Iterator[tuple[int, bytes]]:
+    def _processes(self, jobs: int) -> Processes:
         self.calls.append(("processes", jobs))
-        yield from ()
+        return Processes(0)
 
     def _noting(self, real: Callable[..., Any], what: str) -> Callable[..., Any]:
         def call(*given: Any, **named: Any) -> Any:

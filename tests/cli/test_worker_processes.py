@@ -19,8 +19,12 @@ from places import FORMAT_FILES
 
 from ckpt_tools import Level, NoneUsable, Selection, Verification, plan, scan
 from ckpt_tools import verify as verify_paths
-from ckpt_tools.reading import processes, request
-from ckpt_tools.storage import Stopped, worker_processes
+from ckpt_tools.cache.codec import Seen
+from ckpt_tools.reading import worker
+from ckpt_tools.reading.inspecting import Inspecting
+from ckpt_tools.reading.processes import Processes
+from ckpt_tools.reading.work_units import Request
+from ckpt_tools.storage import worker_processes
 
 pytestmark = pytest.mark.slow  # copies of the process, and hundreds of files for them
 
@@ -63,19 +67,22 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     before = frozenset(threading.enumerate())
     monkeypatch.setattr(worker_processes, "alone", lambda: before.issuperset(threading.enumerate()))
     seen: list[tuple[int, int]] = []
-    real = processes.run
+    real = Inspecting.read
 
-    def counting(
-        count: int, jobs: int, answer: processes.Work, beat: Callable[[], object]
-    ) -> Iterator[tuple[int, bytes]]:
-        n = 0
-        for one in real(count, jobs, answer, beat):
+    def counting(self: Inspecting, requests: list[Request]) -> Iterator[tuple[Request, Seen]]:
+        count, n = len(requests), 0
+        for one in real(self, requests):
             n += 1
             yield one
         seen.append((count, n))
 
-    monkeypatch.setattr(processes, "run", counting)
+    monkeypatch.setattr(Inspecting, "read", counting)
     return seen
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    while not true():
+        time.sleep(0.02)
 
 
 def children() -> set[int]:
@@ -155,14 +162,14 @@ def test_what_a_dead_copy_leaves_is_read_here(
 ) -> None:
     before = children()  # of other tests
     alone = told(verify_paths([str(many)], jobs=1))
-    here, real = os.getpid(), request.inspect
+    here, real = os.getpid(), worker.inspect
 
     def deadly(path: str, *rest: object, **more: object) -> object:
         if os.getpid() != here and "rank_5/" in path:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(path, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(request, "inspect", deadly)
+    monkeypatch.setattr(worker, "inspect", deadly)
     found = told(verify_paths([str(many)], jobs=2))
     assert copies[0][1] < copies[0][0]
     assert found == alone
@@ -181,60 +188,57 @@ def test_a_process_with_other_threads_makes_no_copies(many: Path, copies: list[t
     assert copies == [(159, 0)]
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("copies")
-def test_no_copy_outlives_a_stop() -> None:
-    def forever(i: int) -> bytes:
-        if i:
-            time.sleep(3600)
-        return b"x"
+@pytest.fixture
+def pool(copies: object) -> Iterator[Processes]:
+    made = Processes(3)
+    assert made.width == 3
+    yield made
+    made.close(wait=True)
 
-    def stop() -> None:
-        raise Stopped
+
+@pytest.mark.slow
+def test_no_copy_outlives_a_stop(many: Path, copies: object) -> None:
+    def stop(done: int, total: int) -> None:
+        if children() - before:
+            raise KeyboardInterrupt
 
     before = children()
-    with pytest.raises(Stopped):
-        list(processes.run(100, 4, forever, stop))
-    assert children() <= before
-    for pair in processes.run(100, 4, forever, lambda: None):
-        assert pair == (0, b"x")
-        break  # whoever asks no further ends them too
+    with pytest.raises(KeyboardInterrupt):
+        verify_paths([str(many)], jobs=4, progress=stop)
     assert children() <= before
 
 
 @pytest.mark.slow
-def test_answers_of_any_size_and_number_arrive_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_processes, "alone", lambda: True)
-
-    def answer(i: int) -> bytes:
-        return bytes([i % 251]) * (i * 37 % 300_000)
-
-    for count in (1, 2, 999, 1000, 1001, 2345):
-        got = list(processes.run(count, 3, answer, lambda: None))
-        assert sorted(i for i, _ in got) == list(range(count))
-        assert all(data == answer(i) for i, data in got)
+def test_answers_of_any_size_and_number_arrive_once(pool: Processes) -> None:
+    sizes = [i * 37 % 300_000 for i in range(2345)]
+    asked = [pool.submit(bytes, size) for size in sizes]
+    assert all(future.result() == bytes(size) for future, size in zip(asked, sizes, strict=True))
 
 
 @pytest.mark.slow
-def test_a_copy_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pipe has no reader any more."""
-    monkeypatch.setattr(worker_processes, "alone", lambda: True)
+def test_what_a_copy_cannot_do_ends_in_an_exception(pool: Processes) -> None:
+    """The others go on, until none is left; nobody waits for one that hangs."""
+    for left in (2, 1, 0):
+        with pytest.raises(EOFError):
+            pool.submit(divmod, 1, 0).result()
+        wait_until(lambda left=left: pool.width == left)
+        assert not left or pool.submit(abs, -1).result() == 1
+
+
+@pytest.mark.slow
+def test_a_copy_ends_with_its_parent(tmp_path: Path, copies: object) -> None:
+    """Its pipe has no other end any more."""
     parent = os.fork()
     if not parent:
-
-        def answer(i: int) -> bytes:
-            (tmp_path / str(os.getpid())).touch()
-            time.sleep(0.02)
-            return b"x" * 100
-
-        for _ in processes.run(1000, 2, answer, lambda: None):
-            if len(list(tmp_path.iterdir())) == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
+        pool = Processes(2)
+        for _ in range(1000):
+            pool.submit(os.system, f"touch {tmp_path}/$PPID; sleep 0.02")
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(parent, 0)
     pids = [int(p.name) for p in tmp_path.iterdir()]
     assert len(pids) == 2
-    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
-        time.sleep(0.02)
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
 
 
 @pytest.mark.slow
@@ -253,8 +257,8 @@ import sys, ckpt_tools.cli
 from ckpt_tools.reading import processes
 real = processes._serve
 def told(*args):
+    sys.stderr.write("a copy is made\\n"); sys.stderr.flush()
     real(*args)
-    sys.stderr.write("a copy is done\\n"); sys.stderr.flush()
 processes._serve = told
 sys.exit(ckpt_tools.cli.execute(sys.argv[1:]))
 """
@@ -266,4 +270,4 @@ sys.exit(ckpt_tools.cli.execute(sys.argv[1:]))
         timeout=1000,
     )
     assert done.returncode == 1, done.stderr
-    assert done.stderr.count("a copy is done") == 2
+    assert done.stderr.count("a copy is made") == 2

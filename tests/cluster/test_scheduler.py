@@ -25,7 +25,7 @@ from scheduled import MIB, Threads, big, flip, mpirun, not_its_own_crash
 from ckpt_tools import Level, api, guard
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.output import json as emit
-from ckpt_tools.reading import engines, request, work_units, worker
+from ckpt_tools.reading import engines, work_units, worker
 from ckpt_tools.reading.engines import Engine
 
 ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
@@ -244,14 +244,14 @@ def test_the_worker_sees_another_file_of_this_name(tmp_path: Path, monkeypatch: 
     assert (verdict, found) == ("unknown", ["unreadable"]) and "there is another file of this name" in text
     monkeypatch.setattr(worker, "opened", real)
     monkeypatch.setattr(work_units, "UNIT", 1 << 40)
-    inspect = request.inspect
+    inspect = worker.inspect
 
     def older(path: str, *args: Any, **more: Any) -> Any:
         shutil.copyfile(file, copy := tmp_path.parent / "older.pt")
         report, anatomy = inspect(str(copy), *args, **more)
         return report, anatomy
 
-    monkeypatch.setattr(request, "inspect", older)
+    monkeypatch.setattr(worker, "inspect", older)
     verdict, found = codes(text := asked(tmp_path))
     assert (verdict, found) == ("unknown", ["unreadable"]) and "there is another file of this name" in text
 
@@ -265,7 +265,7 @@ def test_other_versions_do_not_work_together(tmp_path: Path, monkeypatch: pytest
 
 def test_a_defect_of_ours_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big(tmp_path / "model.pt", 1)
-    monkeypatch.setattr(request, "inspect", lambda *_, **__: [].pop())
+    monkeypatch.setattr(worker, "inspect", lambda *_, **__: [].pop())
     with pytest.raises(CannotLook, match="IndexError"):
         asked(tmp_path)
 
