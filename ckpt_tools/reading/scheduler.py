@@ -68,7 +68,7 @@ class Scheduler(ABC, Generic[Came]):
         self._most = max(32, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._heard = time.monotonic()
         self._done: list[tuple[Request, Came]] = []
-        self._again = list[tuple[Request, Generator[Any, Told, Any], Wanted, int]]()
+        self._asked: list[Open] = []
 
     @abstractmethod
     def sent(self, request: Request) -> tuple[Any, ...] | None: ...
@@ -113,10 +113,8 @@ class Scheduler(ABC, Generic[Came]):
                 yield from self._taken()
             self._whole = self._submit(self._whole)
             self._ranges = self._submit(self._ranges)
-            while self._out or self._again:
-                again, self._again = self._again, []
-                for asked in again:
-                    self._ask_for(*asked)
+            while self._out or self._asked:
+                self._ask()  # again, of what is read once more before it is called damaged
                 self._ranges = self._submit(self._ranges)
                 self._collect()
                 yield from self._taken()
@@ -141,8 +139,8 @@ class Scheduler(ABC, Generic[Came]):
             for owner, _ in unit.owners:
                 if isinstance(owner, Open):
                     owner.steps.close()
-        for _, steps, *_ in self._again:
-            steps.close()
+        for one in self._asked:
+            one.steps.close()
         self._out.clear()
 
     # ---- what goes out
@@ -158,7 +156,8 @@ class Scheduler(ABC, Generic[Came]):
             if self._is_full(self._whole):
                 self._whole = self._submit(self._whole)
         elif not self.engine.here:
-            self._begin(request)
+            self._go_on(Open(request, self.steps(request), time.time_ns()), None)
+            self._ask()
             if self._open >= self._most:
                 self._ranges = self._submit(self._ranges)
 
@@ -181,42 +180,42 @@ class Scheduler(ABC, Generic[Came]):
             raise self.engine.failed(e) or e from e
         return Unit()
 
-    def _begin(self, request: Request) -> None:
-        """Read the structure of a file here; its content goes into units."""
-        opened_ns, steps = time.time_ns(), self.steps(request)
+    def _go_on(self, one: Open, found: Told | None) -> None:
+        """Judge a file as far as it goes, until its content is asked for."""
         try:
-            ask = next(steps)
+            one.ask = one.steps.send(found)  # type: ignore[arg-type]  # None begins
         except StopIteration as done:
-            self._done.append((request, self.ended(done.value, opened_ns, changed=False)))
+            self._done.append((one.request, self.ended(done.value, one.opened_ns, changed=one.changed)))
         else:
-            self._ask_for(request, steps, ask, opened_ns)
+            self._asked.append(one)
 
-    def _ask_for(
-        self, request: Request, steps: Generator[Any, Told, Any], ask: Wanted, opened_ns: int
-    ) -> None:
-        """Have the content read that the steps ask for."""
-        source = ask[0]
-        try:
-            picked = None if self.pick is None else self.pick(request, ask)
-            one = Open(request, steps, ask, Content(source.size, ask[1], picked), opened_ns)
-        except TypeError:  # it holds what is not for other machines, such as a key
-            source.bytes_read = 0  # it will be counted when it is read
-            steps.close()
-            return
-        self._open += 1
-        one.left += 1  # until all of it is out
-        times = source.stat.st_mtime_ns, *((source.stat.st_ctime_ns,) if self.by_ctime else ())
-        for numbers, size in portions(one.content, self._unit - self._ranges.bytes, self._unit):
-            if one.left > 1 and self.over():
-                break
-            one.left += 1
-            items = tuple(one.content.items[i] for i in numbers)
-            self._ranges.add(one, numbers, size, "read", source.path, items, source.size, *times)
-            if self._is_full(self._ranges):
-                self._ranges = self._submit(self._ranges)
-            while self.pick is not None and self._is_busy():  # so that little is out when it is over
-                self._collect()
-        self._close(one)
+    def _ask(self) -> None:
+        """Have the contents read that were asked for."""
+        asked, self._asked = self._asked, []
+        for one in asked:
+            source, sums, _ = one.ask
+            try:
+                picked = None if self.pick is None else self.pick(one.request, one.ask)
+                content = Content(source.size, sums, picked)
+            except TypeError:  # it holds what is not for other machines, such as a key
+                source.bytes_read = 0  # it will be counted when it is read
+                one.steps.close()
+                continue
+            one.content, one.results, one.wrong, one.changed = content, {}, None, False
+            self._open += 1
+            one.left = 1  # until all of it is out
+            times = source.stat.st_mtime_ns, *((source.stat.st_ctime_ns,) if self.by_ctime else ())
+            for numbers, size in portions(content, self._unit - self._ranges.bytes, self._unit):
+                if one.left > 1 and self.over():
+                    break
+                one.left += 1
+                items = tuple(content.items[i] for i in numbers)
+                self._ranges.add(one, numbers, size, "read", source.path, items, source.size, *times)
+                if self._is_full(self._ranges):
+                    self._ranges = self._submit(self._ranges)
+                while self.pick is not None and self._is_busy():  # so that little is out when it is over
+                    self._collect()
+            self._close(one)
 
     # ---- what comes back
 
@@ -295,15 +294,9 @@ class Scheduler(ABC, Generic[Came]):
     def _close(self, one: Open) -> None:
         """Judge a file when all of it has come back."""
         one.left -= 1
-        if one.left:
-            return
-        self._open -= 1
-        try:
-            ask = one.steps.send(self._found(one))
-        except StopIteration as done:
-            self._done.append((one.request, self.ended(done.value, one.opened_ns, changed=one.changed)))
-        else:  # it is read once more before it is called damaged, when all others are out
-            self._again.append((one.request, one.steps, ask, one.opened_ns))
+        if not one.left:
+            self._open -= 1
+            self._go_on(one, self._found(one))
 
     def _found(self, one: Open) -> Told:
         if one.wrong is not None:

@@ -13,7 +13,6 @@ from ckpt_tools.model.report import Level
 if TYPE_CHECKING:
     from ckpt_tools.checksum.remote import Content, Result
     from ckpt_tools.inspection.check import Told
-    from ckpt_tools.inspection.digest_pass import Wanted
 
 UNIT = 256 * 1024 * 1024
 """Bytes of a unit of work: a tenth of a second on a fast node, and a thousand units per minute are little for
@@ -42,13 +41,15 @@ class Request(NamedTuple):
 
 @record
 class Open:
-    """A file whose content is out; ``steps`` are those of an inspection, or of a pass that digests it."""
+    """A file that is judged here: ``steps`` are those of an inspection, or of a pass that digests it. Of what
+    they ``ask`` (Wanted) the ``content`` is out.
+    """
 
     request: Request
     steps: Generator[Any, Told, Any]
-    ask: Wanted
-    content: Content
     opened_ns: int
+    ask: Any = None
+    content: Any = None
     left: int = 0
     results: dict[int, Result] = field(default_factory=dict)
     wrong: OSError | None = None
