@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,11 +87,11 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def children() -> set[int]:
-    return {
-        int(pid)
-        for task in os.listdir("/proc/self/task")
-        for pid in Path(f"/proc/self/task/{task}/children").read_text().split()
-    }
+    out = set[int]()
+    for task in os.listdir("/proc/self/task"):
+        with suppress(FileNotFoundError):  # a thread has ended
+            out.update(map(int, Path(f"/proc/self/task/{task}/children").read_text().split()))
+    return out
 
 
 @pytest.mark.slow
