@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ckpt_tools.crosscheck.unfinished import TORN, hint_of
-from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.seal import CODE
@@ -13,6 +11,8 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.planning.engine import find_gaps
+from ckpt_tools.planning.lost_files import without_model
+from ckpt_tools.planning.unfinished import TORN, hint_of
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import there
 

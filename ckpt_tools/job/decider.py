@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from ckpt_tools import api
 from ckpt_tools.cache.verdicts import Note
-from ckpt_tools.crosscheck import trackers
 from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.job import derived, reported, schema
 from ckpt_tools.job.decision import Body, body_of
@@ -21,6 +20,7 @@ from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning import trackers
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.planning.starts import with_loop
 from ckpt_tools.reading.session import Progress

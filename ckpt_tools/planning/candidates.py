@@ -9,27 +9,24 @@ from functools import cached_property
 from shlex import quote
 
 from ckpt_tools.cache.verdicts import Cache
-from ckpt_tools.crosscheck import trackers
-from ckpt_tools.crosscheck import unfinished as under_way
-from ckpt_tools.crosscheck.steps import count_in_contents, step_in_contents
-from ckpt_tools.crosscheck.unfinished import Sizes, marked
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.exclude import without
 from ckpt_tools.discovery.roots import absent
 from ckpt_tools.discovery.sidecars import unfetched
-from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
-from ckpt_tools.findings import finding
+from ckpt_tools.discovery.unrecognised import unpacked
+from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, comparable
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import choice_warnings, filters
+from ckpt_tools.planning import choice_warnings, filters, trackers
 from ckpt_tools.planning import other_writers as writers
+from ckpt_tools.planning import unfinished as under_way
 from ckpt_tools.planning.engine import find_gaps
 from ckpt_tools.planning.facts import RunFacts
 from ckpt_tools.planning.judge import Judge
@@ -43,6 +40,7 @@ from ckpt_tools.planning.order import (
     with_told_steps,
 )
 from ckpt_tools.planning.replicas import Groups
+from ckpt_tools.planning.rules.choice import export_newer, none_usable
 from ckpt_tools.planning.rules.order import (
     times_contradict_steps,
     times_in_future,
@@ -50,10 +48,12 @@ from ckpt_tools.planning.rules.order import (
     tracker_names_other,
 )
 from ckpt_tools.planning.rules.rule import Effect, Rule, error_of, finding_of
-from ckpt_tools.planning.rules.tree import several_runs
+from ckpt_tools.planning.rules.tree import could_not_look, filters_hide_all, root_missing, several_runs
 from ckpt_tools.planning.run import Run
+from ckpt_tools.planning.steps import count_in_contents, step_in_contents
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes, without_leftovers
-from ckpt_tools.planning.tracked import tracked_first
+from ckpt_tools.planning.trackers import tracked_first
+from ckpt_tools.planning.unfinished import Sizes, marked
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.settings import plugins
@@ -203,8 +203,7 @@ class Candidates:
         """The checkpoints that --kind and --max-step leave. Raises NoneUsable where they leave none."""
         left = [c for c in self.checkpoints if filters.allows(self.selection, c, self.step)]
         if not left:
-            text = f"{number(self.checkpoints)}, but --kind or --max-step hides them all"
-            raise NoneUsable(text, "relax the filters", plan=self.nothing(), rule="tree/filters-hide-all")
+            raise filters_hide_all.stop(number(self.checkpoints), self.nothing())
         return left
 
     def _prepare_judge(self, candidates: list[Checkpoint]) -> None:
@@ -301,10 +300,7 @@ class Candidates:
         """Candidates that may be later than the one chosen, where the caller has not said what tells."""
         if not self.ordered:
             found = list(self.facts(chosen, chosen).find_unplaced(candidates, chosen))
-            if found:
-                from ckpt_tools.planning.choice_links import are_one_file  # rare
-
-                yield from (c for c in found if not are_one_file(c, chosen))
+            yield from (c for c in found if not choice_warnings.are_one_file(c, chosen))
 
     def _session(self) -> Session:
         """What is below the root. Raises CannotLook."""
@@ -317,13 +313,12 @@ class Candidates:
         Raises CannotLook unless the caller has said that it may be one.
         """
         if self.selection.allow_none and self.selection.allow_missing:
-            text = "it does not exist: this is taken for a first launch (--allow-missing)"
-            self.warnings.append(finding("missing-root", text, path=self.root))
+            self.warnings.append(root_missing.describe_first_launch(self.root))
             return
         hint = _how_to_create(self.root, error.hint)
         if self.selection.allow_missing:
             hint += "; --allow-missing counts only together with --allow-none"
-        raise CannotLook(str(error), hint) from error
+        raise could_not_look.stop(str(error), hint) from error
 
     def _require_first_launch(self, everything: Sequence[Checkpoint]) -> None:
         """Nothing that was asked for was ever finished.
@@ -331,15 +326,10 @@ class Candidates:
         Raises CkptError unless the question allows that and nothing speaks against it.
         """
         if not everything and self.session.found.alone:
-            from ckpt_tools.discovery.unrecognised import unpacked  # rare, too
-
+            name = os.path.basename(self.root)
+            unpack = "unpack it, and " if unpacked(name) != name else ""
             text = f"{self.root} is a file, and not a checkpoint that ckpt knows"
-            unpack = (
-                "unpack it, and "
-                if unpacked(os.path.basename(self.root)) != os.path.basename(self.root)
-                else ""
-            )
-            raise CannotLook(text, f"{unpack}name the directory of the checkpoints")
+            raise could_not_look.stop(text, f"{unpack}name the directory of the checkpoints")
         from ckpt_tools.planning import first_launch  # most questions are about a run that is there
 
         error, reasons = first_launch.first_launch(self.session, self.selection, everything, self.unfinished)
@@ -355,14 +345,12 @@ class Candidates:
         runs = self._runs_asked_for(finished)
         facts = [self._run_facts(*key, saves) for key, saves in runs.items()]
         for hit in several_runs.check(facts):
-            raise UsageError(f"{self.root} holds {hit.message}", hit.hint, rule=several_runs.RULE.id)
+            raise error_of(several_runs.RULE, replace(hit, message=f"{self.root} holds {hit.message}"))
         own = {(r.layout, r.name) for r in several_runs.find_runs(facts)}
         if not own:
-            text = f"{self.root} holds {completeness.listed(runs)}: only what replicas keep for themselves"
-            hint = "bring back the saves of all of them, which lay beside it"
-            raise NoneUsable(text, hint, plan=self.nothing())
+            raise none_usable.stop_without_state(self.root, completeness.listed(runs), self.nothing())
         kept = [c for c in finished if (c.layout, c.run) in own]
-        self.warnings += self._newer_exports(finished, kept)
+        self.warnings += export_newer.find_newer_models(finished, kept)
         return kept
 
     def _runs_asked_for(self, finished: list[Checkpoint]) -> Mapping[tuple[str, str], Sequence[Checkpoint]]:
@@ -375,9 +363,7 @@ class Candidates:
             runs = {key: saves for key, saves in runs.items() if key[1] == name} or runs
         if len(runs) < 2 or is_url(self.root):
             return runs
-        from ckpt_tools.planning.choice_links import runs_of_links  # most roots hold one run
-
-        linked = runs_of_links(runs)
+        linked = choice_warnings.runs_of_links(runs)
         return {key: saves for key, saves in runs.items() if key not in linked}
 
     def _run_facts(self, layout: str, name: str, saves: Sequence[Checkpoint]) -> RunFacts:
@@ -394,18 +380,6 @@ class Candidates:
             places=frozenset(os.path.dirname(c.parts[0].home or c.parts[0].path) for c in saves),
             newest_ns=max(c.mtime_ns for c in saves),
         )
-
-    def _newer_exports(self, finished: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> Iterator[Finding]:
-        """What no training can go on from, and is later than all that it can."""
-        furthest, last = max(c.order for c in kept), max(c.mtime_ns for c in kept)
-        keys = {c.key for c in kept}
-        for c in finished:
-            untold = max(c.order) < 0 and c.mtime_ns > last
-            if c.key not in keys and (c.order > furthest or untold):
-                what = "only the best so far" if c.kind is Kind.BEST else "it holds a model alone"
-                text = f"it is later than the run's regular saves, but {what}"
-                severity = Severity.NOTE if untold else Severity.WARNING
-                yield finding("passed-over", text, path=c.path, severity=severity)
 
     def step(self, c: Checkpoint) -> int | None:
         """The checkpoint's global step: from its name, else what most of its files tell."""
@@ -458,7 +432,7 @@ class Candidates:
     def empty(self, choice: Choice) -> LoadPlan:
         """A plan that loads nothing, with what was found on the way to it."""
         session = getattr(self, "session", None)
-        saves = choice_warnings.unfinished(
+        saves = choice_warnings.find_unfinished(
             self.unfinished, None, self.order, self.root, self.under_way, layouts=self.layouts
         )
         torn: Iterable[Finding] = ()

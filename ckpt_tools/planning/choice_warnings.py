@@ -1,83 +1,58 @@
-"""Warnings about a choice of which no file is damaged: clocks, orders that disagree, saves that never
-finished, files that were looked at less deeply than asked.
+"""Warnings about a choice of which no file is damaged: saves that never finished, files that were looked at
+less deeply than asked, links beside it, and what training would begin anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ckpt_tools.discovery import completeness
-from ckpt_tools.findings import WAIT, finding
+from ckpt_tools.discovery.completeness import label
+from ckpt_tools.discovery.found import Discovery
+from ckpt_tools.discovery.unrecognised import is_other
+from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.model import ranges
+from ckpt_tools.layouts.common.lost_files import is_weights_alone, weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.plan import Choice
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.choose import rank
+from ckpt_tools.planning.rules.choice import below_level, export_newer, unfinished_newer
+from ckpt_tools.planning.rules.choice.unfinished_newer import Begun, BegunFacts
+from ckpt_tools.planning.rules.rule import finding_of
+from ckpt_tools.planning.rules.save import dangling_link, missing_part, step_mismatch
+from ckpt_tools.planning.unfinished import is_called_alike, numbers_in, pattern_of
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.retry import is_link, lstat
+from ckpt_tools.storage.urls import is_url, real_path
 
-_SAVES = 5
-"""Unfinished saves that have a line of their own, the newest ones; a job that dies in every save leaves
-hundreds.
-"""
-
-
-def passed_over(
-    choice: Choice, chosen: Checkpoint, ranked: Sequence[Checkpoint], named: set[str]
-) -> Iterator[Finding]:
-    """Exports that were written after the choice, unless they lost or are ``named`` already."""
-    lost = {r.checkpoint.key for r in choice.rejected}
-    for c in ranked:
-        known = c.key in lost or not named.isdisjoint((c.path, *(p.path for p in c.parts)))
-        if c.kind is Kind.RELEASE is not chosen.kind and c.mtime_ns >= chosen.mtime_ns and not known:
-            text = f"it was written no earlier than {chosen.label}, but is an export"
-            severity = Severity.WARNING if c.order > chosen.order else None
-            yield finding("passed-over", text, path=c.path, severity=severity)
+_HYPERPARAMETERS = ("learning_rate", "global_step")
+"""Entries of every optimizer of MindSpore, which the network that is trained saves with its weights."""
+StateOf = Callable[[Checkpoint], str]
+"""How far a save is that may still be written."""
 
 
-def left_out(choice: Choice, save_interval: int | None) -> Iterator[Finding]:
-    """The newest of the regular saves that --save-interval leaves out behind an unusable dying gasp."""
-    if choice.left_out:
-        c, more = choice.left_out[0], len(choice.left_out) - 1
-        text = f"--save-interval {save_interval} leaves out {c.label}" + (f" and {more} more" if more else "")
-        text += ", not known to be of the last multiple of it before the dying gasp, or of an earlier step"
-        yield finding("passed-over", text, path=c.path, severity=Severity.WARNING)
-
-
-def unfinished(
+def find_unfinished(
     saves: Sequence[Checkpoint],
     chosen: Checkpoint | None,
     order: str,
     root: str,
-    state: Callable[[Checkpoint], str],
+    state: StateOf,
     *,
     layouts: Layouts,
     unplaced: Iterable[Checkpoint] = (),
 ) -> Iterator[Finding]:
-    """Saves that would go before the chosen checkpoint had they been finished, or are of a later step, and
-    those that are ``unplaced``: nothing tells that they are not.
-
-    All of them where none is chosen. ``order`` is "mtime" or "step", ``state`` says of a save that may still
-    be written how far it is.
+    """Return saves that would go before the chosen one had they been finished, or are of a later step, and
+    those that are ``unplaced``: nothing tells that they are not. All of them where none is chosen.
     """
     doubtful = {c.key for c in unplaced}
     newer = [c for c in saves if chosen is None or c.key in doubtful or _goes_before(c, chosen, order)]
-    left = rank(newer, order)
-    for c in left[:_SAVES]:
-        is_newer = "may be" if c.key in doubtful else "is"
-        than = "" if chosen is None else f" {is_newer} newer than the choice, but"
-        text = f"{completeness.label(c)}{than} {completeness.why_unfinished(c, layouts.of(c))}"
-        text += f": {progress}" if (progress := state(c)) else ""
-        hint = WAIT if progress else ""
-        yield finding(
-            "unfinished-save", text, path=c.parts[0].home or c.path, hint=hint, rule="choice/unfinished-newer"
-        )
-    if more := left[_SAVES:]:
-        text = f"{len(more):,} more saves like these never finished: {ranges.names(c.label for c in more)}"
-        yield finding("unfinished-save", text, path=root, rule="choice/unfinished-newer")
+    begun = [Begun(c, state(c), c.key in doubtful) for c in rank(newer, order)]
+    facts = BegunFacts(root, layouts, chosen, begun)
+    yield from (finding_of(unfinished_newer.RULE, hit) for hit in unfinished_newer.check(facts))
 
 
 def _goes_before(c: Checkpoint, chosen: Checkpoint, order: str) -> bool:
@@ -87,7 +62,7 @@ def _goes_before(c: Checkpoint, chosen: Checkpoint, order: str) -> bool:
     return later or rank([chosen, c], order)[0] is c
 
 
-def below_level(parts: Sequence[Part], session: Session, selection: Selection) -> list[Part]:
+def below(parts: Sequence[Part], session: Session, selection: Selection) -> list[Part]:
     """The files that were not looked at as deeply as asked. An empty mark has nothing in it."""
     return [p for p in parts if p.size and session.known(p).level < selection.level]
 
@@ -95,22 +70,129 @@ def below_level(parts: Sequence[Part], session: Session, selection: Selection) -
 def of_files(parts: Sequence[Part], session: Session) -> Iterator[Finding]:
     """What their own reports warn of."""
     for p in parts:
-        for f in session.known(p).findings:
-            if f.severity is Severity.WARNING:
-                yield replace(f, path=f.path or p.path)
+        found = (f for f in session.known(p).findings if f.severity is Severity.WARNING)
+        yield from (replace(f, path=f.path or p.path) for f in found)
 
 
 def of_depth(parts: Sequence[Part], session: Session, selection: Selection) -> Iterator[Finding]:
     """What the level or the budget left out."""
-    level, not_read = selection.level, session.reader.unread
-    unread = [p for p in parts if p.path in not_read]
-    if unread:
+    level, not_read, root = selection.level, session.reader.unread, session.root
+    if unread := [p for p in parts if p.path in not_read]:
         size = sum(p.size for p in unread)
         files = f"{len(unread)} of the {len(parts)} files to load, {size:,} bytes,"
-        over = f"the budget of {selection.budget:g} s was over"
-        text = f"{over} before {files} were read as deeply as --level {level} asks"
-        yield finding("budget-spent", text, path=session.root)
-    others = [p for p in below_level(parts, session, selection) if p.path not in not_read]
-    if others:
-        text = f"{len(others)} files were looked at less deeply than --level {level}"
-        yield finding("below-level", text, path=session.root)
+        yield below_level.describe_budget(files, level, root, selection.budget)
+    if others := [p for p in below(parts, session, selection) if p.path not in not_read]:
+        yield below_level.describe_shallow(len(others), level, root)
+
+
+# ---- links
+
+
+def lost_links(found: Discovery, c: Checkpoint, tracker: str | None) -> Iterator[Finding]:
+    """Links that lead nowhere, and are not older than the choice or called as it is but for higher numbers;
+    of its own ``tracker`` more is said elsewhere.
+    """
+    for path in found.dangling:
+        name = os.path.basename(path)
+        if name != tracker and not is_other(name) and (_is_newer(path, c) or is_called_alike(path, c)):
+            yield dangling_link.describe_lost(path)
+
+
+def _is_newer(link: str, c: Checkpoint) -> bool:
+    try:
+        return lstat(link).st_mtime_ns >= c.mtime_ns
+    except OSError:  # gone since
+        return False
+
+
+def links_to_others(links: Mapping[str, str], c: Checkpoint, step: int | None) -> Iterator[Finding]:
+    """Links to directories that are called as what they lead to but for a number, which is no lower than the
+    choice's: an earlier save lies where a later one was, or belongs.
+    """
+    for path, to in sorted(links.items()):
+        told = [n for n in (step, c.step, c.epoch) if n is not None]
+        if _are_two_saves(path, to) and max(numbers_in(path)) >= max(told, default=0):
+            yield step_mismatch.describe_led_elsewhere(path, os.path.basename(to))
+
+
+def files_of_others(files: Iterable[str], c: Checkpoint, step: int | None) -> Iterator[Finding]:
+    """The same of those ``files`` of the choice that are links: by their names, or by those of the
+    directories in which they lie.
+    """
+    for path in files:
+        to = real_path(path)
+        mine, theirs = path.split("/"), to.split("/")
+        while mine and theirs and mine[-1] == theirs[-1]:
+            mine, theirs = mine[:-1], theirs[:-1]
+        if mine and theirs and _are_two_saves(mine[-1], theirs[-1]) and _tells(mine[-1], c, step):
+            yield step_mismatch.describe_led_elsewhere(path, "/".join(to.split("/")[len(theirs) - 1 :]))
+
+
+def are_one_file(c: Checkpoint, other: Checkpoint) -> bool:
+    """Whether both are one file under two names, of which one is a link to the other."""
+    paths = [p.path for p in (*c.parts, *other.parts)]
+    if len(c.parts) != 1 or len(other.parts) != 1 or is_url(paths[0]) or not any(map(is_link, paths)):
+        return False
+    return len(set(map(real_path, paths))) == 1
+
+
+def runs_of_links(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> set[tuple[str, str]]:
+    """Those of which every file is a link to one of another run (``wandb/run-1/files/model.pt``)."""
+    linked = {run for run, members in runs.items() if all(is_link(p.path) for c in members for p in c.parts)}
+    others = {real_path(p.path) for run in runs.keys() - linked for c in runs[run] for p in c.parts if linked}
+    return {run for run in linked if others.issuperset(real_path(p.path) for c in runs[run] for p in c.parts)}
+
+
+def _are_two_saves(name: str, of: str) -> bool:
+    """Whether two names are the same but for their numbers."""
+    return pattern_of(name) == pattern_of(of) and numbers_in(name) != numbers_in(of)
+
+
+def _tells(name: str, c: Checkpoint, step: int | None) -> bool:
+    """Whether the number in a name is that of the choice, and not of a rank or a part."""
+    return not {*numbers_in(name)}.isdisjoint({step, c.step, c.epoch})
+
+
+# ---- state beside the weights
+
+
+def of_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Return warnings about companions that are of another save, damaged or gone: a loop that finds them
+    loads them with the weights of the choice, or begins anew.
+    """
+    others = [o for o in saves if o.key != c.key and (o.layout, o.run) == (c.layout, c.run)]
+    found = list(_find_left(s, c, others))
+    yield from found
+    if others and all(map(is_weights_alone, others)):  # of a lone save its layout says it
+        yield from weights_of_a_trainer(c, ())
+    if not found and _lost_optimizer(s, c):
+        yield missing_part.describe_no_optimizer(c.path)
+
+
+def _find_left(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Return a warning for each companion of another save or of none, if the choice lacks its role."""
+    mine = {p.role for p in c.parts}
+    for o in others:
+        over = [p for p in o.parts if s.layouts.piece_of(p).rolling]
+        for p in over if len(over) < len(o.parts) else ():
+            if p.role not in mine:
+                yield export_newer.describe_left(p, f"it is of {label(o)}")
+    for p in s.companions:
+        ours = (p.layout, p.run) == (c.layout, c.run) and s.layouts.piece_of(p).loaded
+        if ours and p.role not in mine:
+            damaged = s.report_file(p.path, Level.STRUCTURE).verdict is Verdict.BROKEN
+            yield export_newer.describe_left(
+                p, "it is damaged" if damaged else "nothing tells of which save it is"
+            )
+
+
+def _lost_optimizer(s: Session, c: Checkpoint) -> bool:
+    """Whether the weights are alone, of a layout that keeps optimizers in such files."""
+    layout = s.layouts.of(c)
+    keeps = any(piece.rolling and piece.role == "optimizer" for piece in layout.pieces)
+    of_weights = c.kind is Kind.PERIODIC and {p.role for p in c.parts} == {"model"}
+    if layout.last_resort or not (keeps and of_weights):
+        return False
+    report, anatomy = s.inspect(c.parts[0].path, Level.STRUCTURE)
+    told = any(key in report.metadata for key in _HYPERPARAMETERS)
+    return bool(anatomy.tensors) and not told and not any(is_optimizer_state(t.name) for t in anatomy.tensors)

@@ -7,8 +7,6 @@ from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from ckpt_tools.crosscheck.neighbours import Neighbours
-from ckpt_tools.findings import finding
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
@@ -18,6 +16,8 @@ from ckpt_tools.planning.engine import FileContents, find_hits
 from ckpt_tools.planning.equal_files import Copied, EqualFiles
 from ckpt_tools.planning.evidence import FileEvidence
 from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.neighbours import Neighbours
+from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.planning.rules.save import signature_changed
 from ckpt_tools.planning.run import Candidate, Run
 from ckpt_tools.reading.session import Session
@@ -87,8 +87,7 @@ class Contradictions:
         for odd, typical in self.evidence.unlike_replicas(c):
             if odd.path in mine:
                 hit = signature_changed.compare(odd, typical, facts)
-                f = finding("signature-changed", hit.message, severity=hit.severity)
-                yield Contradiction(odd.path, f)
+                yield Contradiction(odd.path, finding_of(signature_changed.RULE, hit))
 
     def _compared(self, candidate: Candidate, parts: Sequence[Part]) -> list[Part]:
         """The files themselves, and the sound ones of the same ranks in checkpoints near in time."""

@@ -10,18 +10,9 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
-from ckpt_tools.crosscheck.emptied import begun_later
-from ckpt_tools.crosscheck.lost import headless, lost, unlike_list, zeroed
-from ckpt_tools.crosscheck.lost_texts import find_lost_texts
-from ckpt_tools.crosscheck.siblings import Siblings
-from ckpt_tools.crosscheck.trackers import declared, missing, tracker_findings
-from ckpt_tools.crosscheck.unfinished import TORN, hint_of
-from ckpt_tools.crosscheck.unlike import unlike_run
-from ckpt_tools.crosscheck.without_model import without_model
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.sidecars import NOTES
-from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
 from ckpt_tools.formats.common.counters import is_optimizer_state
@@ -36,6 +27,16 @@ from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.planning.equal_files import EqualFiles
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.hollow import hollow
+from ckpt_tools.planning.lost_files import (
+    find_lost_texts,
+    headless,
+    lost,
+    unlike_list,
+    unlike_run,
+    without_model,
+    zeroed,
+)
+from ckpt_tools.planning.neighbours import Siblings
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save import (
     missing_part,
@@ -49,6 +50,8 @@ from ckpt_tools.planning.rules.save import (
     step_mismatch,
     unfinished,
 )
+from ckpt_tools.planning.trackers import declared, missing, tracker_findings
+from ckpt_tools.planning.unfinished import TORN, begun_later, hint_of
 from ckpt_tools.reading.session import Session, with_findings
 
 BESIDE: tuple[Rule, ...] = (
@@ -294,7 +297,7 @@ def _gaps(run: _Run, c: Checkpoint, expected: completeness.Expected) -> list[Fin
     _soften(run.session, torn)
     text = "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early"
     ranks = next((f.ranks for f in gaps if f.ranks), ())
-    return [finding("unfinished-save", text, path=c.path, ranks=ranks, hint=hint_of(run.session, c))]
+    return [unfinished.describe_written(c.path, text, hint_of(run.session, c), ranks)]
 
 
 def _is_torn(report: Report) -> bool:
@@ -307,12 +310,10 @@ def _begun(s: Session, c: Checkpoint) -> Finding:
     """
     home = c.parts[0].home or c.path
     if tracker := declared(s, c):
-        name = tracker.rpartition("/")[2]
-        text = f"{name} names this checkpoint, so it was finished, {missing(s.layouts.of(c))}"
-        return finding("missing-part", text, path=home)
+        says = f"{tracker.rpartition('/')[2]} names this checkpoint"
+        return missing_part.describe_declared(says, missing(s.layouts.of(c)), home)
     _soften(s, c.parts)
-    text = f"this save {completeness.why_unfinished(c, s.layouts.of(c))}"
-    return finding("unfinished-save", text, path=home, hint=hint_of(s, c))
+    return unfinished.describe_begun(c, s.layouts.of(c), hint_of(s, c))
 
 
 def _soften(s: Session, torn: Iterable[Part]) -> None:

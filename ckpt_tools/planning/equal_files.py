@@ -7,19 +7,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckpt_tools.crosscheck.pages import equal, prints
-from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.inspection.recognise import by_layout
 from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import StateFile
+from ckpt_tools.planning.pages import equal, prints
 from ckpt_tools.planning.rules.pair.same_content import RULE, check
-from ckpt_tools.planning.rules.rule import Effect
+from ckpt_tools.planning.rules.rule import Effect, finding_of
 
 if TYPE_CHECKING:
-    from ckpt_tools.crosscheck.pages import Pages
+    from ckpt_tools.planning.pages import Pages
     from ckpt_tools.reading.session import Session
 
 _WRITERS = 4
@@ -62,7 +62,7 @@ class EqualFiles:
                 continue
             said.add((hit.path, severity))
             rival = known[hit.other] if hit.effect is Effect.ASK else None
-            yield Copied(hit.path, finding(RULE.code, hit.message, severity=severity), rival)
+            yield Copied(hit.path, finding_of(RULE, replace(hit, severity=severity, of_file=True)), rival)
 
     def _are_equal(self, a: Part, b: Part) -> bool:
         if (a.path, b.path) not in self._confirmed:

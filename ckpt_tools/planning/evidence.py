@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from ckpt_tools.crosscheck.neighbours import Neighbours
 from ckpt_tools.layouts.common.saved_by import saved_sizes, why_partial
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Bad
+from ckpt_tools.planning.neighbours import Neighbours
 from ckpt_tools.planning.run import Candidate, Run
 from ckpt_tools.planning.substitutes import OwnFile, Tensors
 from ckpt_tools.reading.session import Session

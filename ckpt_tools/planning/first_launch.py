@@ -13,7 +13,6 @@ from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools import formats
-from ckpt_tools.crosscheck.unfinished import hidden_files, hint_of, not_renamed, written_whole
 from ckpt_tools.discovery.completeness import listed, why_unfinished
 from ckpt_tools.discovery.sidecars import read_tracker
 from ckpt_tools.discovery.unrecognised import is_other, remains, tells_of_a_state
@@ -29,6 +28,7 @@ from ckpt_tools.planning.facts import TreeFacts
 from ckpt_tools.planning.filters import belongs
 from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
 from ckpt_tools.planning.scope import Scope, anywhere, scope
+from ckpt_tools.planning.unfinished import hidden_files, hint_of, not_renamed, written_whole
 from ckpt_tools.planning.unplaced import how_to_describe, unplaced_files
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import plugins
@@ -255,7 +255,7 @@ def _sealed(session: Session, inside: Scope) -> Outcome | None:
     """Seals although there is no checkpoint: what was sealed was whole."""
     if session.indexes.seals is None:
         return None
-    from ckpt_tools.crosscheck.sealed_and_gone import only_seals  # only where there are seals
+    from ckpt_tools.planning.seals import only_seals  # only where there are seals
 
     files = [path for path in only_seals(session) if inside(path)]
     if not files:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
-from ckpt_tools.findings import finding
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats.common.zeros import all_zeros, is_weight, zero_tensors
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.part import Part, shown
-from ckpt_tools.model.ranges import tensor_names
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.planning.equal_files import place
+from ckpt_tools.planning.rules.save import index_member, values
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, Source, opened
 
@@ -69,9 +68,10 @@ def hollow_exports(s: Session) -> Iterator[Finding]:
             continue
         if path.rpartition("/")[2] in _export_names(s):
             tensors = s.inspect(path, Level.STRUCTURE)[1].tensors
-            yield from _without_elements(path, {t.name for t in tensors if 0 in t.shape and is_weight(t)})
+            if lost := {t.name for t in tensors if 0 in t.shape and is_weight(t)}:
+                yield index_member.describe_without_elements(path, lost)
             if not tensors:
-                yield _no_tensors(path)
+                yield index_member.describe_no_tensors(path)
 
 
 def _may_be_hollow(report: Report) -> bool:
@@ -105,15 +105,15 @@ def _lacking(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Ite
         return
     empty = mine.keys() - _find_names_with_elements(mine)
     if len(empty) == len(mine) and (full := _find_filled(mine, theirs)):
-        text = f"it holds no tensors{' with elements' if mine else ''}, and {shown(full)} does"
-        yield finding("missing-tensor", text, path=p.path)
+        yield index_member.describe_hollow(p.path, full, tensors=bool(mine))
         return
     if not mine and alone:
-        yield _no_tensors(p.path)
+        yield index_member.describe_no_tensors(p.path)
     lost = empty & set[str]().union(*(_find_names_with_elements(tensors) for _, tensors in theirs))
     weights = {name for name in empty if is_weight(mine[name])}
     # a rank may have none of a tensor
-    yield from _without_elements(p.path, lost | weights if _is_of_all_ranks(p) else lost)
+    if lost := lost | weights if _is_of_all_ranks(p) else lost:
+        yield index_member.describe_without_elements(p.path, lost)
 
 
 def _find_filled(mine: Tensors, theirs: Iterable[tuple[Part, Tensors]]) -> Part | None:
@@ -131,17 +131,6 @@ def _is_of_all_ranks(p: Part) -> bool:
     return p.rank is None and all(axis == "shard" for axis, _ in p.coords)
 
 
-def _no_tensors(path: str) -> Finding:
-    return finding("missing-tensor", "it is a file of a model, and it holds no tensors", path=path)
-
-
-def _without_elements(path: str, lost: Collection[str]) -> Iterator[Finding]:
-    if lost:
-        why = "ZeRO-3 leaves this of weights that it did not gather"
-        text = f"tensors without elements: {tensor_names(lost)} ({why})"
-        yield finding("missing-tensor", text, path=path)
-
-
 def _zeros(s: Session, p: Part, others: Sequence[Part]) -> Iterator[Finding]:
     """Weights that are nothing but zeros, and in none of the ``others``."""
     sound = [(o, tensors) for o in others if (tensors := _tensors(s, o))]
@@ -150,8 +139,7 @@ def _zeros(s: Session, p: Part, others: Sequence[Part]) -> Iterator[Finding]:
         same = {name: tensors[name] for name in zeros & tensors.keys()}
         zeros = same.keys() - _zero_names(s, o, all_zeros, same)
     if zeros:
-        text = f"nothing but zeros: {tensor_names(zeros)}, and in {shown(sound[0][0])} there are numbers"
-        yield finding("zero-filled", text, path=p.path)
+        yield values.describe_zeros(zeros, p.path, sound[0][0])
 
 
 def _zero_names(s: Session, p: Part, find: Find, tensors: Tensors) -> set[str]:

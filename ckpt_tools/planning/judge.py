@@ -7,10 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from ckpt_tools.crosscheck.lost import lost, unlike_list, zeroed
-from ckpt_tools.crosscheck.without_model import without_model
-from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.findings import finding
+from ckpt_tools.errors import CkptError
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.frozen import replace
@@ -20,7 +17,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Bad, assign
 from ckpt_tools.planning.candidate_questions import (
-    require_groups,
+    ask_which_is_the_copy,
     require_no_share,
     require_one_model,
     require_one_name,
@@ -32,8 +29,10 @@ from ckpt_tools.planning.engine import find_gaps, find_hits
 from ckpt_tools.planning.evidence import FileEvidence
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.hollow import hollow
+from ckpt_tools.planning.lost_files import lost, unlike_list, without_model, zeroed
 from ckpt_tools.planning.replicas import Groups
-from ckpt_tools.planning.rules.save import missing_rank, mixed_counters
+from ckpt_tools.planning.rules.save import groups_needed, missing_rank, mixed_counters, seal_unusable
+from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.run import Candidate, Run
 from ckpt_tools.planning.saved_world import require_its_world
 from ckpt_tools.planning.substitutes import Evidence
@@ -105,12 +104,17 @@ class Review:
     def judgement(self) -> Judgement:
         """Replaces files that are wrong by replicas, until nothing is wrong or a rank has no file left."""
         c = self.candidate.whole
-        if absent := self._absent() or self._hidden():
+        home = c.parts[0].home
+        absent = self._absent()
+        if not absent and home and self.selection.skip_unreadable:
+            rows = [row for row in self.session.found.unseen if row.path.startswith(f"{home}/")]
+            absent = [could_not_look.describe_unseen(row.path, row.why) for row in rows]
+        if absent:
             return Judgement(False, tuple(absent))
         while True:
             assigned = self._assign(self.bad, compare_bytes=self.selection.prove_replicas)
-            if self.selection.ranks is None:  # else another node may have the files of those without a group
-                require_groups(c, assigned)
+            if self.selection.ranks is None and assigned.groupless:  # else another node may have their files
+                raise groups_needed.ask(c, assigned.findings)
             if not self.bad:
                 require_its_world(c, assigned, self.run, self.selection)
             if any(f.severity is Severity.ERROR for f in assigned.findings):
@@ -167,7 +171,8 @@ class Review:
             for f in find_gaps(c, self.run.expected)
             if f.code == "missing-part" or (nobody_asks and f.severity is Severity.ERROR)
         ]
-        absent = absent or [*self._sealed_and_gone(), *without_model(self.session, c)]
+        lost = (f for f in self._about_seals() if f.severity is Severity.ERROR)
+        absent = absent or [*lost, *without_model(self.session, c)]
         absent += [f for f in self.lost if f.severity is Severity.ERROR]
         absent += self._mixed()
         return [*absent, *_not_told(layout.lacks(self.candidate.named, self.run.candidates), absent)]
@@ -180,40 +185,15 @@ class Review:
             if f.severity is Severity.ERROR or (f.severity is Severity.WARNING and self.run.checkpoints[1:]):
                 yield replace(f, severity=Severity.ERROR)
 
-    def _about_seals(self) -> Iterator[Finding]:
+    def _about_seals(self) -> list[Finding]:
         """What is wrong with the seals of the candidate's files, each said once."""
-        seals = self.session.indexes.seals
-        if seals is not None:
-            parts = self.candidate.whole.parts
-            for p in parts:
-                seals.claims(p.path)
-            places = (place for p in parts for place in (p.path, p.home))
-            yield from dict.fromkeys(f for place in places for f in seals.about.get(place, ()))
-
-    def _unsealed(self, parts: Sequence[Part]) -> list[Finding]:
-        """Files to load that the seal of their checkpoint does not name: they may be of another save."""
-        seals = self.session.indexes.seals
-        found = [p.path for p in parts if seals is not None and seals.leaves_out(p.path, p.home)]
-        if not found:
+        seals, parts = self.session.indexes.seals, self.candidate.whole.parts
+        if seals is None:
             return []
-        more = f", nor {len(found) - 1:,} more of the files to load" if found[1:] else ""
-        why = f"the seal of its checkpoint does not name it{more}"
-        return [finding("seal-extra", why, path=found[0], severity=Severity.WARNING)]
-
-    def _sealed_and_gone(self) -> list[Finding]:
-        """Files that were sealed with the candidate's, and are not there."""
-        return [f for f in self._about_seals() if f.severity is Severity.ERROR]
-
-    def _hidden(self) -> list[Finding]:
-        """What could not be listed in the candidate's own directory, where the caller passes over such."""
-        home = self.candidate.whole.parts[0].home
-        if not (home and self.selection.skip_unreadable):
-            return []
-        return [
-            finding("unreadable", row.why, path=row.path, severity=Severity.ERROR)
-            for row in self.session.found.unseen
-            if row.path.startswith(f"{home}/")
-        ]
+        for p in parts:
+            seals.claims(p.path)
+        places = (place for p in parts for place in (p.path, p.home))
+        return list(dict.fromkeys(f for place in places for f in seals.about.get(place, ())))
 
     def _assign(self, bad: Bad, *, compare_bytes: bool) -> Assignment:
         """What each rank would load, without the files that are ``bad``."""
@@ -231,7 +211,9 @@ class Review:
         self._prefetch(parts)
         wrong = {p.path: why for p in parts if (why := self._wrong_by_itself(p)) is not None}
         warnings = [f for f in (*self._about_seals(), *self.lost) if f.severity is Severity.WARNING]
-        warnings += self._unsealed(parts)
+        seals = self.session.indexes.seals
+        if seals and (unsealed := [p.path for p in parts if seals.leaves_out(p.path, p.home)]):
+            warnings.append(seal_unusable.describe_loaded(unsealed))
         whole, names = self.candidate.whole, self.names > Level.PRESENCE
         blank = hollow(self.session, whole, self.beside) if names else ()
         for f in (*zeroed(self.session, whole, self.beside), *blank):
@@ -336,7 +318,7 @@ class Review:
             rejected=(Rejected(self.candidate.whole, assigned.findings),),
             bytes_verified=self.session.reader.bytes_verified,
         )
-        raise CannotLook(f"{why.path or path}: {why.message}", HINT, plan=empty)
+        raise could_not_look.stop(f"{why.path or path}: {why.message}", HINT, empty)
 
     def _usable_but_for(self, paths: Collection[str]) -> Assignment | None:
         """What would be loaded if these files were good; None if the candidate would lose all the same."""
@@ -358,12 +340,9 @@ class Review:
             if path in loaded and f.severity is Severity.NOTE:
                 raise self._which_is_the_copy(loaded[path], twin)
 
-    def _which_is_the_copy(self, mine: Part, twin: Part) -> UsageError:
-        from ckpt_tools.planning.copied_files import which_is_the_copy  # rare
-
-        return which_is_the_copy(
-            self.candidate.named, mine, twin, others=self.run.candidates, root=self.session.root
-        )
+    def _which_is_the_copy(self, mine: Part, twin: Part) -> CkptError:
+        c, others = self.candidate.named, self.run.candidates
+        return ask_which_is_the_copy(c, mine, twin, others, self.session.root)
 
 
 def _not_told(findings: Iterator[Finding], told: Sequence[Finding]) -> list[Finding]:

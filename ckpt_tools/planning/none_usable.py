@@ -12,9 +12,10 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import Choice, LoadPlan
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import choice_warnings, missing_ranks
+from ckpt_tools.planning import missing_ranks
 from ckpt_tools.planning.candidates import number
 from ckpt_tools.planning.first_launch import in_no_layout
+from ckpt_tools.planning.rules.choice import rollback
 from ckpt_tools.reading.session import Session
 
 
@@ -28,8 +29,8 @@ def failure(
     if selection.no_fallback:
         return NotNewest(f"the newest checkpoint is not usable ({reasons})", plan=plan)
     text = f"{number(ranked)}, none is usable ({reasons})"
-    for f in choice_warnings.left_out(choice, selection.save_interval):
-        text += f"; {f.message}"
+    if choice.left_out:
+        text += f"; {rollback.describe_left_out(choice.left_out, selection.save_interval).message}"
     return NoneUsable(text, _way_out(choice, session), plan=plan)
 
 

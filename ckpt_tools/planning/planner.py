@@ -8,18 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from ckpt_tools.crosscheck import unfinished
-from ckpt_tools.crosscheck.best import best_is_gone
-from ckpt_tools.crosscheck.emptied import begun_later
-from ckpt_tools.crosscheck.lost import headless
-from ckpt_tools.crosscheck.lost_texts import find_lost_texts
-from ckpt_tools.crosscheck.trackers import declared, tracker_findings
 from ckpt_tools.errors import (
     CannotLook,
     CkptError,
     NoCheckpoint,
     NoneUsable,
-    NotNewest,
     NotRecognised,
     UsageError,
 )
@@ -41,16 +34,21 @@ from ckpt_tools.model.plan import (
     Rollback,
 )
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning import choice_warnings, other_writers
+from ckpt_tools.planning import choice_warnings, other_writers, unfinished
+from ckpt_tools.planning.best import best_is_gone
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.choose import Judgement, choose
-from ckpt_tools.planning.companion_warnings import of_companions
 from ckpt_tools.planning.engine import find_gaps, find_losses
 from ckpt_tools.planning.load_plan import file_loads, fingerprint
+from ckpt_tools.planning.lost_files import find_lost_texts, headless
 from ckpt_tools.planning.order import OrderFacts, step_at
+from ckpt_tools.planning.rules.choice import export_newer, no_fallback, rollback
 from ckpt_tools.planning.rules.order import fewer_ranks
+from ckpt_tools.planning.rules.rule import finding_of
+from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.topology import HIGHEST, leftovers_beside
-from ckpt_tools.planning.tracked import find_later_trackers
+from ckpt_tools.planning.trackers import declared, find_later_trackers, tracker_findings
+from ckpt_tools.planning.unfinished import begun_later
 from ckpt_tools.planning.unplaced import require_fetched, require_no_stranger, require_none_newer
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 from ckpt_tools.storage.retry import is_link
@@ -145,7 +143,7 @@ class Planner(Candidates):
             by_rank=(),
             shared=(),
         )
-        raise CannotLook(text, "make it readable" if selection.skip_unreadable else HINT, plan=plan)
+        raise could_not_look.stop(text, "make it readable" if selection.skip_unreadable else HINT, plan)
 
     def _plan(self) -> LoadPlan:
         ranked = self.candidates()
@@ -198,7 +196,9 @@ class Planner(Candidates):
         before = [r for r in self.lost if c is None or _goes_before(r.checkpoint, told or c)]
         choice = replace(choice, rejected=(*before, *choice.rejected))
         if before and c is not None and self.selection.no_fallback:
-            raise NotNewest(before[0].findings[0].message, plan=self.empty(replace(choice, checkpoint=None)))
+            raise no_fallback.stop(
+                before[0].findings[0].message, self.empty(replace(choice, checkpoint=None))
+            )
         return choice
 
     def _choice(self, ranked: Sequence[Checkpoint]) -> Choice:
@@ -262,7 +262,7 @@ class Planner(Candidates):
         lost = [Rejected(c, judge(c).findings) for c in others if c.key not in known]
         choice = _with_more(choice, lost)
         if lost and self.selection.no_fallback:
-            raise NotNewest(lost[0].findings[0].message, plan=self.empty(replace(choice, checkpoint=None)))
+            raise no_fallback.stop(lost[0].findings[0].message, self.empty(replace(choice, checkpoint=None)))
         return choice
 
     def _chosen(self, ranked: Sequence[Checkpoint], judge: Callable[[Checkpoint], Judgement]) -> Choice:
@@ -320,7 +320,7 @@ class Planner(Candidates):
             fingerprint=fingerprint(self.root, ranks, shared),
             candidates=tuple(self.ranked),
             budget=self.selection.budget,
-            below_level=len(choice_warnings.below_level(assignment.parts, self.session, self.selection)),
+            below_level=len(choice_warnings.below(assignment.parts, self.session, self.selection)),
             excluded=len(self.session.found.excluded.paths),
         )
 
@@ -361,16 +361,19 @@ class Planner(Candidates):
         """What the caller should know about the choice, although it can be used."""
         parts, run = assignment.parts, [o for o in self.checkpoints if (o.layout, o.run) == (c.layout, c.run)]
         yield from self.warnings
-        yield from choice_warnings.passed_over(
-            choice, c, [*self.ranked, *self.exports], {f.path for f in self.warnings}
-        )
-        yield from choice_warnings.left_out(choice, self.selection.save_interval)
+        lost = {r.checkpoint.key for r in choice.rejected}
+        exports = [o for o in (*self.ranked, *self.exports) if o.key not in lost]
+        said = {f.path for f in self.warnings}
+        for hit in export_newer.check(export_newer.ExportFacts(c, exports, said)):
+            yield finding_of(export_newer.RULE, hit)
+        if choice.left_out:
+            yield rollback.describe_left_out(choice.left_out, self.selection.save_interval)
         yield from assignment.findings
         yield from choice_warnings.of_files(parts, self.session)
         yield from find_losses(c, self.expected)
         if self.selection.level > Level.PRESENCE:
             yield from best_is_gone(self.session, c)
-            yield from of_companions(self.session, c, self.checkpoints)
+            yield from choice_warnings.of_companions(self.session, c, self.checkpoints)
         yield from leftovers_beside(self.session, c, self.expected)
         if self.session.found.strange:
             yield from headless(self.session, self.session.members(c))
@@ -378,7 +381,7 @@ class Planner(Candidates):
         meant = self.selection.resume_from != "tracker" and declared(self.session, c)
         yield from (f for f in told if not (f.path == meant and f.code == "stale-tracker"))
         yield from self._lost_links(c)
-        yield from choice_warnings.unfinished(
+        yield from choice_warnings.find_unfinished(
             self.unfinished,
             c,
             self._by,
@@ -389,7 +392,7 @@ class Planner(Candidates):
         )
         yield from unfinished.torn_lately(self.session, choice.rejected, self._usual)
         if self.session.indexes.seals is not None:
-            from ckpt_tools.crosscheck.sealed_and_gone import later_and_gone  # only where there are seals
+            from ckpt_tools.planning.seals import later_and_gone  # only where there are seals
 
             yield from later_and_gone(self.session, c, self.step(c), self.checkpoints)
         yield from self.other_writers(c)
@@ -400,17 +403,15 @@ class Planner(Candidates):
         directories = dict(chain(*((links.inside | links.outside).items() for links in found.links)))
         files = [p.path for p in c.parts[:_LINKED] if not is_url(p.path) and is_link(p.path)]
         if found.dangling or directories or files:
-            from ckpt_tools.planning import choice_links  # rare
-
-            yield from choice_links.lost_links(found, c, self.layouts.of(c).tracker)
-            yield from choice_links.links_to_others(directories, c, step)
-            yield from choice_links.files_of_others(files, c, step)
+            yield from choice_warnings.lost_links(found, c, self.layouts.of(c).tracker)
+            yield from choice_warnings.links_to_others(directories, c, step)
+            yield from choice_warnings.files_of_others(files, c, step)
 
     def _require_newest(self, c: Checkpoint) -> None:
         """Raises NotNewest where the caller wants the newest or nothing, and what a link led to may be it."""
         if self.selection.no_fallback and self.selection.max_step is None:
             for f in self._lost_links(c):
-                raise NotNewest(f"{f.path}: {f.message}", plan=self.empty(Choice(None)))
+                raise no_fallback.stop(f"{f.path}: {f.message}", self.empty(Choice(None)))
 
     def _known_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
         """The checkpoints that cannot be resumed from, as far as that is known."""

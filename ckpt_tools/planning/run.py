@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from ckpt_tools.crosscheck.siblings import Siblings
 from ckpt_tools.discovery.completeness import Expected
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen
+from ckpt_tools.planning.neighbours import Siblings
 
 
 @frozen

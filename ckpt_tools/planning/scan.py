@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.crosscheck.steps import count_in_contents, epoch_in_contents, step_in_contents
-from ckpt_tools.crosscheck.trackers import as_told, told
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import NOT_SEEN
@@ -18,6 +16,8 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.filters import belongs
 from ckpt_tools.planning.order import find_places, order_saves, step_at, with_told_steps
+from ckpt_tools.planning.steps import count_in_contents, epoch_in_contents, step_in_contents
+from ckpt_tools.planning.trackers import as_told, told
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, Told
 from ckpt_tools.reading.unseen import missed, not_seen, unread_files

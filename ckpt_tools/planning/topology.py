@@ -8,7 +8,6 @@ from math import prod
 from typing import NamedTuple
 
 from ckpt_tools import launchers
-from ckpt_tools.crosscheck.writers import placed, rank_order
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.completeness import left_over
 from ckpt_tools.discovery.group import essential
@@ -25,6 +24,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.writers import placed, rank_order
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 

@@ -11,13 +11,11 @@ from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools import formats
-from ckpt_tools.crosscheck.lost import headless
 from ckpt_tools.discovery.exclude import without, without_all
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.discovery.set_aside import is_set_aside
 from ckpt_tools.discovery.sidecars import DVC, stands_for_nothing_here
 from ckpt_tools.discovery.unrecognised import NO_STATE, content_format, is_other, is_unread, unpacked_state
-from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.layouts.common import loop_counters, under_way
@@ -30,7 +28,11 @@ from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import TreeFacts, UnplacedFile, save_facts
+from ckpt_tools.planning.lost_files import headless
+from ckpt_tools.planning.rules.choice import unplaced_newer
 from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
+from ckpt_tools.planning.rules.rule import error_of
+from ckpt_tools.planning.rules.save import file_verdict
 from ckpt_tools.reading.held_state import has_optimizer
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of
@@ -68,7 +70,7 @@ def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked
         if len(hits) > _NAMED:
             aside = f"--exclude GLOB, so that all {len(hits):,} such files are left out"
         todo = "fetch it (dvc pull)" if hit.path.endswith(DVC) else how_to_place(s)
-        raise UsageError(hit.message, f"{todo}; or say {aside}", rule=RULE.id)
+        raise error_of(RULE, replace(hit, hint=f"{todo}; or say {aside}"))
 
 
 def _own(c: Checkpoint, optimizer: bool) -> _Own:
@@ -82,9 +84,7 @@ def require_fetched(s: Session, c: Checkpoint, rejected: Sequence[Rejected]) -> 
     found = (f for r in rejected if r.checkpoint.order != c.order for f in r.findings)
     if f := next((f for f in found if f.code == "pointer-not-data" and f.severity is Severity.ERROR), None):
         name = os.path.relpath(f.path, s.root)
-        text = f"{c.label} ({c.path}) may not be the newest checkpoint: another was not fetched"
-        hint = f"{f.hint}; or say {without(s.root, c, f.path)}"
-        raise UsageError(f"{text} ({name}: {f.message})", hint, rule="save/file-verdict")
+        raise file_verdict.ask_for_data(c, f, name, f"{f.hint}; or say {without(s.root, c, f.path)}")
 
 
 def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
@@ -97,9 +97,8 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
         here = p.layout != c.layout and (p.home in homes or p.home.startswith(above))
         if here and s.layouts.piece_of(p).loaded:
             name = os.path.relpath(p.path, s.root)
-            text = f"{c.path} is taken for a checkpoint of the layout {c.layout}, which does not load {name}"
             hint = f"{how_to_place(s)}; if it has nothing to do with it, {without(s.root, c, p.path)}"
-            raise UsageError(text, hint, rule=RULE.id)
+            raise unplaced_newer.ask_whose_part(c, p.path, name, hint)
 
 
 def how_to_place(s: Session) -> str:

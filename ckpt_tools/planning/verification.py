@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.cache.verdicts import Cache, remembering
-from ckpt_tools.crosscheck.unfinished import hidden_files, hint_of
 from ckpt_tools.discovery.group import group
 from ckpt_tools.discovery.unrecognised import remains, unpacked
-from ckpt_tools.findings import NOT_SEEN, finding
+from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common.under_way import not_finished
 from ckpt_tools.model.answers import FileReport, Summary, Verification
-from ckpt_tools.model.finding import Finding, Severity, Verdict, blind, worst
+from ckpt_tools.model.finding import Finding, Verdict, blind, worst
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.planning import seals
 from ckpt_tools.planning.engine import crosscheck
 from ckpt_tools.planning.hollow import hollow_exports
+from ckpt_tools.planning.rules.save import file_verdict, missing_part, unfinished
+from ckpt_tools.planning.rules.tree import nothing_there
+from ckpt_tools.planning.unfinished import hidden_files, hint_of
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session, with_findings
@@ -109,7 +112,8 @@ class Verifier(NamedTuple):
         if (
             not files and worst(findings) is not Verdict.BROKEN
         ):  # beside others that were it would be lost in their good news
-            findings.append(_not_inspected(root))
+            name = os.path.basename(root)
+            findings.append(nothing_there.describe_nothing(root, packed=unpacked(name) != name))
         return _Root(
             files, findings, frozenset(s.reader.partial), unrecognised + s.found.unrecognised, read.bytes
         )
@@ -157,14 +161,6 @@ class Verifier(NamedTuple):
         )
 
 
-def _not_inspected(root: str) -> Finding:
-    """Return that nothing was inspected, and whether a packed file is why."""
-    text = "no checkpoint file that ckpt knows is there: nothing was inspected"
-    if unpacked(os.path.basename(root)) != os.path.basename(root):
-        text = "a packed or encrypted file, which ckpt does not look into: nothing was inspected"
-    return finding("not-inspected", text, path=root)
-
-
 class _Root(NamedTuple):
     """What came of one root: ``partial`` are the files of which a part of the contents was asked for."""
 
@@ -186,11 +182,10 @@ def _of_seals(s: Session, level: Level) -> _Sealed:
     """On every seal that was found, and the files that no seal or signature of their directory names."""
     if s.indexes.seals is None and s.signatures is None:
         return _Sealed()
-    from ckpt_tools.crosscheck.sealed import reports, unnamed, unsigned  # most trees have none
-    from ckpt_tools.crosscheck.sealed_and_gone import newest_gone
-
-    lost = list(newest_gone(s)) if s.found.tree else []  # before the reports forget what seals say
-    return _Sealed(reports(s, level), [*lost, *unnamed(s), *unsigned(s)] if s.found.tree else [])
+    if not s.found.tree:
+        return _Sealed(seals.reports(s, level))
+    lost = list(seals.newest_gone(s))  # before the reports forget what seals say
+    return _Sealed(seals.reports(s, level), [*lost, *seals.unnamed(s), *seals.unsigned(s)])
 
 
 def _told(files: Sequence[FileReport], findings: Sequence[Finding]) -> set[str]:
@@ -226,13 +221,9 @@ def _nothing_to_load(
             return
         last = s.layouts.of(saves[-1])
         lost = hidden_files(last, last.commit) or "bring back what they lack"
-        text = f"none of the saves here ({len(saves):,}) is whole: no job could load anything"
-        yield finding("unfinished-save", text, severity=Severity.ERROR, path=s.root, hint=lost)
+        yield unfinished.describe_none_whole(len(saves), s.root, lost)
     elif s.found.tree and not saves and (own := _remains(s)):
-        text = (
-            f"files as {own.title} writes them, without the rest of a checkpoint: no job could load anything"
-        )
-        yield finding("missing-part", text, path=s.root, hint=hidden_files(own))
+        yield missing_part.describe_remains(own.title, s.root, hidden_files(own))
 
 
 def _is_broken(s: Session, findings: Sequence[Finding]) -> bool:
@@ -259,13 +250,11 @@ def _lacks_index(s: Session, p: Part) -> bool:
 
 def _beside_the_files(s: Session) -> list[Finding]:
     """What could not be looked at, and what is there although it is no part of a checkpoint."""
-    graph, mac = "a graph: it holds no state", "what macOS keeps of the file beside it: it holds no state"
-    unneeded = [(p, mac if os.path.basename(p).startswith("._") else graph) for p in s.found.unneeded]
     return [
         *not_seen(s),
         *s.notes,
         *map(not_finished, s.found.unfinished),
-        *(finding("not-needed", why, path=p) for p, why in unneeded),
+        *map(file_verdict.describe_unneeded, s.found.unneeded),
     ]
 
 

@@ -18,7 +18,6 @@ import small_files
 from counted import calls
 
 from ckpt_tools import api
-from ckpt_tools.crosscheck.neighbours import Neighbours
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -26,6 +25,7 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import contradictions
+from ckpt_tools.planning.neighbours import Neighbours
 
 OLD = 1_700_000_000
 ONE = small_files.megatron(10, 0, 1, 1, 1)

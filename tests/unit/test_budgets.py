@@ -15,8 +15,8 @@ from places import DOCS, PACKAGE, ROOT
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.planning.rules.catalogue import RULES
 
-DECIDING = ("planning", "crosscheck", "discovery", "reading", "layouts")
-NAMES_ARE_READ_IN = ("planning", "crosscheck", "discovery", "reading", "layouts/common")
+DECIDING = ("planning", "discovery", "reading", "layouts")
+NAMES_ARE_READ_IN = ("planning", "discovery", "reading", "layouts/common")
 DECIDING_FILES = (*NAMES_ARE_READ_IN, "layouts/files.py", "layouts/guess.py", "layouts/index.py")
 QUESTIONS = frozenset(
     {"UsageError", "NotRecognised", "NoCheckpoint", "NoneUsable", "CannotLook", "NotNewest", "LoadFailed"}

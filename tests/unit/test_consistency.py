@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-
-from ckpt_tools.crosscheck.consistency import trackers
 from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import hides_cuts
@@ -19,6 +17,8 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.planning.facts import NoContents, SavesFacts
+from ckpt_tools.planning.rules.choice.tracker_stale import RULE, TrackerFacts, check
+from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.planning.rules.save import replica_mismatch, signature_changed, step_mismatch
 
 
@@ -207,7 +207,8 @@ def test_a_small_group_hides_no_other_one() -> None:
 def tracked(
     said: int | str | None, *checkpoints: Checkpoint, incomplete: frozenset[CheckpointKey] = frozenset()
 ) -> list[tuple[str, str]]:
-    found = list(trackers(checkpoints, said, "/run/latest", set(incomplete), TOY))
+    facts = TrackerFacts("/run/latest", said, 0, True, TOY, checkpoints, incomplete)
+    found = [finding_of(RULE, hit) for hit in check(facts)]
     assert all(f.path == "/run/latest" for f in found)
     return [(f.code, f.message) for f in found]
 

@@ -175,7 +175,7 @@ ASKS = {
 }
 """What asks this machine's file system, or makes a path of this machine of a URL."""
 BLIND = (
-    "discovery", "inspection", "formats", "layouts", "crosscheck", "reading", "planning", "comparison",
+    "discovery", "inspection", "formats", "layouts", "reading", "planning", "comparison",
 )  # fmt: skip
 """The rooms that may not know where a tree lies."""
 LOCAL = {

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.crosscheck.writers import Placed, rank_order
 from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
@@ -26,6 +25,7 @@ from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.saved_world import mismatched
 from ckpt_tools.planning.substitutes import Evidence, OwnFile, Tensors
 from ckpt_tools.planning.topology import find_topology
+from ckpt_tools.planning.writers import Placed, rank_order
 
 
 def checkpoint(ranks: list[int], layout: str = "mindspore", kind: Kind = Kind.PERIODIC) -> Checkpoint:

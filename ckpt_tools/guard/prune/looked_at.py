@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from ckpt_tools.crosscheck.steps import step_in_contents
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.guard.quarantine.chosen import Group, groups
@@ -19,6 +18,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import filters
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
+from ckpt_tools.planning.steps import step_in_contents
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, not_seen
 from ckpt_tools.settings import plugins

@@ -7,7 +7,6 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache, partial
 
-from ckpt_tools.crosscheck.best import named_as_base, named_as_best, places_of
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
 from ckpt_tools.guard.prune.in_use import decided, led_to
@@ -18,6 +17,7 @@ from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.best import named_as_base, named_as_best, places_of
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_file

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import xxhash
 
-from ckpt_tools.crosscheck.trackers import as_told
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.records import Record
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.planning.other_writers import etag_of
+from ckpt_tools.planning.trackers import as_told
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import status, there
 from ckpt_tools.storage.urls import is_url

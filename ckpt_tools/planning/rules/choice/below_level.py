@@ -1,6 +1,22 @@
 """``choice/below-level``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Level
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
+
+
+def describe_shallow(count: int, level: Level, root: str) -> Finding:
+    """Return that files to load were not read as deeply as asked."""
+    return finding_of(RULE, Hit(root, f"{count} files were looked at less deeply than --level {level}"))
+
+
+def describe_budget(files: str, level: Level, root: str, budget: float | None) -> Finding:
+    """Return that the budget was over before all files to load were read."""
+    text = f"the budget of {budget:g} s was over before {files} were read as deeply as --level {level} asks"
+    return finding_of(RULE, Hit(root, text, code="budget-spent"))
+
 
 RULE = Rule(
     id="choice/below-level",

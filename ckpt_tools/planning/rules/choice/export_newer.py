@@ -1,11 +1,60 @@
 """``choice/export-newer``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
+
+
+@frozen
+class ExportFacts:
+    """The ``chosen`` save, all ``saves`` and exports, and the paths of which something is ``said``."""
+
+    chosen: Checkpoint
+    saves: Sequence[Checkpoint]
+    said: Collection[str]
+
+
+def check(facts: ExportFacts) -> Iterator[Hit]:
+    """Yield exports that were written after the choice."""
+    chosen = facts.chosen
+    for c in facts.saves:
+        said = any(path in facts.said for path in (c.path, *(p.path for p in c.parts)))
+        if c.kind is Kind.RELEASE is not chosen.kind and c.mtime_ns >= chosen.mtime_ns and not said:
+            text = f"it was written no earlier than {chosen.label}, but is an export"
+            yield Hit(c.path, text, severity=Severity.WARNING if c.order > chosen.order else None)
+
+
+def find_newer_models(finished: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Yield what no training can go on from, and is later than all that it can."""
+    furthest, last = max(c.order for c in kept), max(c.mtime_ns for c in kept)
+    keys = {c.key for c in kept}
+    for c in finished:
+        untold = max(c.order) < 0 and c.mtime_ns > last
+        if c.key not in keys and (c.order > furthest or untold):
+            what = "only the best so far" if c.kind is Kind.BEST else "it holds a model alone"
+            text = f"it is later than the run's regular saves, but {what}"
+            severity = Severity.NOTE if untold else Severity.WARNING
+            yield finding_of(RULE, Hit(c.path, text, severity=severity))
+
+
+def describe_left(p: Part, why: str) -> Finding:
+    """Return that the state beside the weights of the choice is of another save, or of none."""
+    text = f"{why}, and is not loaded: the state of the {p.role} would begin anew"
+    hint = "move it away where the job would load it by itself: it is not of the model's save"
+    return finding_of(RULE, Hit(p.path, text, hint, Severity.WARNING))
+
 
 RULE = Rule(
     id="choice/export-newer",
     code="passed-over",
     effect=Effect.NOTE,
+    check=check,
     answer="nothing, unless training went on from it: --kind, --prefer",
     why="""\
 A release, an export or the best so far is no older than the choice, and is passed over. It holds no

@@ -1,7 +1,17 @@
 """``choice/no-fallback``."""
 
+from __future__ import annotations
+
+from ckpt_tools.errors import CkptError, NotNewest
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
+
+
+def stop(why: str, plan: LoadPlan) -> CkptError:
+    """Return that what would go before the choice cannot be used (exit 6)."""
+    return error_of(RULE, Hit("", why), NotNewest, plan)
+
 
 RULE = Rule(
     id="choice/no-fallback",

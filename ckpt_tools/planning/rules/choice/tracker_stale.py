@@ -1,12 +1,112 @@
 """``choice/tracker-stale``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from shlex import quote
+
+from ckpt_tools.discovery.completeness import label
+from ckpt_tools.errors import CkptError
+from ckpt_tools.layouts import Layout
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.part import Kind
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
+
+_WRITE_IT = (
+    "a framework that follows this file alone loses steps: write the name of the newest into it, or start it"
+    " with the arguments that 'ckpt plan' gives"
+)
+_MAY_BE_RIGHT = "it was written after that save, so it may be right: look which of the two is meant"
+
+
+@frozen
+class TrackerFacts:
+    """A tracker beside the finished ``saves`` of a run: what it says (None for garbage), and when it was
+    written. ``incomplete`` are saves that lack parts. ``repaired``: ckpt repair writes this one.
+    """
+
+    path: str
+    says: int | str | None
+    written_ns: int
+    repaired: bool
+    layout: Layout
+    saves: Sequence[Checkpoint]
+    incomplete: Collection[CheckpointKey]
+
+
+def check(facts: TrackerFacts) -> Iterator[Hit]:
+    """Yield what a tracker gets wrong about the saves beside it. Nobody is told to write the name of one from
+    before the tracker was written into it.
+    """
+    says, path = facts.says, facts.path
+    if says is None:
+        hint = "" if facts.repaired else _WRITE_IT
+        yield Hit(path, "the tracker is empty, or not what its framework writes", hint, code="bad-tracker")
+        return
+    named = [c for c in facts.saves if facts.layout.is_tracked(c, says)]
+    if not named:
+        text = f"the tracker names {says}, which is not there{_explain_number(facts, says)}"
+        yield Hit(path, text, code="dangling-tracker")
+        return
+    whole = [c for c in facts.saves if c.key not in facts.incomplete]
+    if all(c.key in facts.incomplete for c in named):
+        yield Hit(
+            path, f"the tracker names {says}, which is damaged or not complete", code="dangling-tracker"
+        )
+    if any(c.kind is Kind.RELEASE for c in named):
+        return  # it is beside the order
+    highest = max(c.order for c in named)
+    newer = [c for c in whole if c.order > highest and c.kind is Kind.PERIODIC]
+    if newest := max(newer, key=lambda c: c.order, default=None):
+        hint = _MAY_BE_RIGHT if newest.mtime_ns < facts.written_ns else "" if facts.repaired else _WRITE_IT
+        yield Hit(path, f"the tracker names {says}, but {label(newest)} is there and complete", hint)
+
+
+def _explain_number(facts: TrackerFacts, says: int | str) -> str:
+    """Return what explains a number that names nothing: 500 over 10000 leaves 50000 where the file is not cut
+    off. MindIO ACP writes like that.
+    """
+    tracked = facts.layout.tracked
+    begun = [c for c in facts.saves if (at := tracked(c)) is not None and str(says).startswith(str(at))]
+    if not begun or not isinstance(says, int):
+        return ""
+    likely = tracked(max(begun, key=lambda c: c.order))
+    return f"; its first digits name {likely}, which is: a longer number may have been written over"
+
+
+def find_missing(layout: Layout, base: str) -> Hit:
+    """Return that the tracker is not there that a framework writes with each save."""
+    return Hit(base, f"there is no {layout.tracker}", code="missing-tracker")
+
+
+def find_lost_best(entry: str, named: str, by: str, *, beside: bool) -> Hit:
+    """Return that the save that the file ``by`` names as the best of its run is not there, only one that is
+    called so ``beside`` it.
+    """
+    text = f"{entry} is {named!r}, which is not there"
+    text += f" ({named.rstrip('/').rpartition('/')[2]} lies beside it)" if beside else ""
+    hint = "a job that loads its best when it ends (load_best_model_at_end) fails then, or does without"
+    return Hit(by, text, hint, Severity.NOTE, code="dangling-tracker")
+
+
+def ask_which_is_meant(c: Checkpoint, name: object, told: dict[str, int | str]) -> CkptError:
+    """Return the question which of several trackers is right that name different saves."""
+    each = " and ".join(f"{path} names {said}" for path, said in told.items())
+    hint = (
+        f"write {name} into each of them to resume from {label(c)}:"
+        f" printf %s {quote(str(name))} | tee {' '.join(map(quote, told))}"
+    )
+    return error_of(RULE, Hit(c.path, f"{each}: whoever follows them loads files of both", hint))
+
 
 RULE = Rule(
     id="choice/tracker-stale",
     code="stale-tracker",
     more=("dangling-tracker", "bad-tracker", "missing-tracker"),
     effect=Effect.WARN,
+    check=check,
     answer="start with the arguments of the plan, or ckpt repair ROOT --tracker --apply",
     why="""\
 The framework's tracker is missing, garbage, or names another save than the choice. A framework that

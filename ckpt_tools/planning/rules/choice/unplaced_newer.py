@@ -1,10 +1,16 @@
 """``choice/unplaced-newer``."""
 
-from collections.abc import Iterator
+from __future__ import annotations
 
+from collections.abc import Iterator
+from shlex import quote
+
+from ckpt_tools.discovery.completeness import label
+from ckpt_tools.errors import CkptError
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import SaveFacts, TreeFacts, UnplacedFile
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 _LARGE = 64 << 20
 """Bytes of a file in no known format that may be a state where there is no save."""
@@ -40,6 +46,21 @@ def _may_be_later(file: UnplacedFile, chosen: SaveFacts) -> bool:
     later = file.step is not None and file.step > chosen.order[0]
     less = chosen.optimizer and file.optimizer is False and not later
     return file.state and file.size > 0 and file.mtime_ns >= chosen.written.median and not less
+
+
+def ask_whose_share(c: Checkpoint, path: str, root: str) -> CkptError:
+    """Return the question which rank loads a file that is called as the share of one."""
+    text = (
+        f"{path} of {label(c)} is called as the share of one rank, and no layout says which rank loads which"
+    )
+    hint = f"'ckpt layouts --guess {quote(root)}' writes a layout that gives each rank its own"
+    return error_of(RULE, Hit(path, f"{text} file", hint))
+
+
+def ask_whose_part(c: Checkpoint, path: str, name: str, hint: str) -> CkptError:
+    """Return the question whether a file that another layout loads is a part of the choice."""
+    text = f"{c.path} is taken for a checkpoint of the layout {c.layout}, which does not load {name}"
+    return error_of(RULE, Hit(path, text, hint))
 
 
 RULE = Rule(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from shlex import quote
 from typing import NamedTuple
 
+from ckpt_tools.errors import CkptError
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import StateFile
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 _MOST = 2
 """Files of other places, in its save and in others, that each file is compared with: equal replicas may be
@@ -218,6 +220,19 @@ def _path_from_fork(path: str, other: str) -> str:
     a, b = path.split("/"), other.split("/")
     common = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
     return "/".join(a[common:])
+
+
+def ask_which_is_the_copy(first: str, second: str, homes: Sequence[str], answers: Sequence[str]) -> CkptError:
+    """Return the question which of two equal files of two saves is the copy. Either answer may go back in
+    training for nothing, or mix two steps.
+    """
+    text = (
+        f"{first} and {second} are byte for byte the same, although training moved on between them, and"
+        " nothing in them tells which is the copy"
+    )
+    compare = f"'ckpt diff {' '.join(map(quote, homes))}' compares the two"
+    hint = f"restore the one that is the copy, or say {', or '.join(answers)}; {compare}"
+    return error_of(RULE, Hit(first, text, hint))
 
 
 RULE = Rule(

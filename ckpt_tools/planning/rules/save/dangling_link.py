@@ -1,6 +1,16 @@
 """``save/dangling-link``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
+
+
+def describe_lost(path: str) -> Finding:
+    """Return that a link beside the choice leads nowhere, and may have led to a newer save."""
+    text = "it leads to what is not there, and what was saved there may be newer than the choice"
+    return finding_of(RULE, Hit(path, text, severity=Severity.WARNING))
+
 
 RULE = Rule(
     id="save/dangling-link",

@@ -1,7 +1,26 @@
 """``save/file-verdict``."""
 
+from __future__ import annotations
+
+from ckpt_tools.errors import CkptError
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
+
+
+def ask_for_data(c: Checkpoint, f: Finding, name: str, hint: str) -> CkptError:
+    """Return that only a pointer to the data is here of a save that goes before the choice."""
+    text = f"{c.label} ({c.path}) may not be the newest checkpoint: another was not fetched"
+    return error_of(RULE, Hit(f.path, f"{text} ({name}: {f.message})", hint))
+
+
+def describe_unneeded(path: str) -> Finding:
+    """Return that a file holds no state: a graph, or what macOS keeps of the file beside it."""
+    mac = path.rpartition("/")[2].startswith("._")
+    what = "what macOS keeps of the file beside it" if mac else "a graph"
+    return finding_of(RULE, Hit(path, f"{what}: it holds no state", code="not-needed"))
+
 
 RULE = Rule(
     id="save/file-verdict",

@@ -1,6 +1,21 @@
 """``save/groups-needed``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt_tools.errors import CkptError
+from ckpt_tools.findings import CODES
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
+
+
+def ask(c: Checkpoint, findings: Sequence[Finding]) -> CkptError:
+    """Return the question whose state ranks need that have neither a file nor a replica group."""
+    text = "; ".join(f.message for f in findings if f.code == RULE.code)
+    return error_of(RULE, Hit(c.path, f"{text} ({c.path})", CODES[RULE.code].hint))
+
 
 RULE = Rule(
     id="save/groups-needed",

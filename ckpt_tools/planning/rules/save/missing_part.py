@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpt_tools.discovery.completeness import label, saved_with, severity_of_gaps, usual_pieces, where
+from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
 
 
@@ -36,6 +37,53 @@ def _list_needed(c: Checkpoint, facts: SavesFacts) -> list[str]:
     if texts or any(p.role not in layout.needs for p in usual):
         return texts
     return list(saved_with(c, layout, survivable=False).values())
+
+
+def describe_declared(says: str, what: str, path: str, hint: str = "") -> Finding:
+    """Return that a save which a tracker names has lost something: it was finished."""
+    severity = Severity.ERROR if hint else None
+    return finding_of(RULE, Hit(path, f"{says}, so it was finished, {what}", hint, severity))
+
+
+def describe_unlisted(name: str, by: str, path: str) -> Finding:
+    """Return that of what the list ``by`` of a save names nothing is there that could be loaded."""
+    text = f"{name}, with which {by} was saved, is not there, or nothing is in it"
+    return finding_of(RULE, Hit(path, text))
+
+
+def describe_unwritten(names: Sequence[str], path: str) -> Finding:
+    """Return that chunks are not there of an array that its framework writes in full."""
+    text = f"{ranges.names(names)} is not there, and its framework writes all of this array"
+    return finding_of(RULE, Hit(path, text))
+
+
+def describe_left_out(names: Sequence[str], path: str, severity: Severity) -> Finding:
+    """Return that files are not there that an index need not name, and that the run's other saves have."""
+    text = f"{ranges.names(names)} is not there, which the run's other checkpoints have"
+    text += ": it would be read as zeros" if severity is Severity.WARNING else ""
+    return finding_of(RULE, Hit(path, text, severity=severity))
+
+
+def describe_undescribed(home: str) -> Finding:
+    """Return that the file is gone that describes the chunks of an array."""
+    return finding_of(RULE, Hit(home, "chunks of an array are in it, and nothing that describes them"))
+
+
+def describe_no_role(c: Checkpoint, role: str, home: str) -> Finding:
+    """Return that a save has no file of any of the roles of which its layout needs one."""
+    return finding_of(RULE, Hit(home, f"{label(c)} has no {role} file"))
+
+
+def describe_no_optimizer(path: str) -> Finding:
+    """Return that the weights are alone, where the layout keeps an optimizer's state beside them."""
+    text = "none of its files holds an optimizer's state: that would begin anew"
+    return finding_of(RULE, Hit(path, text, "bring its file back, if the job saves one", Severity.WARNING))
+
+
+def describe_remains(title: str, root: str, hint: str) -> Finding:
+    """Return that only files are left that a framework writes beside those of a save."""
+    text = f"files as {title} writes them, without the rest of a checkpoint: no job could load anything"
+    return finding_of(RULE, Hit(root, text, hint))
 
 
 RULE = Rule(

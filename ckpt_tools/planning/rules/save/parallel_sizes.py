@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from ckpt_tools.crosscheck.writers import count_of_one_model, counts_experts
 from ckpt_tools.layouts import Piece
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.part import Part
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.writers import count_of_one_model, counts_experts
 
 Told = list[tuple[Part, dict[str, int]]]
 """Files, and the sizes of the job that each tells."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from ckpt_tools.crosscheck.writers import Rows, placed, rank_order
 from ckpt_tools.layouts import COORDS, Layouts, Piece
 from ckpt_tools.layouts.common.saved_by import likely_rank, owner
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.writers import Rows, placed, rank_order
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:

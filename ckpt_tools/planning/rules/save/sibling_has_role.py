@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.discovery.completeness import label, saved_with, severity_of_gaps, usual_pieces, where
-from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
 
 
@@ -30,6 +30,12 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
             text = f"{label(c)} has no {role} file, which the run's other checkpoints have: training goes on"
             text += " with other random numbers"
             yield Hit(where(c), text, severity=Severity.WARNING, effect=Effect.WARN)
+
+
+def describe_no_text(name: str, home: str) -> Finding:
+    """Return that a save lacks a text that the directory of each other save has."""
+    text = f"it has no {name}, which the directory of each other save has"
+    return finding_of(RULE, Hit(home, text, severity=Severity.WARNING))
 
 
 RULE = Rule(

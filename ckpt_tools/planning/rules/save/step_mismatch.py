@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.layouts.common.counters import schedules
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, hit_of
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of, hit_of
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
@@ -18,6 +19,12 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
     found = list(facts.layouts.of(facts.files[0]).check(rows))
     found += schedules(rows, {path for path, _ in found})
     yield from (hit_of(f, path) for path, f in found)
+
+
+def describe_led_elsewhere(path: str, to: str) -> Finding:
+    """Return that a link is called as a save, and leads to another one."""
+    text = f"it leads to {to}: a save of its own name may be lost, or was never there"
+    return finding_of(RULE, Hit(path, text, severity=Severity.WARNING))
 
 
 RULE = Rule(

@@ -1,7 +1,16 @@
 """``save/unknown-global``."""
 
+from __future__ import annotations
+
+from ckpt_tools.errors import CkptError
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
+
+
+def ask(path: str, text: str, hint: str) -> CkptError:
+    """Return the question whether the code may run that the file of the choice names."""
+    return error_of(RULE, Hit(path, text, hint))
+
 
 RULE = Rule(
     id="save/unknown-global",

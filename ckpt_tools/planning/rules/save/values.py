@@ -1,7 +1,27 @@
 """``save/values``."""
 
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Part, shown
+from ckpt_tools.model.ranges import tensor_names
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
+
+
+def describe_zero_file(path: str, severity: Severity) -> Finding:
+    """Return that no byte of a file is anything but zero, unlike those of the saves beside it."""
+    text = "all of its bytes are zero, and in the run's other checkpoints they are not"
+    return finding_of(RULE, Hit(path, text, severity=severity, offset=0))
+
+
+def describe_zeros(names: Collection[str], path: str, other: Part) -> Finding:
+    """Return which weights are nothing but zeros, unlike those of an ``other`` file."""
+    text = f"nothing but zeros: {tensor_names(names)}, and in {shown(other)} there are numbers"
+    return finding_of(RULE, Hit(path, text))
+
 
 RULE = Rule(
     id="save/values",

@@ -1,6 +1,17 @@
 """``tree/filters-hide-all``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from ckpt_tools.errors import CkptError, NoneUsable
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
+
+
+def stop(count: str, plan: LoadPlan) -> CkptError:
+    """Return that the filters leave none of the saves (exit 4)."""
+    text = f"{count}, but --kind or --max-step hides them all"
+    return error_of(RULE, Hit("", text, "relax the filters"), NoneUsable, plan)
+
 
 RULE = Rule(
     id="tree/filters-hide-all",

@@ -1,6 +1,18 @@
 """``tree/nothing-there``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
+
+
+def describe_nothing(root: str, *, packed: bool) -> Finding:
+    """Return that nothing was inspected, and whether a packed file is why."""
+    text = "no checkpoint file that ckpt knows is there: nothing was inspected"
+    if packed:
+        text = "a packed or encrypted file, which ckpt does not look into: nothing was inspected"
+    return finding_of(RULE, Hit(root, text))
+
 
 RULE = Rule(
     id="tree/nothing-there",

@@ -1,6 +1,16 @@
 """``tree/root-missing``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
+
+
+def describe_first_launch(root: str) -> Finding:
+    """Return that ROOT does not exist, which the caller takes for a first launch."""
+    text = "it does not exist: this is taken for a first launch (--allow-missing)"
+    return finding_of(RULE, Hit(root, text))
+
 
 RULE = Rule(
     id="tree/root-missing",

@@ -7,52 +7,51 @@ finished nor a first launch.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from ckpt_tools.crosscheck import consistency
-from ckpt_tools.findings import finding
+from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model.answers import Tracker
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Rejected
+from ckpt_tools.planning.rules.choice.tracker_stale import RULE, TrackerFacts, check, find_missing
+from ckpt_tools.planning.rules.rule import Hit, error_of, finding_of
+from ckpt_tools.planning.rules.save import missing_part
+from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import lstat
 
-_WRITE_IT = (
-    "a framework that follows this file alone loses steps: write the name of the newest into it, or start it"
-    " with the arguments that 'ckpt plan' gives"
-)
 _REMOVED = "it was removed or moved, or the disk that it is on is not mounted here"
+_OTHER_ORDERS = "say --resume-from mtime or --resume-from step"
 
 
 def tracker_findings(
-    s: Session, checkpoints: Sequence[Checkpoint], incomplete: Callable[[], set[CheckpointKey]]
+    s: Session, saves: Sequence[Checkpoint], incomplete: Callable[[], set[CheckpointKey]]
 ) -> Iterator[Finding]:
-    """What the tracker beside a run gets wrong, if its layout has one.
+    """Return what the trackers beside the finished saves of a run get wrong, if its layout has one.
 
-    ``incomplete`` gives the checkpoints that lack parts; it is called only where there is a tracker.
+    ``incomplete`` gives the saves that lack parts; it is called only where there is a tracker.
     """
-    layout, base = s.layouts.of(checkpoints[0]), checkpoints[0].parts[0].base
+    layout, base = s.layouts.of(saves[0]), saves[0].parts[0].base
     if layout.tracker is None and not layout.other_trackers:
         return
-    trackers = list(s.trackers(layout.name, base))
-    if not trackers:
+    found = list(s.trackers(layout.name, base))
+    if not found and layout.tracker and layout.always_tracked:
         here = f"{base}/".startswith(f"{s.root}/")  # above ROOT nobody looked
-        c = checkpoints[0]
-        told = len(checkpoints) > 1 or {c.step, c.epoch, c.generation} != {None}  # else it is the one
-        expected = layout.tracker and layout.always_tracked and here and told
-        if expected and not any(declared(s, c) for c in checkpoints):
-            yield finding("missing-tracker", f"there is no {layout.tracker}", path=base)
-    for path, target in trackers:
-        if isinstance(target, Finding):
-            yield target
-        else:
-            at = written_ns(path)
-            found = consistency.trackers(checkpoints, target, path, incomplete(), layout, written_ns=at)
-            yield from found if _is_repaired(path, layout) else map(_by_hand, found)
+        numbered = len(saves) > 1 or {saves[0].step, saves[0].epoch, saves[0].generation} != {None}
+        if here and numbered and not any(declared(s, c) for c in saves):
+            yield finding_of(RULE, find_missing(layout, base))
+    for path, says in found:
+        if isinstance(says, Finding):
+            yield says
+            continue
+        repaired = path.rpartition("/")[2] == layout.tracker  # of several the first that is asked
+        facts = TrackerFacts(path, says, written_ns(path), repaired, layout, saves, incomplete())
+        yield from (finding_of(RULE, hit) for hit in check(facts))
 
 
 def written_ns(path: str) -> int:
@@ -61,16 +60,6 @@ def written_ns(path: str) -> int:
         return lstat(path).st_mtime_ns
     except OSError:
         return 0
-
-
-def _is_repaired(path: str, layout: Layout) -> bool:
-    """Whether ``ckpt repair --tracker`` writes this one, as it does of several the first that is asked."""
-    return path.rpartition("/")[2] == layout.tracker
-
-
-def _by_hand(f: Finding) -> Finding:
-    is_told = f.code == "dangling-tracker" or f.hint.startswith("it was written after")
-    return f if is_told else replace(f, hint=_WRITE_IT)
 
 
 def told(session: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tracker]:
@@ -98,14 +87,9 @@ def declared(session: Session, c: Checkpoint) -> str | None:
         if not (layout.tracker or layout.other_trackers):
             continue
         for path, says in session.trackers(layout.name, base):
-            if _names(says, layout, c):
+            if not isinstance(says, Finding) and _is_named(layout, c, says):
                 return path
     return None
-
-
-def _names(target: int | str | Finding | None, layout: Layout, c: Checkpoint) -> bool:
-    """Whether what a tracker of the layout says is this checkpoint."""
-    return not isinstance(target, Finding) and _is_named(layout, c, target)
 
 
 def _is_named(layout: Layout, c: Checkpoint, target: int | str | None) -> bool:
@@ -133,9 +117,7 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
                 yield _rejected(here[0], path, target, _found(target, torn, layout), layout)
 
 
-def _of_others(
-    session: Session, own: Layout, here: Sequence[Checkpoint]
-) -> Iterator[tuple[str, int | str | Finding | None]]:
+def _of_others(session: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[tuple[str, int | str]]:
     """What the trackers of other layouts beside a run's checkpoints say, where that is a step later than
     theirs and that nothing there has: who writes one may save in the form of several frameworks.
     """
@@ -144,18 +126,16 @@ def _of_others(
     if None in steps or newest is None:
         return
     known = {p.step for p in session.parts if p.base == base}
-    for (path, says), step in _steps_of_others(session, own, base).items():
-        if step > newest and step not in known:
+    said = dict[tuple[str, int | str], None]()
+    for other in session.layouts:
+        alike = other is own or (other.tracker and other.tracker == own.tracker)
+        if not alike and (other.tracker or other.other_trackers):
+            rows = session.trackers(other.name, base)
+            said |= {(path, says): None for path, says in rows if isinstance(says, int | str)}
+    for path, says in said:
+        step = _number(str(says), own)
+        if step is not None and step > newest and step not in known:
             yield path, says
-
-
-def _steps_of_others(session: Session, own: Layout, base: str) -> dict[tuple[str, int | str], int]:
-    """What each of those trackers says, and the step in that."""
-    unlike = (o for o in session.layouts if o is not own and not (o.tracker and o.tracker == own.tracker))
-    others = (o.name for o in unlike if o.tracker or o.other_trackers)
-    rows = (row for name in others for row in session.trackers(name, base))
-    told = {(path, says): _number(str(says), own) for path, says in rows if isinstance(says, int | str)}
-    return {row: step for row, step in told.items() if step is not None}
 
 
 def _is_gone(
@@ -186,8 +166,9 @@ def _rejected(
 
 
 def _damage(tracker: str, target: int | str, what: str, path: str) -> Finding:
-    text = f"{tracker.rpartition('/')[2]} names {target}, so it was finished, {what}"
-    return finding("missing-part", text, severity=Severity.ERROR, path=path, hint=_REMOVED)
+    return missing_part.describe_declared(
+        f"{tracker.rpartition('/')[2]} names {target}", what, path, _REMOVED
+    )
 
 
 def as_told(session: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding, ...]]:
@@ -232,3 +213,63 @@ def _gone(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkpoint:
         epoch_base=sibling.epoch_base,
         generation=number if sibling.counted else None,
     )
+
+
+# ---- a choice by what a tracker names
+
+
+def tracked_first(
+    session: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpoint]
+) -> list[Checkpoint]:
+    """Return the candidates that the tracker names; ``run`` are all checkpoints, hidden ones among them.
+
+    Raises UsageError when the tracker names none of them, CannotLook when it cannot be read.
+    """
+    # a dying gasp may lie beside the run, and have no tracker
+    first = next((c for c in ranked if session.layouts.of(c).tracker), ranked[0])
+    layout = session.layouts.of(first)
+    path, latest = _read(session, layout, first.parts[0].base)
+    named = [c for c in ranked if layout.is_tracked(c, latest)]
+    if not named:
+        hidden = any(layout.is_tracked(c, latest) for c in run if c.layout == layout.name)
+        where = "which --kind or --max-step hides" if hidden else "which is not there"
+        raise error_of(RULE, Hit(path, f"{path} names {latest}, {where}", _OTHER_ORDERS))
+    return named
+
+
+class LaterTracker(NamedTuple):
+    """The path of a tracker, and the checkpoint that it names."""
+
+    path: str
+    checkpoint: Checkpoint
+
+
+def find_later_trackers(
+    session: Session, newest: Checkpoint, others: Iterable[Checkpoint]
+) -> Iterator[LaterTracker]:
+    """Yield the trackers that were written after the newest checkpoint, and which of the others they name."""
+    if not session.found.trackers:
+        return
+    told = (path for path, _ in session.trackers(newest.layout, newest.parts[0].base))
+    late = {path for path in told if written_ns(path) > newest.mtime_ns}
+    if not late or declared(session, newest):
+        return
+    for c in others:
+        if c.key != newest.key and (path := declared(session, c)) in late:
+            yield LaterTracker(path or "", c)
+
+
+def _read(session: Session, layout: Layout, base: str) -> tuple[str, int | str]:
+    """(path, what it names) of the tracker in ``base``."""
+    tracker = session.tracker(layout.name, base)
+    if tracker is None:
+        none = f"the layout {layout.name} has no tracker"
+        none = f"there is no {layout.tracker} in {base}" if layout.tracker and layout.always_tracked else none
+        raise error_of(RULE, Hit(base, none, _OTHER_ORDERS))
+    path, latest = tracker
+    if isinstance(latest, Finding) and latest.code == "unreadable":
+        hint = f"make it readable, or {_OTHER_ORDERS}"
+        raise error_of(could_not_look.RULE, Hit(path, f"{path}: {latest.message}", hint), CannotLook)
+    if latest is None or isinstance(latest, Finding):
+        raise error_of(RULE, Hit(path, f"{path} is empty, or not what its framework writes", _OTHER_ORDERS))
+    return path, latest

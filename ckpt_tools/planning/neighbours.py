@@ -5,10 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
+from itertools import islice
 from operator import itemgetter
 
 from ckpt_tools.model.checkpoint import Checkpoint
 
+_EACH_WAY = 2
+"""How many saves before it, and after it, a checkpoint is compared with."""
 Row = tuple[int, Checkpoint]
 """A checkpoint and its place among all."""
 
@@ -41,3 +44,25 @@ class Neighbours:
                 sides.append(at[times[after]])
                 after += 1
             yield from (o for _, o in merge(*sides, key=itemgetter(0)))
+
+
+class Siblings:
+    """The finished checkpoints of one run in their order."""
+
+    def __init__(self, checkpoints: Sequence[Checkpoint]) -> None:
+        finished = [c for c in checkpoints if not c.unfinished]
+        self._rows = sorted(finished, key=lambda c: (c.order, c.mtime_ns))
+        self._keys = [(c.order, c.mtime_ns) for c in self._rows]
+
+    def beside(self, c: Checkpoint) -> list[Checkpoint]:
+        """The saves of its run next to it, of the same kind: of these some are damaged, too, but hardly
+        all.
+        """
+
+        def is_alike(o: Checkpoint) -> bool:
+            return (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind) and o.key != c.key
+
+        at = bisect_left(self._keys, (c.order, c.mtime_ns))
+        before = (self._rows[i] for i in range(at - 1, -1, -1))
+        after = (self._rows[i] for i in range(at, len(self._rows)))
+        return [o for way in (before, after) for o in islice(filter(is_alike, way), _EACH_WAY)]

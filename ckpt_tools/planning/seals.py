@@ -1,5 +1,5 @@
-"""Checkpoints of which only the seal is left: one that was later than the choice is never passed over in
-silence, and where nothing else is there the job was started before.
+"""Seals below a root: whether each can be used, which files of a sealed checkpoint it does not name, and of
+which saves only the seal is left: where one was later than the choice, that is never passed over in silence.
 """
 
 from __future__ import annotations
@@ -9,14 +9,81 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.findings import finding
-from ckpt_tools.formats.seals.names import of_one_file
-from ckpt_tools.inspection.seals import Known, Seals
+from ckpt_tools.discovery.sealable import directories
+from ckpt_tools.formats.seals.names import NAME, of_one_file
+from ckpt_tools.inspection.seals import Known, Seals, inside
+from ckpt_tools.inspection.signatures import is_signature
+from ckpt_tools.model.answers import FileReport
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
-from ckpt_tools.model.seal import SealedCheckpoint
-from ckpt_tools.reading.session import Session
+from ckpt_tools.model.report import Level
+from ckpt_tools.planning.rules.save import seal_missing, seal_unusable, signature_invalid
+from ckpt_tools.reading.session import Session, with_findings
+
+
+def reports(s: Session, level: Level) -> list[FileReport]:
+    """On every seal that was found, with what is wrong with what it says; the last that is asked of them:
+    what the fragments of 100,000 ranks say, and a report on each, are not in memory together.
+    """
+    seals = s.indexes.seals
+    if seals is None:
+        return []
+    seals.forget()
+    out = list[FileReport]()
+    for seal in s.found.seals:
+        report = s.report_file(seal.path, min(level, Level.CONTENT), seal.findings)
+        out.append(FileReport(None, with_findings(report, seals.findings.get(seal.path, ()))))
+    return out
+
+
+def unnamed(s: Session) -> Iterator[Finding]:
+    """Files that lie in a sealed directory, and that no seal of it names."""
+    seals = s.indexes.seals
+    for base, known in _of_directories(seals.known if seals else ()).items():
+        named = {inside(base, f.path) for k in known for f in k.seal.files}
+        found = [path for path in _files(base) if path not in named]
+        yield from seal_unusable.describe_unnamed(found, base)
+
+
+def unsigned(s: Session) -> Iterator[Finding]:
+    """Files of a directory that was signed, of which its signature says nothing."""
+    if s.signatures is None:
+        return
+    for path in sorted(s.indexes.known):
+        statement = s.signatures.valid(path) if is_signature(path) else None
+        home = statement.home(path) if statement else ""
+        if statement is None or not home:
+            continue
+        names = {os.path.relpath(file, home): file for file in _files(home)}
+        more = sorted(n for n in names if n not in statement.names and not statement.ignores(n))
+        yield from signature_invalid.describe_unsigned([names[n] for n in more], path, home)
+
+
+def _of_directories(known: Iterable[Known]) -> dict[str, list[Known]]:
+    """The seals of whole directories. Those that wait for further fragments do not say what is missing."""
+    out: dict[str, list[Known]] = {}
+    for k in known:
+        if os.path.basename(k.path) == NAME:
+            out.setdefault(k.base, []).append(k)
+    return out
+
+
+def _files(base: str) -> Iterator[str]:
+    """The files at and below a directory, without seals, what is being written, and what has seals of its
+    own.
+    """
+    below = set[str]()
+    for directory, entries in directories(base):
+        if isinstance(entries, OSError):
+            continue  # who listed the tree has said so
+        if directory != base and (entries.has_seal or os.path.dirname(directory) in below):
+            below.add(directory)
+            continue
+        yield from entries.files
+
+
+# ---- saves of which only the seal is left
 
 
 def later_and_gone(
@@ -76,9 +143,7 @@ def _later(
 
 
 def _said(known: Known) -> Finding:
-    why = f"a checkpoint at {_when(known.seal.checkpoint)} was sealed here, and its files are not there"
-    hint = f"bring it back; if it was removed on purpose, remove its seal, {known.path}, as well"
-    return finding("seal-missing", why, path=_place(known), severity=Severity.WARNING, hint=hint)
+    return seal_missing.describe_lost_save(known.seal.checkpoint, _place(known), known.path)
 
 
 def only_seals(session: Session) -> list[str]:
@@ -88,16 +153,6 @@ def only_seals(session: Session) -> list[str]:
         return []
     seals.read_all()
     return sorted({_place(known) for known in _without_files(seals)} | set(seals.about))
-
-
-def _when(was: SealedCheckpoint) -> str:
-    """When a sealed checkpoint was saved, as far as its seal tells."""
-    if was.step is not None:
-        return f"step {was.step:,}"
-    if was.epoch is None:
-        return "a step that nothing tells"
-    within = "" if was.step_in_epoch is None else f", step {was.step_in_epoch:,} of it"
-    return f"epoch {was.epoch:,}{within}"
 
 
 def _without_files(seals: Seals) -> Iterator[Known]:

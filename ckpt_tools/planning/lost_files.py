@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 
-from ckpt_tools.crosscheck.emptied import is_tracked
-from ckpt_tools.findings import finding
+from ckpt_tools.formats import format_of
 from ckpt_tools.formats.common.zeros import ZEROS, all_zero
 from ckpt_tools.layouts.common import arrays
-from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.report import Level
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.planning.rules.choice import unfinished_newer
+from ckpt_tools.planning.rules.save import missing_part, sibling_has_role, unfinished, values
+from ckpt_tools.planning.unfinished import is_tracked
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import opened
 from ckpt_tools.storage.listing import names_of
@@ -24,6 +27,8 @@ from ckpt_tools.storage.urls import inside
 _ALIKE = 8
 """Files that a directory has in common with a checkpoint, to be called one that lost its index."""
 _CHUNK = re.compile(r"\d+(?:\.\d+)*")
+_OTHERS = 2
+"""Other saves that have a text: one alone may have it by chance."""
 _ZEROED = r"(?i:(?:^|[/._])(?:opt|optim|optimizer|param_states)(?:[/._]|_?state))"
 """States of optimizers: gradients that are collected over several steps are zeros again after them."""
 
@@ -48,8 +53,7 @@ def unlike_list(s: Session, c: Checkpoint) -> Iterator[Finding]:
         for path in filter(None, (inside(os.path.dirname(part.path), m[1]) for m in named)):
             if not any(file.startswith(f"{path}/") for file in loaded) and _nothing_in(s, path, idle):
                 name = path.removeprefix(f"{c.path}/")
-                text = f"{name}, with which {part.name} was saved, is not there, or nothing is in it"
-                yield finding("missing-part", text, path=c.path)
+                yield missing_part.describe_unlisted(name, part.name, c.path)
 
 
 def _nothing_in(s: Session, path: str, idle: Collection[str]) -> bool:
@@ -75,11 +79,9 @@ def zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[
             continue
         name = part.path.removeprefix(f"{c.path}/")
         others = [os.path.join(o.path, name) for o in beside]
-        if all(_there(s, path) for path in others) and not any(_zeros(s, path) for path in others):
-            text = "all of its bytes are zero, and in the run's other checkpoints they are not"
-            severity = _severity(name)
-            if _confirmed(s, part.path):
-                yield finding("zero-filled", text, path=part.path, offset=0, severity=severity)
+        unlike = all(_there(s, path) for path in others) and not any(_zeros(s, path) for path in others)
+        if unlike and _confirmed(s, part.path):
+            yield values.describe_zero_file(part.path, _severity(name))
 
 
 def _zeros(s: Session, path: str) -> bool:
@@ -113,8 +115,7 @@ def _unwritten(s: Session, c: Checkpoint) -> Iterator[Finding]:
     for p in c.parts:
         names = [path.removeprefix(above) for path in s.indexes.left_out.get(p.path, ())]
         if names and written.fullmatch(os.path.dirname(p.path).removeprefix(above)):
-            text = f"{ranges.names(names)} is not there, and its framework writes all of this array"
-            yield finding("missing-part", text, path=p.path)
+            yield missing_part.describe_unwritten(names, p.path)
 
 
 def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -124,11 +125,7 @@ def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterat
         names = [p.removeprefix(above) for p in s.indexes.left_out[index] if p.startswith(above)]
         gone = [name for name in names if all(_there(s, os.path.join(o.path, name)) for o in beside)]
         if gone:
-            text = f"{ranges.names(gone)} is not there, which the run's other checkpoints have"
-            severity = _severity(gone[0])
-            if severity is Severity.WARNING:
-                text += ": it would be read as zeros"
-            yield finding("missing-part", text, path=index, severity=severity)
+            yield missing_part.describe_left_out(gone, index, _severity(gone[0]))
 
 
 def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
@@ -140,8 +137,7 @@ def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
             above = os.path.dirname(above)
         try:
             if above == c.path and all(map(_CHUNK.fullmatch, names_of(home))):
-                text = "chunks of an array are in it, and nothing that describes them"
-                yield finding("missing-part", text, path=home)
+                yield missing_part.describe_undescribed(home)
         except OSError as e:
             s.unread[home] = e.strerror or str(e)
 
@@ -157,10 +153,9 @@ def headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
     }  # a copy that was set aside is no save
     below = {os.path.dirname(name) for name in data}
     for home in dict.fromkeys(_homes(s.found.strange, below, os.path.dirname(c.path))):
-        if home not in known and all(_there(s, os.path.join(home, name)) for name in data[:_ALIKE]):
-            text = f"it holds such files as {os.path.basename(c.path)} does, and nothing that describes them"
-            if not is_tracked(s, c, home):
-                yield finding("unfinished-save", text, path=home)
+        alike = home not in known and all(_there(s, os.path.join(home, name)) for name in data[:_ALIKE])
+        if alike and not is_tracked(s, c, home):
+            yield unfinished_newer.describe_headless(home, c)
 
 
 def _home(path: str, c: Checkpoint) -> str:
@@ -183,3 +178,58 @@ def _there(s: Session, path: str) -> bool:
     except OSError as e:
         s.unread[path] = e.strerror or str(e)
         return False
+
+
+def find_lost_texts(s: Session) -> Iterator[Finding]:
+    """Return warnings about directories of saves without a file that each other one of their run has."""
+    runs = defaultdict[str, set[str]](set)
+    for p in s.parts:
+        if p.home and s.layouts.of(p).last_resort:
+            runs[p.run].add(p.home)
+    beside = defaultdict[str, set[str]](set)
+    texts = (*(f.path for f in s.found.bare), *s.found.trackers.values(), *s.found.texts) if runs else ()
+    for path in texts:
+        beside[os.path.dirname(path)].add(os.path.basename(path))
+    for homes in runs.values():
+        for home in sorted(homes) if len(homes) > _OTHERS else ():
+            others = [beside[o] for o in homes if o != home]
+            for name in sorted(set.intersection(*others) - beside[home]):
+                yield sibling_has_role.describe_no_text(name, home)
+
+
+def without_model(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Nothing where other files lie in its directory: a script's own hooks save models under any name."""
+    layout, home = s.layouts.of(c), c.parts[0].home
+    if c.unfinished or not home or not layout.needs_any:
+        return
+    if any(p.role in layout.needs_any for p in c.parts) or _holds_others(s, c):
+        return
+    yield missing_part.describe_no_role(c, layout.needs_any[0], home)
+
+
+def _holds_others(s: Session, c: Checkpoint) -> bool:
+    """Whether files that are none of its own lie in its directory."""
+    home = c.parts[0].home
+    mine, above = {p.path for p in c.parts}, f"{home}/"
+    others = [p.path for p in s.parts] + [file.path for file in s.found.bare]
+    return home in s.found.strange or any(path.startswith(above) and path not in mine for path in others)
+
+
+def unlike_run(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+    """Yield (path, finding) for the files of one run that most of its other files show to be odd: by their
+    format, or without the mode that their framework gives a finished file.
+    """
+    of_format = defaultdict[str, list[tuple[Part, Report]]](list)
+    for part, report in rows:
+        if report.format is not None:
+            of_format[report.format].append((part, report))
+    modes = defaultdict[int, list[tuple[Part, Report]]](list)
+    for name, same in of_format.items():
+        yield from format_of(name).crosscheck(same)
+        if (mode := format_of(name).final_mode) is not None:
+            modes[mode] += same
+    for final, same in modes.items():
+        without = [(part, report) for part, report in same if report.mode != final]
+        if 2 * len(without) < len(same):
+            for part, report in without:
+                yield part.path, unfinished.describe_mode(part.path, report.mode, final)

@@ -6,10 +6,11 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 
-from ckpt_tools.findings import finding
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
+from ckpt_tools.planning.rules.choice import tracker_stale
+from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.stalls import away
@@ -59,10 +60,8 @@ def best_is_gone(s: Session, c: Checkpoint) -> Iterator[Finding]:
                 continue
         except OSError:
             continue  # nothing that is loaded depends on it
-        text = f"{s.layouts.of(c).best} is {named!r}, which is not there"
-        text += f" ({os.path.basename(named)} lies beside it)" if here else ""
-        hint = "a job that loads its best when it ends (load_best_model_at_end) fails then, or does without"
-        yield finding("dangling-tracker", text, path=by, severity=Severity.NOTE, hint=hint)
+        hit = tracker_stale.find_lost_best(s.layouts.of(c).best, named, by, beside=here)
+        yield finding_of(tracker_stale.RULE, hit)
 
 
 def _in_place(named: str, beside: str, c: Checkpoint) -> bool:

@@ -1,1 +1,0 @@
-"""Findings over several files: ranks that disagree, copies, owners, trackers."""
