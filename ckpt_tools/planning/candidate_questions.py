@@ -69,24 +69,29 @@ def require_one_model(
     alone beside a whole state are no other one: they may be smoothed, and are named otherwise inside. One
     that is damaged is told of: what is loaded is not.
     """
-    single = defaultdict[tuple[object, ...], list[Part]](list)
-    for p in c.parts:
-        if p.path not in bad and session.layouts.piece_of(p).single:
-            single[p.role, p.rank, p.coords].append(p)
 
     def is_state(p: Part) -> bool:
         return has_optimizer(*session.inspect(p.path, Level.STRUCTURE))
 
+    good = [p for p in c.parts if p.path not in bad and session.layouts.piece_of(p).single]
+    for mine, p in _pair_with_loaded(good, loaded):
+        if is_state(mine) != is_state(p) or not of_other_models(mine, p, session):
+            continue
+        damage = [f for f in session.report(p, level).findings if f.severity is Severity.ERROR]
+        yield from (replace(f, path=f.path or p.path, severity=Severity.WARNING) for f in damage)
+        if not damage:
+            one, two = (replace(c, path=x.path, parts=(x,)) for x in (mine, p))
+            raise same_step_twice.ask(c, mine.path, p.path, either(session.root, one, two))
+
+
+def _pair_with_loaded(good: Sequence[Part], loaded: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
+    """Return each loaded file with every other one of its role and rank."""
+    single = defaultdict[tuple[object, ...], list[Part]](list)
+    for p in good:
+        single[p.role, p.rank, p.coords].append(p)
     for mine in loaded:
         same = single.get((mine.role, mine.rank, mine.coords), [])
-        for p in same if mine in same else ():
-            if p is mine or is_state(mine) != is_state(p) or not of_other_models(mine, p, session):
-                continue
-            damage = [f for f in session.report(p, level).findings if f.severity is Severity.ERROR]
-            yield from (replace(f, path=f.path or p.path, severity=Severity.WARNING) for f in damage)
-            if not damage:
-                one, two = (replace(c, path=x.path, parts=(x,)) for x in (mine, p))
-                raise same_step_twice.ask(c, mine.path, p.path, either(session.root, one, two))
+        yield from ((mine, p) for p in same if p is not mine and mine in same)
 
 
 def ask_which_is_the_copy(

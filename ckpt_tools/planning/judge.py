@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
-from typing import NamedTuple
 
 from ckpt_tools.errors import CkptError
+from ckpt_tools.formats.common.tensor_pieces import incomplete
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment, LoadPlan, Rejected, Resume
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Bad, assign
 from ckpt_tools.planning.candidate_questions import (
@@ -74,13 +74,6 @@ class Judge:
         return not any(self.evidence.differences(parts[0], other) for other in asked)
 
 
-class _Inspected(NamedTuple):
-    """What the files to load are found to be: why some must not be loaded, and warnings about the others."""
-
-    wrong: dict[str, list[Finding]]
-    warnings: Sequence[Finding]
-
-
 class Review:
     """One candidate under judgement.
 
@@ -104,12 +97,7 @@ class Review:
     def judgement(self) -> Judgement:
         """Replaces files that are wrong by replicas, until nothing is wrong or a rank has no file left."""
         c = self.candidate.whole
-        home = c.parts[0].home
-        absent = self._absent()
-        if not absent and home and self.selection.skip_unreadable:
-            rows = [row for row in self.session.found.unseen if row.path.startswith(f"{home}/")]
-            absent = [could_not_look.describe_unseen(row.path, row.why) for row in rows]
-        if absent:
+        if absent := self._find_absent():
             return Judgement(False, tuple(absent))
         while True:
             assigned = self._assign(self.bad, compare_bytes=self.selection.prove_replicas)
@@ -117,23 +105,26 @@ class Review:
                 raise groups_needed.ask(c, assigned.findings)
             if not self.bad:
                 require_its_world(c, assigned, self.run, self.selection)
-            if any(f.severity is Severity.ERROR for f in assigned.findings):
+            if any(map(_is_error, assigned.findings)):
                 self._require_known(assigned)
                 return Judgement(False, assigned.findings, self.read)
-            parts = assigned.parts
-            inspected = self._inspect(parts)
-            if not inspected.wrong and (gaps := self._gaps(parts)):
+            parts, warnings = assigned.parts, list[Finding]()
+            wrong = self._inspect(parts, warnings)
+            if not wrong and (gaps := self._gaps(parts)):
                 return Judgement(False, gaps, self.read)
-            self.bad.update(inspected.wrong)
+            self.bad.update(wrong)
             if self.bad.keys().isdisjoint(part.path for part in parts):
                 # what is wrong, if anything, lies in files that nobody loads
-                findings = (*assigned.findings, *inspected.warnings)
-                return self._sound(replace(assigned, findings=findings))
+                return self._sound(replace(assigned, findings=(*assigned.findings, *warnings)))
 
     def _sound(self, assigned: Assignment) -> Judgement:
         """The judgement when the files to load are good. Raises UsageError where the caller must say more."""
         parts, named, selection = assigned.parts, self.candidate.named, self.selection
-        self._require_no_twin(parts)
+        if selection.max_step is None or selection.max_step != named.step:  # else it is taken as it is
+            loaded = {p.path: p for p in parts}
+            for (path, f), twin in self.twins.items():
+                if path in loaded and f.severity is Severity.NOTE:
+                    raise self._which_is_the_copy(loaded[path], twin)
         require_trust(parts, self.session)
         require_one_name(named, self.session)
         require_no_share(named, parts, self.session)
@@ -147,42 +138,50 @@ class Review:
     # ---- is it complete
 
     @cached_property
-    def lost(self) -> tuple[Finding, ...]:
+    def lost(self) -> list[Finding]:
         """What is gone of it beside the other saves of its run, and its own list."""
         found = list(lost(self.session, self.candidate.named, self.beside))
-        if self.names > Level.PRESENCE:
-            found += unlike_list(self.session, self.candidate.named)
-        return tuple(found)
+        return found + list(unlike_list(self.session, self.candidate.named) if self._looks_inside else ())
+
+    @property
+    def _looks_inside(self) -> bool:
+        """At presence the names must do."""
+        return self.names > Level.PRESENCE
 
     @cached_property
     def beside(self) -> list[Checkpoint]:
         """The saves of its run before and after it."""
         return self.run.beside.beside(self.candidate.named)
 
-    def _absent(self) -> list[Finding]:
-        """What the candidate lacks as a whole; files of single ranks are missed where these ask for them."""
-        c = self.candidate.whole
-        layout = self.session.layouts.of(c)
+    def _find_absent(self) -> list[Finding]:
+        """What the candidate lacks as a whole; files of single ranks are missed if these ask for them. What
+        could not be listed is lacking, too, where the caller passes over it.
+        """
+        c, s = self.candidate.whole, self.session
+        layout, gaps = s.layouts.of(c), find_gaps(c, self.run.expected)
         if self.selection.ranks is None and missing_rank.find_first_ranks(c, layout):
-            return find_gaps(c, self.run.expected)[:1]
+            return gaps[:1]
         nobody_asks = all(layout.piece(p.piece).shared for p in c.parts)
-        absent = [
-            f
-            for f in find_gaps(c, self.run.expected)
-            if f.code == "missing-part" or (nobody_asks and f.severity is Severity.ERROR)
-        ]
-        lost = (f for f in self._about_seals() if f.severity is Severity.ERROR)
-        absent = absent or [*lost, *without_model(self.session, c)]
-        absent += [f for f in self.lost if f.severity is Severity.ERROR]
-        absent += self._mixed()
-        return [*absent, *_not_told(layout.lacks(self.candidate.named, self.run.candidates), absent)]
+        absent = [f for f in gaps if f.code == "missing-part" or (nobody_asks and _is_error(f))]
+        absent = absent or [*filter(_is_error, self._about_seals()), *without_model(s, c)]
+        absent += [*filter(_is_error, self.lost), *self._find_mixed()]
+        known = {(f.code, f.path) for f in absent}
+        for f in layout.lacks(self.candidate.named, self.run.candidates):
+            absent += [] if (f.code, f.path) in known else [f]
+        return absent or self._find_unlisted(c.parts[0].home)
 
-    def _mixed(self) -> Iterator[Finding]:
+    def _find_unlisted(self, home: str) -> list[Finding]:
+        if not (home and self.selection.skip_unreadable):
+            return []
+        rows = [row for row in self.session.found.unseen if row.path.startswith(f"{home}/")]
+        return [could_not_look.describe_unseen(row.path, row.why) for row in rows]
+
+    def _find_mixed(self) -> Iterator[Finding]:
         """That the names of its files are of several attempts or runs, where other saves tell so."""
-        s, c = self.session, self.candidate.whole
-        facts = SavesFacts(s.layouts, (c,), self.run.expected)
+        facts = SavesFacts(self.session.layouts, (self.candidate.whole,), self.run.expected)
+        told = (Severity.ERROR, Severity.WARNING) if self.run.checkpoints[1:] else (Severity.ERROR,)
         for _, f in find_hits(facts, (mixed_counters.RULE,)):
-            if f.severity is Severity.ERROR or (f.severity is Severity.WARNING and self.run.checkpoints[1:]):
+            if f.severity in told:
                 yield replace(f, severity=Severity.ERROR)
 
     def _about_seals(self) -> list[Finding]:
@@ -195,6 +194,11 @@ class Review:
         places = (place for p in parts for place in (p.path, p.home))
         return list(dict.fromkeys(f for place in places for f in seals.about.get(place, ())))
 
+    def _find_unsealed(self, parts: Sequence[Part]) -> list[str]:
+        """The files to load that the seal of their checkpoint does not name."""
+        seals = self.session.indexes.seals
+        return [p.path for p in parts if seals.leaves_out(p.path, p.home)] if seals else []
+
     def _assign(self, bad: Bad, *, compare_bytes: bool) -> Assignment:
         """What each rank would load, without the files that are ``bad``."""
         evidence = Evidence(
@@ -206,21 +210,21 @@ class Review:
 
     # ---- is it sound, and consistent
 
-    def _inspect(self, parts: Sequence[Part]) -> _Inspected:
-        """The files to load at the level asked for, one by one and beside each other."""
+    def _inspect(self, parts: Sequence[Part], warnings: list[Finding]) -> dict[str, list[Finding]]:
+        """Return why some of the files to load must not be loaded, by path: each at the level asked for, and
+        all beside each other. What is wrong with the others is added to ``warnings``.
+        """
         self._prefetch(parts)
         wrong = {p.path: why for p in parts if (why := self._wrong_by_itself(p)) is not None}
-        warnings = [f for f in (*self._about_seals(), *self.lost) if f.severity is Severity.WARNING]
-        seals = self.session.indexes.seals
-        if seals and (unsealed := [p.path for p in parts if seals.leaves_out(p.path, p.home)]):
+        warnings += (f for f in (*self._about_seals(), *self.lost) if f.severity is Severity.WARNING)
+        s, whole = self.session, self.candidate.whole
+        if unsealed := self._find_unsealed(parts):
             warnings.append(seal_unusable.describe_loaded(unsealed))
-        whole, names = self.candidate.whole, self.names > Level.PRESENCE
-        blank = hollow(self.session, whole, self.beside) if names else ()
-        for f in (*zeroed(self.session, whole, self.beside), *blank):
-            if f.severity is Severity.WARNING:
-                warnings.append(f)
-            elif f.path is not None:
-                wrong.setdefault(f.path, []).append(f)
+        blank = hollow(s, whole, self.beside) if self._looks_inside else ()
+        empty = [*zeroed(s, whole, self.beside), *blank]
+        for f in filter(_is_error, empty):
+            wrong.setdefault(f.path, []).append(f)
+        warnings += (f for f in empty if not _is_error(f))
         for path, f, twin in self.contradictions.of(self.candidate, parts):
             if twin is not None:
                 self.twins[path, f] = twin
@@ -230,30 +234,22 @@ class Review:
             if path not in wrong:
                 self.concluded.add(path)
             wrong.setdefault(path, []).append(f)
-        return _Inspected(wrong, warnings)
+        return wrong
 
     def _wrong_by_itself(self, part: Part) -> list[Finding] | None:
-        """Why a file must not be loaded; None where it may be.
-
-        What is a warning of a file, such as ``in-use``, is an error where it keeps a candidate from being
-        planned.
+        """Why a file must not be loaded; None where it may be. What is a warning of a file, such as
+        ``in-use``, is an error where it keeps a candidate from being planned.
         """
-        report = self.session.report(part, self.names)
+        report, piece = self.session.report(part, self.names), self.session.layouts.piece_of(part)
         if report.verdict not in _UNUSABLE and self.selection.level > Level.STRUCTURE:
             report, self.read = self.session.report(part, self.selection.level), True
-        if report.verdict not in _UNUSABLE and not self._of_another_format(part, report):
+        expected = piece.formats if self._looks_inside and part.role == piece.role else ()
+        if report.verdict not in _UNUSABLE and not (expected and report.format not in expected):
             return None
         if report.verdict is Verdict.UNKNOWN and (why := why_unseen(part, self.session)) is not None:
             self.unseen[part.path] = why
-        return [
-            replace(f, severity=Severity.ERROR) for f in report.findings if f.severity is not Severity.NOTE
-        ]
-
-    def _of_another_format(self, part: Part, report: Report) -> bool:
-        """Whether a file is in none of the formats that its piece is written in."""
-        piece = self.session.layouts.piece_of(part)
-        inspected, of_its_role = self.names > Level.PRESENCE, part.role == piece.role
-        return inspected and of_its_role and bool(piece.formats) and report.format not in piece.formats
+        found = (f for f in report.findings if f.severity is not Severity.NOTE)
+        return [replace(f, severity=Severity.ERROR) for f in found]
 
     def _prefetch(self, parts: Sequence[Part]) -> None:
         """Many files are read by several processes at once, the contents only if the structure is sound."""
@@ -268,14 +264,8 @@ class Review:
 
     def _gaps(self, parts: Sequence[Part]) -> tuple[Finding, ...]:
         """Tensors of which the files to load hold only some pieces."""
-        places = self.session.places
-        homes = {os.path.dirname(p.path) for p in parts}
-        pieces = [places[home] for home in homes if home in places]
-        if not pieces:
-            return ()
-        from ckpt_tools.formats.common.tensor_pieces import incomplete
-
-        path = self.candidate.whole.path
+        places, path = self.session.places, self.candidate.whole.path
+        pieces = [places[home] for home in {os.path.dirname(p.path) for p in parts} if home in places]
         return tuple(replace(f, path=path) for files in pieces for f in incomplete(files.values()))
 
     # ---- is it known
@@ -324,28 +314,13 @@ class Review:
         """What would be loaded if these files were good; None if the candidate would lose all the same."""
         worse = {path: findings for path, findings in self.bad.items() if path not in paths}
         at_best = self._assign(worse, compare_bytes=False)
-        errors = (f for f in at_best.findings if f.severity is Severity.ERROR)
+        errors = filter(_is_error, at_best.findings)
         return None if any(f.code != "replica-unproven" for f in errors) else at_best
-
-    def _require_no_twin(self, parts: Sequence[Part]) -> None:
-        """Raises UsageError where a file to load may be the copy of another step's.
-
-        A ``max_step`` that is the candidate's own step takes it as it is.
-        """
-        limit = self.selection.max_step
-        if limit is not None and limit == self.candidate.named.step:
-            return
-        loaded = {p.path: p for p in parts}
-        for (path, f), twin in self.twins.items():
-            if path in loaded and f.severity is Severity.NOTE:
-                raise self._which_is_the_copy(loaded[path], twin)
 
     def _which_is_the_copy(self, mine: Part, twin: Part) -> CkptError:
         c, others = self.candidate.named, self.run.candidates
         return ask_which_is_the_copy(c, mine, twin, others, self.session.root)
 
 
-def _not_told(findings: Iterator[Finding], told: Sequence[Finding]) -> list[Finding]:
-    """Return those of a code that is not told of their path already."""
-    known = {(f.code, f.path) for f in told}
-    return [f for f in findings if (f.code, f.path) not in known]
+def _is_error(f: Finding) -> bool:
+    return f.severity is Severity.ERROR

@@ -46,6 +46,7 @@ from ckpt_tools.planning.rules.choice import export_newer, no_fallback, rollback
 from ckpt_tools.planning.rules.order import fewer_ranks
 from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.planning.rules.tree import could_not_look
+from ckpt_tools.planning.seals import later_and_gone
 from ckpt_tools.planning.topology import HIGHEST, leftovers_beside
 from ckpt_tools.planning.trackers import declared, find_later_trackers, tracker_findings
 from ckpt_tools.planning.unfinished import begun_later
@@ -361,13 +362,7 @@ class Planner(Candidates):
         """What the caller should know about the choice, although it can be used."""
         parts, run = assignment.parts, [o for o in self.checkpoints if (o.layout, o.run) == (c.layout, c.run)]
         yield from self.warnings
-        lost = {r.checkpoint.key for r in choice.rejected}
-        exports = [o for o in (*self.ranked, *self.exports) if o.key not in lost]
-        said = {f.path for f in self.warnings}
-        for hit in export_newer.check(export_newer.ExportFacts(c, exports, said)):
-            yield finding_of(export_newer.RULE, hit)
-        if choice.left_out:
-            yield rollback.describe_left_out(choice.left_out, self.selection.save_interval)
+        yield from self._passed_over(choice, c)
         yield from assignment.findings
         yield from choice_warnings.of_files(parts, self.session)
         yield from find_losses(c, self.expected)
@@ -391,12 +386,19 @@ class Planner(Candidates):
             unplaced=self.untold(c, self.unfinished),
         )
         yield from unfinished.torn_lately(self.session, choice.rejected, self._usual)
-        if self.session.indexes.seals is not None:
-            from ckpt_tools.planning.seals import later_and_gone  # only where there are seals
-
-            yield from later_and_gone(self.session, c, self.step(c), self.checkpoints)
+        yield from later_and_gone(self.session, c, self.step(c), self.checkpoints)
         yield from self.other_writers(c)
         yield from choice_warnings.of_depth(parts, self.session, self.selection)
+
+    def _passed_over(self, choice: Choice, c: Checkpoint) -> Iterator[Finding]:
+        """Exports that were written after the choice, and what --save-interval leaves out."""
+        lost = {r.checkpoint.key for r in choice.rejected}
+        exports = [o for o in (*self.ranked, *self.exports) if o.key not in lost]
+        said = {f.path for f in self.warnings}
+        for hit in export_newer.check(export_newer.ExportFacts(c, exports, said)):
+            yield finding_of(export_newer.RULE, hit)
+        if choice.left_out:
+            yield rollback.describe_left_out(choice.left_out, self.selection.save_interval)
 
     def _lost_links(self, c: Checkpoint) -> Iterator[Finding]:
         found, step = self.session.found, self.step(c)

@@ -22,7 +22,7 @@ from ckpt_tools.planning.rules.choice.tracker_stale import RULE, TrackerFacts, c
 from ckpt_tools.planning.rules.rule import Hit, error_of, finding_of
 from ckpt_tools.planning.rules.save import missing_part
 from ckpt_tools.planning.rules.tree import could_not_look
-from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.session import Session, Told
 from ckpt_tools.storage.retry import lstat
 
 _REMOVED = "it was removed or moved, or the disk that it is on is not mounted here"
@@ -117,7 +117,7 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
                 yield _rejected(here[0], path, target, _found(target, torn, layout), layout)
 
 
-def _of_others(session: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[tuple[str, int | str]]:
+def _of_others(session: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
     """What the trackers of other layouts beside a run's checkpoints say, where that is a step later than
     theirs and that nothing there has: who writes one may save in the form of several frameworks.
     """
@@ -126,16 +126,17 @@ def _of_others(session: Session, own: Layout, here: Sequence[Checkpoint]) -> Ite
     if None in steps or newest is None:
         return
     known = {p.step for p in session.parts if p.base == base}
-    said = dict[tuple[str, int | str], None]()
+    for path, says in dict.fromkeys(_rows_of_others(session, own, base)):
+        step = None if says is None or isinstance(says, Finding) else _number(str(says), own)
+        if step is not None and step > newest and step not in known:
+            yield path, says
+
+
+def _rows_of_others(session: Session, own: Layout, base: str) -> Iterator[Told]:
     for other in session.layouts:
         alike = other is own or (other.tracker and other.tracker == own.tracker)
         if not alike and (other.tracker or other.other_trackers):
-            rows = session.trackers(other.name, base)
-            said |= {(path, says): None for path, says in rows if isinstance(says, int | str)}
-    for path, says in said:
-        step = _number(str(says), own)
-        if step is not None and step > newest and step not in known:
-            yield path, says
+            yield from session.trackers(other.name, base)
 
 
 def _is_gone(

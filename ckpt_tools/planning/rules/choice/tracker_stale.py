@@ -55,13 +55,18 @@ def check(facts: TrackerFacts) -> Iterator[Hit]:
         yield Hit(
             path, f"the tracker names {says}, which is damaged or not complete", code="dangling-tracker"
         )
-    if any(c.kind is Kind.RELEASE for c in named):
-        return  # it is beside the order
-    highest = max(c.order for c in named)
-    newer = [c for c in whole if c.order > highest and c.kind is Kind.PERIODIC]
-    if newest := max(newer, key=lambda c: c.order, default=None):
+    if newest := _find_newest(whole, named):
         hint = _MAY_BE_RIGHT if newest.mtime_ns < facts.written_ns else "" if facts.repaired else _WRITE_IT
         yield Hit(path, f"the tracker names {says}, but {label(newest)} is there and complete", hint)
+
+
+def _find_newest(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Checkpoint | None:
+    """Return the newest save that is newer than what the tracker names; a release is beside the order."""
+    if any(c.kind is Kind.RELEASE for c in named):
+        return None
+    highest = max(c.order for c in named)
+    newer = (c for c in whole if c.order > highest and c.kind is Kind.PERIODIC)
+    return max(newer, key=lambda c: c.order, default=None)
 
 
 def _explain_number(facts: TrackerFacts, says: int | str) -> str:
