@@ -65,27 +65,6 @@ def number(checkpoints: Sequence[Checkpoint]) -> str:
     return "1 checkpoint exists" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints exist"
 
 
-def _how_to_create(root: str, hint: str) -> str:
-    if is_url(root):
-        return (
-            "check its spelling; before a first launch create it once by hand: upload an empty object called"
-            f" {root}/.keep"
-        )
-    made = "mkdir" if there(os.path.dirname(absolute(root))) else "mkdir -p"
-    by_hand = f"before a first launch create it once by hand: {made} {quote(root)}"
-    return f"{hint} Or {by_hand}" if hint.endswith("?") else f"{hint}; {by_hand}"
-
-
-def _failed(error: CannotLook) -> bool:
-    """Whether nothing has answered, rather than that there is nothing or that it may not be told: a store
-    would be waited for twice.
-    """
-    cause = error.__cause__
-    return isinstance(cause, OSError) and not isinstance(
-        cause, (FileNotFoundError, NotADirectoryError, PermissionError)
-    )
-
-
 ORDER = (
     times_contradict_steps.RULE,
     times_mute.RULE,
@@ -105,7 +84,6 @@ class Candidates:
     """
 
     session: Session
-    checkpoints: list[Checkpoint]
 
     def __init__(
         self, root: str, selection: Selection, progress: Progress | None, cache: Cache | None = None
@@ -118,6 +96,7 @@ class Candidates:
         self.warnings: list[Finding] = []
         self.steps: dict[CheckpointKey, int | None] = {}
         self.arranged = frozenset[str]()  # the layouts that have files below the root
+        self.checkpoints: list[Checkpoint] = []
         self.unfinished: list[Checkpoint] = []
         self.exports: list[Checkpoint] = []
         self.lost: list[Rejected] = []
@@ -130,10 +109,10 @@ class Candidates:
         """The finished checkpoints of the run, best first; none where there may be none and none exists."""
         self.steps.clear()
         try:
-            self.session = self._session()
+            self.session = open_session(
+                self.root, self.selection.read_options(self.progress), cache=self.cache
+            )
         except CannotLook as error:
-            if _failed(error) or not absent(self.root):
-                raise
             self._require_leave_for_no_root(error)
             return []
         self.warnings += self.session.notes
@@ -149,10 +128,11 @@ class Candidates:
             self._require_first_launch(everything)
             return []
         self.checkpoints = self._of_one_run(finished)
-        self.lost = self._gone()
+        named = trackers.lost(self.session, self.checkpoints, self.unfinished)  # and gone
+        self.lost = [r for r in named if filters.allows(self.selection, r.checkpoint)]
         self.unfinished = self._unfinished_of_the_run()
         self._settle_steps_and_places()
-        self._prepare_judge(self._not_hidden())
+        self._prepare_judge()
         return self.ranked
 
     def _without_exports(self, everything: list[Checkpoint]) -> list[Checkpoint]:
@@ -163,11 +143,6 @@ class Candidates:
             return everything
         self.exports = [c for c in everything if self.layouts.of(c).of_exports]
         return saves
-
-    def _gone(self) -> list[Rejected]:
-        """What trackers name and is gone."""
-        named = trackers.lost(self.session, self.checkpoints, self.unfinished)
-        return [r for r in named if filters.allows(self.selection, r.checkpoint)]
 
     def _unfinished_of_the_run(self) -> list[Checkpoint]:
         """Without those that a tracker calls finished; with a lone run of dying gasps beside the lone
@@ -199,16 +174,14 @@ class Candidates:
             saves, self.layouts, lambda c: count_in_contents(self.session, c, self.checkpoints, self.names)
         )
 
-    def _not_hidden(self) -> list[Checkpoint]:
-        """The checkpoints that --kind and --max-step leave. Raises NoneUsable where they leave none."""
-        left = [c for c in self.checkpoints if filters.allows(self.selection, c, self.step)]
-        if not left:
-            raise filters_hide_all.stop(number(self.checkpoints), self.nothing())
-        return left
-
-    def _prepare_judge(self, candidates: list[Checkpoint]) -> None:
-        """Rank the candidates, and make ready what judges them."""
+    def _prepare_judge(self) -> None:
+        """Rank the checkpoints that --kind and --max-step leave, and make ready what judges them. Raises
+        NoneUsable where they leave none.
+        """
         s, selection = self.session, self.selection
+        candidates = [c for c in self.checkpoints if filters.allows(selection, c, self.step)]
+        if not candidates:
+            raise filters_hide_all.stop(number(self.checkpoints), self.nothing())
         self.expected = completeness.expected(
             self.checkpoints, s.layouts, selection.world_size, lambda c: saved_sizes(s, c, self.names)
         )
@@ -302,20 +275,28 @@ class Candidates:
             found = list(self.facts(chosen, chosen).find_unplaced(candidates, chosen))
             yield from (c for c in found if not choice_warnings.are_one_file(c, chosen))
 
-    def _session(self) -> Session:
-        """What is below the root. Raises CannotLook."""
-        options = self.selection.read_options(self.progress)
-        return open_session(self.root, options, cache=self.cache)
-
     def _require_leave_for_no_root(self, error: CannotLook) -> None:
         """A root that is not there: a misspelt one looks like a first launch.
 
-        Raises CannotLook unless the caller has said that it may be one.
+        Raises CannotLook unless the caller has said that it may be one, and where nothing has answered: a
+        store would be waited for twice.
         """
+        cause = error.__cause__
+        told = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
+        if (isinstance(cause, OSError) and not told) or not absent(self.root):
+            raise error
         if self.selection.allow_none and self.selection.allow_missing:
             self.warnings.append(root_missing.describe_first_launch(self.root))
             return
-        hint = _how_to_create(self.root, error.hint)
+        if is_url(self.root):
+            hint = (
+                "check its spelling; before a first launch create it once by hand: upload an empty object"
+                f" called {self.root}/.keep"
+            )
+        else:
+            made = "mkdir" if there(os.path.dirname(self.root)) else "mkdir -p"
+            by_hand = f"before a first launch create it once by hand: {made} {quote(self.root)}"
+            hint = f"{error.hint} Or {by_hand}" if error.hint.endswith("?") else f"{error.hint}; {by_hand}"
         if self.selection.allow_missing:
             hint += "; --allow-missing counts only together with --allow-none"
         raise could_not_look.stop(str(error), hint) from error
@@ -412,7 +393,7 @@ class Candidates:
     def other_writers(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
         """What somebody else wrote in the run while this question was answered."""
         if session := getattr(self, "session", None):
-            run = [*self._run, *self.unfinished]
+            run = [*self.checkpoints, *self.unfinished]
             look = writers.Inspection(self.root, session.started_ns, time.time_ns(), session.found.unfinished)
             yield from writers.other_writers(run, look, chosen)
 
@@ -420,14 +401,9 @@ class Candidates:
         """How far a save is that may still be written."""
         return under_way.state(self.session, c, self._usual)
 
-    @property
-    def _run(self) -> Sequence[Checkpoint]:
-        """The finished checkpoints of the run, none before they are known."""
-        return getattr(self, "checkpoints", ())
-
     @cached_property
     def _usual(self) -> Sizes:
-        return under_way.sizes(self._run)
+        return under_way.sizes(self.checkpoints)
 
     def empty(self, choice: Choice) -> LoadPlan:
         """A plan that loads nothing, with what was found on the way to it."""

@@ -7,52 +7,11 @@ from typing import Protocol
 
 from ckpt_tools.discovery.completeness import Expected
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order
+from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Report
 from ckpt_tools.model.tensor import Tensor
-
-
-@frozen
-class Span:
-    """When the files of a save were written, in ns since 1970; ``median`` is over its required files."""
-
-    first: int
-    median: int
-    last: int
-
-
-@frozen
-class FileFacts:
-    """One file of a save: ``path``, what it is in it, and the deepest report that was made of it."""
-
-    path: str
-    role: str
-    rank: int | None
-    size: int
-    mtime_ns: int
-    report: Report | None = None
-
-
-@frozen
-class SaveFacts:
-    """One save. ``order`` is its place in training as (step, epoch, step in the epoch), -1 for unknown;
-    ``optimizer`` says that an optimizer's state is in it.
-    """
-
-    key: CheckpointKey
-    path: str
-    layout: str
-    run: str
-    kind: Kind
-    order: Order
-    written: Span
-    files: tuple[FileFacts, ...]
-    label: str = ""
-    optimizer: bool = False
-    unfinished: bool = False
-    tracked: bool = False
 
 
 @frozen
@@ -98,13 +57,13 @@ class UnplacedFile:
 
 
 @frozen
-class TreeFacts:
-    """Everything below ROOT: the saves of the run, unfinished ones too, and what no layout places."""
+class UnplacedFacts:
+    """What no layout places below ROOT; ``optimizer`` says that the choice holds an optimizer's state."""
 
     root: str
-    saves: tuple[SaveFacts, ...]
-    unplaced: tuple[UnplacedFile, ...] = ()
-    chosen: SaveFacts | None = None
+    unplaced: tuple[UnplacedFile, ...]
+    chosen: Checkpoint | None = None
+    optimizer: bool = False
 
 
 When = tuple[int, ...]
@@ -208,21 +167,3 @@ class SavesFacts:
     def rows(self) -> list[tuple[Part, Report]]:
         """The files that were read, each with its report."""
         return [(p, r) for p in self.files if (r := self.reports.get(p.path)) is not None]
-
-
-def save_facts(c: Checkpoint, *, optimizer: bool = False) -> SaveFacts:
-    """Return the facts of a checkpoint as it was listed; its files have no reports yet."""
-    times = [p.mtime_ns for p in c.parts] or [c.mtime_ns]
-    return SaveFacts(
-        key=c.key,
-        path=c.path,
-        layout=c.layout,
-        run=c.run,
-        kind=c.kind,
-        order=c.order,
-        written=Span(min(times), c.mtime_ns, max(times)),
-        files=tuple(FileFacts(p.path, p.role, p.rank, p.size, p.mtime_ns) for p in c.parts),
-        label=c.label,
-        optimizer=optimizer,
-        unfinished=c.unfinished,
-    )

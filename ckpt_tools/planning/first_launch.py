@@ -24,7 +24,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.facts import TreeFacts
+from ckpt_tools.planning.facts import UnplacedFacts
 from ckpt_tools.planning.filters import belongs
 from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
 from ckpt_tools.planning.scope import Scope, anywhere, scope
@@ -297,7 +297,7 @@ def _in_no_layout(session: Session, inside: Scope) -> Outcome | None:
         first = session.unplaced[0]
         return Outcome(CannotLook(f"{first.path}: {first.why}; nobody knows what lies there"))
     assert RULE.check is not None  # noqa: S101 - for the type checker
-    hits = list(RULE.check(TreeFacts(session.root, (), unplaced)))
+    hits = list(RULE.check(UnplacedFacts(session.root, unplaced)))
     if not hits:
         return None
     paths = [hit.path for hit in hits]

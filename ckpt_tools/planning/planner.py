@@ -4,9 +4,8 @@ choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from ckpt_tools.errors import (
     CannotLook,
@@ -25,7 +24,6 @@ from ckpt_tools.model.plan import (
     Assignment,
     Choice,
     FileLoad,
-    Known,
     Load,
     LoadPlan,
     RankLoad,
@@ -34,13 +32,15 @@ from ckpt_tools.model.plan import (
     Rollback,
 )
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning import choice_warnings, other_writers, unfinished
+from ckpt_tools.planning import choice_warnings, none_usable, other_writers, unfinished
 from ckpt_tools.planning.best import best_is_gone
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.engine import find_gaps, find_losses
+from ckpt_tools.planning.late_lists import require_whole
 from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.lost_files import find_lost_texts, headless
+from ckpt_tools.planning.missing_ranks import find_smaller_job
 from ckpt_tools.planning.order import OrderFacts, step_at
 from ckpt_tools.planning.rules.choice import export_newer, no_fallback, rollback
 from ckpt_tools.planning.rules.order import fewer_ranks
@@ -53,6 +53,7 @@ from ckpt_tools.planning.unfinished import begun_later
 from ckpt_tools.planning.unplaced import require_fetched, require_no_stranger, require_none_newer
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 from ckpt_tools.storage.retry import is_link
+from ckpt_tools.storage.stores.refresh import learn_versions
 from ckpt_tools.storage.urls import is_url
 
 _TELLING = 8
@@ -61,28 +62,13 @@ _LINKED = 64
 """Files at most of which is asked whether they are links: of a save that was made of links all are."""
 
 
-class _Worlds(NamedTuple):
-    """How many ranks load a checkpoint and how many saved it, as far as that is known, and who says so."""
-
-    now: int | None
-    saved: int | None
-    topology: Mapping[str, Known]
-
-
 class Planner(Candidates):
     """One plan. ``plan()`` raises CkptError subclasses as docs/exit-codes.md lists them."""
 
     def plan(self) -> LoadPlan:
-        """The plan; with ``allow_fresh`` one without a checkpoint where it is known that none can be used."""
-        try:
-            return self._seen()
-        except (NoCheckpoint, NoneUsable, NotRecognised) as error:
-            if not self.selection.allow_fresh or error.plan is None:
-                raise
-            return error.plan
-
-    def _seen(self) -> LoadPlan:
-        """The plan, and what could not be looked at on the way to it."""
+        """The plan, with what could not be looked at on the way to it; with ``allow_fresh`` one without a
+        checkpoint where it is known that none can be used.
+        """
         try:
             made = self._plan()
             self._require_whole_list(made)
@@ -90,18 +76,18 @@ class Planner(Candidates):
             raise
         except CkptError as error:
             self._require_whole_list(error.plan)
-            if hasattr(self, "session") and not (
-                self.selection.skip_unreadable and isinstance(error, UsageError)
-            ):
+            passed_over = self.selection.skip_unreadable and isinstance(error, UsageError)
+            if hasattr(self, "session") and not passed_over:
                 self._weighed(error.plan, str(error))
+            fresh = isinstance(error, (NoCheckpoint, NoneUsable, NotRecognised)) and error.plan
+            if fresh and self.selection.allow_fresh:
+                return fresh
             raise
         return self.weigh(made, "")
 
     def _require_whole_list(self, made: LoadPlan | None) -> None:
         """Raises CannotLook where the list of a store is shown to have lacked something."""
         if is_url(self.root) and hasattr(self, "session"):
-            from ckpt_tools.planning.late_lists import require_whole
-
             rejected, chosen = (made.rejected, made.checkpoint is not None) if made else ((), False)
             require_whole(self.root, self.session.started_ns, rejected, chosen=chosen)
 
@@ -123,7 +109,7 @@ class Planner(Candidates):
         answer = Answer(
             chosen=made.checkpoint if made else None,
             rejected=rejected,
-            candidates=getattr(self, "checkpoints", None),
+            candidates=self.checkpoints or None,
             skip=selection.skip_unreadable,
             run_named=selection.run is not None or selection.prefix is not None,
         )
@@ -162,7 +148,7 @@ class Planner(Candidates):
         if len(self.arranged) > 1:
             require_no_stranger(self.session, c, self.selection)
         if found.bare or found.strange:
-            require_none_newer(self.session, replace(c, step=self.step(c)), self.checkpoints, self.selection)
+            require_none_newer(self.session, replace(c, step=self.step(c)), self.selection)
         if found.empty or found.bare or found.strange:
             self.warnings += begun_later(self.session, c)
             self.warnings += (f for f in find_lost_texts(self.session) if f.path == c.parts[0].home)
@@ -173,8 +159,6 @@ class Planner(Candidates):
         world = self.topology.provenance["world_size"]
         if choice.checkpoint is None or not choice.rejected or world.provenance != HIGHEST:
             return
-        from ckpt_tools.planning.missing_ranks import find_smaller_job  # rare
-
         groups = self.selection.replica_groups.values()
         highest = max((rank for rows in groups for row in rows for rank in row), default=-1)
         job = find_smaller_job(choice, self.layouts, self.topology.world_size)
@@ -280,8 +264,6 @@ class Planner(Candidates):
 
     def failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
         """Why there is no checkpoint to resume from, although some exist."""
-        from ckpt_tools.planning import none_usable
-
         return none_usable.failure(choice, ranked, self.selection, self.session, self.empty(choice))
 
     def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
@@ -292,8 +274,6 @@ class Planner(Candidates):
         assignment = choice.assignment
         assert assignment is not None  # noqa: S101 - there is a choice; for the type checker
         if is_url(self.root):
-            from ckpt_tools.storage.stores.refresh import learn_versions
-
             learn_versions([part.path for part in assignment.parts])
         ranks = tuple(RankLoad(r, self._files(loads)) for r, loads in sorted(assignment.loads.items()))
         shared = self._files(assignment.shared)
@@ -301,7 +281,10 @@ class Planner(Candidates):
         chosen = self._as_told(c, assignment.parts)
         other_writers.require_unchanged(loaded)
         one = len({f.path for f in loaded}) == 1 or self.judge.are_replicas(c, assignment)
-        worlds = self._worlds(by_rank=bool(ranks))
+        known, counted = dict(self.topology.provenance), True
+        if not ranks and known["world_size"].provenance == ALONE:  # any number of ranks may load such a set
+            del known["world_size"]
+            counted = False
         warnings = tuple(dict.fromkeys(self._warnings(choice, c, assignment)))
         return LoadPlan(
             root=self.root,
@@ -309,9 +292,9 @@ class Planner(Candidates):
             resume=self.layouts.of(c).resume(chosen, loaded[0].path if one else None),
             by_rank=ranks,
             shared=shared,
-            world_size=worlds.now,
-            saved_world_size=worlds.saved,
-            topology=worlds.topology,
+            world_size=self.topology.world_size if counted else None,
+            saved_world_size=self.saved if counted else None,
+            topology=known,
             rollback=_in_words(choice.rollback),
             rejected=choice.rejected,
             ahead=tuple(o for o in self.checkpoints if o.key != c.key and o.order > c.order),
@@ -349,14 +332,6 @@ class Planner(Candidates):
         path = self.session.found.resolved(_loaded_path(c, parts))
         step = step_at(self.step(c) if step is None else step, c, self.places)
         return replace(c, step=step, epoch=epoch, path=path)
-
-    def _worlds(self, *, by_rank: bool) -> _Worlds:
-        """How many ranks load it, and saved it; unknown for a set that any number of them may load."""
-        known = dict(self.topology.provenance)
-        if by_rank or known["world_size"].provenance != ALONE:
-            return _Worlds(self.topology.world_size, self.saved, known)
-        del known["world_size"]
-        return _Worlds(None, None, known)
 
     def _warnings(self, choice: Choice, c: Checkpoint, assignment: Assignment) -> Iterator[Finding]:
         """What the caller should know about the choice, although it can be used."""

@@ -27,7 +27,7 @@ from ckpt_tools.model.part import Unseen
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.facts import TreeFacts, UnplacedFile, save_facts
+from ckpt_tools.planning.facts import UnplacedFacts, UnplacedFile
 from ckpt_tools.planning.lost_files import headless
 from ckpt_tools.planning.rules.choice import unplaced_newer
 from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
@@ -46,7 +46,7 @@ _MOST = 512
 """Files that are opened, the newest ones: a directory of more that nothing places is a data set."""
 
 
-def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked: Selection) -> None:
+def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> None:
     """Raises UsageError where a file that no layout places may be a later save than the choice ``c``. Where
     the caller has said which files count (--layout, --prefix, --kind, --max-step, the tracker), none is.
     """
@@ -54,15 +54,15 @@ def require_none_newer(s: Session, c: Checkpoint, saves: list[Checkpoint], asked
     if told or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
         return
     above = c.parts[0].base if asked.run is not None else s.root
-    chosen = save_facts(c, optimizer=_has_optimizer(s, c))
-    own = _own(c, chosen.optimizer)
+    optimizer = _has_optimizer(s, c)
+    own = _own(c, optimizer)
     begun = tuple(f"{f.path}/" for f in headless(s, s.members(c))) if s.found.strange else ()
 
     def may_count(path: str) -> bool:
         return path.startswith(f"{above}/") and not path.startswith(begun)
 
-    unplaced = unplaced_files(s, chosen.written.median, may_count, own)
-    facts = TreeFacts(s.root, tuple(map(save_facts, saves)), tuple(unplaced), chosen)
+    unplaced = unplaced_files(s, c.mtime_ns, may_count, own)
+    facts = UnplacedFacts(s.root, tuple(unplaced), c, optimizer)
     assert RULE.check is not None  # noqa: S101 - for the type checker
     if hits := list(RULE.check(facts)):
         hit, kept = hits[0], {p.path for p in s.parts}

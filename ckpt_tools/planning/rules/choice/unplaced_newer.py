@@ -9,14 +9,14 @@ from ckpt_tools.discovery.completeness import label
 from ckpt_tools.errors import CkptError
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.facts import SaveFacts, TreeFacts, UnplacedFile
+from ckpt_tools.planning.facts import UnplacedFacts, UnplacedFile
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 _LARGE = 64 << 20
 """Bytes of a file in no known format that may be a state where there is no save."""
 
 
-def find_unplaced(facts: TreeFacts) -> Iterator[Hit]:
+def find_unplaced(facts: UnplacedFacts) -> Iterator[Hit]:
     """Return the files that may hold a training state, and are not older than the choice; where there is
     none all of them, and large ones in no known format. Weights alone are none where the choice has an
     optimizer's state, unless they tell a later step; in the directory of the choice a file with an
@@ -24,7 +24,7 @@ def find_unplaced(facts: TreeFacts) -> Iterator[Hit]:
     """
     chosen = facts.chosen
     for file in facts.unplaced:
-        if not (_may_be_later(file, chosen) if chosen else _may_be_one(file)):
+        if not (_may_be_later(file, chosen, facts.optimizer) if chosen else _may_be_one(file)):
             continue
         name = file.path.removeprefix(f"{facts.root}/")
         content = file.format or "of no known format"
@@ -40,12 +40,12 @@ def _may_be_one(file: UnplacedFile) -> bool:
     return file.state or (file.format is None and file.size >= _LARGE)
 
 
-def _may_be_later(file: UnplacedFile, chosen: SaveFacts) -> bool:
+def _may_be_later(file: UnplacedFile, chosen: Checkpoint, optimizer: bool) -> bool:
     if file.inside:
         return file.state and file.optimizer is True
     later = file.step is not None and file.step > chosen.order[0]
-    less = chosen.optimizer and file.optimizer is False and not later
-    return file.state and file.size > 0 and file.mtime_ns >= chosen.written.median and not less
+    less = optimizer and file.optimizer is False and not later
+    return file.state and file.size > 0 and file.mtime_ns >= chosen.mtime_ns and not less
 
 
 def ask_whose_share(c: Checkpoint, path: str, root: str) -> CkptError:
