@@ -280,16 +280,15 @@ class Planner(Candidates):
         loaded = [*shared, *(f for r in ranks for f in r.files)]
         chosen = self._as_told(c, assignment.parts)
         other_writers.require_unchanged(loaded)
-        one = len({f.path for f in loaded}) == 1 or self.judge.are_replicas(c, assignment)
-        known, counted = dict(self.topology.provenance), True
-        if not ranks and known["world_size"].provenance == ALONE:  # any number of ranks may load such a set
+        counted = bool(ranks) or self.topology.provenance["world_size"].provenance != ALONE
+        known = dict(self.topology.provenance)
+        if not counted:  # any number of ranks may load such a set
             del known["world_size"]
-            counted = False
         warnings = tuple(dict.fromkeys(self._warnings(choice, c, assignment)))
         return LoadPlan(
             root=self.root,
             checkpoint=chosen,
-            resume=self.layouts.of(c).resume(chosen, loaded[0].path if one else None),
+            resume=self.layouts.of(c).resume(chosen, self._one_path(c, assignment, loaded)),
             by_rank=ranks,
             shared=shared,
             world_size=self.topology.world_size if counted else None,
@@ -307,6 +306,11 @@ class Planner(Candidates):
             below_level=len(choice_warnings.below(assignment.parts, self.session, self.selection)),
             excluded=len(self.session.found.excluded.paths),
         )
+
+    def _one_path(self, c: Checkpoint, assignment: Assignment, loaded: Sequence[FileLoad]) -> str | None:
+        """The file that any rank may load, if there is one."""
+        one = len({f.path for f in loaded}) == 1 or self.judge.are_replicas(c, assignment)
+        return loaded[0].path if one else None
 
     def _files(self, loads: Iterable[Load]) -> tuple[FileLoad, ...]:
         """What verification saw of files, under names without a link to a directory below the root.
