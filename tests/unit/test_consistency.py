@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+
 from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import hides_cuts
