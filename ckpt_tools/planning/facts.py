@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from ckpt_tools.discovery.completeness import Expected
-from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts import Layouts, Piece
+from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.ranges import Ranges
 from ckpt_tools.model.report import Report
 from ckpt_tools.model.tensor import Tensor
 
@@ -167,3 +170,67 @@ class SavesFacts:
     def rows(self) -> list[tuple[Part, Report]]:
         """The files that were read, each with its report."""
         return [(p, r) for p in self.files if (r := self.reports.get(p.path)) is not None]
+
+
+class Tensors(NamedTuple):
+    """What a file says about its tensors. ``signature`` is "" when it has none or cannot be read.
+
+    ``partial`` says why the file holds less than its rank had, so that it is no replica; "" when it holds
+    all. ``sizes`` are the parallel sizes of the job that saved it.
+    """
+
+    signature: str
+    partial: str = ""
+    sizes: Mapping[str, int] = MappingProxyType({})
+
+
+class OwnFile(NamedTuple):
+    """A file that a rank itself wrote, in words, and the signature of its tensors."""
+
+    name: str
+    signature: str
+
+
+@frozen
+class Evidence:
+    """What files tell about replicas; each of these may read them.
+
+    ``tensors`` of a part; ``own_files`` that a rank itself wrote in the place of a part, nearest first;
+    ``differences`` are the names of tensors whose bytes differ between two parts, None where nobody asks.
+    """
+
+    tensors: Callable[[Part], Tensors]
+    own_files: Callable[[int, Part], Iterable[OwnFile]]
+    differences: Callable[[Part, Part], Sequence[str]] | None = None
+
+
+@frozen
+class StandIn:
+    """A file in place of one that a rank lacks. ``source`` says that both hold the same: by ``by_layout`` the
+    layout alone. With ``strict`` that is not enough.
+    """
+
+    rank: int
+    part: Part
+    piece: Piece
+    source: str
+    topology: Topology
+    evidence: Evidence
+    by_layout: bool
+    strict: bool
+
+
+@frozen
+class Gap:
+    """Ranks, of a job of ``world``, without a file of a role that they can load. ``group`` says who holds the
+    same state, "" if nobody does; ``damaged`` that files of their own are there. Of those ``asked`` for only
+    the caller knows a group.
+    """
+
+    path: str
+    role: str
+    world: int
+    group: str = ""
+    damaged: bool = False
+    asked: bool = False
+    ranks: Ranges = ()

@@ -27,15 +27,21 @@ from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.contradictions import Contradictions
 from ckpt_tools.planning.engine import find_gaps, find_hits
 from ckpt_tools.planning.evidence import FileEvidence
-from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.facts import Evidence, SavesFacts
 from ckpt_tools.planning.hollow import hollow
 from ckpt_tools.planning.lost_files import lost, unlike_list, without_model, zeroed
 from ckpt_tools.planning.replicas import Groups
-from ckpt_tools.planning.rules.save import groups_needed, missing_rank, mixed_counters, seal_unusable
+from ckpt_tools.planning.rules.rule import error_of
+from ckpt_tools.planning.rules.save import (
+    groups_needed,
+    missing_rank,
+    mixed_counters,
+    seal_unusable,
+    topology_mismatch,
+)
+from ckpt_tools.planning.rules.save.topology_mismatch import LoadFacts
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.run import Candidate, Run
-from ckpt_tools.planning.saved_world import require_its_world
-from ckpt_tools.planning.substitutes import Evidence
 from ckpt_tools.reading.prefetch import LEAST, prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, why_unseen
@@ -104,7 +110,8 @@ class Review:
             if self.selection.ranks is None and assigned.groupless:  # else another node may have their files
                 raise groups_needed.ask(c, assigned.findings)
             if not self.bad:
-                require_its_world(c, assigned, self.run, self.selection)
+                for hit in topology_mismatch.check(LoadFacts(c, assigned, self.run, self.selection)):
+                    raise error_of(topology_mismatch.RULE, hit)
             if any(map(_is_error, assigned.findings)):
                 self._require_known(assigned)
                 return Judgement(False, assigned.findings, self.read)

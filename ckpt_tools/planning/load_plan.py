@@ -11,43 +11,44 @@ from ckpt_tools.storage.urls import is_url
 
 
 def file_loads(loads: Iterable[Load], reports: Mapping[str, Report]) -> tuple[FileLoad, ...]:
-    """The loads of one rank with what verification saw of each file."""
-    return tuple(_file_load(load, reports.get(load.part.path)) for load in loads)
-
-
-def _file_load(load: Load, report: Report | None) -> FileLoad:
-    p, (etag, version) = load.part, _in_store(load.part.path)
-    return FileLoad(
-        role=p.role,
-        path=p.path,
-        size=p.size,
-        mtime_ns=p.mtime_ns,
-        level=report.level if report else Level.PRESENCE,
-        coverage=report.coverage if report else 0.0,
-        source_rank=p.rank,
-        substituted=load.substituted and p.rank is not None,
-        reason=load.reason,
-        etag=etag,
-        version=version,
-    )
+    """Return the loads of one rank with what verification saw of each file."""
+    rows = list[FileLoad]()
+    for load in loads:
+        p, report, (etag, version) = load.part, reports.get(load.part.path), _in_store(load.part.path)
+        row = FileLoad(
+            role=p.role,
+            path=p.path,
+            size=p.size,
+            mtime_ns=p.mtime_ns,
+            level=report.level if report else Level.PRESENCE,
+            coverage=report.coverage if report else 0.0,
+            source_rank=p.rank,
+            substituted=load.substituted and p.rank is not None,
+            reason=load.reason,
+            etag=etag,
+            version=version,
+        )
+        rows.append(row)
+    return tuple(rows)
 
 
 def _in_store(path: str) -> tuple[str, str]:
-    """The ETag and the version that a file had when it was judged; nothing of one of this machine."""
-    if not is_url(path):
-        return "", ""
-    from ckpt_tools.storage.stores.refresh import object_of
+    """Return the ETag and the version that a file had when it was judged; nothing of one of this machine."""
+    if is_url(path):
+        from ckpt_tools.storage.stores.refresh import object_of
 
-    try:
-        of = object_of(path)
-    except OSError:
-        return "", ""  # it is looked at again before anybody is told of it
-    return of.etag, of.version
+        try:
+            of = object_of(path)
+        except OSError:
+            pass  # it is looked at again before anybody is told of it
+        else:
+            return of.etag, of.version
+    return "", ""
 
 
 def fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[FileLoad] = ()) -> str:
-    """XXH3-128 (hex) over the sorted (path below ``root``, size, mtime_ns) of the files, with the ETags of
-    those in a store, and the rank map.
+    """Return XXH3-128 (hex) over the sorted (path below ``root``, size, mtime_ns) of the files, with the
+    ETags of those in a store, and the rank map.
     """
     import xxhash
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from ckpt_tools.discovery import completeness
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.plan import Choice
+from ckpt_tools.model.plan import Choice, Rejected
 from ckpt_tools.planning.order import SmallerJob
 
 _NAMED = 4
@@ -18,16 +17,15 @@ _NAMED = 4
 
 
 def hint(choice: Choice, layouts: Layouts) -> str:
-    """Where each save lacks ranks, and nothing else is wrong: which, and what to do. Empty where it is not
-    so.
-    """
+    """Return which ranks each save lacks, and what to do; "" if something else is wrong with one."""
     lacks, todo = [], ""
     for rejected in choice.rejected:
-        errors = [f for f in rejected.findings if f.severity is Severity.ERROR]
+        errors = _find_errors(rejected)
         if not errors or not all(map(_names_ranks, errors)):
             return ""
         todo = todo or errors[0].hint
-        lacks.append(f"{rejected.checkpoint.label} lacks {_say_ranks(errors)}")
+        of = ranges.words(tuple(sorted({pair for f in errors for pair in f.ranks})))
+        lacks.append(f"{rejected.checkpoint.label} lacks rank{'' if of.isdigit() else 's'} {of}")
     if not lacks:
         return ""
     more = f" and {len(lacks) - _NAMED:,} more are not" if len(lacks) > _NAMED else ""
@@ -43,18 +41,16 @@ def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> SmallerJob
     for rejected in choice.rejected:
         c = rejected.checkpoint
         ranks = completeness.ranks_of_its_own(c, layouts.of(c))
-        errors = [f for f in rejected.findings if f.severity is Severity.ERROR]
         is_newer = choice.checkpoint is not None and c.mtime_ns >= choice.checkpoint.mtime_ns
-        if ranks and is_newer and all(map(_names_ranks, errors)) and ranks == set(range(len(ranks))):
+        whole = ranks == set(range(len(ranks))) and all(map(_names_ranks, _find_errors(rejected)))
+        if ranks and is_newer and whole:
             saves[len(ranks)].append(c)
     jobs = (SmallerJob(n, world, of[0]) for n, of in saves.items() if len(of) > 1 and n < world)
     return next(jobs, None)
 
 
-def _say_ranks(errors: Sequence[Finding]) -> str:
-    """Return all ranks that the findings name, as words."""
-    of = ranges.words(tuple(sorted({pair for f in errors for pair in f.ranks})))
-    return f"rank {of}" if of.isdigit() else f"ranks {of}"
+def _find_errors(rejected: Rejected) -> list[Finding]:
+    return [f for f in rejected.findings if f.severity is Severity.ERROR]
 
 
 def _names_ranks(f: Finding) -> bool:

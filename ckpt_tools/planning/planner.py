@@ -45,9 +45,10 @@ from ckpt_tools.planning.order import OrderFacts, step_at
 from ckpt_tools.planning.rules.choice import export_newer, no_fallback, rollback
 from ckpt_tools.planning.rules.order import fewer_ranks
 from ckpt_tools.planning.rules.rule import finding_of
+from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.seals import later_and_gone
-from ckpt_tools.planning.topology import HIGHEST, leftovers_beside
+from ckpt_tools.planning.topology import leftovers_beside
 from ckpt_tools.planning.trackers import declared, find_later_trackers, tracker_findings
 from ckpt_tools.planning.unfinished import begun_later
 from ckpt_tools.planning.unplaced import require_fetched, require_no_stranger, require_none_newer

@@ -26,41 +26,34 @@ class Groups:
         self._cells: dict[tuple[str, ...], dict[tuple[int, ...], list[int]]] = {}
 
     def of(self, rank: int, piece: Piece) -> Group | None:
-        """The ranks that hold the same state as ``rank`` in ``piece``; None when nobody says so."""
+        """Return the ranks that hold the same state as ``rank`` in ``piece``; None when nobody says so."""
         if piece.sharded:
             return None
-        groups = self.selection.replica_groups
-        role = next((role for role in (piece.role, "") if role in groups), None)
-        if role is not None:
+        groups, over = self.selection.replica_groups, piece.replicated_over
+        by_layout = f"equal at every {' and '.join(over)}" if over else ""
+        role = piece.role if piece.role in groups else ""
+        if role in groups:
             members = next((group for group in groups[role] if rank in group), ())
             return Group(members, f"--replica-groups {role}".rstrip()) if members else None
         if self.selection.sizes:  # given by flag, also for a layout that does not know its own
-            over = piece.replicated_over or ("dp", "cp")
-            return Group(self._peers(rank, over), _layout_says(piece) or "parallel sizes")
+            return Group(self._peers(rank, over or ("dp", "cp")), by_layout or "parallel sizes")
         if rank in self._strategy:
             return Group(self._strategy[rank], f"the strategy files in {self.selection.strategy_dir}")
         everyone = range(self.topology.world_size)
-        if piece.replicated_over:
-            alike = self._peers(rank, piece.replicated_over) if self.topology.sizes else everyone
-            return Group(alike, _layout_says(piece))
+        if over:
+            return Group(self._peers(rank, over) if self.topology.sizes else everyone, by_layout)
         return Group(everyone, "--replicas all") if self.selection.replicas_all else None
 
-    def _peers(self, rank: int, replicated_over: tuple[str, ...]) -> Sequence[int]:
-        """Ranks at the place of ``rank`` on all other axes; the grid is laid out once per set of axes."""
-        axes = self.topology.apart(replicated_over)
-        cells = self._cells.get(axes)
-        if cells is None:
+    def _peers(self, rank: int, over: tuple[str, ...]) -> Sequence[int]:
+        """Return the ranks at the place of ``rank`` on all other axes; the grid is laid out once per set."""
+        axes = self.topology.apart(over)
+
+        def place(r: int) -> tuple[int, ...]:
+            at = self.topology.coordinates(r)
+            return tuple(at.get(axis, 0) for axis in axes)
+
+        if axes not in self._cells:
             cells = self._cells[axes] = {}
             for r in range(self.topology.world_size):
-                cells.setdefault(self._place(r, axes), []).append(r)
-        return cells[self._place(rank, axes)]
-
-    def _place(self, rank: int, axes: tuple[str, ...]) -> tuple[int, ...]:
-        at = self.topology.coordinates(rank)
-        return tuple(at.get(axis, 0) for axis in axes)
-
-
-def _layout_says(piece: Piece) -> str:
-    """The layout as the one who says so; "" where it says nothing."""
-    axes = piece.replicated_over
-    return f"equal at every {' and '.join(axes)}" if axes else ""
+                cells.setdefault(place(r), []).append(r)
+        return self._cells[axes][place(rank)]

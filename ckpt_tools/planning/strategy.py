@@ -5,18 +5,23 @@ from __future__ import annotations
 from ckpt_tools.cache.locks import inside
 from ckpt_tools.formats import FORMATS
 from ckpt_tools.formats.common.format import RankGroups
+from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.trust import Trust, Untrusted
 from ckpt_tools.storage.urls import is_url
 
 
-def strategy_groups(directory: str, world_size: int) -> RankGroups:
-    """Groups of ranks that hold the same state, every rank in exactly one, by the format whose files tell.
+def read_groups(selection: Selection, root: str, world_size: int) -> RankGroups:
+    """Return groups of ranks that hold the same state, every rank in exactly one, or none if nobody asks.
 
     Raises UsageError when the files are wrong or do not fit the number of ranks, CannotLook when they
     cannot be read.
     """
+    directory = selection.strategy_dir
+    if directory is None:
+        return ()
+    require_trusted(directory, root, selection.trust)
     read = next(f.rank_groups for f in FORMATS if f.rank_groups is not None)
     return read(directory, world_size)
 
@@ -39,4 +44,4 @@ def require_trusted(directory: str, root: str, trusted: Trust) -> None:
             for entry in entries_of(directory):
                 trust.check(entry.path, trusted)
     except OSError:
-        return  # strategy_groups says what cannot be read
+        return  # read_groups says what cannot be read

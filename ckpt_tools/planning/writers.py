@@ -1,6 +1,4 @@
-"""Whether the writer that a file names, and the grid of ranks it stood in,
-fit the place where the file lies.
-"""
+"""Whether the writer that a file names, and the grid of ranks it stood in, fit the place where it lies."""
 
 from __future__ import annotations
 
@@ -11,12 +9,10 @@ from typing import NamedTuple
 from ckpt_tools.layouts import COORDS
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.layouts.common.saved_by import owner, saved_sizes
-from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 
 Rows = Sequence[tuple[Part, Report]]
-Found = Iterator[tuple[str, Finding]]
 DEFAULT = Topology(1).order
 ORDERS = tuple(
     dict.fromkeys((DEFAULT, "tp-cp-ep-pp-dp", *("-".join(axes) for axes in permutations(DEFAULT.split("-")))))
@@ -27,9 +23,7 @@ _MOST = 512
 
 
 class Placed(NamedTuple):
-    """A file in a parallel grid: who wrote it, where it lies,
-    and the sizes of that grid as it says itself.
-    """
+    """A file in a parallel grid: who wrote it, where it lies, and the sizes of that grid as it says."""
 
     part: Part
     rank: int
@@ -37,43 +31,40 @@ class Placed(NamedTuple):
     sizes: tuple[tuple[str, int], ...]
 
     def stands(self, order: str) -> tuple[tuple[str, int | None], ...]:
-        """The coordinates of that rank when ranks are laid out in this order."""
+        """Return the coordinates of that rank when ranks are laid out in this order."""
         known = dict(self.sizes)
         there = Topology(known.pop("world"), known, order).coordinates(self.rank)
         return tuple((axis, there.get(axis)) for axis, _ in self.coords)
 
     def fits(self, order: str) -> bool:
-        """Whether that rank belongs where the file lies."""
+        """Return True if that rank belongs where the file lies."""
         return self.stands(order) == self.coords
 
 
 def placed(rows: Rows) -> Iterator[Placed]:
-    """The files that tell their writer and the grid it stood in, where that grid makes sense."""
+    """Yield the files that tell their writer and the grid it stood in, where that grid makes sense. Without
+    pipeline stages a second number in a name is an expert's.
+    """
     for part, report in rows:
         rank, sizes = owner(report.metadata).get("rank"), saved_sizes([report])
         world = sizes.get("world", 0)
         if rank is None or rank >= world or not part.coords or "tp" not in sizes:
             continue
         if world % count_of_one_model(sizes) == 0:
-            grid = tuple((axis, n) for axis, n in sizes.items() if axis != "dp")
-            yield Placed(part, rank, tuple(_coordinates(part, sizes)), grid)
-
-
-def _coordinates(part: Part, sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Where a file lies; without pipeline stages a second number in its name is an expert's."""
-    experts = counts_experts(sizes) and "ep" not in dict(part.coords)
-    for axis, at in part.coords:
-        if axis in COORDS:
-            yield "ep" if axis == "pp" and experts else axis, at
+            experts = counts_experts(sizes) and "ep" not in dict(part.coords)
+            names = {"pp": "ep"} if experts else {}
+            at = [(names.get(axis, axis), n) for axis, n in part.coords if axis in COORDS]
+            grid = [(axis, n) for axis, n in sizes.items() if axis != "dp"]
+            yield Placed(part, rank, tuple(at), tuple(grid))
 
 
 def counts_experts(sizes: Mapping[str, int]) -> bool:
-    """Whether what a name gives as the pipeline stage is that of the experts: there are no stages."""
+    """Return True if what a name gives as the pipeline stage is that of the experts: there are no stages."""
     return sizes.get("pp", 1) == 1 and sizes.get("ep", 1) > 1
 
 
 def rank_order(rows: Sequence[Placed]) -> str:
-    """The order that explains most files of a run; Megatron-LM's own goes first where several do."""
+    """Return the order that explains most files of a run; Megatron-LM's own goes first where several do."""
     some = rows[:_MOST]
     if all(row.fits(DEFAULT) for row in some):
         return DEFAULT
@@ -81,5 +72,5 @@ def rank_order(rows: Sequence[Placed]) -> str:
 
 
 def count_of_one_model(sizes: Mapping[str, int]) -> int:
-    """Ranks that hold one copy of the model."""
+    """Return how many ranks hold one copy of the model."""
     return sizes.get("tp", 1) * sizes.get("pp", 1) * sizes.get("cp", 1)

@@ -475,8 +475,8 @@ def test_another_world_is_not_asked_about_where_files_are_wrong(world: World) ->
     asked: list[bool] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "ckpt_tools.planning.judge.require_its_world",
-            lambda _c, assigned, _run, sizes: asked.append(any(x.substituted for x in loads_of(assigned))),
+            "ckpt_tools.planning.rules.save.topology_mismatch.check",
+            lambda facts: [asked.append(any(x.substituted for x in loads_of(facts.assignment)))][:0],
         )
         assert judge.judge(world.judged).usable
     assert asked == [False]

@@ -21,9 +21,9 @@ from ckpt_tools.model.plan import Assignment
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.assign import assign
+from ckpt_tools.planning.facts import Evidence, OwnFile, Tensors
 from ckpt_tools.planning.replicas import Groups
-from ckpt_tools.planning.saved_world import mismatched
-from ckpt_tools.planning.substitutes import Evidence, OwnFile, Tensors
+from ckpt_tools.planning.rules.save.topology_mismatch import find_mismatch
 from ckpt_tools.planning.topology import find_topology
 from ckpt_tools.planning.writers import Placed, rank_order
 
@@ -133,11 +133,12 @@ def test_a_flag_never_replicates_a_sharded_piece() -> None:
 
 def test_another_world_size_needs_full_replicas() -> None:
     c = checkpoint([0, 1, 2, 3])
-    assert mismatched(c, run(c, 2, Selection()), Topology(2), 4, layout=BUILT_IN.of(c)) is not None
-    assert mismatched(c, run(c, 8, Selection()), Topology(8), 4, layout=BUILT_IN.of(c)) is not None
-    assert mismatched(c, run(c, 4, Selection()), Topology(4), 4, layout=BUILT_IN.of(c)) is None
+    text = "saved by 4 ranks, to be loaded by"
+    assert find_mismatch(c, run(c, 2, Selection()), Topology(2), 4, BUILT_IN.of(c)) == f"{text} 2"
+    assert find_mismatch(c, run(c, 8, Selection()), Topology(8), 4, BUILT_IN.of(c)) == f"{text} 8"
+    assert not find_mismatch(c, run(c, 4, Selection()), Topology(4), 4, BUILT_IN.of(c))
     shared = checkpoint([0, 4], "pytorch-sample")
-    assert mismatched(shared, run(shared, 3, Selection()), Topology(3), 8, layout=BUILT_IN.of(shared)) is None
+    assert not find_mismatch(shared, run(shared, 3, Selection()), Topology(3), 8, BUILT_IN.of(shared))
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt_tools.errors import CkptError
 from ckpt_tools.findings import CODES
+from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.planning.facts import Gap
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 
@@ -17,11 +19,24 @@ def ask(c: Checkpoint, findings: Sequence[Finding]) -> CkptError:
     return error_of(RULE, Hit(c.path, f"{text} ({c.path})", CODES[RULE.code].hint))
 
 
+def check(gaps: Iterable[Gap]) -> Iterator[Hit]:
+    """Yield ranks without a file of which nobody knows a replica group."""
+    unknown = "and no rank is known to hold the same state"
+    for gap in gaps:
+        if gap.asked:
+            who = ranges.ranks(gap.ranks, gap.world)
+            text = f"there is no file in this checkpoint, {unknown}, for {who}"
+            if ranges.size(gap.ranks) == 1:
+                text = f"{who} has no file in this checkpoint, {unknown}"
+            yield Hit(gap.path, text, ranks=gap.ranks)
+
+
 RULE = Rule(
     id="save/groups-needed",
     code="replica-groups-needed",
     effect=Effect.ASK,
     answer="--replica-groups GROUPS, --strategy-dir DIR, --tp/--pp/--dp, or --replicas all",
+    check=check,
     why="""\
 A rank has no file, and which ranks hold the same state is not known. The parallel sizes, a strategy
 file or the caller can tell; a guess would hand a rank another one's shard.

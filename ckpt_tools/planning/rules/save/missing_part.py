@@ -8,6 +8,7 @@ from ckpt_tools.discovery.completeness import label, saved_with, severity_of_gap
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Part
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
@@ -84,6 +85,19 @@ def describe_remains(title: str, root: str, hint: str) -> Finding:
     """Return that only files are left that a framework writes beside those of a save."""
     text = f"files as {title} writes them, without the rest of a checkpoint: no job could load anything"
     return finding_of(RULE, Hit(root, text, hint))
+
+
+def find_nothing_loaded(c: Checkpoint, unknown: Sequence[Part]) -> Hit:
+    """Return why a save has no file for any rank, although nothing is wrong with those of a known format."""
+    if not unknown:
+        return Hit(c.path, "it has no file that is loaded")
+    name = unknown[0].path.rpartition("/")[2]
+    text = f"{name} is called as a checkpoint, and is in no format that ckpt knows"
+    hint = (
+        "if it is one, describe all files of a save in ckpt.toml (docs/adding-a-layout.md):"
+        " they are then judged by their names and sizes; if it is none, say --exclude GLOB"
+    )
+    return Hit(c.path, text, hint, code="no-layout")
 
 
 RULE = Rule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from ckpt_tools.discovery.completeness import (
     Coordinates,
@@ -20,7 +20,7 @@ from ckpt_tools.layouts import Layout
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
-from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.facts import Gap, SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
 _GATHER = (
@@ -64,9 +64,11 @@ def _spelled(of: ranges.Ranges) -> str:
 
 
 def _find_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
-    """Ranks of its own save without a file."""
+    """Yield ranks of its own save without a file, if the pieces that are there are of every rank."""
     layout = run.layouts.of(checkpoint)
-    if not _is_of_every_rank(checkpoint, layout):
+    named = {p.piece for p in checkpoint.parts if p.rank is not None}
+    pieces = [piece for piece in map(layout.piece, named) if piece.required and is_per_rank(piece)]
+    if all("dp" in piece.replicated_over and not piece.everyone_saves for piece in pieces):
         return
     free = survivable_pieces(layout)
     present = {p.rank for p in checkpoint.parts if p.rank is not None and p.piece not in free}
@@ -77,11 +79,11 @@ def _find_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
     if not gone:
         return
     text = f"{label(checkpoint)} has no file of {ranges.ranks(gone, world)}"
-    yield Hit(where(checkpoint), text, severity=_excused(checkpoint, gone, run, severity), ranks=gone)
+    yield Hit(where(checkpoint), text, severity=_excuse(checkpoint, gone, run, severity), ranks=gone)
 
 
 def _find_roles_of_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
-    """Ranks that have files, and none of a role of which every rank has its own."""
+    """Yield ranks that have files, and none of a role of which every rank has its own."""
     layout = run.layouts.of(checkpoint)
     by_role = defaultdict[str, set[int | None]](set)
     own = dict[str, bool]()
@@ -98,60 +100,17 @@ def _find_roles_of_ranks(checkpoint: Checkpoint, run: Expected, severity: Severi
             yield Hit(where(checkpoint), text, severity=severity, ranks=gone)
 
 
-def _excused(checkpoint: Checkpoint, gone: ranges.Ranges, run: Expected, severity: Severity) -> Severity:
-    """The severity of ranks without a file: a lesser one where something explains them."""
+def _excuse(checkpoint: Checkpoint, gone: ranges.Ranges, run: Expected, severity: Severity) -> Severity:
+    """Return the severity of ranks without a file: a lesser one if something explains them."""
     generation = checkpoint.generation
     if generation and len(run.writers[checkpoint.kind, generation]) == 1:
         return Severity.NOTE  # a single rank ran on alone: the others never took part in that generation
     ranks = (rank for first, last in gone for rank in range(first, last + 1))
-    return Severity.WARNING if all(_pruned(checkpoint, rank, run) for rank in ranks) else severity
+    return Severity.WARNING if all(_is_pruned(checkpoint, rank, run) for rank in ranks) else severity
 
 
-def _is_of_every_rank(checkpoint: Checkpoint, layout: Layout) -> bool:
-    """Whether every rank of the save must have a file, as far as the pieces tell that are there."""
-    pieces = [layout.piece(name) for name in {p.piece for p in checkpoint.parts if p.rank is not None}]
-    return any(
-        piece.required and ("dp" not in piece.replicated_over or piece.everyone_saves)
-        for piece in pieces
-        if is_per_rank(piece)
-    )
-
-
-def _find_places(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
-    """Places of this checkpoint's parallel grid that others have files for, and it has not."""
-    layout = run.layouts.of(checkpoint)
-    present: dict[str, set[Coordinates]] = defaultdict(set)
-    for p in checkpoint.parts:
-        present[p.piece].add(p.coords)
-    for name, places in present.items():
-        lost = set[Coordinates]() if layout.piece(name).shared else run.places[checkpoint.kind, name] - places
-        if lost and (sizes := run.sizes_in_files(checkpoint)):
-            lost = _of_this_grid(lost, sizes, places)
-        if lost:
-            text = f"{label(checkpoint)} lacks the {name} of {ranges.places(lost)}"
-            yield Hit(where(checkpoint), text, severity=severity)
-
-
-def _of_this_grid(
-    lost: Iterable[Coordinates], sizes: Mapping[str, int], present: Iterable[Coordinates]
-) -> set[Coordinates]:
-    """Of the ``lost`` places those of a grid of these sizes, named as those ``present``: another grid was
-    another job's.
-    """
-    axes = {_axes(place) for place in present}
-    return {
-        place
-        for place in lost
-        if _axes(place) in axes and all(at < sizes.get(axis, at + 1) for axis, at in place)
-    }
-
-
-def _axes(place: Coordinates) -> tuple[str, ...]:
-    return tuple(axis for axis, _ in place)
-
-
-def _pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
-    """Whether a rank has removed all it had up to this checkpoint: each removes its own files, some
+def _is_pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
+    """Return True if a rank has removed all it had up to this save: each removes its own files, some
     frameworks per restart.
     """
     files = run.rank_files(checkpoint.kind).get(rank, ())
@@ -160,6 +119,26 @@ def _pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
         return False
     restarts = min(newer).restarts
     return not any(f.order < checkpoint.order and f.restarts == restarts for f in files)
+
+
+def _find_places(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
+    """Yield places of this save's parallel grid that others have files for, and it has not; those of another
+    grid, or named otherwise, were another job's.
+    """
+    layout = run.layouts.of(checkpoint)
+    present: dict[str, set[Coordinates]] = defaultdict(set)
+    for p in checkpoint.parts:
+        if not layout.piece(p.piece).shared:
+            present[p.piece].add(p.coords)
+    for name, places in present.items():
+        lost = run.places[checkpoint.kind, name] - places
+        if lost and (sizes := run.sizes_in_files(checkpoint)):
+            named = {tuple(dict(place)) for place in places}
+            lost = {place for place in lost if tuple(dict(place)) in named}
+            lost = {place for place in lost if all(at < sizes.get(axis, at + 1) for axis, at in place)}
+        if lost:
+            text = f"{label(checkpoint)} lacks the {name} of {ranges.places(lost)}"
+            yield Hit(where(checkpoint), text, severity=severity)
 
 
 def _find_lost_random_numbers(checkpoint: Checkpoint, run: Expected) -> Iterator[Hit]:
@@ -175,6 +154,26 @@ def _find_lost_random_numbers(checkpoint: Checkpoint, run: Expected) -> Iterator
                 f"without the {layout.piece(name).role} file of {ranges.ranks(gone, own)}"
             )
             yield Hit(where(checkpoint), text, severity=Severity.WARNING, effect=Effect.WARN, ranks=gone)
+
+
+def find_unusable(gaps: Iterable[Gap]) -> Iterator[Hit]:
+    """Yield ranks without a file that they can load; what follows from damaged files is last."""
+    for gap in sorted((gap for gap in gaps if not gap.asked), key=lambda gap: gap.damaged):
+        who, same = ranges.ranks(gap.ranks, gap.world), f"a rank with the same state ({gap.group})"
+        if ranges.size(gap.ranks) == 1:
+            text = f"{who} has no usable {gap.role} file" + (f", nor has {same}" if gap.group else "")
+        else:
+            others = f", nor one of {same}," if gap.group else ""
+            text = f"there is no usable {gap.role} file{others} for {who}"
+        yield Hit(gap.path, text, ranks=gap.ranks, follows=gap.damaged)
+
+
+def find_new_ranks(gap: Gap) -> Hit:
+    """Return ranks beyond those of the job that saved the random numbers of each."""
+    without = ranges.ranks(gap.ranks, gap.world)
+    text = f"there is no {gap.role} file of {without}: random numbers begin anew there"
+    hint = "nothing has to be done if the job has more ranks than the one that saved it"
+    return Hit(gap.path, text, hint, severity=Severity.WARNING, ranks=gap.ranks)
 
 
 RULE = Rule(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ckpt_tools.layouts import Piece
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 from ckpt_tools.planning.writers import count_of_one_model, counts_experts
 
+HIGHEST = "highest rank on disk"
+"""Where a number of ranks comes from that a lost file would have made larger."""
 Told = list[tuple[Part, dict[str, int]]]
 """Files, and the sizes of the job that each tells."""
 
@@ -36,7 +39,7 @@ def sizes_by_save(facts: SavesFacts) -> dict[str, Told]:
 
 
 def _why(part: Part, said: Mapping[str, int], piece: Piece) -> str:
-    """How one file's parallel sizes contradict each other or its path; "" when they do not."""
+    """Return how one file's parallel sizes contradict each other or its path; "" when they do not."""
     model, world = count_of_one_model(said), said["world"]
     if "tp" in said and world % model:
         sizes = " ".join(f"{axis}={said[axis]}" for axis in ("tp", "pp", "cp") if said.get(axis, 1) > 1)
@@ -48,6 +51,13 @@ def _why(part: Part, said: Mapping[str, int], piece: Piece) -> str:
         if f"{{{axis}" in piece.template and axis not in dict(part.coords) and said.get(axis, 1) > 1:
             return f"the path names no {axis}, the file says that there are {said[axis]}"
     return ""
+
+
+def find_inferred(world: Known, pieces: Iterable[Piece], root: str) -> Iterator[Hit]:
+    """Yield that only names tell the number of ranks, where some rank has a required file of its own."""
+    if world.provenance == HIGHEST and any(piece.required and not piece.shared for piece in pieces):
+        text = f"{world.value} ranks, from the highest rank on disk"
+        yield Hit(root, text, code="world-size-inferred")
 
 
 RULE = Rule(

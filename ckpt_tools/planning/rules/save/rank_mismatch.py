@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from ckpt_tools.layouts import COORDS, Layouts, Piece
 from ckpt_tools.layouts.common.saved_by import likely_rank, owner
+from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
@@ -21,7 +22,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 def _find_by_grid(rows: Rows) -> Iterator[Hit]:
-    """Writers whose rank has other coordinates. Replicas may be written by any rank of their group."""
+    """Yield writers whose rank has other coordinates. Replicas may be written by any rank of their group."""
     known = list(placed(rows))
     order = rank_order(known)
     for row in known:
@@ -37,7 +38,7 @@ def _spelled(coordinates: Iterable[tuple[str, int | None]]) -> str:
 
 
 def _find_by_axis(rows: Rows) -> Iterator[Hit]:
-    """Writers that name their coordinates."""
+    """Yield writers that name other coordinates."""
     for part, report in rows:
         said, places = owner(report.metadata), dict(part.coords)
         for axis in COORDS:
@@ -47,10 +48,10 @@ def _find_by_axis(rows: Rows) -> Iterator[Hit]:
 
 
 def _find_by_name(rows: Rows, layouts: Layouts) -> Iterator[Hit]:
-    """Files with a rank in their name, and only one writer."""
+    """Yield files with a rank in their name, and only one writer."""
     ranked = [(part, report) for part, report in rows if part.rank is not None]
     own = [(part, report) for part, report in ranked if _one_rank_writes(layouts.piece_of(part))]
-    trusted = _trusted(own)
+    trusted = _is_trusted(own)
     for part, report in own:
         writer = owner(report.metadata).get("rank", likely_rank(report.metadata) if trusted else None)
         if writer is not None and writer != part.rank:
@@ -58,10 +59,9 @@ def _find_by_name(rows: Rows, layouts: Layouts) -> Iterator[Hit]:
             yield Hit(part.path, text, of_file=True)
 
 
-def _trusted(rows: Rows) -> bool:
-    """Whether what may be the writer's rank is.
-
-    It agrees with most names, or the names of every save are a permutation of it.
+def _is_trusted(rows: Rows) -> bool:
+    """Return True if what may be the writer's rank is: it agrees with most names, or the names of every save
+    are a permutation of it.
     """
     saves: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for part, report in rows:
@@ -71,16 +71,21 @@ def _trusted(rows: Rows) -> bool:
     if 2 * sum(agree) > len(agree):
         return True
     several = [pairs for pairs in saves.values() if len(pairs) > 1]
-    return bool(several) and all(map(_permuted, several))
-
-
-def _permuted(pairs: Sequence[tuple[int, int]]) -> bool:
-    return sorted(a for a, _ in pairs) == sorted(b for _, b in pairs)
+    return bool(several) and all(
+        sorted(a for a, _ in pairs) == sorted(b for _, b in pairs) for pairs in several
+    )
 
 
 def _one_rank_writes(piece: Piece) -> bool:
-    """Whether only that rank writes the file: not a set that all share, nor one replica for its group."""
+    """Return True if only that rank writes the file: not a set that all share, nor one for its group."""
     return (not piece.shared or piece.sharded) and (not piece.replicated_over or piece.everyone_saves)
+
+
+def find_other_order(order: str, path: str) -> Hit:
+    """Return that the files of a save are in another order of ranks than the usual one."""
+    text = f"the files were written in rank order {order}, which the plan follows"
+    hint = f"nothing is wrong with them; --rank-order {order} says it without a note"
+    return Hit(path, text, hint, severity=Severity.NOTE)
 
 
 RULE = Rule(

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
+from ckpt_tools.layouts.common.saved_by import PLACES
+from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.facts import SavesFacts, StandIn
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+
+_NAMED = 5
+"""Tensors that a message names."""
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
@@ -39,7 +44,7 @@ def _beside(typical: Part) -> str:
 
 
 def _minority(same: Sequence[Part], values: Sequence[str | int]) -> Iterator[tuple[Part, Part]]:
-    """(part, one of the others) for parts of another value than more than half of them; "" is none."""
+    """Yield parts of another value than more than half of them, each with one of these; "" is none."""
     usual, n = Counter(values).most_common(1)[0]
     if 2 * n <= len(same) or not usual:
         return
@@ -47,6 +52,75 @@ def _minority(same: Sequence[Part], values: Sequence[str | int]) -> Iterator[tup
     for p, value in zip(same, values, strict=True):
         if value and value != usual:
             yield p, typical
+
+
+def weigh(facts: StandIn) -> tuple[str, Hit | None]:
+    """Return why a file may stand in for another, "" where it may not, and what is said of it."""
+    part, rank, source = facts.part, facts.rank, facts.source
+    if why := _why_elsewhere(facts):
+        text = f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: {why}"
+        return "", Hit(part.path, text, severity=Severity.WARNING)
+    own = (own for own in facts.evidence.own_files(rank, part) if own.signature)
+    mine, signature = next(own, None), facts.evidence.tensors(part).signature
+    if mine and signature and mine.signature == signature:
+        return f"{source}; its tensors have the names, types and shapes of {mine.name}", None
+    if mine and signature:
+        differ = f"its tensors differ from those of {mine.name}"
+        text = f"{_whose(part)} cannot stand in for rank {rank}: {differ}"
+        return "", Hit(part.path, text, severity=Severity.WARNING)
+    if facts.by_layout:
+        return source, None
+    text = f"{_whose(part)} stands in for rank {rank}; only {source} says that they are equal"
+    if facts.strict:
+        return "", Hit(part.path, text, severity=Severity.WARNING, code="replica-unproven")
+    reason = f"{source}; nothing in the files proves or contradicts it"
+    return reason, Hit(part.path, text, code="replica-unproven")
+
+
+def _why_elsewhere(facts: StandIn) -> str:
+    """Return why a file is not of the place of the rank that it would stand in for; "" where it may be."""
+    part, topology = facts.part, facts.topology
+    at, own = topology.coordinates(facts.rank), topology.coordinates(part.rank or 0)
+    if elsewhere := [f"{axis}={n}" for axis, n in part.coords if at.get(axis, n) != n]:
+        return f"it holds {' '.join(elsewhere)}"
+    theirs = facts.evidence.tensors(part)
+    if theirs.partial:
+        return theirs.partial
+    for axis, n in theirs.sizes.items():
+        there = topology.sizes.get(axis, 1) == n and at.get(axis) == own.get(axis)
+        if axis in PLACES and n > 1 and axis not in facts.piece.replicated_over and not there:
+            return f"it says {axis}={n}, so ranks of another {axis} hold another part of the model"
+    return ""
+
+
+def compare_bytes(facts: StandIn, reason: str, others: Sequence[Part]) -> tuple[str, Hit | None]:
+    """Return the reason with the proof that another good member of the group holds the same, where that is
+    asked, and what is said. Where that one holds others the reason is "": nobody knows which is right.
+    """
+    part, differences = facts.part, facts.evidence.differences
+    if differences is None:
+        return reason, None
+    if not others:
+        name = part.path.rpartition("/")[2]
+        text = f"{name} is the only good member of its group: there is nothing to compare it with"
+        severity = Severity.WARNING if facts.strict else None
+        hit = Hit(part.path, text, severity=severity, code="replica-unproven")
+        return "" if facts.strict else reason, hit
+    differ = differences(part, others[0])
+    if not differ:
+        return f"{reason}; its tensors are bit for bit those of {_name(others[0])}", None
+    more = f" and {len(differ) - _NAMED} more" if len(differ) > _NAMED else ""
+    names = ", ".join(differ[:_NAMED]) + more
+    text = f"{_name(part)} and {_name(others[0])} should hold the same state, but differ in {names}"
+    return "", Hit(part.path, text)
+
+
+def _whose(part: Part) -> str:
+    return f"rank {part.rank}'s file" if part.rank is not None else "the file"
+
+
+def _name(part: Part) -> str:
+    return _whose(part) if part.rank is not None else "/".join(part.path.split("/")[-2:])
 
 
 RULE = Rule(

@@ -1,12 +1,191 @@
 """``save/topology-mismatch``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from math import prod
+
+from ckpt_tools.discovery import completeness
+from ckpt_tools.findings import CODES
+from ckpt_tools.layouts import Layout
+from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.saved_by import told_place
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.frozen import frozen, replace
+from ckpt_tools.model.part import Kind
+from ckpt_tools.model.plan import Assignment
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.run import Run
+
+_MODEL_PARALLEL = ("tp", "pp", "cp")
+"""The axes along which one copy of a model is cut."""
+_PLACES = ("tp", "pp")
+"""Those of them that names of files show."""
+
+
+@frozen
+class LoadFacts:
+    """A save, the job that is to load it, and which rank would load which file."""
+
+    save: Checkpoint
+    assignment: Assignment
+    run: Run
+    selection: Selection
+
+
+def check(facts: LoadFacts) -> Iterator[Hit]:
+    """Yield why the job would leave state of the save unread: it has another number of ranks than saved this
+    very save, or another grid of them. Only the first counts.
+    """
+    c, run, selection = facts.save, facts.run, facts.selection
+    layout = run.expected.layouts.of(c)
+    yield from _find_lone_place(facts)
+    reshardable = _is_reshardable(c, layout)
+    own = {} if reshardable else _find_own_sizes(c, run)
+    told = completeness.named_world(c) or _world_of(own)
+    if not (told or reshardable or _tells_replicas(facts)):
+        yield from _find_larger_gasp(c, run)
+    text = find_mismatch(c, facts.assignment, run.topology, told or _saved_by(c, run), layout)
+    if text := text or _find_other_size(own, run.topology.sizes, selection.sizes):
+        hint = "start with the saved world size"
+        if not (selection.replicas_all or selection.replica_groups):
+            hint += ", or name the replicas: --replica-groups GROUPS, or --replicas"
+        yield Hit(c.path, f"topology-mismatch: {text} ({c.path})", hint)
+
+
+def _find_lone_place(facts: LoadFacts) -> Iterator[Hit]:
+    """Yield one file that is the model for all ranks, and is told to be that of one place."""
+    models = [load.part for load in facts.assignment.shared if load.part.role == "model"]
+    if len(models) != 1:
+        return  # a set, of which each rank takes what it needs
+    path = models[0].path
+    sizes = facts.run.expected.sizes_in_files(replace(facts.save, parts=(models[0],)))
+    if place := told_place(path, sizes):
+        text = f"{path} holds the state of {place}, and its name does not tell which ranks load it"
+        yield Hit(
+            path,
+            f"topology-mismatch: {text}, so it is given to none",
+            "say in ckpt.toml, with {tp} and {pp} in a [[layout]], where the file of each place lies: "
+            "docs/adding-a-layout.md",
+        )
+
+
+def _is_reshardable(c: Checkpoint, layout: Layout) -> bool:
+    """Return True if a job of another size can load it: as its layout says, unless it has pieces of one rank
+    or one place of a grid, as those of DeepSpeed below a directory of the Trainer or of Accelerate.
+    """
+    pieces = {layout.piece(p.piece) for p in c.parts}
+    return layout.reshardable and all(
+        piece.survivable or not (piece.sharded or piece.replicated_over) for piece in pieces
+    )
+
+
+def _tells_replicas(facts: LoadFacts) -> bool:
+    """Return True if the caller says which ranks hold the same state, also those that the job lacks."""
+    selection, world = facts.selection, facts.run.topology.world_size
+    grouped = set(chain.from_iterable(chain.from_iterable(selection.replica_groups.values())))
+    beyond = {p.rank for p in facts.save.parts if p.rank is not None and p.rank >= world}
+    told = grouped and beyond <= grouped
+    return bool(selection.replicas_all or told or selection.strategy_dir or selection.sizes)
+
+
+def _find_larger_gasp(c: Checkpoint, run: Run) -> Iterator[Hit]:
+    """Yield what is called a dying gasp, and may hold state of ranks that the job does not have.
+
+    It need not have a file of every rank, so those that it has do not show that the job had become smaller:
+    the regular save before it tells how many there were.
+    """
+    layouts, world = run.expected.layouts, run.topology.world_size
+    if not all(layouts.of(c).piece(p.piece).kind is Kind.DYING_GASP for p in c.parts):
+        return
+    before = [o for o in run.checkpoints if o.kind is Kind.PERIODIC and o.order <= c.order]
+    asked = [c, *sorted(before, key=lambda o: o.order)[-1:]]
+    highest = [completeness.highest_rank(o, layouts.of(o)) for o in asked]
+    saved = max(highest) + 1
+    if saved > world:
+        who = "it has" if saved == highest[0] + 1 else "the save before it has"
+        text = f"topology-mismatch: {who} files of {saved} ranks, to be loaded by {world} ({c.path})"
+        hint = f"start with {saved} ranks, or {CODES['replica-groups-needed'].hint}"
+        yield Hit(c.path, text, hint)
+
+
+def _find_own_sizes(c: Checkpoint, run: Run) -> dict[str, int]:
+    """Return what the files of a save say about the job that saved it.
+
+    Places that its names show are there, whatever the files say. Where these say nothing, as many places as
+    the job has, or fewer, are no size of its own: some may have been lost.
+    """
+    own, now = dict(run.expected.sizes_in_files(c)), run.topology.sizes
+    told = bool(own)
+    for axis in _PLACES:
+        named = 1 + max((at for p in c.parts for a, at in p.coords if a == axis), default=-1)
+        if told or named > now.get(axis, 1):
+            own[axis] = max(own.get(axis, 0), named)
+    return own
+
+
+def _world_of(own: Mapping[str, int]) -> int | None:
+    """Return how many ranks there were; if parallel sizes do not divide their number, these are right."""
+    grid = prod(max(1, own.get(axis, 1)) for axis in _MODEL_PARALLEL)
+    return grid if own.get("world", 0) % grid else own.get("world")
+
+
+def _saved_by(c: Checkpoint, run: Run) -> int | None:
+    """Return how many ranks saved it, where other saves tell. That an older one had more says nothing of one
+    without a file beyond this job's ranks.
+    """
+    world = run.topology.world_size
+    own = completeness.ranks_of_its_own(c, run.expected.layouts.of(c))
+    highest = max(own, default=world)
+    if (run.saved or 0) > world > highest:
+        return None
+    return max(run.saved or 0, highest + 1) if own and highest >= world else run.saved
+
+
+def _find_other_size(own: Mapping[str, int], now: Mapping[str, int], given: Mapping[str, int]) -> str:
+    for axis in _PLACES:
+        size = own.get(axis)
+        if size and axis not in given and now.get(axis, size) != size:
+            return f"saved with {axis}={size}, to be loaded with {axis}={now[axis]}"
+    return ""
+
+
+def find_mismatch(
+    c: Checkpoint, assignment: Assignment, topology: Topology, saved: int | None, layout: Layout
+) -> str:
+    """Return how many ranks saved it and would load it, if that leaves state unread or loads it wrongly."""
+    world = topology.world_size
+    if saved is None or saved == world or _is_reshardable(c, layout):
+        return ""
+    short = any(f.code == "missing-rank" for f in assignment.findings)
+    ragged = world % max(1, prod(topology.sizes.get(axis, 1) for axis in _MODEL_PARALLEL))
+    gone = saved > world and _is_shared_out(c, layout)  # of what ranks share the last file may be lost
+    if short or ragged or gone or _is_left_unread(c, assignment, world, layout):
+        return f"saved by {saved} ranks, to be loaded by {world}"
+    return ""
+
+
+def _is_shared_out(c: Checkpoint, layout: Layout) -> bool:
+    """Return True if ranks share some of its state, each in a file of its own."""
+    of_ranks = (layout.piece(p.piece) for p in c.parts if p.rank is not None or "dp" in dict(p.coords))
+    return any(piece.sharded and not piece.survivable for piece in of_ranks)
+
+
+def _is_left_unread(c: Checkpoint, assignment: Assignment, world: int, layout: Layout) -> bool:
+    """Return True if ranks that the job does not have hold state of their own."""
+    used = {p.path for p in assignment.parts}
+    idle = (p for p in c.parts if p.path not in used and (p.rank is None or p.rank >= world))
+    return any(not layout.piece(p.piece).replicated_over for p in idle)
+
 
 RULE = Rule(
     id="save/topology-mismatch",
     code="topology-mismatch",
     effect=Effect.ASK,
     answer="start the job with the saved world size, or convert the checkpoint",
+    check=check,
     why="""\
 The save was written by another number of ranks than the job has, and its layout cannot be loaded by
 another number. Loading part of it trains on part of the state.
