@@ -97,22 +97,18 @@ def _checkpoint(
     parts: list[Part], most_ranks: int, save_interval: int | None, layouts: Layouts, commit: str
 ) -> Checkpoint:
     first = parts[0]
-    layout, kind, step = layouts.of(first), first.kind, first.step
+    layout = layouts.of(first)
     times = sorted(p.mtime_ns for p in essential(parts, layout))
     generations = {p.moment.generation for p in parts}
     uncommitted = bool(commit) and not any(p.role == commit for p in parts)
-    if kind is Kind.PERIODIC and layout.piece(first.piece).everyone_saves:
-        partial = len({p.rank for p in parts}) < most_ranks
-        if partial or (save_interval and step is not None and step % save_interval):
-            kind = Kind.DYING_GASP
     return Checkpoint(
         layout=first.layout,
         run=first.run,
-        kind=kind,
+        kind=_kind(parts, layout, most_ranks, save_interval),
         parts=tuple(sorted(parts, key=lambda p: (p.rank if p.rank is not None else -1, p.path))),
         path=first.home or _path(parts, layout),
         mtime_ns=times[len(times) // 2],
-        step=step,
+        step=first.step,
         epoch=first.epoch,
         epoch_base=layout.epoch_base,
         step_in_epoch=first.step_in_epoch,
@@ -120,6 +116,15 @@ def _checkpoint(
         restarts=max(g or 0 for g in generations) if layout.counts_restarts else 0,
         unfinished=first.unfinished or (uncommitted and not is_of_later_ranks(parts, layout)),
     )
+
+
+def _kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval: int | None) -> Kind:
+    first = parts[0]
+    if first.kind is not Kind.PERIODIC or not layout.piece(first.piece).everyone_saves:
+        return first.kind
+    partial = len({p.rank for p in parts}) < most_ranks
+    off = bool(save_interval and first.step is not None and first.step % save_interval)
+    return Kind.DYING_GASP if partial or off else first.kind
 
 
 def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:

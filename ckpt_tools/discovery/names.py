@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from os.path import basename, relpath
 
 from ckpt_tools.discovery.found import NamedFile
@@ -109,21 +110,22 @@ class _Settling:
 
     def __init__(self, files: list[NamedFile], above: str) -> None:
         self._above = above
-        sure = [file.place for file in files if file.place.sure]
+        sure = {file.place for file in files if file.place.sure}
         homes, bases = {at.home for at in sure}, {at.base for at in sure if not at.layout.of_exports}
         self._taken = homes | bases  # names that tell little are not read: others tell what lies there
         self._counted = {*_find_counted(files)}
-        generic = [file.place for file in files if self._is_generic(file.place)]
+        generic = {file.place for file in files if self._is_generic(file.place)}
         # a directory in which all saves lie is free if nothing else is at home in it
-        free = {place.base for place in generic if not place.home} - self._taken
-        self._generic = free | ({place.home for place in generic if place.home} - homes)
-        sure += [place for place in generic if (place.home or place.base) in self._generic]
-        self._bases = {(place.layout.name, place.base) for place in sure}
-        self._homes = {(place.layout.name, place.home) for place in sure}
-        self._claimed = {place.home for place in sure if place.home}
+        free = {at.base for at in generic if not at.home} - self._taken
+        self._generic = free | ({at.home for at in generic} - homes - {""})
+        sure.update(place for place in generic if (place.home or place.base) in self._generic)
+        self._bases, self._homes = set[tuple[str, str]](), set[tuple[str, str]]()
         self._layouts = defaultdict[str, set[str]](set)
-        for layout, base in self._bases:
-            self._layouts[base].add(layout)
+        for place in sure:
+            self._bases.add((place.layout.name, place.base))
+            self._homes.add((place.layout.name, place.home))
+            self._layouts[place.base].add(place.layout.name)
+        self._claimed = set(map(itemgetter(1), self._homes)) - {""}
         self.explained: set[str] = set()
         self.kept: list[NamedFile] = []
         self.others: list[NamedFile] = []

@@ -5,6 +5,7 @@ is decided, and named in every answer.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from os.path import split
 from typing import TYPE_CHECKING
@@ -49,11 +50,15 @@ def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
     tops += (top_of(*split(path)) for path in (*(file.path for file in found.bare), *found.copies))
     many = Counter(filter(None, tops))
     if many:
-        found.parts = [p for p in found.parts if not top_of(p.folder.directory[:-1], p.name)]
-        found.bare = [file for file in found.bare if not top_of(*split(file.path))]
-        for paths in (found.unfinished, found.indexes, found.unneeded):
-            paths[:] = [path for path in paths if not top_of(*split(path))]
-        found.trackers = {key: path for key, path in found.trackers.items() if not top_of(*split(path))}
+        _take_out(found, top_of)
     with_files = {top: f" with {n} checkpoint files" if n > 1 else "" for top, n in sorted(many.items())}
     text = "a copy by its name{}: no candidate, and not looked at"
     return [finding("set-aside", text.format(more), path=top) for top, more in with_files.items()]
+
+
+def _take_out(found: Discovery, top_of: Callable[[str, str], str]) -> None:
+    found.parts = [p for p in found.parts if not top_of(p.folder.directory[:-1], p.name)]
+    found.bare = [file for file in found.bare if not top_of(*split(file.path))]
+    for paths in (found.unfinished, found.indexes, found.unneeded):
+        paths[:] = [path for path in paths if not top_of(*split(path))]
+    found.trackers = {key: path for key, path in found.trackers.items() if not top_of(*split(path))}

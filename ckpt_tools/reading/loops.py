@@ -40,6 +40,11 @@ class _Save:
         self.loop, self.step, self.epoch, self.kind = loop_of(first), first.step, first.epoch, first.kind
 
     @property
+    def number(self) -> int | None:
+        """The number in its name, if only its files tell what it counts, and some do."""
+        return self.step if self.loop.told and self.steps + self.epochs + self.counts else None
+
+    @property
     def steps(self) -> tuple[int, ...]:
         return next((f.steps for f in self.files if f.steps), ())
 
@@ -51,6 +56,12 @@ class _Save:
     def counts(self) -> tuple[int, ...]:
         """How many steps its optimizers have taken."""
         return tuple(f.count for f in self.files if f.count is not None)
+
+    @property
+    def joins_states(self) -> bool:
+        """Whether several directories in that of the save hold a whole state each, as those of runs do."""
+        whole = (f.part for f in self.files if f.holds and f.holds.weights and f.holds.optimizer)
+        return len({os.path.dirname(p.path) for p in whole if p.home}) > 1
 
     def may_hold(self, what: str) -> bool:
         """Return True if one of the files holds it, or could not be read."""
@@ -74,40 +85,32 @@ def place_loops(s: Session, parts: Sequence[Part]) -> list[Part]:
 
 
 def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
+    saves = _join_halves(_find_saves(_with_roles(_read_states(s, parts))))
+    counted = _find_unit(saves)
+    shifts = _find_shifts(saves, counted)
+    epochs = {o.steps[0]: o.epoch for o in saves if o.steps and o.epoch is not None}  # by the steps they tell
+    for save in saves:
+        if save.joins_states or (save.loop.of_number and not counted):  # of ranks, or seeds
+            for f in save.files:
+                s.make_bare(f.part)
+            continue
+        step, epoch = _find_progress(save, counted, shifts)
+        if epoch is None and save.loop.rolling and save.steps:
+            epoch = epochs.get(save.steps[0])
+        yield from (_place(f, save, step, epoch) for f in save.files)
+
+
+def _read_states(s: Session, parts: Sequence[Part]) -> list[State]:
+    """Return the files that hold a state, or are damaged; one in no format of states is damaged only if it
+    has a number and others of its name hold states.
+    """
     newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
     read = [read_state(p, s, p.path in newest) for p in parts]
     known = {_label(f) for f in read if f.holds is not None}
-    # in no format of states: damaged only if it has a number and others of its name hold states
     strange = [f for f in read if f.strange and not (loop_of(f.part).numbered and _label(f) in known)]
-    saves = _join_halves(_find_saves(_with_roles([f for f in read if f not in strange])))
-    counted = _find_unit(saves)
-    steps, epochs, by_optimizer = _find_shifts(saves, counted)
-    told = {o.steps[0]: o.epoch for o in saves if o.steps and o.epoch is not None}
-    left_out = [f.part for f in strange]
-    for save in saves:
-        of_others = save.loop.of_number and not counted  # of ranks, or seeds
-        if of_others or _joins_states(save.files):
-            left_out += (f.part for f in save.files)
-            continue
-        step, epoch = save.named(counted)
-        if step is None:
-            counts = save.counts if by_optimizer and save.loop.rolling else ()
-            step = next((n + steps for n in (*save.steps, *counts)), None)
-        if epoch is None and save.epochs:
-            epoch = save.epochs[0] + epochs
-        if step is None and epoch is None:
-            step = save.step
-        if epoch is None and save.loop.rolling and save.steps:
-            epoch = told.get(save.steps[0])
-        yield from (_place(f, save, step, epoch) for f in save.files)
-    for p in left_out:
-        s.make_bare(p)
-
-
-def _joins_states(files: Iterable[State]) -> bool:
-    """Return True if several directories below that of a save hold a whole state each, as those of runs."""
-    whole = (f.part for f in files if f.holds and f.holds.weights and f.holds.optimizer)
-    return len({os.path.dirname(p.path) for p in whole if p.home}) > 1
+    for f in strange:
+        s.make_bare(f.part)
+    return [f for f in read if f not in strange]
 
 
 def _place(f: State, save: _Save, step: int | None, epoch: int | None) -> Part:
@@ -192,32 +195,40 @@ def _join_halves(saves: Sequence[_Save]) -> list[_Save]:
     models = [o for o in models if not o.may_hold("optimizer")]
     joined = list[_Save]()
     for half in halves:
-        told, first = {*half.steps, *half.counts}, half.files[0].part
-        of_it = [o for o in models if not told.isdisjoint((o.step, *o.steps))]
-        of_it = of_it or [o for o in models if were_written_together(o.files[0].part, first)]
-        of_it = of_it or [o for o in models if all(m.loop.rolling for m in models)]
+        of_it = _find_fitting(half, models)
         if len(of_it) == 1:
             of_it[0].files.extend(half.files)
             joined.append(half)
     return [o for o in saves if o not in joined]
 
 
+def _find_fitting(half: _Save, models: Sequence[_Save]) -> list[_Save]:
+    told = {*half.steps, *half.counts}
+    of_it = [o for o in models if not told.isdisjoint((o.step, *o.steps))]
+    of_it = of_it or [o for o in models if were_written_together(o.files[0].part, half.files[0].part)]
+    return of_it or [o for o in models if all(m.loop.rolling for m in models)]
+
+
 def _find_unit(saves: Sequence[_Save]) -> str:
     """Return what the numbers in names count that say no unit, as most files tell: ``step`` or ``epoch``;
     else ``saves`` if the steps that they tell grow with the numbers, "" if these do not.
     """
-    numbered = [(o.step, o) for o in saves if o.loop.told and o.step is not None]
-    telling = [(n, o) for n, o in numbered if o.steps or o.epochs or o.counts]
+    telling = [(n, o) for o in saves if (n := o.number) is not None]
     steps = sum(n in (*o.steps, *o.counts) for n, o in telling)
     epochs = Counter(n - o.epochs[0] for n, o in telling if o.epochs and abs(n - o.epochs[0]) <= 1)
     if not telling or 2 * steps > len(telling):
         return "step"
     if 2 * max(epochs.values(), default=0) > len(telling):
         return "epoch"
-    told = sorted((n, (*o.steps, *o.counts)[0]) for n, o in telling if o.steps or o.counts)
-    if any(a[1] >= b[1] for a, b in pairwise(told)):
+    if not _grow(telling):
         return ""
     return "saves" if any(o.steps for _, o in telling) else "epoch" if epochs else "step"
+
+
+def _grow(telling: Sequence[tuple[int, _Save]]) -> bool:
+    """Return True if the steps that files tell are higher the higher the numbers of their saves are."""
+    told = sorted((n, (*o.steps, *o.counts)[0]) for n, o in telling if o.steps or o.counts)
+    return all(a[1] < b[1] for a, b in pairwise(told))
 
 
 def _find_shifts(saves: Sequence[_Save], counted: str) -> tuple[int, int, bool]:
@@ -231,3 +242,12 @@ def _find_shifts(saves: Sequence[_Save], counted: str) -> tuple[int, int, bool]:
                 found[named - told[0]] += 1
     step, epoch = (max(found, key=lambda n: (found[n], n == 0), default=0) for found in apart)
     return step, epoch, any(save.named(counted)[0] in save.counts for save in saves if save.counts)
+
+
+def _find_progress(save: _Save, counted: str, shifts: tuple[int, int, bool]) -> tuple[int | None, int | None]:
+    """Return the step and epoch of a save: those that its name tells, else those that its files tell."""
+    (step, epoch), (steps, epochs, by_optimizer) = save.named(counted), shifts
+    counts = save.counts if by_optimizer and save.loop.rolling else ()
+    step = next((n + steps for n in (*save.steps, *counts)), None) if step is None else step
+    epoch = next((n + epochs for n in save.epochs), None) if epoch is None else epoch
+    return (save.step if step is None and epoch is None else step), epoch

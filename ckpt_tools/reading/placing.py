@@ -12,6 +12,7 @@ from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Piece, Place
 from ckpt_tools.layouts.common.directories import is_of_the_best
 from ckpt_tools.layouts.common.held import held_by
+from ckpt_tools.layouts.common.layout import Steps
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Report
@@ -48,17 +49,29 @@ def _place_ambiguous(s: Session, parts: Parts) -> Parts:
     if not silent and not any(s.layouts[name].last_resort for name in {p.folder.layout for p in parts}):
         return parts
     prefetch(s, [p for p in parts if (p.layout, p.piece) in silent], Level.STRUCTURE)
+    placed, damaged, strange = _sort_by_content(s, parts, silent)
+    homes = {(p.layout, p.base) for p in placed}
+    for p in damaged:
+        places = list(_find_places(s, p))
+        placed += _move(s, p, _find_beside(places, homes) or _find_loop(places))
+    for p in strange:
+        placed += (_with_bad_header(s, to) for to in _move(s, p, _find_beside(_find_places(s, p), homes)))
+    return _place_loose(s, placed)
+
+
+def _sort_by_content(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> tuple[Parts, Parts, Parts]:
+    """Return the parts as their structure tells, those that it says nothing about, which are damaged, and
+    those that begin as nothing known does, as what is cut off after a byte.
+    """
     placed, damaged, strange = Parts(), Parts(), Parts()
     for p in parts:
         if (p.layout, p.piece) not in silent or p.size < 0:
             placed.append(p)
             continue
         piece, report = s.layouts.piece_of(p), s.report(p, Level.STRUCTURE)
-        if not piece.weak:
-            placed.append(p)
-        elif _is_damaged(piece, report):
+        if piece.weak and _is_damaged(piece, report):
             damaged.append(p)
-        elif _fits(piece, report):
+        elif not piece.weak or _fits(piece, report):
             placed.append(p)
         elif report.format is None:
             strange.append(p)
@@ -66,30 +79,25 @@ def _place_ambiguous(s: Session, parts: Parts) -> Parts:
             places = list(_find_places(s, p))
             own = next((to for to in places if _fits(to.piece, report)), None)
             placed += _move(s, p, own or _find_loop(places))
-    homes = {(p.layout, p.base) for p in placed}
-    for p in damaged:
-        places = list(_find_places(s, p))
-        placed += _move(s, p, _find_beside(places, homes) or _find_loop(places))
-    for p in strange:
-        placed += (_with_bad_header(s, to) for to in _move(s, p, _find_beside(_find_places(s, p), homes)))
-    known, loose = Parts(), Parts()
-    for p in placed:
-        (loose if s.layouts.of(p).last_resort else known).append(p)
-    return [*known, *_place_loose(s, known, loose)] if loose else known
+    return placed, damaged, strange
 
 
-def _place_loose(s: Session, known: Parts, loose: Parts) -> Parts:
-    """Return the files of people's own loops as checkpoints, if those of ``known`` layouts are exports alone
-    or none; beside models that were exported they are states, or nothing.
+def _place_loose(s: Session, placed: Parts) -> Parts:
+    """Return the parts, with the files of people's own loops as checkpoints if those of known layouts are
+    exports alone or none; beside models that were exported they are states, or nothing.
     """
+    loose = [p for p in placed if s.layouts.of(p).last_resort]
+    if not loose:
+        return placed
+    known = [p for p in placed if not s.layouts.of(p).last_resort]
     blocked = any(not s.layouts.of(p).of_exports for p in known)
     models = all(s.layouts.of(p).models_alone and not s.layouts.piece_of(p).companion for p in known)
     parts = place_loops(s, loose) if models or not blocked else loose
     if not blocked or (models and any(map(_may_be_state, parts))):
-        return parts
+        return [*known, *parts]
     for p in parts:
         s.make_bare(p)
-    return []
+    return known
 
 
 def _may_be_state(p: Part) -> bool:
@@ -165,9 +173,8 @@ def _join_rolling(s: Session, parts: Parts) -> Parts:
     """Give what each save of a run writes over the place of the save that it was written with; what was
     written with none, or with several, is of none.
     """
-    pieces = _find_pieces(s, parts, lambda piece: piece.rolling)
-    pieces = {key for key in pieces if not s.layouts[key[0]].last_resort}
-    rolling = [p for p in parts if (p.layout, p.piece) in pieces and not p.home and not _is_numbered(p)]
+    some = _find_pieces(s, parts, lambda piece: piece.rolling)
+    rolling = [p for p in parts if _is_rolling(s, p)] if some else []
     if not rolling:
         return parts
     saves: dict[object, Parts] = defaultdict(list)
@@ -175,12 +182,16 @@ def _join_rolling(s: Session, parts: Parts) -> Parts:
         if p.kind is Kind.PERIODIC and _is_numbered(p):
             saves[p.layout, p.run, p.base, p.rank].append(p)
     settled = {p.path: _join_save(s, p, saves[p.layout, p.run, p.base, p.rank]) for p in rolling}
-    for p in rolling:
-        if not _is_numbered(settled[p.path]):
-            s.companions.append(p)
-            s.make_bare(p)
+    s.companions += (p for p in rolling if not _is_numbered(settled[p.path]))
+    for p in s.companions:
+        s.make_bare(p)
     left_out = {p.path for p in s.companions}
     return [settled.get(p.path, p) for p in parts if p.path not in left_out]
+
+
+def _is_rolling(s: Session, p: Part) -> bool:
+    alone = s.layouts.piece_of(p).rolling and not p.home and not _is_numbered(p)
+    return alone and not s.layouts.of(p).last_resort
 
 
 def _is_numbered(p: Part) -> bool:
@@ -241,20 +252,24 @@ def _find_without_key(s: Session, parts: Parts) -> Iterator[str]:
         runs[p.layout, home if (home := os.path.dirname(p.base)) in above else p.run].append(p)
         if is_of_the_best(p.base):  # is it a model alone? Only those that were read are compared
             s.report(p, Level.STRUCTURE)
-
-    def counts_updates(p: Part) -> bool:
-        return "optimizer_step" in s.report(p, Level.STRUCTURE).metadata
-
     for run in runs.values():
-        read = [p for p in run if p.path in s.reports and _is_sound(s, p)]
-        without = [p for p in read if not counts_updates(p)]
-        if without and len(without) == len(read):  # the very newest may be damaged
-            unread = sorted((p for p in run if p.path not in s.reports), key=lambda p: -p.mtime_ns)
-            without = without if any(map(counts_updates, unread[:_NEWEST])) else []
-        key = s.layouts.piece_of(run[0]).state_key
-        for p in without:
-            if (keys := s.inspect(p.path, Level.STRUCTURE)[1].keys) and key not in keys:
-                yield p.path
+        yield from _find_models_alone(s, run)
+
+
+def _find_models_alone(s: Session, run: Parts) -> Iterator[str]:
+    read = [p for p in run if p.path in s.reports and _is_sound(s, p)]
+    without = [p for p in read if not _counts_updates(s, p)]
+    if without and len(without) == len(read):  # the very newest may be damaged
+        unread = sorted((p for p in run if p.path not in s.reports), key=lambda p: -p.mtime_ns)
+        without = without if any(_counts_updates(s, p) for p in unread[:_NEWEST]) else []
+    key = s.layouts.piece_of(run[0]).state_key
+    for p in without:
+        if (keys := s.inspect(p.path, Level.STRUCTURE)[1].keys) and key not in keys:
+            yield p.path
+
+
+def _counts_updates(s: Session, p: Part) -> bool:
+    return "optimizer_step" in s.report(p, Level.STRUCTURE).metadata
 
 
 def _find_without_counters(s: Session, parts: Parts) -> Iterator[str]:
@@ -264,16 +279,21 @@ def _find_without_counters(s: Session, parts: Parts) -> Iterator[str]:
         if s.layouts.piece_of(p).state_told and p.path in s.reports and _is_sound(s, p):
             runs[p.layout, p.base, p.rank].append(p)
     for run in runs.values():
-        counters, told, others = s.layouts.piece_of(run[0]).state_told, Parts(), Parts()
-        names: dict[str, frozenset[str]] = {}
-        for p in run:
-            (others if s.known(p).metadata.keys().isdisjoint(counters) else told).append(p)
-        for p in (*told, *others) if told and others else ():
-            if (signature := s.known(p).signature) not in names:  # of equal ones one is read
-                tensors = s.inspect(p.path, Level.STRUCTURE)[1].tensors
-                names[signature] = frozenset(t.name for t in tensors)
-        states = {names[s.known(p).signature] for p in told} if names else ()
-        yield from (p.path for p in others if any(names[s.known(p).signature] < state for state in states))
+        yield from _find_partial(s, run)
+
+
+def _find_partial(s: Session, run: Parts) -> Iterator[str]:
+    counters = s.layouts.piece_of(run[0]).state_told
+    told = [p for p in run if not s.known(p).metadata.keys().isdisjoint(counters)]
+    others = [p for p in run if s.known(p).metadata.keys().isdisjoint(counters)]
+    if not told or not others:
+        return
+    names: dict[str, frozenset[str]] = {}
+    for p in (*told, *others):
+        if (signature := s.known(p).signature) not in names:  # of equal ones one is read
+            names[signature] = frozenset(t.name for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors)
+    states = {names[s.known(p).signature] for p in told}
+    yield from (p.path for p in others if any(names[s.known(p).signature] < state for state in states))
 
 
 def _find_without_word(s: Session, parts: Parts) -> Iterator[str]:
@@ -305,21 +325,23 @@ def _add_steps(s: Session, parts: Parts) -> Parts:
     silent = _find_pieces(s, parts, lambda piece: piece.step_from == "content")
     if not silent:
         return parts
-    told = dict[str, tuple["int | None", "int | None", "int | None"]]()
-    for p in parts:
-        if (p.layout, p.piece) not in silent or (p.home and _is_numbered(p)):
-            continue
-        if report := s.reports.get(p.path):  # one shard of a set may be the only one that tells
-            steps = s.layouts.of(p).steps(p, report.metadata)
-            if steps != _UNTOLD or (p.home or p.path) not in told:
-                told[p.home or p.path] = steps
+    told = _read_steps(s, [p for p in parts if (p.layout, p.piece) in silent])
     out = Parts()
     for p in parts:
         said = None if p.home and _is_numbered(p) else told.get(p.home or p.path)
-        if said:
-            p = p._replace(step=said[0], epoch=said[1], step_in_epoch=said[2])  # noqa: PLW2901
-        out.append(p)
+        out.append(p._replace(step=said[0], epoch=said[1], step_in_epoch=said[2]) if said else p)
     return _add_steps_behind_links(s, out, silent)
+
+
+def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
+    """Return what the files of each directory tell; one shard of a set may be the only one that does."""
+    told = dict[str, Steps]()
+    for p in parts:
+        if not (p.home and _is_numbered(p)) and (report := s.reports.get(p.path)):
+            steps = s.layouts.of(p).steps(p, report.metadata)
+            if steps != _UNTOLD or (p.home or p.path) not in told:
+                told[p.home or p.path] = steps
+    return told
 
 
 def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> Parts:

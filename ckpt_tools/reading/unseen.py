@@ -131,29 +131,37 @@ def _rows(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unsee
         elif why_unseen(p, s) is None:  # else it is told as the part it is
             yield Unseen(path, why, p.step, p.mtime_ns)
     yield from _parts(s, answer, chosen)
-    if answer.chosen is None:  # no name of theirs is one of a checkpoint, but then something is there
-        for bare in s.found.bare:
-            yield from (Unseen(bare.path, f.message) for f in bare.findings if f.code == "unreadable")
-        known = {p.path for p in s.parts}
-        for path, report in _unknown(s).items():
-            if path not in known:  # an index leads to it
-                yield from (Unseen(path, f.message) for f in report.findings if f.code in NOT_SEEN)
+    if answer.chosen is None:
+        yield from _others(s)
+
+
+def _others(s: Session) -> Iterator[Unseen]:
+    """Files of which no name is one of a checkpoint: something is there, and an index may lead to it."""
+    for bare in s.found.bare:
+        yield from (Unseen(bare.path, f.message) for f in bare.findings if f.code == "unreadable")
+    parts = {p.path for p in s.parts}
+    for path, report in _unknown(s).items():
+        if path not in parts:
+            yield from (Unseen(path, f.message) for f in report.findings if f.code in NOT_SEEN)
 
 
 def _parts(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unseen]:
-    """Parts of what could have been chosen. What lost did so for certain, unless only its content tells which
-    checkpoint it is of, or leave was given to pass over it.
-    """
+    """Parts of what could have been chosen, but those of what lost for certain, and of the choice."""
     if not (rows := list(_unread_parts(s))):
         return
     mine = None
     if answer.candidates is not None:
         mine = {p.path for c in answer.candidates if not c.unfinished for p in c.parts}
-    lost = () if answer.skip and answer.chosen is None else answer.rejected
-    decided = {p.path for c in lost for p in c.parts if s.layouts.piece_of(p).step_from == "name"}
+    decided = {*chosen, *_find_decided(s, answer)}
     for p, why in rows:
-        if p.path not in decided and p.path not in chosen and (mine is None or p.path in mine):
+        if p.path not in decided and (mine is None or p.path in mine):
             yield Unseen(p.path, why.message, p.step, p.mtime_ns or None)
+
+
+def _find_decided(s: Session, answer: Answer) -> Iterator[str]:
+    """Parts of what lost, unless only content tells of which checkpoint they are, or leave was given."""
+    lost = () if answer.skip and answer.chosen is None else answer.rejected
+    return (p.path for c in lost for p in c.parts if s.layouts.piece_of(p).step_from == "name")
 
 
 def _is_of_system(path: str, root: str) -> bool:
