@@ -64,9 +64,7 @@ def ranks_present(checkpoint: Checkpoint, layout: Layout) -> int | None:
 
 
 def ranks_of_its_own(checkpoint: Checkpoint, layout: Layout) -> set[int]:
-    """Return the ranks that have a file of a kind of which every rank of a save needs one; none where a
-    commit says that all is there.
-    """
+    """Return the ranks with a file that every rank needs; none where a commit says that all is there."""
     if layout.committed:
         return set()
     return {p.rank for p in checkpoint.parts if p.rank is not None and is_per_rank(layout.piece(p.piece))}
@@ -175,9 +173,7 @@ def is_per_rank(piece: Piece) -> bool:
 
 
 def severity_of_gaps(checkpoint: Checkpoint, run: Expected) -> Severity:
-    """Return how bad it is that files are gone: a warning for a dying gasp, and for the oldest save of a run,
-    which is pruned first.
-    """
+    """Return how bad gaps are: a warning for a dying gasp, and for the oldest save, which is pruned first."""
     kind = checkpoint.kind
     # "is": the judge asks for all of a checkpoint to which it has added what an index names
     pruned = run.count[kind] > 1 and run.oldest.get(kind) is checkpoint
@@ -206,9 +202,7 @@ def usual_pieces(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
 
 
 def doubled(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
-    """Yield the files that share rank and coordinates with another of the same piece in a checkpoint that has
-    a directory of its own. Names of a shared set need not tell its files apart.
-    """
+    """Yield files in a checkpoint's own directory that share rank and place with another of their piece."""
     first_at: dict[tuple[str, int | None, Coordinates], str] = {}
     for p in checkpoint.parts:
         if not layout.piece(p.piece).shared:
@@ -220,9 +214,7 @@ def doubled(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
 
 
 def left_over(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> list[Part]:
-    """Return the files of data parallel ranks that its job did not have, by the ``sizes`` its files tell: a
-    larger job wrote them before, into the same directory.
-    """
+    """Return files of data parallel ranks that a larger job wrote before, by ``sizes`` its files tell."""
     world = sizes.get("dp", 0)
     beyond = (p for p in checkpoint.parts if world and dict(p.coords).get("dp", 0) >= world)
     return [p for p in beyond if not layout.piece(p.piece).shared]

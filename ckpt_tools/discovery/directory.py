@@ -57,9 +57,7 @@ def controls_in(entries: Entries) -> Mapping[str, str]:
 
 
 def apart(path: str, entries: Entries) -> tuple[Entries, Entries]:
-    """Return the seals in a directory, and the other entries; the fragments of a seal have a directory of
-    theirs. What has the name of one is a seal that cannot be read where it is no file.
-    """
+    """Return the seals in a directory, also those that are no files, and the other entries."""
     if path.rpartition("/")[2] == FRAGMENTS:
         return [e for e in entries if is_fragment(e.name)], []
     seals = [e for e in entries if e.name.endswith(SEAL) or (e.name == FRAGMENTS and not surely_directory(e))]
@@ -172,9 +170,7 @@ class NameReader:
 
 
 class Listing:
-    """What listings of directories showed so far: the ``files`` that some layout knows, and everything else
-    in ``found``.
-    """
+    """What listings of directories showed: the ``files`` that some layout knows, and all else (``found``)."""
 
     def __init__(self, found: Discovery, files: list[NamedFile]) -> None:
         self.found, self.files = found, files

@@ -16,9 +16,6 @@ _UNTOLD: _Progress = (None, None, None)
 
 
 def _progress(p: Part) -> _Progress:
-    """What tells the checkpoint of a part; a directory of its own is one whatever its names say: check()
-    tells where they disagree.
-    """
     when = p.moment
     return (when.step, None, None) if p.folder.home else (when.step, when.epoch, when.step_in_epoch)
 
@@ -78,10 +75,8 @@ def _agreed(members: Iterable[Part]) -> set[int]:
 
 
 def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
-    """The files of one step, apart by the attempts that wrote them.
-
-    Where restarts are counted per directory, the ranks' counters differ after a crash in the middle of a
-    save. A rank writes a step once per attempt: where one has it twice, only equal counters are of one.
+    """The files of one step, apart by the attempts that wrote them: ranks count restarts differently after a
+    crash in the middle of a save, but where one has a step twice, only equal counters are of one.
     """
     ranks, places = {p.rank for p in parts}, {(p.rank, p.piece, p.coords) for p in parts}
     if len(parts) in (len(ranks), len(places)):

@@ -20,9 +20,7 @@ _SHOWN = 5
 
 @record
 class Checked:
-    """One template: how many files it matched, one of them, and paths that miss it narrowly (the nearest
-    first).
-    """
+    """One template: how many files it matched, one of them, and the nearest paths that miss it narrowly."""
 
     layout: str
     piece: str
@@ -31,15 +29,9 @@ class Checked:
     example: str = ""
     misses: list[Miss] = field(default_factory=list)
 
-    def add(self, miss: Miss) -> None:
-        """Keep the nearest misses."""
-        self.misses = sorted((*self.misses, miss), key=lambda m: -len(m.fits))[:_SHOWN]
-
 
 def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list[Checked]:
-    """Try the templates of the ``chosen`` ones among ``layouts`` on everything below ``root``. Raises
-    CannotLook when it cannot be listed.
-    """
+    """Try the templates of the ``chosen`` ones on everything below ``root``. Raises CannotLook."""
     root = absolute(root)
     pieces = [(layout.name, piece) for layout in chosen for piece in layout.pieces]
     out = {(name, piece.name): Checked(name, piece.name, piece.template) for name, piece in pieces}
@@ -58,7 +50,8 @@ def check_layouts(root: str, chosen: Sequence[Layout], layouts: Layouts) -> list
         for name, piece_name, miss in misses:
             # a directory alone fits the templates of its other files as well
             if miss and len(miss.fits) == nearest:
-                out[name, piece_name].add(miss)
+                entry = out[name, piece_name]
+                entry.misses = sorted((*entry.misses, miss), key=lambda m: -len(m.fits))[:_SHOWN]
     return list(out.values())
 
 

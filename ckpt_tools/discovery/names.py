@@ -39,8 +39,8 @@ def is_place_of_loop(place: Place, name: str, above: str) -> bool:
 
 
 def settle_names(files: list[NamedFile], above: str) -> tuple[list[NamedFile], list[NamedFile]]:
-    """Files that are parts, and the others, whose names say too little: companions without their layout, and
-    weak names in directories that other names explain.
+    """Return the files that are parts, and the others, whose names say too little: companions without their
+    layout, and weak names in directories that other names explain.
     """
     if all(file.place.sure for file in files):
         return files, []
@@ -66,11 +66,10 @@ def drop_stale_indexes(files: list[NamedFile]) -> tuple[list[NamedFile], dict[st
     if not indexes:
         return files, {}
     there, stale = {file.path for file in files}, dict[str, str]()
-    sharded = {
-        (file.place.layout.name, file.place.home) for file in files if file.place.piece.role == "model"
-    }
+    models = (file.place for file in files if file.place.piece.role == "model")
+    sharded = {(place.layout, place.home) for place in models}
     for file in indexes:
-        if (file.place.layout.name, file.place.home) not in sharded:
+        if (file.place.layout, file.place.home) not in sharded:
             for name in names_of_whole(file.name.whole):
                 if file.places.directory + name in there:
                     stale.setdefault(file.path, name)
@@ -146,7 +145,7 @@ class _Settling:
         return at or file
 
     def decide(self, waiting: list[NamedFile], *, weak: bool) -> list[NamedFile]:
-        """Decide about the files; those of weak names are left, and returned, unless they are meant."""
+        """Decide about the files; return those of weak names undecided unless they are meant."""
         left = []
         while waiting:
             file = waiting.pop()
@@ -192,31 +191,22 @@ _Ranks = dict[str, tuple[str, int]]
 
 
 def _families(files: list[NamedFile]) -> dict[str, dict[str, int]]:
-    """What numbered directories are called without their number -> directory -> number, where it may be that
-    of a rank.
-    """
+    """Return what directories that may be of ranks are called without number -> directory -> number."""
     families: dict[str, dict[str, int]] = defaultdict(dict)
-    bases = {
-        file.place.base for file in files if file.place.rank is None and file.place.layout.rank_directories
-    }
-    for base in bases:
+    places = {file.place for file in files}
+    for base in {at.base for at in places if at.rank is None and at.layout.rank_directories}:
         if (m := re.fullmatch(r"(.*[^/\d])_(\d{1,9})", base)) and not re.search(_OF_RUNS, m[1]):
             families[m[1]][base] = int(m[2])
     return families
 
 
 def find_lone_numbers(files: list[NamedFile], above: str) -> Iterator[Finding]:
-    """Directories below ``above`` that read like those of ranks, but for the first: ``ckpt_1`` without
-    ``ckpt_0``.
-    """
+    """Yield directories below ``above`` that read like those of ranks, but for the first (``ckpt_1``)."""
     for stem, bases in sorted(_families(files).items()):
         first = min(bases, key=lambda base: bases[base])
         if bases[first] == 1 and first.startswith(f"{above}/"):
-            text = (
-                f"it reads like the directory of rank 1, but there is no {basename(stem)}_0:"
-                " it is taken for a run of its own"
-            )
-            yield finding("lone-number", text, path=first)
+            text = f"it reads like the directory of rank 1, but there is no {basename(stem)}_0"
+            yield finding("lone-number", f"{text}: it is taken for a run of its own", path=first)
 
 
 _RESTARTS = "[_{generation}]"
@@ -224,8 +214,8 @@ _RESTARTS = "[_{generation}]"
 
 
 def _find_own_numbers(files: list[NamedFile], ranks: _Ranks) -> frozenset[tuple[str, str, int]]:
-    """The (directory, prefix, number) whose number belongs to the prefix: ``net_50`` where ``net_50_1``
-    exists as well, and ``bert_2`` where there is neither ``bert`` nor ``bert_1``.
+    """(directory, prefix, number) whose number is of the prefix: ``net_50`` where ``net_50_1`` exists, and
+    ``bert_2`` where neither ``bert`` nor ``bert_1`` does.
     """
     counters: dict[tuple[str, str], set[int]] = defaultdict(set)
     for file in files:
@@ -242,7 +232,6 @@ def _find_own_numbers(files: list[NamedFile], ranks: _Ranks) -> frozenset[tuple[
 
 
 def _base_and_rank(place: Place, name: NameFields, ranks: _Ranks) -> tuple[str, int | None]:
-    """The directory of a file's run, and whose file it is as far as its path tells."""
     rank = place.rank if place.rank is not None else name.rank
     if rank is None and (directory := ranks.get(place.base)):
         return directory
@@ -268,9 +257,7 @@ def _join_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[s
 
 
 def _find_lone_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
-    """(layout, directory) -> the prefix of all its files whose names may have one, and of which each is a
-    checkpoint or some file follows them: what has none (``last.ckpt``) is of the same run.
-    """
+    """(layout, directory) -> the prefix of all files that may have one; what has none is of that run."""
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
     followed = {file.place.layout.name for file in files if file.place.piece.follows}
     for file in files:
@@ -282,9 +269,8 @@ def _find_lone_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
 
 
 def name_parts(files: list[NamedFile], above: str) -> list[Part]:
-    """Files become parts once all their siblings are known. Runs are named as seen from ``above``.
-
-    The files are used up, so that a million of them are not in memory twice.
+    """Return the files as parts, with runs named as seen from ``above``. The files are used up, so that a
+    million of them are not in memory twice.
     """
     naming, parts = _Naming(files, above), list[Part]()
     files.reverse()
@@ -321,7 +307,6 @@ class _Naming:
         self._moments: dict[tuple[object, ...], Moment] = {}
 
     def _prefixes(self, files: list[NamedFile]) -> dict[str, set[tuple[int | None, str]]]:
-        """Directory -> (rank, prefix) of the files in it."""
         seen: dict[str, set[tuple[int | None, str]]] = defaultdict(set)
         for file in files:
             place, name = file.place, file.name
@@ -396,8 +381,7 @@ class _Naming:
 
 def _directory(file: NamedFile) -> str:
     """The directory of its save, which others may share; "" where it lies among the files of its run."""
-    below = "/" in file.place.piece.template
-    return file.place.home or (file.places.directory.rstrip("/") if below else "")
+    return file.place.home or ("/" in file.place.piece.template and file.places.directory.rstrip("/")) or ""
 
 
 def _marked(file: NamedFile) -> str:

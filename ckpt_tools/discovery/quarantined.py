@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TypedDict
 
 from ckpt_tools.findings import finding
@@ -35,42 +37,44 @@ class Repaired(TypedDict):
 
 
 def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
-    """A finding for each time that something was put away and is still there, below these state directories;
+    """Yield each time that something was put away and is still there, below these state directories;
     ``unreadable`` where nobody can say whether something is.
     """
     for state in sorted(states):
         quarantine = os.path.join(state, QUARANTINE)
+        home = os.path.relpath(os.path.dirname(state), root)
         try:
-            for entry in _listed(quarantine):
+            for entry in _list_if_there(quarantine):
                 if any(origins(entry.path)):  # not where all was taken out again
-                    names = [e.name for e in _listed(entry.path)]
-                    home = os.path.relpath(os.path.dirname(state), root)
-                    yield finding("in-quarantine", _what(home, names), path=entry.path)
+                    names = [os.path.normpath(os.path.join(home, e.name)) for e in _list_if_there(entry.path)]
+                    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+                    text = f"what was {', '.join(names[:_SHOWN])}{more} lies in quarantine"
+                    yield finding(
+                        "in-quarantine", f"{text}: no candidate, and not looked at", path=entry.path
+                    )
         except OSError as e:
             text = f"what lies in quarantine is unknown: {e.strerror}"
             yield finding("unreadable", text, path=e.filename or quarantine, severity=Severity.NOTE)
 
 
 def repaired(states: Iterable[str]) -> Iterator[Finding]:
-    """A warning for each file that was repaired without a witness, and is as it was then. The list may be
-    anybody's: the worst that it can do is to warn.
+    """Yield a warning for each file that was repaired without a witness, and is as it was then. The list may
+    be anybody's: the worst that it can do is to warn.
     """
     for state in sorted(states):
         for row in read_repaired(os.path.join(state, REPAIRED)):
             path = os.path.join(os.path.dirname(state), row["path"])
-            try:
+            with suppress(OSError):
                 info = lstat(path)
-            except OSError:
-                continue
-            if (info.st_size, info.st_mtime_ns) == (row["size"], row["mtime_ns"]):
-                text = f"a flipped bit was repaired by its CRC alone: wrong with odds of {row['odds']:.2g}"
-                yield finding("repaired-unwitnessed", text, path=path)
+                if (info.st_size, info.st_mtime_ns) == (row["size"], row["mtime_ns"]):
+                    text = (
+                        f"a flipped bit was repaired by its CRC alone: wrong with odds of {row['odds']:.2g}"
+                    )
+                    yield finding("repaired-unwitnessed", text, path=path)
 
 
 def read_repaired(path: str) -> list[Repaired]:
-    """The rows of such a list; none where it is not there or not what ckpt writes."""
-    import json
-
+    """Return the rows of such a list; none where it is not there or not what ckpt writes."""
     try:
         with opened(path) as file:
             body = json.loads(file.read(0, min(file.size, _MOST)))
@@ -88,7 +92,7 @@ def read_repaired(path: str) -> list[Repaired]:
 
 
 def origins(put_away: str) -> Iterator[str]:
-    """The paths that the files of one quarantine had. Raises OSError."""
+    """Yield the paths that the files of one quarantine had. Raises OSError."""
     home = os.path.dirname(os.path.dirname(os.path.dirname(put_away)))
     for _, entries in walk(put_away, Names):
         if isinstance(entries, OSError):
@@ -97,13 +101,7 @@ def origins(put_away: str) -> Iterator[str]:
         yield from (os.path.join(home, os.path.relpath(path, put_away)) for path in files)
 
 
-def _what(home: str, names: Sequence[str]) -> str:
-    shown = [name if home == "." else os.path.join(home, name) for name in names[:_SHOWN]]
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return f"what was {', '.join(shown)}{more} lies in quarantine: no candidate, and not looked at"
-
-
-def _listed(directory: str) -> Entries:
+def _list_if_there(directory: str) -> Entries:
     """Raises OSError, but not where it is not there."""
     try:
         return entries_of(directory)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from operator import attrgetter
 from shlex import quote
 
 from ckpt_tools import formats
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.storage.listing import Entries, entries_of
+from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, is_directory, status, there
 from ckpt_tools.storage.urls import absolute, is_url
 
@@ -32,9 +33,10 @@ def roots(root: str) -> list[str]:
     parent, name = os.path.split(path)
     try:
         beside = entries_of(parent)
-        _require_absent(root, name, beside)
-        siblings = [e for e in beside if _is_numbered(name, e.name)]
-        found = [e.path for e in siblings if is_directory(e)]
+        if is_url(root) and name in map(attrgetter("name"), beside):
+            text = f"{root} is in one list of its store, and not in another"
+            raise CannotLook(text, "run it again, and see what docs/stores.md says of its store")
+        found = [e.path for e in beside if _is_numbered(name, e.name) and is_directory(e)]
         found = found or [path + s for s in formats.names.index_suffixes if there(path + s)]
     except ABSENT:
         found = []
@@ -43,12 +45,6 @@ def roots(root: str) -> list[str]:
     if not found:
         raise CannotLook(f"{root} does not exist", _instead(root, path), rule="tree/root-missing")
     return found
-
-
-def _require_absent(root: str, name: str, beside: Entries) -> None:
-    if is_url(root) and any(e.name == name for e in beside):
-        text = f"{root} is in one list of its store, and not in another"
-        raise CannotLook(text, "run it again, and see what docs/stores.md says of its store")
 
 
 def _instead(root: str, path: str) -> str:

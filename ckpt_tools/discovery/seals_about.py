@@ -29,9 +29,7 @@ _WEB = ("https://", "http://")
 
 
 def seals_about(path: str) -> Iterator[BareFile]:
-    """Yield the seals of a file, the nearest first. Of a presigned URL there is nothing else that may be
-    asked for. Raises CannotLook.
-    """
+    """Yield the seals of a file, the nearest first; none of a presigned URL. Raises CannotLook."""
     if path.startswith(_WEB):
         return iter(()) if query_of(path) else _one_by_one(path)
     return _in_store(path) if is_url(path) else _one_by_one(path)

@@ -52,9 +52,7 @@ NO_STATE = frozenset({"text", "program", "data"})
 
 
 def unpacked_state(name: str) -> str:
-    """Return what a file of a training state was called before it was compressed, packed or encrypted
-    (``step_300.pt.gz``); "" for any other name.
-    """
+    """Return what a file of a state was called before it was packed (``step_300.pt.gz``), else ""."""
     inner = unpacked(name)
     return inner if inner != name and formats.names.only_state(inner) else ""
 

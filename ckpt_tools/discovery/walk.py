@@ -33,9 +33,7 @@ from ckpt_tools.storage.walk import THREADS, walk
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """A million small values without cycles: the garbage collector's passes over them cost half the time and
-    free nothing.
-    """
+    """A million small values without cycles: passes over them cost half the time and free nothing."""
     was = gc.isenabled()
     gc.disable()
     try:

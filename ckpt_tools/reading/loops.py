@@ -75,9 +75,7 @@ class _Save:
 
 
 def place_loops(s: Session, parts: Sequence[Part]) -> list[Part]:
-    """Return the parts with what their files tell: role, kind, step and epoch. What holds nothing of a
-    training state is no part.
-    """
+    """Return the parts with what their files tell; what holds nothing of a training state is no part."""
     runs: dict[object, list[Part]] = defaultdict(list)
     for p in parts:
         runs[p.base, p.run].append(p)
@@ -132,9 +130,7 @@ def _place(f: State, save: _Save, step: int | None, epoch: int | None) -> Part:
 
 
 def _label(state: State) -> str:
-    """Return the name of a file without the numbers that differ from save to save, and without what all
-    files of its convention are called.
-    """
+    """Return a file's name without numbers, and without what all files of its convention are called."""
     p = state.part
     inside = p.path.removeprefix(f"{p.home or p.base}/")
     words = re.split(r"[-_ =/.]+", re.sub(r"\d+", "", _ENDING.sub("", inside)).lower())
@@ -232,9 +228,7 @@ def _grow(telling: Sequence[tuple[int, _Save]]) -> bool:
 
 
 def _find_shifts(saves: Sequence[_Save], counted: str) -> tuple[int, int, bool]:
-    """Return by how much most names count steps and epochs higher than the files tell them, and whether what
-    an optimizer counts is the step.
-    """
+    """Return how much higher most names count steps and epochs than files, and if optimizers count steps."""
     apart: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for save in saves:
         for found, named, told in zip(apart, save.named(counted), (save.steps, save.epochs), strict=True):

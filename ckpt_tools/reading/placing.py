@@ -170,9 +170,7 @@ def _move(s: Session, p: Part, to: Place | None) -> Parts:
 
 
 def _join_rolling(s: Session, parts: Parts) -> Parts:
-    """Give what each save of a run writes over the place of the save that it was written with; what was
-    written with none, or with several, is of none.
-    """
+    """Give what each save writes over the place of the one it was written with; else it is of none."""
     some = _find_pieces(s, parts, lambda piece: piece.rolling)
     rolling = [p for p in parts if _is_rolling(s, p)] if some else []
     if not rolling:

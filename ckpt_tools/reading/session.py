@@ -115,9 +115,7 @@ class Session:
         self.parts: list[Part] = self.found.parts
 
     def _seals(self) -> dict[str, str]:
-        """Every seal that was found, and the directory that it is of; those below ``seal_dir`` are added to
-        what was found.
-        """
+        """Every seal and the directory that it is of, those below ``seal_dir`` among them."""
         bases = {seal.path: base_of(seal.path) for seal in self.found.seals}
         if self.options.seal_dir is not None:
             from ckpt_tools.reading.mirrored import mirrored  # only for trees that nobody may write to
@@ -141,9 +139,7 @@ class Session:
         self.found.strange[os.path.dirname(part.path)] = None  # its name alone does not tell
 
     def add_members(self) -> None:
-        """Files that only an index names are files of the checkpoint as well; of one file's siblings only
-        those that it names itself.
-        """
+        """Add files that only an index names; of one file's siblings only those that it names itself."""
         known = {p.path for p in self.parts} | {file.path for file in self.found.bare}
         named = self.indexes.members(None if self.found.tree else known)
         sealed = self.indexes.seals.members() if self.indexes.seals and self.found.tree else ()
@@ -160,24 +156,12 @@ class Session:
             self.options.progress(self.bytes_done, max(self.bytes_total, self.bytes_done))
 
     def expect(self, parts: Iterable[Part]) -> None:
-        """The contents of these files are read next: their sizes are what progress is measured by, until
-        their reports are there.
-        """
+        """Measure progress by the sizes of these files, which are read next."""
         self._expected = {p.path: max(0, p.size) for p in parts}
         self.bytes_total = self.bytes_done + sum(self._expected.values())
 
-    def _arrived(self, path: str) -> None:
-        """A report that was waited for is there, whatever of the file was read for it: nothing where an
-        earlier run knew it.
-        """
-        if self._expected.pop(path, None) is not None:
-            self.bytes_total = self.bytes_done + sum(self._expected.values())
-            self._advance(0)
-
     def report(self, part: Part, level: Level) -> Report:
-        """The part's report at ``level`` or deeper; at presence what the listing showed, without opening the
-        file.
-        """
+        """The part's report at ``level`` or deeper; at presence what the listing showed."""
         have = self.reports.get(part.path)
         if have is None and (have := _from_listing(part, self.layouts.piece_of(part), level)) is not None:
             self.reports[have.path] = have
@@ -260,9 +244,7 @@ class Session:
         return None
 
     def _in_context(self, report: Report, seen: Sequence[Finding]) -> Report:
-        """The report with what the listing and the indexes say about the file, and what the caller says about
-        the names in its pickles.
-        """
+        """The report with what the listing, the indexes and the caller say about the file."""
         if report.unlisted:  # a format is imported only where one is asked
             unasked = report.format is not None and format_of(report.format).unasked
             report = vouched(report, self.options.trust_global, unasked)
@@ -282,9 +264,7 @@ class Session:
         self.reports[report.path] = self._in_context(report, ())
 
     def members(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The checkpoint with the files that its indexes name, and without those that they leave out: left
-        over from a save that was overwritten.
-        """
+        """The checkpoint with the files that its indexes name, without those of an earlier save."""
         indexes = [p for p in checkpoint.parts if p.path in self.indexes.known]
         if not indexes:
             return checkpoint
@@ -392,9 +372,7 @@ def formats_allowed(part: Part, piece: Piece) -> Sequence[str]:
 
 
 def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:
-    """The report on a part that is not to be opened: an empty file that only marks something, and at presence
-    every file.
-    """
+    """The report on a part that is not opened: one that only marks something, and at presence every one."""
     findings, size = part.findings, part.size
     if size == 0 and not findings and piece.mark:
         findings = (_NO_STATE,)
@@ -431,9 +409,7 @@ def _discover(root: str, layouts: Layouts, listing: bool, options: ReadOptions) 
 
 
 def with_findings(report: Report, more: Sequence[Finding]) -> Report:
-    """The report with further findings and the verdict they lead to; unknown stays unknown, and what could
-    not be looked at makes it so.
-    """
+    """The report with further findings and their verdict; what could not be looked at is unknown."""
     both = (*report.findings, *more)
     blind = report.verdict is Verdict.UNKNOWN or any(f.code == "unreadable" for f in more)
     return replace(report, findings=both, verdict=Verdict.UNKNOWN if blind else worst(both))
