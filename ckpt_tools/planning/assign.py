@@ -15,7 +15,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Assignment, Load
 from ckpt_tools.planning.facts import Evidence, Gap, StandIn
 from ckpt_tools.planning.replicas import Group, Groups
-from ckpt_tools.planning.rules.rule import Hit, Rule, finding_of
+from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.planning.rules.save import (
     fault_rank,
     groups_needed,
@@ -43,7 +43,7 @@ def assign(checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence)
     found = (*asked, *dict.fromkeys(work.findings), *lost)
     if not (work.shared or work.loads or found):
         unknown = [p for p in checkpoint.parts if p.path in bad]
-        found = (finding_of(missing_part.RULE, missing_part.find_nothing_loaded(checkpoint, unknown)),)
+        found = (missing_part.describe_nothing_loaded(checkpoint, unknown),)
     groupless = sorted(rank for gap, some in work.gaps.items() if gap.asked for rank in some)
     return Assignment(work.loads, work.shared, found, tuple(groupless))
 
@@ -98,9 +98,6 @@ class _Work:
         self.loads: dict[int, list[Load]] = {}
         self.findings: list[Finding] = []
         self.gaps: dict[Gap, list[int]] = defaultdict(list)
-
-    def _say(self, rule: Rule, hits: Iterable[Hit | None]) -> None:
-        self.findings += (finding_of(rule, hit) for hit in hits if hit is not None)
 
     def _blame(self, parts: Iterable[Part]) -> None:
         """Say what is wrong with files, each finding with its path."""
@@ -158,7 +155,7 @@ class _Work:
             self._blame(mine)
         if new := ranges.ranges(rank for rank in self.wanted if rank > max(by_rank, default=-1)):
             gap = Gap(self.checkpoint.path, parts[0].role, world=world, ranks=new)
-            self._say(missing_rank.RULE, [missing_rank.find_new_ranks(gap)])
+            self.findings.append(missing_rank.describe_new_ranks(gap))
 
     def assign_roles(self) -> None:
         """Assign a file of every role that ranks load one by one, in the order of their layout's pieces."""
@@ -183,8 +180,8 @@ class _Work:
             source, world = group.source if group else "", self.topology.world_size
             self.gaps[Gap(self.checkpoint.path, name, world, source, bool(own), asked)].append(rank)
             for p in own:
-                failed = [fault_rank.FailedFile(rank, p.path)] if self.dying and rank in self.faults else []
-                self._say(fault_rank.RULE, fault_rank.check(failed))
+                if self.dying and rank in self.faults:
+                    self.findings.append(fault_rank.describe_failed(rank, p.path))
                 self._blame([p])
 
     def _find_load(self, rank: int, role: _Role, own: Sequence[Part], group: Group | None) -> Load | None:
@@ -231,11 +228,11 @@ class _Work:
                 by_layout=bool(piece.replicated_over) and not asked,
                 strict=self.selection.strict,
             )
-            reason, hit = replica_mismatch.weigh(facts)
-            self._say(replica_mismatch.RULE, [hit])
+            reason, said = replica_mismatch.weigh(facts)
+            self.findings += [said] if said else []
             if reason:
                 others = [p for p in (*mine, *parts) if p is not part and p.piece == part.piece]
-                reason, hit = replica_mismatch.compare_bytes(facts, reason, others)
-                self._say(replica_mismatch.RULE, [hit])
+                reason, said = replica_mismatch.compare_bytes(facts, reason, others)
+                self.findings += [said] if said else []
                 return Load(part, True, reason) if reason else None
         return None

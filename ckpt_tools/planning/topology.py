@@ -22,7 +22,6 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.planning.rules.save import parallel_sizes, rank_mismatch
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST
 from ckpt_tools.planning.strategy import read_groups
@@ -162,13 +161,11 @@ def find_topology(
     known["world_size"] = world = _count_ranks(selection, worlds)
     order = selection.rank_order
     pieces = map(session.layouts.piece_of, first.parts)
-    inferred = parallel_sizes.find_inferred(world, pieces, session.root)
-    warnings = [finding_of(parallel_sizes.RULE, hit) for hit in inferred]
+    warnings = [*parallel_sizes.warn_of_inferred(world, pieces, session.root)]
     if order == Selection().rank_order:
         order = _find_rank_order(session, ranked, rows, selection)
         if order != selection.rank_order:
-            hit = rank_mismatch.find_other_order(order, first.path)
-            warnings.append(finding_of(rank_mismatch.RULE, hit))
+            warnings.append(rank_mismatch.describe_other_order(order, first.path))
     strategy = read_groups(selection, session.root, world.value)
     saved = _saved_by(first, worlds, session.layouts.of(first))
     return Found(Topology(world.value, sizes, order, known, strategy), saved, warnings)

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
-
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 
-class FailedFile(NamedTuple):
-    """A file that a rank wrote in a dying gasp, and no other than that rank, which failed."""
-
-    rank: int
-    path: str
-
-
-def check(files: Iterable[FailedFile]) -> Iterator[Hit]:
-    """Yield files of ranks that failed while they were saved."""
-    for rank, path in files:
-        text = f"rank {rank} failed while this checkpoint was saved, so its file is not trusted"
-        yield Hit(path, text)
+def describe_failed(rank: int, path: str) -> Finding:
+    """Return that a rank failed while it saved a file of a dying gasp."""
+    text = f"rank {rank} failed while this checkpoint was saved, so its file is not trusted"
+    return finding_of(RULE, Hit(path, text))
 
 
 RULE = Rule(
@@ -27,7 +17,6 @@ RULE = Rule(
     code="fault-rank",
     effect=Effect.REJECT,
     answer="a replica of the rank: --replica-groups",
-    check=check,
     why="""\
 The file was written by a device that --fault-ranks says had failed. What a failing device computed
 may be wrong although its bytes are in order.

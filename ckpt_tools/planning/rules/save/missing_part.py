@@ -87,17 +87,17 @@ def describe_remains(title: str, root: str, hint: str) -> Finding:
     return finding_of(RULE, Hit(root, text, hint))
 
 
-def find_nothing_loaded(c: Checkpoint, unknown: Sequence[Part]) -> Hit:
+def describe_nothing_loaded(c: Checkpoint, unknown: Sequence[Part]) -> Finding:
     """Return why a save has no file for any rank, although nothing is wrong with those of a known format."""
     if not unknown:
-        return Hit(c.path, "it has no file that is loaded")
+        return finding_of(RULE, Hit(c.path, "it has no file that is loaded"))
     name = unknown[0].path.rpartition("/")[2]
     text = f"{name} is called as a checkpoint, and is in no format that ckpt knows"
     hint = (
         "if it is one, describe all files of a save in ckpt.toml (docs/adding-a-layout.md):"
         " they are then judged by their names and sizes; if it is none, say --exclude GLOB"
     )
-    return Hit(c.path, text, hint, code="no-layout")
+    return finding_of(RULE, Hit(c.path, text, hint, code="no-layout"))
 
 
 RULE = Rule(

@@ -19,9 +19,9 @@ from ckpt_tools.discovery.completeness import (
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning.facts import Gap, SavesFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 _GATHER = (
     "it may lie on another node's disk: gather the files of all nodes in one directory that every node sees"
@@ -168,12 +168,12 @@ def find_unusable(gaps: Iterable[Gap]) -> Iterator[Hit]:
         yield Hit(gap.path, text, ranks=gap.ranks, follows=gap.damaged)
 
 
-def find_new_ranks(gap: Gap) -> Hit:
+def describe_new_ranks(gap: Gap) -> Finding:
     """Return ranks beyond those of the job that saved the random numbers of each."""
     without = ranges.ranks(gap.ranks, gap.world)
     text = f"there is no {gap.role} file of {without}: random numbers begin anew there"
     hint = "nothing has to be done if the job has more ranks than the one that saved it"
-    return Hit(gap.path, text, hint, severity=Severity.WARNING, ranks=gap.ranks)
+    return finding_of(RULE, Hit(gap.path, text, hint, Severity.WARNING, ranks=gap.ranks))
 
 
 RULE = Rule(

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ckpt_tools.layouts import Piece
 from ckpt_tools.layouts.common.saved_by import saved_sizes
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.writers import count_of_one_model, counts_experts
 
 HIGHEST = "highest rank on disk"
@@ -53,11 +54,11 @@ def _why(part: Part, said: Mapping[str, int], piece: Piece) -> str:
     return ""
 
 
-def find_inferred(world: Known, pieces: Iterable[Piece], root: str) -> Iterator[Hit]:
+def warn_of_inferred(world: Known, pieces: Iterable[Piece], root: str) -> Iterator[Finding]:
     """Yield that only names tell the number of ranks, where some rank has a required file of its own."""
     if world.provenance == HIGHEST and any(piece.required and not piece.shared for piece in pieces):
         text = f"{world.value} ranks, from the highest rank on disk"
-        yield Hit(root, text, code="world-size-inferred")
+        yield finding_of(RULE, Hit(root, text, code="world-size-inferred"))
 
 
 RULE = Rule(

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from ckpt_tools.layouts import COORDS, Layouts, Piece
 from ckpt_tools.layouts.common.saved_by import likely_rank, owner
-from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.writers import Rows, placed, rank_order
 
 
@@ -81,11 +81,11 @@ def _one_rank_writes(piece: Piece) -> bool:
     return (not piece.shared or piece.sharded) and (not piece.replicated_over or piece.everyone_saves)
 
 
-def find_other_order(order: str, path: str) -> Hit:
+def describe_other_order(order: str, path: str) -> Finding:
     """Return that the files of a save are in another order of ranks than the usual one."""
     text = f"the files were written in rank order {order}, which the plan follows"
     hint = f"nothing is wrong with them; --rank-order {order} says it without a note"
-    return Hit(path, text, hint, severity=Severity.NOTE)
+    return finding_of(RULE, Hit(path, text, hint, Severity.NOTE))
 
 
 RULE = Rule(

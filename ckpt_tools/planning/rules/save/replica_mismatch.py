@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.layouts.common.saved_by import PLACES
-from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import SavesFacts, StandIn
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 _NAMED = 5
 """Tensors that a message names."""
@@ -54,12 +54,12 @@ def _minority(same: Sequence[Part], values: Sequence[str | int]) -> Iterator[tup
             yield p, typical
 
 
-def weigh(facts: StandIn) -> tuple[str, Hit | None]:
+def weigh(facts: StandIn) -> tuple[str, Finding | None]:
     """Return why a file may stand in for another, "" where it may not, and what is said of it."""
     part, rank, source = facts.part, facts.rank, facts.source
     if why := _why_elsewhere(facts):
         text = f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: {why}"
-        return "", Hit(part.path, text, severity=Severity.WARNING)
+        return "", finding_of(RULE, Hit(part.path, text, severity=Severity.WARNING))
     own = (own for own in facts.evidence.own_files(rank, part) if own.signature)
     mine, signature = next(own, None), facts.evidence.tensors(part).signature
     if mine and signature and mine.signature == signature:
@@ -67,14 +67,12 @@ def weigh(facts: StandIn) -> tuple[str, Hit | None]:
     if mine and signature:
         differ = f"its tensors differ from those of {mine.name}"
         text = f"{_whose(part)} cannot stand in for rank {rank}: {differ}"
-        return "", Hit(part.path, text, severity=Severity.WARNING)
+        return "", finding_of(RULE, Hit(part.path, text, severity=Severity.WARNING))
     if facts.by_layout:
         return source, None
     text = f"{_whose(part)} stands in for rank {rank}; only {source} says that they are equal"
-    if facts.strict:
-        return "", Hit(part.path, text, severity=Severity.WARNING, code="replica-unproven")
     reason = f"{source}; nothing in the files proves or contradicts it"
-    return reason, Hit(part.path, text, code="replica-unproven")
+    return _take_unproven(facts, reason, text)
 
 
 def _why_elsewhere(facts: StandIn) -> str:
@@ -93,7 +91,7 @@ def _why_elsewhere(facts: StandIn) -> str:
     return ""
 
 
-def compare_bytes(facts: StandIn, reason: str, others: Sequence[Part]) -> tuple[str, Hit | None]:
+def compare_bytes(facts: StandIn, reason: str, others: Sequence[Part]) -> tuple[str, Finding | None]:
     """Return the reason with the proof that another good member of the group holds the same, where that is
     asked, and what is said. Where that one holds others the reason is "": nobody knows which is right.
     """
@@ -103,16 +101,20 @@ def compare_bytes(facts: StandIn, reason: str, others: Sequence[Part]) -> tuple[
     if not others:
         name = part.path.rpartition("/")[2]
         text = f"{name} is the only good member of its group: there is nothing to compare it with"
-        severity = Severity.WARNING if facts.strict else None
-        hit = Hit(part.path, text, severity=severity, code="replica-unproven")
-        return "" if facts.strict else reason, hit
+        return _take_unproven(facts, reason, text)
     differ = differences(part, others[0])
     if not differ:
         return f"{reason}; its tensors are bit for bit those of {_name(others[0])}", None
     more = f" and {len(differ) - _NAMED} more" if len(differ) > _NAMED else ""
     names = ", ".join(differ[:_NAMED]) + more
     text = f"{_name(part)} and {_name(others[0])} should hold the same state, but differ in {names}"
-    return "", Hit(part.path, text)
+    return "", finding_of(RULE, Hit(part.path, text))
+
+
+def _take_unproven(facts: StandIn, reason: str, text: str) -> tuple[str, Finding]:
+    severity = Severity.WARNING if facts.strict else None
+    hit = Hit(facts.part.path, text, severity=severity, code="replica-unproven")
+    return "" if facts.strict else reason, finding_of(RULE, hit)
 
 
 def _whose(part: Part) -> str:
