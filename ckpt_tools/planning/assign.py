@@ -153,7 +153,8 @@ class _Work:
             mine = by_rank.get(rank, ())
             self.loads[rank] = [Load(p) for p in mine if p.path not in self.bad]
             self._blame(mine)
-        if new := ranges.ranges(rank for rank in self.wanted if rank > max(by_rank, default=-1)):
+        highest = max(by_rank, default=-1)
+        if new := ranges.ranges(rank for rank in self.wanted if rank > highest):
             gap = Gap(self.checkpoint.path, parts[0].role, world=world, ranks=new)
             self.findings.append(missing_rank.describe_new_ranks(gap))
 
@@ -215,7 +216,7 @@ class _Work:
         """Return a file of the group that nothing contradicts, with its proof; ``mine`` are good ones of the
         rank.
         """
-        asked = bool(self.selection.replica_groups or self.topology.strategy)
+        told = bool(self.selection.replica_groups or self.topology.strategy)
         for part in parts:
             piece = self.layouts.piece_of(part)
             facts = StandIn(
@@ -225,7 +226,7 @@ class _Work:
                 source=group.source,
                 topology=self.topology,
                 evidence=self.evidence,
-                by_layout=bool(piece.replicated_over) and not asked,
+                by_layout=bool(piece.replicated_over) and not told,
                 strict=self.selection.strict,
             )
             reason, said = replica_mismatch.weigh(facts)
