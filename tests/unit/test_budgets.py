@@ -100,8 +100,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(90_240, lambda: count_lines("")),
-    "lines of what decides": Budget(19_260, lambda: count_lines(*DECIDING_FILES)),
+    "lines of the package": Budget(90_219, lambda: count_lines("")),
+    "lines of what decides": Budget(19_240, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(178, count_emitters),
     "words in constants of the rooms that read names": Budget(415, count_words),
     "rules": Budget(60, lambda: len(RULES)),
