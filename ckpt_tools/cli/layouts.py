@@ -6,12 +6,14 @@ import itertools
 import os
 import re
 from collections.abc import Iterable
+from functools import cache
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.words import option
 from ckpt_tools.errors import NoCheckpoint, UsageError
-from ckpt_tools.settings.resolve import nearest
+from ckpt_tools.settings.resolve import Settings, nearest
 
 if TYPE_CHECKING:
     from ckpt_tools.discovery.layout_check import Checked
@@ -52,8 +54,8 @@ def layouts(
     With --check: try the templates of your own layouts (or of the one that --layout names) on ROOT. Exit 1
     when a template matches nothing.
 
-    With --guess: print a layout for files that no layout describes, derived from their names alone. Read its
-    comments, put it into ckpt.toml, then use --check.
+    With --guess: print the lines for ckpt.toml that describe files which no layout places, derived from their
+    names. Their first line says where to save them; read their comments, then use --check.
     """
     given = dict(locals())
     to = output.requested(("table", "json"), given)
@@ -69,7 +71,7 @@ def layouts(
     if guess and to.format == "json":
         raise UsageError("--guess prints TOML", "leave --json out")
     if guess:
-        return _guess(found.root, known, to)
+        return _guess(found, known, to)
     if check:
         return _check(found.root, found.values.get("layout"), known, to)
     _list(known if root is None else [_named(root, known)], to, whole=root is not None)
@@ -137,32 +139,39 @@ def _shortened(words: re.Match[str]) -> str:
     return f"{'|'.join(first[:4])}|… {len(first) - 4} more>"
 
 
-_RUNS = 64
-"""Directories of runs that are looked into for a tracker."""
-
-
-def _guess(root: str, known: Layouts, to: output.Output) -> int:
+def _guess(found: Settings, known: Layouts, to: output.Output) -> int:
     from ckpt_tools.discovery.sidecars import small_texts
-    from ckpt_tools.layouts.guess import guess, looks_like, runs_of, toml, tracker_of
+    from ckpt_tools.layouts.guess import find_tracker, guess, toml
     from ckpt_tools.model.selection import ReadOptions
     from ckpt_tools.planning.unplaced import find_undescribed
     from ckpt_tools.reading.opening import open_session
 
-    paths = find_undescribed(open_session(root, ReadOptions(layouts=known)))
-    if not paths:
+    session = open_session(found.root, ReadOptions(layouts=known))
+    root = session.root
+    files = find_undescribed(session)
+    if not files:
         raise NoCheckpoint(f"no file in {root} is in a checkpoint format and in no layout")
-    guessed = guess(paths)
-    if not guessed.pieces:
-        text = (
-            f"no template can be made of {looks_like(paths)} in {root}: which number is the step or the rank?"
-        )
-        raise UsageError(text, "write its table by hand: docs/adding-a-layout.md")
+    placed = {os.path.relpath(p.path, root) for p in session.parts} - files.keys()
+    guessed = guess(files, placed)
+    if not guessed.layouts:
+        text = f"no template can spell {guessed.left_out[0]} in {root}"
+        raise UsageError(text, "rename it, or write its table by hand: docs/adding-a-layout.md")
     names = (name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
-    tracker = tracker_of(
-        guessed, {run: small_texts(os.path.join(root, run)) for run in runs_of(guessed)[:_RUNS]}
-    )
-    to.out(toml(guessed, next(names), tracker))
+    read = cache(lambda run: small_texts(os.path.join(root, run)))
+    trackers = [find_tracker(pieces, read) for pieces in guessed.layouts]
+    table = "tool.ckpt.layout" if os.path.basename(found.file or "") == "pyproject.toml" else "layout"
+    to.out(f"# {_where_to_save(found.file, root)}\n{toml(guessed, names, trackers, table)}")
     return 0
+
+
+def _where_to_save(used: str | None, root: str) -> str:
+    """Return where a command that is started here finds lines about ROOT: never in ROOT itself."""
+    then = f"read their comments, then: ckpt plan {quote(root)}"
+    if used:
+        return f"Add these lines to {used}, {then}"
+    here = os.path.realpath(os.getcwd())
+    inside = f"{here}/".startswith(f"{root}/")
+    return f"Save these lines as {os.path.dirname(root) if inside else here}/ckpt.toml, {then}"
 
 
 def _check(root: str, name: str | None, known: Layouts, to: output.Output) -> int:

@@ -1,221 +1,161 @@
-"""A layout worked out from the names of files that no layout explains, for ``ckpt layouts --guess``. Pure.
+"""The tables of ckpt.toml that describe files which no layout places, worked out from their names. Pure.
 
-Numbers with a word beside them are what the word says. Of other numbers the one that counts from 0 within
-every step is a rank. Names of which a number tells nothing get no template, but for a lone file. Files of one
-number in one directory are one save, whatever words are in their names.
+One number of a name is that of the save: the one that is called step or epoch, else the last that varies and
+does not count from 0. Files of one such number are one save, and so are files of one directory without any.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from posixpath import commonpath, dirname
 from typing import NamedTuple
 
 from ckpt_tools.layouts.common import under_way
-from ckpt_tools.layouts.common.layout import Piece
+from ckpt_tools.layouts.common.templates import compile_template
 from ckpt_tools.model.frozen import frozen, replace
 
-_WORDS = (
-    (r"(tp|mp|tensor|tensor_parallel|model_parallel)(_?rank)?", "tp"),
-    (r"(pp|pipeline|pipe)(_?rank)?", "pp"),
-    (r"(dp|zero_pp|data_parallel)(_?rank)?", "dp"),
-    (r"(cp|context_parallel)(_?rank)?", "cp"),
-    (r"ep_?rank", "ep"),
-    (r"world|world_?size|ws|nranks|num_ranks", "world"),
-    (r"rank|gpu|proc|process|worker|device", "rank"),
-    (r"node|host|machine", "node"),
-    (r"shard|part|chunk", "shard"),
-    (r"layer", "layer"),
-    (r"expert", "expert"),
-    (r"epochs?|ep|e", "epoch"),
-    (r"(global_?)?steps?|iters?|iterations?|it|itr|updates?", "step"),
+_DATE = r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_T. ]?\d\d[-_.]?\d\d(?:[-_.]?\d\d)?)?(?!\d)"
+_NUMBER = re.compile(rf"{_DATE}|\d+\.\d+|\d+")
+_CALLED = re.compile(
+    r"(?<![a-z])(step|iter|iteration|epoch|rank|tp|pp|dp|cp|node|world|shard|layer|expert|of)s?[ _=.-]*\Z"
 )
-_BEFORE = tuple((re.compile(rf"(?:.*_)?(?:{words})"), field) for words, field in _WORDS)
-_AFTER = re.compile(r"[ _.=-]?(epochs?|steps?|iters?|iterations?|updates?)(?![A-Za-z])")
 _WHEN = frozenset(("step", "epoch"))
-_WHOSE = frozenset(("tp", "pp", "dp", "cp", "ep", "rank", "node"))
+_ONCE = frozenset(("metric", "date"))
+_WHOSE = frozenset(("tp", "pp", "dp", "cp", "rank", "node"))
 _TRACKER = re.compile(r"latest|last|newest|current|recent|tracker|checkpoint|resume", re.IGNORECASE)
-_SHOWN = 4
 _NOTES = {
-    "epoch": "{epoch}: {ep} instead, where 'ep' stands for ranks of expert parallelism",
-    "of": "{shard} and {of}: {rank} and {world} instead, where each rank loads its own file",
-    "rank": "{rank}: these numbers count from 0 within each step; no word says what they are",
-    "step": "{step}: no word says what this number is; {epoch} instead, where it counts epochs",
+    "step": "{step}: no word says what this number is. Write {epoch} if it counts epochs, {rank} if each"
+    " rank loads its own file",
+    "rank": "{rank}: these numbers count from 0 in each save. Write {shard} if every rank loads all of them",
+    "shard": "{shard}: every rank loads all. Write {rank} (and {world} for {of}) if each rank loads its own",
+    "name": "{name}: text without a meaning",
 }
-_SEVERAL = "each save has a file of each piece; where these are several runs, describe one of them alone"
-_UNSURE = (_NOTES["epoch"], _NOTES["rank"], _SEVERAL)
-_UNTOLD = "?"
+Reader = Callable[[str], Mapping[str, bytes]]
+_ROLES = 'role: "model", "optimizer", "rng", or a word of your own; a save has a file of each piece'
 
 
 class _Row(NamedTuple):
-    """One file: the directories above its checkpoint, and the numbers of its name."""
+    """One file: the directories above its save, and the numbers of the rest of its path."""
 
     path: str
-    run: str
+    above: str
     numbers: tuple[str, ...]
 
 
 @frozen
 class GuessedPiece:
-    """Files of one template. ``notes`` say what else their names could mean."""
+    """Files of one template, the runs and numbers of their saves, and what else their names could mean."""
 
     template: str
-    role: str
     paths: tuple[str, ...]
     fields: frozenset[str]
     notes: tuple[str, ...]
+    saves: frozenset[tuple[str, ...]]
+    role: str = ""
 
-    @property
-    def unfinished(self) -> bool:
-        return any(map(under_way.is_begun, self.template.split("/")))
+    @cached_property
+    def names(self) -> list[re.Pattern[str]]:
+        return [re.compile(compile_template(name)) for name in self.template.split("/")]
 
     def matches(self, path: str) -> bool:
-        piece = Piece("guess", self.role, self.template)
-        names = path.split("/")[-piece.depth - 1 :]
-        directory = "/".join(names[:-1])
-        return bool(piece.directory.fullmatch(directory) and piece.file.fullmatch(names[-1]))
+        names = path.split("/")[-len(self.names) :]
+        return len(names) == len(self.names) and all(map(re.Pattern.fullmatch, self.names, names))
 
 
 class Guess(NamedTuple):
-    """``left_out`` are files of which no template could be made."""
+    """The pieces of each layout; ``left_out`` are files whose names no template can spell."""
 
-    pieces: tuple[GuessedPiece, ...]
+    layouts: tuple[tuple[GuessedPiece, ...], ...]
     left_out: tuple[str, ...]
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether all files have a place, which no note calls in doubt."""
-        doubts = (note for p in self.pieces for note in p.notes if note in _UNSURE)
-        return bool(self.pieces) and not self.left_out and not any(doubts)
 
-
-def guess(paths: Sequence[str]) -> Guess:
-    """The templates of files, from their paths below a root alone."""
+def guess(sizes: Mapping[str, int], placed: Collection[str] = ()) -> Guess:
+    """Return the layouts of files, from their sizes by path; none fits what another has ``placed``."""
     made: dict[str, GuessedPiece] = {}
-    for texts, rows in _shapes(paths).items():
-        if piece := _piece(_Shape(texts, rows)):
-            known = made.get(piece.template)
-            made[piece.template] = replace(piece, paths=(*known.paths, *piece.paths)) if known else piece
-    counted = [p for p in made.values() if p.fields & _WHEN]
-    pieces = counted or list(made.values())  # a name without a step would fit files of every step
-    if not pieces and len(paths) == 1 and _is_plain(paths[0]):
-        pieces = [_literal(paths[0])]
-    kept = tuple(_with_roles(sorted(pieces, key=lambda p: "model" not in p.template)))
-    taken = {path for p in kept for path in p.paths if p.matches(path)}
-    return Guess(kept, tuple(path for path in paths if path not in taken))
+    shapes = [_Shape(texts, rows) for texts, rows in _shapes(list(sizes)).items()]
+    several = any(field in _WHOSE and s.varies(i) for s in shapes for i, field in enumerate(_told(s.texts)))
+    for shape in shapes:
+        p = _tell_apart(_piece(shape, several), placed)
+        if p is not None and not re.search(r"(?:\{name\}[^/]*){3}", p.template):  # too many ways to read it
+            known = made.get(p.template, replace(p, paths=(), saves=frozenset()))
+            made[p.template] = replace(p, paths=known.paths + p.paths, saves=known.saves | p.saves)
+    layouts = tuple(tuple(_with_roles(pieces, sizes)) for pieces in _layouts(made.values()))
+    taken = {path for pieces in layouts for p in pieces for path in p.paths if p.matches(path)}
+    return Guess(layouts, tuple(path for path in sizes if path not in taken))
 
 
-class GuessedTracker(NamedTuple):
-    """A file beside the checkpoints of each run that names the latest one; ``by_name``: by its directory."""
-
-    name: str
-    by_name: bool
-
-
-def runs_of(guessed: Guess) -> tuple[str, ...]:
-    """The directories of the runs, below the root."""
-    return tuple(dict.fromkeys(_run_and_below(path)[0] for p in guessed.pieces for path in p.paths))
-
-
-def tracker_of(guessed: Guess, texts: Mapping[str, Mapping[str, bytes]]) -> GuessedTracker | None:
-    """The tracker, of small files in the directory of each run: one that is called so, and that in every run
-    holds the number or the name of a checkpoint's directory or file.
+def find_tracker(pieces: Sequence[GuessedPiece], read: Reader) -> dict[str, str]:
+    """Return the keys for the small file that is called as a tracker and in each run holds the number or the
+    name of a save, if there is one. ``read`` returns the small files of a directory.
     """
-    saves = dict[str, set[str]]()
-    for p in guessed.pieces:
-        for path in p.paths:
-            run, below = _run_and_below(path)
-            saves.setdefault(run, set()).add(below.partition("/")[0])
-    names = set.intersection(*(set(texts.get(run, ())) for run in saves)) if saves else set[str]()
-    for name in sorted(filter(_TRACKER.search, names)):
-        said = [(texts[run][name].strip(), saved) for run, saved in saves.items()]
-        if all(text.decode(errors="replace").rstrip("/") in saved for text, saved in said):
-            return GuessedTracker(name, by_name=True)
-        if all(text.isdigit() and int(text) in _numbers(saved) for text, saved in said if len(text) < 19):
-            return GuessedTracker(name, by_name=False)
-    return None
-
-
-def _numbers(saved: Collection[str]) -> set[int]:
-    return {int(digits) for name in saved for digits in re.findall(r"\d{1,18}", name)}
-
-
-def looks_like(paths: Sequence[str]) -> str:
-    """Files in a few words, such as ``12 files step_*/rank_*.pt``."""
-    patterns: dict[str, int] = {}
-    for path in paths:
-        pattern = "/".join(re.sub(r"\d+", "*", name) for name in path.split("/")[-2:])
-        patterns[pattern] = patterns.get(pattern, 0) + 1
-    shown = [
-        f"{n:,} file{'s' if n > 1 else ''} '{pattern}'" for pattern, n in list(patterns.items())[:_SHOWN]
-    ]
-    more = len(patterns) - len(shown)
-    return ", ".join(shown) + (f" and {more:,} more kinds" if more else "")
-
-
-# --- from paths to numbers
+    saves: dict[str, set[str]] = {}
+    for p in pieces:
+        first = -len(p.names)
+        for names in (path.split("/") for path in p.paths):
+            saves.setdefault("/".join(names[:first]), set()).add(names[first])
+    texts = {run: read(run) for run in saves}
+    for name in sorted(filter(_TRACKER.search, set.intersection(*map(set, texts.values())))):
+        said = [(texts[run][name].decode(errors="replace").strip(), saved) for run, saved in saves.items()]
+        if all(text.rstrip("/") in saved for text, saved in said):
+            return {"tracker": name, "tracker_holds": "name"}
+        if all(text in map(str, map(int, re.findall(r"\d{1,18}", " ".join(saved)))) for text, saved in said):
+            return {"tracker": name}
+    return {}
 
 
 def _shapes(paths: Sequence[str]) -> Mapping[tuple[str, ...], list[_Row]]:
-    """Rows of files whose paths differ in nothing but numbers and the directories of their runs, by the texts
-    around the numbers.
-    """
+    """Return the files whose paths differ in numbers alone below their runs, by the texts around these."""
     shapes: dict[tuple[str, ...], list[_Row]] = {}
-    for path in paths:
-        run, below = _run_and_below(path)
-        texts = re.split(r"\d+", below)
-        if _is_plain(below):
-            shapes.setdefault(tuple(texts), []).append(_Row(path, run, tuple(re.findall(r"\d+", below))))
+    begins = {p: _find_save(p) for p in paths if not any(map(under_way.is_begun, p.split("/")))}
+    homes = _find_homes([path for path, begin in begins.items() if begin is None])
+    for path, begin in begins.items():
+        above = homes[path] if begin is None else path[:begin]
+        names = path[len(above) :].split("/")
+        if begin is None and len(names) > 1 and above:  # its template tells the directory of the save
+            names.insert(0, above.split("/")[-2])
+        texts = _NUMBER.split("/".join(names))
+        shapes.setdefault(tuple(texts), []).append(_Row(path, above, tuple(_NUMBER.findall("/".join(names)))))
     return shapes
 
 
-def _is_plain(name: str) -> bool:
-    """Return True if a name can stand in a template."""
-    return name.isprintable() and not re.search(r"[][{}<>]", name)
-
-
-def _literal(path: str) -> GuessedPiece:
-    """Return the piece of one file alone, which every rank loads."""
-    return GuessedPiece(path.rpartition("/")[2], "model", (path,), frozenset(), ())
-
-
-def _run_and_below(path: str) -> tuple[str, str]:
-    """A path cut where its checkpoint begins: at the first name with a number that a word explains, at the
-    first with any number where no word says which is the step.
-    """
+def _find_save(path: str) -> int | None:
+    """Return the offset of the first name with a number; with one that a word tells where that is a step."""
     names = path.split("/")
-    told = [_told(re.split(r"\d+", name)) for name in names]
-    explained = any(_WHEN & set(fields) for fields in told)
-    begins = (i for i, fields in enumerate(told) if (any(fields) if explained else fields))
-    first = next(begins, len(names) - 1)
-    return "/".join(names[:first]), "/".join(names[first:])
+    told = [_told(_NUMBER.split(name)) for name in names]
+    called = any(_WHEN.intersection(fields) for fields in told)
+    plain = [any(map(str.isdigit, _NUMBER.findall(name))) for name in names]
+    begins = (i for i, fields in enumerate(told) if plain[i] and (any(fields) or not called))
+    first = next(begins, None)
+    return None if first is None else sum(len(name) + 1 for name in names[:first])
+
+
+def _find_homes(paths: Sequence[str]) -> Mapping[str, str]:
+    """Return the directories of the saves of files without numbers: the one that has them all, if it is not
+    the root and no files of the same names lie in each directory of it.
+    """
+    above = commonpath(list(map(dirname, paths))) if paths else ""
+    above += "/" if above else ""
+    inside: dict[str, set[str]] = {}
+    for head, _, rest in (path[len(above) :].partition("/") for path in paths):
+        inside.setdefault(head if rest else "", set()).add(rest or head)
+    files = list(inside.values())
+    apart = not above or (len(files) > 1 and all(names == files[0] for names in files))
+    return {path: path[: path.find("/", len(above)) + 1] if apart else above for path in paths}
 
 
 def _told(texts: Sequence[str]) -> list[str]:
-    """The field of each number as the words beside it tell, "" where none does."""
+    """Return the field of each number as the word before it tells, "" where none does."""
     fields: list[str] = []
-    for before, after in pairwise(texts):
-        field = _told_before(before.rpartition("/")[2])
+    for before in texts[:-1]:
+        called = _CALLED.search(before.rpartition("/")[2].lower())
+        field = ("step" if called[1].startswith("iter") else called[1]) if called else ""
         if field == "of":
-            last = fields[-1] if fields and "/" not in before else ""
-            field = {"shard": "of", "rank": "world"}.get(last, "")
-        if not field and (m := _AFTER.match(after)):
-            field = "epoch" if m[1].startswith("epoch") else "step"
+            field = {"shard": "of", "rank": "world"}.get(fields[-1] if fields else "", "")
         fields.append(field)
     return fields
-
-
-def _told_before(text: str) -> str:
-    words = re.sub(r"[^a-z]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", text).lower()).strip("_")
-    if words == "of" or words.endswith("_of"):
-        return "of"
-    return next((field for pattern, field in _BEFORE if pattern.fullmatch(words)), "")
-
-
-# --- from numbers to fields
 
 
 @frozen
@@ -226,180 +166,163 @@ class _Shape:
     rows: Sequence[_Row]
 
     @cached_property
-    def columns(self) -> list[tuple[int, ...]]:
+    def columns(self) -> list[tuple[str, ...]]:
         """The values of each number."""
-        return [tuple(int(row.numbers[i]) for row in self.rows) for i in range(len(self.texts) - 1)]
+        return [tuple(row.numbers[i] for row in self.rows) for i in range(len(self.texts) - 1)]
 
     def varies(self, i: int) -> bool:
         return len(set(self.columns[i])) > 1
 
+    def is_plain(self, i: int) -> bool:
+        return all(map(str.isdigit, self.columns[i]))
+
     def repeats(self, i: int, j: int) -> bool:
-        """Whether the number ``i`` always is the earlier number ``j``, digit by digit where one name has
-        both.
-        """
-        if any("/" in text for text in self.texts[j + 1 : i + 1]):
-            return self.columns[i] == self.columns[j]
-        return all(row.numbers[i] == row.numbers[j] for row in self.rows)
+        """Return True if the number ``i`` is the earlier number ``j`` in each name."""
+        mine, other = ([n.lstrip("0") for n in self.columns[k]] for k in (i, j))
+        return mine == other
+
+    def of(self, fields: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return the run and the numbers of the save of each file."""
+        when = [column for column, field in zip(self.columns, fields, strict=True) if field in _WHEN]
+        return list(zip((row.above for row in self.rows), *when, strict=True))
 
 
-def _piece(shape: _Shape) -> GuessedPiece | None:
-    """The template of files that differ in their numbers; None where their names do not tell one."""
-    fields = _fields(shape)
-    if not any(fields) or _UNTOLD in fields:
-        return None
-    return GuessedPiece(
-        _written(shape, fields),
-        "model",
-        paths=tuple(row.path for row in shape.rows),
-        fields=frozenset(filter(None, fields)),
-        notes=tuple(_notes(shape, fields)),
-    )
+def _counts(values: Collection[str]) -> bool:
+    found = set(map(int, values))
+    return found == set(range(len(found)))  # 0, 1, 2 … without a gap
 
 
-def _fields(shape: _Shape) -> list[str]:
-    """The field of each number, "" where it is part of the name."""
+def _piece(shape: _Shape, several: bool) -> GuessedPiece:
+    """Return the template of files that differ in their numbers; of ``several`` ranks a lone 0 tells none."""
     told = _told(shape.texts)
+    for i in [i for i, field in enumerate(told) if several and field in _WHOSE]:
+        told[i] = told[i] if any(n.strip("0") for n in shape.columns[i]) else ""
+    fields = _fields(shape, told)
+    unsaid = {field for field, said in zip(fields, told, strict=True) if field != said} | {"shard"}
+    notes = tuple(note for field, note in _NOTES.items() if field in unsaid & set(fields))
+    paths = tuple(row.path for row in shape.rows)
+    alone = not _WHEN & set(fields) and _ONCE & set(fields)
+    saves = frozenset(zip(paths) if alone else shape.of(fields))
+    return GuessedPiece(_written(shape, fields), paths, frozenset(fields), notes, saves)
+
+
+def _fields(shape: _Shape, told: Sequence[str]) -> list[str]:
+    """Return the field of each number, "" where it is part of the name."""
+    plain = [i for i in range(len(told)) if shape.is_plain(i)]
     fields = [
-        "" if field in told[:i] and not shape.repeats(i, told.index(field)) else field
+        field if i in plain and (field not in told[:i] or shape.repeats(i, told.index(field))) else ""
         for i, field in enumerate(told)
     ]
-    if not _WHEN & set(fields) and (when := _step(shape, fields)) is not None:
-        fields[when] = "step"
-    if fields == [""] and len(shape.rows) == 1:  # the only number of a lone name
-        fields = ["step"]
-    for i, field in enumerate(fields):
-        if not field and shape.varies(i):
-            fields[i] = _unnamed(shape, fields, i)
+    if not _WHEN & set(fields) and (unnamed := [i for i in plain if not fields[i]]):
+        fields[_find_step(shape, unnamed)] = "step"
+    for i in [i for i, field in enumerate(fields) if not field and shape.varies(i)]:
+        fields[i] = _unnamed(shape, fields, i)
     return fields
 
 
-def _notes(shape: _Shape, fields: Sequence[str]) -> Iterator[str]:
-    """What else the names could mean."""
-    told = _told(shape.texts)
-    unsaid = {field for field, said in zip(fields, told, strict=True) if field not in ("", said)}
-    yield from (note for field, note in _NOTES.items() if field in unsaid)
-    if "of" in fields:
-        yield _NOTES["of"]
-    if "epoch" in fields and re.search(r"(?:^|[^A-Za-z])ep$", shape.texts[fields.index("epoch")]):
-        yield _NOTES["epoch"]
-
-
-def _counts(values: Sequence[int]) -> bool:
-    """Whether numbers are 0, 1, 2 … without a gap."""
-    return sorted(set(values)) == list(range(len(set(values))))
-
-
-def _step(shape: _Shape, fields: Sequence[str]) -> int | None:
-    """The number without a word that can be no rank, or that alone varies beside ranks."""
-    unnamed = [i for i, field in enumerate(fields) if not field and shape.varies(i)]
+def _find_step(shape: _Shape, unnamed: Sequence[int]) -> int:
     steps = [i for i in unnamed if not _counts(shape.columns[i])]
-    if not steps and len(unnamed) == 1 and _WHOSE & set(fields):
-        return unnamed[0]
-    return steps[-1] if steps else None
+    varying = list(filter(shape.varies, steps)) or steps
+    return varying[-1] if varying else next(filter(shape.varies, unnamed), unnamed[0])
 
 
 def _unnamed(shape: _Shape, fields: Sequence[str], i: int) -> str:
-    """What a number that varies is although no word says so: a repetition or a rank, else nothing tells."""
-    for j, field in enumerate(fields[:i]):
-        if field and shape.repeats(i, j):
-            return field
-    taken = set(fields)
-    ranked = not _WHEN & taken or (_WHOSE | {"shard"}) & taken
-    return _UNTOLD if ranked or not _ranks(shape, fields, i) else "rank"
+    """Return what a number that varies is although no word says so."""
+    if i not in (plain := [j for j in range(len(fields)) if shape.is_plain(j)]):
+        return "metric" if all(n.count(".") == 1 for n in shape.columns[i]) else "date"
+    if same := [fields[j] for j in plain if j != i and fields[j] and shape.repeats(i, j)]:
+        return same[0]
+    saves: dict[tuple[str, ...], set[str]] = {}
+    for save, value in zip(shape.of(fields), shape.columns[i], strict=True):
+        saves.setdefault(save, set()).add(value)
+    several = [values for values in saves.values() if len(values) > 1]
+    counting = _counts(shape.columns[i]) and 2 * sum(map(_counts, several)) >= len(saves)
+    if counting and not _WHOSE & set(fields):
+        return "rank"
+    return "shard" if several and "shard" not in fields else "name"
 
 
-def _ranks(shape: _Shape, fields: Sequence[str], i: int) -> bool:
-    """Whether a number counts from 0 within the saves, of which some may lack files."""
-    when = [shape.columns[k] for k, field in enumerate(fields) if field in _WHEN]
-    saves: dict[tuple[object, ...], list[int]] = {}
-    for row, value, *step in zip(shape.rows, shape.columns[i], *when, strict=True):
-        saves.setdefault((row.run, *step), []).append(value)
-    counting = sum(_counts(values) and len(values) > 1 for values in saves.values())
-    return _counts(shape.columns[i]) and 2 * counting >= len(saves)
+def _spell(text: str) -> str:
+    return re.sub(r"[][{}]|[<>]+", lambda odd: f"<{odd[0]}>" if odd[0] in "[]{}" else "{name}", text)
 
 
 def _written(shape: _Shape, fields: Sequence[str]) -> str:
-    """The template, from the name with the first field on."""
-    out = shape.texts[0]
+    """Return the template, from the name with the first field on."""
+    texts = list(map(_spell, shape.texts))
+    out, begin = texts[0], -1
     for i, field in enumerate(fields):
+        begin = out.rfind("/") + 1 if field and begin < 0 else begin
         numbers = {row.numbers[i] for row in shape.rows}
-        number = f"{{{field}{_width(numbers)}}}"
-        out += (number if field else shape.rows[0].numbers[i]) + shape.texts[i + 1]
-    above = out[: out.index("{")].rpartition("/")[0]
-    return out[len(above) + 1 :] if above else out
+        widths = {len(number) for number in numbers if field not in ("name", "metric", "date")}
+        padded = len(widths) == 1 and any(n.startswith("0") and len(n) > 1 for n in numbers)
+        width = f":0{min(widths)}d" if padded else ""
+        out += (f"{{{field}{width}}}" if field else shape.rows[0].numbers[i]) + texts[i + 1]
+    return out[max(begin, 0) :]
 
 
-def _width(numbers: Collection[str]) -> str:
-    """The width of a field whose numbers have zeros before them."""
-    widths = {len(number) for number in numbers}
-    padded = len(widths) == 1 and any(n.startswith("0") and len(n) > 1 for n in numbers)
-    return f":0{min(widths)}d" if padded else ""
+def _tell_apart(p: GuessedPiece, placed: Collection[str]) -> GuessedPiece | None:
+    """Return the piece with directories in its template until it fits no file of another layout, if any."""
+    while any(map(p.matches, placed)):
+        above = {f"//{path}".split("/")[-len(p.names) - 1] for path in p.paths}
+        if len(above) > 1 or not (name := above.pop()) or ">" in name:
+            return None
+        p = replace(p, template=f"{_spell(name)}/{p.template}")
+    return p
 
 
-# --- from templates to pieces
-
-
-def _with_roles(pieces: Sequence[GuessedPiece]) -> Iterator[GuessedPiece]:
-    """Return the pieces: the first is the model, others have the words of their names as role. No two that a
-    checkpoint may have have one role: then the loss of any is seen.
-    """
-    taken: set[str] = set()
-    flat = [p for p in pieces if "/" not in p.template]
-    notes = (_SEVERAL,) if len(flat) > 1 else ()
+def _layouts(pieces: Iterable[GuessedPiece]) -> list[list[GuessedPiece]]:
+    """Return the pieces by layout: those that have a save in common."""
+    layouts: list[list[GuessedPiece]] = []
     for p in pieces:
-        called, n = "_".join(_own_words(p.template)) or "model", 1
-        role = called if taken else "model"
-        while role in taken:
-            n += 1
-            role = f"{called}{n}"
-        taken |= set() if p.unfinished else {role}
-        yield p if p.unfinished else replace(p, role=role, notes=(*p.notes, *(notes if p in flat else ())))
+        mine = [of for of in layouts if any(p.saves & other.saves for other in of)]
+        layouts = [*(of for of in layouts if of not in mine), [*(q for of in mine for q in of), p]]
+    return layouts
 
 
-def _own_words(template: str) -> Iterator[str]:
-    """Words of a template that do not say what a number is."""
-    for word in re.findall(r"[a-z]+", re.sub(r"\{.*?\}|\.\w+$", " ", template.lower())):
-        if word not in ("world", "size", "of") and not _told_before(word):
-            yield word
+def _with_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> Iterator[GuessedPiece]:
+    """Return the pieces with their words as roles; the largest is the model if none is called so."""
+    words = (re.findall("[a-z]+", re.sub(r"\{.*?\}|\.\w+$", " ", p.template.lower())) for p in pieces)
+    called = ["_".join(word for word in said if not _CALLED.fullmatch(word)) or "part" for said in words]
+    if "model" not in called:
+        largest = [max(sizes[path] for path in p.paths) for p in pieces]
+        called[largest.index(max(largest))] = "model"
+    for i, (p, role) in enumerate(zip(pieces, called, strict=True)):
+        n = called[:i].count(role)
+        yield replace(p, role=f"{role}{n + 1}" if n else role)
 
 
-# --- from pieces to ckpt.toml
-
-
-def toml(guessed: Guess, name: str = "guessed", tracker: GuessedTracker | None = None) -> str:
-    """The tables ``[[layout]]`` and ``[[layout.piece]]`` of a guess."""
-    lines = ["[[layout]]", f'name = "{name}"']
-    if tracker is not None:
-        lines.append(f"tracker = {_quoted(tracker.name)}   # it names the latest checkpoint")
-        lines += ['tracker_holds = "name"'] if tracker.by_name else []
-    lines.append('# resume_args = ["--resume", "{path}"]   # what the plan tells your trainer')
-    if not any(p.fields & _WHEN for p in guessed.pieces):
-        lines.append('# step_keys = ["step"]   # no name tells a step: what the files call it')
-    for p in guessed.pieces:
-        lines += _table(p)
+def toml(
+    guessed: Guess, names: Iterator[str], trackers: Sequence[Mapping[str, str]] = (), table: str = "layout"
+) -> str:
+    """Return the tables ``[[layout]]`` and ``[[layout.piece]]`` of a guess."""
+    lines: list[str] = []
+    for i, pieces in enumerate(guessed.layouts):
+        lines += ["", f"[[{table}]]", f'name = "{next(names)}"']
+        lines += [
+            f"{key} = {json.dumps(said, ensure_ascii=False)}"
+            for key, said in (trackers[i] if trackers else {}).items()
+        ]
+        lines.append('# resume_args = ["--resume", "{path}"]   # what the plan tells your trainer')
+        if not any(p.fields & _WHEN for p in pieces):
+            lines.append('# step_keys = ["step"]   # no name tells a step: what the files call it')
+        lines += [f"# {_ROLES}"] if len(pieces) > 1 else []
+        for p in pieces:
+            lines += ["", f"[[{table}.piece]]", *_table(p)]
     if guessed.left_out:
         lines += ["", f"# in no piece: {_listed(guessed.left_out)}"]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines[1:]) + "\n"
 
 
 def _table(p: GuessedPiece) -> Iterator[str]:
-    yield ""
-    yield "[[layout.piece]]"
     yield f"# {_listed(p.paths)}"
     yield from (f"# {note}" for note in p.notes)
-    yield f"template = {_quoted(p.template)}"
-    yield f"role = {_quoted(p.role)}"
-    if p.fields & _WHOSE:
-        yield "sharded = true   # no rank loads another's file"
-    else:
-        yield "shared = true   # every rank loads it"
-    if p.unfinished:
-        yield "unfinished = true   # its name is that of a save under way"
+    yield f"template = {json.dumps(p.template, ensure_ascii=False)}"
+    yield f"role = {json.dumps(p.role)}"
+    own = "sharded = true   # no rank loads another's file"
+    yield own if p.fields & _WHOSE else "shared = true   # every rank loads it"
+    if not p.fields & (_WHEN | _ONCE):
+        yield "here = true   # the files of its directory are one save"
 
 
 def _listed(paths: Sequence[str]) -> str:
     return f"{len(paths):,} file{'s' if len(paths) > 1 else ''}, such as {json.dumps(paths[0])[1:-1]}"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

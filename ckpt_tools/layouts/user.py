@@ -47,7 +47,9 @@ _PIECE = {
     "required": bool,
     "loaded": bool,
     "unfinished": bool,
+    "here": bool,
 }
+_FLAGS = ("sharded", "shared", "single", "required", "loaded", "unfinished", "here")
 
 _LONGEST, _MOST_TEXTS, _MOST_TOGETHER, _DEEPEST = 1024, 2, 3, 8
 _TEXT = re.compile(r"\{(?:" + "|".join(TEXTS) + r")\}")
@@ -154,9 +156,7 @@ def _piece(table: object, where: str, number: int, known_formats: Sequence[str])
             Kind(kind),
             tuple(t.get("replicated_over", ())),
             mark=not t.get("loaded", True) and "formats" not in t,
-            **{
-                k: t[k] for k in ("sharded", "shared", "single", "required", "loaded", "unfinished") if k in t
-            },
+            **{k: t[k] for k in _FLAGS if k in t},
         )
     except (ValueError, OverflowError, re.error) as e:
         raise ValueError(f"{where}: {e}") from e

@@ -26,10 +26,10 @@ from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import UnplacedFacts
 from ckpt_tools.planning.filters import belongs
-from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
+from ckpt_tools.planning.rules.choice.unplaced_newer import RULE, how_to_describe
 from ckpt_tools.planning.scope import Scope, anywhere, scope
 from ckpt_tools.planning.unfinished import hidden_files, hint_of, not_renamed, written_whole
-from ckpt_tools.planning.unplaced import how_to_describe, unplaced_files
+from ckpt_tools.planning.unplaced import unplaced_files
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings.resolve import nearest
@@ -302,7 +302,7 @@ def _in_no_layout(session: Session, inside: Scope) -> Outcome | None:
         return None
     paths = [hit.path for hit in hits]
     text = f"{session.root} holds files that may be training states, and no layout places them: "
-    hint = f"{_describe(session, paths)}; {_BYSTANDERS}; {_FRESH}"
+    hint = f"if they are saves, {how_to_describe(session.root)}; {_BYSTANDERS}; {_FRESH}"
     found = list(_each(RULE.code, "its content may be a training state, and no layout places it", paths))
     if all(f.broken for f in unplaced if f.path in paths):
         return Outcome(NoneUsable(text + _names(session, paths), hint, rule=RULE.id), found)
@@ -370,18 +370,11 @@ def _home_of_a_step(templates: Templates, root: str, at: str) -> str:
     return next((p.home for p in inside if {p.step, p.epoch, p.generation} != {None}), "")
 
 
-def _describe(session: Session, paths: Sequence[str]) -> str:
-    """What to do about files that no layout could place."""
-    from ckpt_tools.layouts.guess import looks_like  # only where a start is refused
-
-    seen = looks_like([os.path.relpath(path, session.root) for path in paths])
-    return f"{seen}: a layout of your own? {how_to_describe(session)}"
-
-
 def in_no_layout(session: Session) -> str:
     """What to add to a hint where no checkpoint is usable, and other files of checkpoints are there."""
     rows = [f.path for f in unplaced_files(session, 0, anywhere) if f.state]
-    return f"; beside them are {_describe(session, rows)}" if rows else ""
+    names = _names(session, rows)
+    return f"; beside them lie {names}: if they are saves, {how_to_describe(session.root)}" if rows else ""
 
 
 def _names(session: Session, paths: Sequence[str]) -> str:

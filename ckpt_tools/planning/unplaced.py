@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from shlex import quote
 from typing import NamedTuple
 
 from ckpt_tools import formats
@@ -23,7 +22,7 @@ from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.frozen import replace
-from ckpt_tools.model.part import Unseen
+from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
@@ -103,30 +102,29 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
 
 def how_to_place(s: Session) -> str:
     """Return what to do about a file that no layout places and that is a save's."""
-    return f"if it is a save of this run, {how_to_describe(s)}"
+    return f"if it is a save of this run, {unplaced_newer.how_to_describe(s.root)}"
 
 
-def how_to_describe(s: Session) -> str:
-    """Return the command that writes their layout where names tell it surely, and no other layout has a file
-    that may belong to their saves; else where to read how it is written.
+def find_undescribed(s: Session) -> dict[str, int]:
+    """Return the sizes, by path below ROOT, of files that may be training states and that no layout places
+    but the last resort, and of those beside them with the same ending; else of those of two layouts of which
+    one has files in the other's saves.
     """
-    from ckpt_tools.layouts.guess import guess  # only where a question has no other answer
-
-    alone = all(s.layouts.of(p).last_resort for p in s.parts)
-    if alone and guess(find_undescribed(s)).is_sure:
-        return f"'ckpt layouts --guess {quote(s.root)}' writes their layout"
-    return "describe them in ckpt.toml: docs/adding-a-layout.md"
-
-
-def find_undescribed(s: Session) -> list[str]:
-    """Return the paths below ROOT, by name, of files that may be training states and that no layout places
-    but the last resort, and of those beside them with the same ending.
-    """
-    known = {p.path for p in s.parts if s.layouts.of(p).last_resort}
-    known.update(f.path for f in unplaced_files(s, 0, bool) if f.state)
+    known = {p.path: p.size for p in s.parts if s.layouts.of(p).last_resort}
+    known |= {f.path: f.size for f in unplaced_files(s, 0, bool) if f.state}
     places = set(map(_place, known))
-    beside = (f.path for f in s.found.bare if _place(f.path) in places)
-    return sorted({os.path.relpath(path, s.root) for path in (*known, *beside)})
+    known |= {f.path: f.size for f in s.found.bare if _place(f.path) in places}
+    if not known:
+        mixed = _mixed_layouts(s.parts)
+        known = {p.path: p.size for p in s.parts if p.layout in mixed}
+    return {os.path.relpath(path, s.root): known[path] for path in sorted(known)}
+
+
+def _mixed_layouts(parts: Sequence[Part]) -> set[str]:
+    """Return the layouts of which one has files in a save of another."""
+    homes = {(f"{p.home}/", p.layout) for p in parts if p.home}
+    inside = [{one, two} for a, one in homes for b, two in homes if one != two and b.startswith(a)]
+    return set().union(*inside)
 
 
 def _place(path: str) -> tuple[str, str]:

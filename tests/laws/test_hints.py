@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from in_process import executed
-from pasted_hints import looked_at, pastes, problems
+from pasted_hints import looked_at, pastes, problems, written
 from places import FIXTURES
 from scripts import loaded
 from small_files import adam, saved, tensor
@@ -34,14 +34,14 @@ def unanswered(group: str) -> list[Any]:
 
 def wrong_hints(alike: Sequence[Any], place: Path) -> Iterator[str]:
     """What is wrong with the hints of questions about one tree."""
-    (place / "scratch").mkdir(parents=True)
+    (settings := place / "settings").mkdir(parents=True)
     make.make_copy(alike[0], place / "tree")
     root = f"{place}/tree/{alike[0].subject}"
-    with make.no_settings(place):
+    with make.no_settings(settings):
         tree = looked_at(root)
         for question in alike:
             command = [root + word[1:] if word.startswith("@") else word for word in question.command]
-            yield from (f"{question}: {why}" for why in problems(tree, command, place / "scratch"))
+            yield from (f"{question}: {why}" for why in problems(tree, command))
 
 
 @pytest.mark.share(24)
@@ -83,7 +83,7 @@ def test_what_is_left_out_is_exactly_the_file_that_is_named(tmp_path: Path) -> N
     aside = {f"llm/kept [a]/mp_rank_{r:02}/model_optim_rng.pt": state(300) for r in range(2)}
     root = put(tmp_path, {**files, "llm/latest_checkpointed_iteration.txt": b"200", **aside})
     code, hint, pasted = offered(root)
-    said = tuple(word for words in pasted for word in words)
+    said = tuple(word for words in pasted for word in words if words[0] == "--exclude")
     assert code == 2 and " as ROOT" not in hint
     ranks = (f"llm/kept [[]a]/mp_rank_{rank:02}/model_optim_rng.pt" for rank in (1, 0))
     assert said == tuple(word for name in ranks for word in ("--exclude", name))
@@ -112,13 +112,72 @@ HALVES = ("lora/lora.safetensors", "optimizer/optimizer.pt", "meta.json")
     ],
     ids=["numbers", "halves in directories", "two coordinates"],
 )
-def test_no_run_and_no_layout_is_offered_where_nothing_tells_it(
-    files: Mapping[str, object], tmp_path: Path
-) -> None:
+def test_no_run_is_offered_where_nothing_tells_it(files: Mapping[str, object], tmp_path: Path) -> None:
     root = put(tmp_path, files)
     assert offered(root)[0] in (0, 2)
-    assert offered(root)[2] == []
+    assert [words for words in offered(root)[2] if words[0] != "layouts"] == []
     assert offered(root / next(iter(files)).partition("/lora/")[0])[2] == []
+
+
+def fixed(names: Sequence[str]) -> dict[str, object]:
+    return {name: state(n) for n, name in enumerate(names)}
+
+
+@pytest.mark.parametrize(
+    ("names", "then"),
+    [
+        (("final.pt",), "resume from "),
+        (("agent_0.pt",), "resume from step 0 "),
+        (("agent_0.pt", "agent_1.pt"), "resume from step 1 "),
+        (("left.pt", "right.pt"), "resume from "),
+        (("net/left.pt", "optim/right.pt"), "several runs"),
+        (("s/net/left.pt", "s/optim/right.pt"), "resume from "),
+        (("a/left.pt", "a/right.pt", "b/left.pt", "b/right.pt"), "several runs"),
+        (("step_100.pt", "agent_0.pt"), "several runs"),
+        (("step_100.pt", "left.pt", "right.pt"), "several runs"),
+        (("student_100.pt", "teacher_100.pt"), "resume from step 100 "),
+        (("student_1.pt", "teacher_1.pt", "student_2.pt", "teacher_2.pt"), "resume from step 2 "),
+        (("acc_0.91.pt", "acc_0.95.pt"), "resume from acc_0.95.pt "),
+        (("net_0.91.pt", "opt_0.91.pt"), "resume from "),
+        (("bert_20260102_030405.pt", "bert_20260102_030505.pt"), "resume from bert_20260102_030505.pt "),
+        (("model[1].pt", "model[2].pt"), "resume from step 2 "),
+        (("agent <1>.pt",), "resume from step 1 "),
+        (("ours_rank0.pt", "ours_rank1.pt"), "resume from "),
+        (("ours_100_rank0.pt", "ours_100_rank1.pt"), "resume from step 100 "),
+        (("ours-1000/w0.pt", "ours-1000/w1.pt"), "resume from step 1000 "),
+        (("step_50/extra/a.pt", "step_100.pt", "run 7/zip.pt"), ""),
+        (("a b/it's.pt",), "resume from "),
+    ],
+)
+def test_pasted_lines_are_an_answer(
+    names: Sequence[str], then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = put(tmp_path / "a run", fixed(names))
+    monkeypatch.chdir(tmp_path)
+    command = ["plan", str(root), "--allow-none"]
+    code, out, err = executed(command)
+    (lines,) = (paste for paste in pastes(err + out, str(root)) if paste.is_layout)
+    assert code in (2, 4) and lines.words == ("layouts", "--guess", str(root))
+    with written(lines) as text:
+        assert then in "".join(executed(command)[1:]), text
+    assert list(problems(looked_at(str(root)), command)) == []
+
+
+@pytest.mark.parametrize("where", [".", "run", "run/deep"])
+def test_the_lines_say_where_they_are_read(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = put(tmp_path / "run", fixed(["left.pt", "deep/right.txt"]))
+    monkeypatch.chdir(tmp_path / where)
+    assert executed(["layouts", "--guess", str(root)])[1].startswith(
+        f"# Save these lines as {tmp_path}/ckpt.toml, "
+    )
+    (tmp_path / "pyproject.toml").write_text("[tool.ckpt]\nsettle = 0\n")
+    said = executed(["layouts", "--guess", str(root)])[1]
+    assert (
+        said.startswith(f"# Add these lines to {tmp_path}/pyproject.toml, ")
+        and "\n[[tool.ckpt.layout]]" in said
+    )
 
 
 def test_what_is_passed_over_is_not_offered_to_resume_from(tmp_path: Path) -> None:
@@ -149,6 +208,6 @@ def test_a_wrong_hint_is_seen(wrong: str, seen: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(unplaced, "without_all", lambda *_, **__: f"{wrong} to resume from step 200")
     files = {f"llm/iter_{n:07}/mp_rank_00/model_optim_rng.pt": state(n) for n in (100, 200)}
     root = put(tmp_path / "run", {**files, "llm/kept/mp_rank_00/model_optim_rng.pt": state(300)})
-    (tmp_path / "scratch").mkdir()
-    (why,) = problems(looked_at(str(root)), ["plan", str(root), "--allow-missing"], tmp_path / "scratch")
+    monkeypatch.chdir(tmp_path)
+    (why,) = problems(looked_at(str(root)), ["plan", str(root), "--allow-missing"])
     assert f"-> {wrong}: {seen}" in why

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from fixture_trees import materialise
+from in_process import executed
+from pasted_hints import Paste, written
 from places import LAYOUT_TREES
 from safetensors.torch import save as safetensors_save
 from small_files import adam, saved, tensor
@@ -27,6 +29,13 @@ def newest(root: Path) -> Path:
     chosen = plan(str(root)).checkpoint
     assert chosen is not None
     return Path(chosen.path)
+
+
+def pasted_lines(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the plan says once the lines that the question offers are saved."""
+    monkeypatch.chdir(place)
+    with written(Paste("command", ("layouts", "--guess", str(root)))):
+        return executed(["plan", str(root), "--run", "."])[1]
 
 
 @pytest.mark.slow
@@ -78,7 +87,7 @@ def test_data_below_it_are_no_question(tmp_path: Path, case: str, name: str) -> 
 @pytest.mark.parametrize("named", [None, "."], ids=["any", "named"])
 @pytest.mark.parametrize("where", ["engine", "engine/deep"])
 def test_what_an_engine_saved_below_a_directory_without_a_model_is_asked_about(
-    where: str, named: str | None, tmp_path: Path
+    where: str, named: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Accelerate's own files are there, and the model in a place that its layout does not know."""
     root = materialise(LAYOUT_TREES / "accelerate/deepspeed/expected.json", tmp_path)
@@ -87,12 +96,16 @@ def test_what_an_engine_saved_below_a_directory_without_a_model_is_asked_about(
         (save / "pytorch_model").rename(save / where)
     with pytest.raises(errors.UsageError):
         plan(str(root), Selection(run=named))
+    assert pasted_lines(root, tmp_path, monkeypatch).startswith("resume from step 8 (periodic, guessed)")
 
 
-def test_files_of_two_layouts_in_one_directory_are_asked_about(tmp_path: Path) -> None:
+def test_files_of_two_layouts_in_one_directory_are_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = materialise(LAYOUT_TREES / "accelerate/deepspeed/expected.json", tmp_path)
     for save in root.iterdir():
         for path in (save / "pytorch_model").iterdir():
             path.rename(save / path.name)
     with pytest.raises(errors.UsageError):
         plan(str(root), Selection(run="."))
+    assert pasted_lines(root, tmp_path, monkeypatch).startswith("resume from step 8 (periodic, guessed)")

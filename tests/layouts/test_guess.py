@@ -1,4 +1,4 @@
-"""ckpt layouts --guess: a layout worked out from names describes these names, and what no name tells is asked."""
+"""ckpt layouts --guess: lines worked out from names describe these names, and pasted they make the plan answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,8 @@ from ckpt_tools.api import plan
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import Layouts, use, user
-from ckpt_tools.layouts.guess import guess, looks_like, toml
+from ckpt_tools.layouts import guess as guessing
+from ckpt_tools.layouts.guess import Guess
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.unplaced import find_undescribed
 from ckpt_tools.reading.opening import open_session
@@ -32,8 +33,8 @@ else:
     import tomli as toml_parser
 
 STEPS = ("step_", "step=", "global_step", "global-step-", "iter", "iter_", "iteration-", "model_step_")
-EPOCHS = ("epoch_", "epoch-", "ep", "e")
-RANKS = ("rank", "rank_", "r_rank", "gpu", "worker-", "state_rank", "mp_rank_", "tp")
+EPOCHS = ("epoch_", "epoch-")
+RANKS = ("rank", "rank_", "r_rank", "state_rank", "mp_rank_", "tp")
 SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".weights", ".bin")
 
 
@@ -41,6 +42,14 @@ SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".weights", ".bin")
 def clean() -> Iterator[None]:
     yield
     use(())
+
+
+def guess(paths: Iterable[str]) -> Guess:
+    return guessing.guess(dict.fromkeys(paths, 1))
+
+
+def toml(guessed: Guess) -> str:
+    return guessing.toml(guessed, (f"guessed{n or ''}" for n in itertools.count()))
 
 
 class Made(NamedTuple):
@@ -151,7 +160,7 @@ def planned(root: str, run: str, layouts: Layouts) -> tuple[tuple[int, ...], lis
 
 
 def templates(*paths: str) -> list[str]:
-    return [p.template for p in guess(paths).pieces]
+    return [p.template for pieces in guess(paths).layouts for p in pieces]
 
 
 def grid(pattern: str, *numbers: range) -> list[str]:
@@ -173,7 +182,6 @@ TENS = range(10, 40, 10)
         ("step={}/rank-{:05d}-of-4.pt", (TENS, range(4)), "step={step}/rank-{rank:05d}-of-{world}.pt"),
         ("{}_steps.pt", (TENS,), "{step}_steps.pt"),
         ("step_{0}/model_{0}.pt", (TENS,), "step_{step}/model_{step}.pt"),
-        ("step_{}_tmp/model.pt", (TENS,), "step_{step}_tmp/model.pt"),
         ("step_{}/layer_{}-tp{}-pp{}.pt", (TENS, range(3), range(2), range(2)), None),
     ],
 )
@@ -182,34 +190,58 @@ def test_what_a_number_is_taken_for(pattern: str, numbers: tuple[range, ...], te
     assert templates(*grid(pattern, *numbers)) == [expected]
 
 
-def test_a_save_under_way_is_none_that_is_finished() -> None:
-    (one,) = guess(grid("step_{}_tmp/model.pt", TENS)).pieces
-    assert one.unfinished and "unfinished = true" in toml(guess(one.paths))
-
-
-@pytest.mark.parametrize(
-    "paths",
-    [
-        grid("step_{}/seed{}.pt", TENS, range(5, 7)),
-        grid("m{}.weird", range(4)),
-        grid(
-            "checkpoint_23_{}-model_part-{}-shard{}.pt", TENS, range(2), range(4)
-        ),  # facebookresearch/metaseq#53
-        grid("backup/2024-10-04_11-{0}-05-backup-{0}-{0}-0/lora/lora.safetensors", range(20, 25)),
-    ],
-)
-def test_what_neither_a_word_nor_a_count_tells_gets_no_template(paths: list[str]) -> None:
-    """No part of a save is one alone."""
+def test_a_save_under_way_is_described_by_nothing() -> None:
+    paths = grid("step_{}_tmp/model.pt", TENS)
     assert guess(paths) == ((), tuple(paths))
 
 
-def test_files_of_one_number_are_one_save_and_may_be_those_of_several_runs() -> None:
-    guessed = guess(grid("bert-{}.pt", TENS) + grid("gpt-{}.pt", TENS))
-    assert [(p.template, p.role) for p in guessed.pieces] == [
-        ("bert-{step}.pt", "model"),
-        ("gpt-{step}.pt", "gpt"),
+@pytest.mark.parametrize(
+    ("paths", "template"),
+    [
+        (grid("step_{}/seed{}.pt", TENS, range(5, 7)), "step_{step}/seed{shard}.pt"),
+        (grid("agent_{}.pt", range(2)), "agent_{step}.pt"),
+        (["agent_7.pt"], "agent_{step}.pt"),
+        (grid("ours-1000/w{}.pt", range(2)), "ours-{step}/w{rank}.pt"),
+        (grid("{}/{}.foo", range(3), range(4)), "{step}/{rank}.foo"),
+        (
+            grid("checkpoint_23_{}-model_part-{}-shard{}.pt", TENS, range(2), range(4)),
+            "checkpoint_23_{step}-model_part-{rank}-shard{shard}.pt",  # facebookresearch/metaseq#53
+        ),
+        (
+            [f"b/2024-10-04_11-20-0{n}-backup-{n}00-{n}-0/lora/lora.safetensors" for n in (2, 3)],
+            "{date}-backup-{name}-{step}-0/lora/lora.safetensors",
+        ),
+        (["best_0.91.pt", "best_0.94.pt"], "best_{metric}.pt"),
+        (["model[1].pt", "model[2].pt"], "model<[>{step}<]>.pt"),
+    ],
+)
+def test_what_no_word_tells_has_one_form_and_a_comment(paths: list[str], template: str) -> None:
+    guessed = guess(paths)
+    assert ([p.template for pieces in guessed.layouts for p in pieces], guessed.left_out) == ([template], ())
+    assert ("rank loads" in toml(guessed).partition("template")[0]) == ("{metric}" not in template)
+
+
+def test_what_has_no_save_in_common_is_a_layout_of_its_own() -> None:
+    paths = ["model_10.pt", "optim_10.pt", "agent_0.pt", "left.pt", "right.pt", "x/other.pt"]
+    layouts = [[(p.template, p.role) for p in pieces] for pieces in guess(paths).layouts]
+    assert layouts == [
+        [("model_{step}.pt", "model"), ("optim_{step}.pt", "optim")],
+        [("agent_{step}.pt", "model")],
+        [("left.pt", "model"), ("right.pt", "right")],
+        [("other.pt", "model")],
     ]
-    assert not guessed.is_sure and "several runs" in toml(guessed)
+
+
+def test_directories_of_the_same_files_are_runs_and_others_parts_of_one_save() -> None:
+    assert templates("a/left.pt", "a/right.pt", "b/left.pt", "b/right.pt") == ["left.pt", "right.pt"]
+    assert templates("s/net/a.pt", "s/optim/b.pt") == ["s/net/a.pt", "s/optim/b.pt"]
+
+
+def test_no_template_fits_a_file_of_another_layout() -> None:
+    placed = ["out/step_10/model.pt"]
+    (pieces,), left = guessing.guess({"out/last/model.pt": 1}, placed)
+    assert ([p.template for p in pieces], left) == (["last/model.pt"], ())
+    assert guessing.guess({"model.pt": 1}, placed) == ((), ("model.pt",))
 
 
 @pytest.mark.parametrize(
@@ -231,42 +263,28 @@ def test_pasted_lines_make_the_plan_answer_whatever_the_words(words: tuple[str, 
 
 def test_directories_in_a_save_are_parts_of_it() -> None:
     paths = grid("ours-{}/lora/lora.safetensors", TENS) + grid("ours-{}/optimizer/optimizer.pt", TENS)
-    guessed = guess(paths)
-    assert [p.template for p in guessed.pieces] == [
+    assert templates(*paths) == [
         "ours-{step}/lora/lora.safetensors",
         "ours-{step}/optimizer/optimizer.pt",
     ]
-    assert guessed.is_sure and not guess([*paths, "ours-30/odd 1 2.pt"]).is_sure
-    assert not guess(grid("{}/{}.pt", TENS, range(4))).is_sure  # ranks by a count alone
 
 
 def test_the_roles_of_a_checkpoint_differ() -> None:
     paths = [f"step_10/{who}/{what}_{r}.pt" for who in "ab" for what in ("model", "optim") for r in range(2)]
-    roles = [p.role for p in guess(paths).pieces]
+    roles = [p.role for pieces in guess(paths).layouts for p in pieces]
     assert len(roles) == len(set(roles)) == 4
-
-
-def test_two_numbers_that_could_both_be_ranks_are_left_to_the_user() -> None:
-    paths = grid("{}/{}.foo", range(3), range(4))
-    assert guess(paths).pieces == ()
-    assert guess(paths).left_out == tuple(paths)
 
 
 def test_files_without_a_step_do_not_join_every_step() -> None:
     guessed = guess([*grid("step_{}/rank_{}.pt", TENS, range(2)), *grid("latest/rank_{}.pt", range(2))])
-    assert [p.template for p in guessed.pieces] == ["step_{step}/rank_{rank}.pt"]
-    assert guessed.left_out == ("latest/rank_0.pt", "latest/rank_1.pt")
+    assert [[p.template for p in pieces] for pieces in guessed.layouts] == [
+        ["step_{step}/rank_{rank}.pt"],
+        ["rank_{rank}.pt"],
+    ]
 
 
-def test_names_that_no_template_can_spell_are_left_out() -> None:
-    assert guess(["step_{10}/a.pt", "step_1\n/a.pt", "step_10/a.pt"]).left_out == (
-        "step_{10}/a.pt",
-        "step_1\n/a.pt",
-    )
-
-
-def test_what_files_look_like() -> None:
-    assert looks_like(grid("run/step_{}/rank_{}.pt", TENS, range(4))) == "12 files 'step_*/rank_*.pt'"
+def test_names_that_can_be_read_in_too_many_ways_are_left_out() -> None:
+    assert guess(["a<b<c<d.pt", "step_1\n/a.pt", "step_10/a.pt"]).left_out == ("a<b<c<d.pt",)
 
 
 # --- the command
@@ -277,7 +295,7 @@ def test_what_lies_beside_with_the_same_ending_is_described_too(tmp_path: Path) 
     names = ["model_00000250.bin", "state_00000250_00000.bin", "state_00000250_00001.bin"]
     for name in (*names, "main.log"):
         (tmp_path / name).write_bytes(b"\x40\x2f\x35\x01" + bytes(range(255)))
-    assert find_undescribed(open_session(str(tmp_path), ReadOptions())) == names
+    assert list(find_undescribed(open_session(str(tmp_path), ReadOptions()))) == names
 
 
 @pytest.mark.slow
@@ -289,8 +307,7 @@ def test_what_it_prints_makes_the_plan_answer(tmp_path: Path) -> None:
         path.write_bytes(saved({"model": {"w": tensor(step, rank)}, "step": step}))
     before = run_helpers.ckpt("plan", str(home))
     assert before.returncode == 2
-    unsure = "4 files 's*-r*.weird': a layout of your own? describe them in ckpt.toml"  # no word says rank
-    assert unsure in before.stderr
+    assert f"'ckpt layouts --guess {home}' prints the lines for ckpt.toml" in before.stderr
     done = run_helpers.ckpt("layouts", "--guess", str(home))
     assert done.returncode == 0, done.stderr
     (tmp_path / "ckpt.toml").write_text(done.stdout)
@@ -309,7 +326,7 @@ def test_directories_that_look_like_runs_may_be_one(tmp_path: Path) -> None:
         path.write_bytes(saved({"model": {"w": tensor(step, rank)}, "step": step}))
     done = run_helpers.ckpt("plan", str(tmp_path))
     assert done.returncode in (2, 4)
-    assert f"'ckpt layouts --guess {tmp_path}' writes their layout" in done.stderr
+    assert f"'ckpt layouts --guess {tmp_path}' prints the lines for ckpt.toml" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from in_process import executed
+
+from ckpt_tools.layouts import use
 
 ROOTED = re.compile(r"\bgive ('(?:[^']|'\\'')*'|\S+) as ROOT")
 COMMAND = re.compile(r"(?<![\w-])ckpt (plan|layouts|repair) (.*)")
@@ -40,12 +43,22 @@ OF_REPLICAS = ("--replica", "--world-size", "--tp", "--pp", "--dp")
 NAMED = re.compile(r" to resume from (.+?)(?:,? or --|, or give |[,;]|$)")
 
 
+SAVED = re.compile(r"# (?:Save these lines as|Add these lines to) (.+?), read")
+CHOSEN = re.compile(r"^  path: (.*)$", re.MULTILINE)
+DOUBTED = re.compile(r" is not older than .* \((/.*?)\)$", re.MULTILINE)
+
+
 class Paste(NamedTuple):
     """Words of a hint, and what they shall ``lead_to``: the label of a checkpoint, if the hint names one."""
 
     kind: str
     words: tuple[str, ...]
     leads_to: str = ""
+
+    @property
+    def is_layout(self) -> bool:
+        """Whether they print lines for ckpt.toml."""
+        return "--guess" in self.words
 
 
 def pastes(printed: str, root: str) -> list[Paste]:
@@ -60,7 +73,7 @@ def _of_line(line: str, root: str) -> Iterator[Paste]:
     for m in COMMAND.finditer(line):
         said = m[2]
         quoted = line[m.start() - 1 : m.start()] == "'"
-        ends = r"(?:[^']| '[^']*'(?=[ ']))*" if quoted else r"(?:'[^']*'|[^;,)']|[;,)](?! |$))*"
+        ends = r"(?: '[^']*'(?=[ '])|[^'])*" if quoted else r"(?:'[^']*'|[^;,)']|[;,)](?! |$))*"
         said = re.match(ends, said)[0]  # type: ignore[index]
         said = said if quoted else re.split(r" to | or ", said)[0]
         rest = rest.replace(f"ckpt {m[1]} {said}", "", 1)
@@ -99,7 +112,7 @@ class Tree(NamedTuple):
 
 
 def looked_at(root: str) -> Tree:
-    found = json.loads(executed(["verify", root, "--level", "content", "--json"])[1] or "{}")
+    found = json.loads(_run(["verify", root, "--level", "content", "--json"])[1] or "{}")
     broken = {
         f["path"]
         for f in found.get("files", ())
@@ -109,43 +122,88 @@ def looked_at(root: str) -> Tree:
     return Tree(root, frozenset(broken), doubted)
 
 
-def problems(tree: Tree, command: Sequence[str], scratch: Path, deep: int = 2) -> Iterator[str]:
+def problems(tree: Tree, command: Sequence[str], deep: int = 2) -> Iterator[str]:
     """What goes wrong for who asks, and pastes what is offered, one after the other."""
-    yield from _problems(tree, [w for w in command if w != "--json"], scratch, deep, set())
+    yield from _problems(tree, [w for w in command if w != "--json"], deep, set())
 
 
-def _problems(
-    tree: Tree, command: list[str], scratch: Path, deep: int, tried: set[tuple[str, ...]]
-) -> Iterator[str]:
-    code, out, err = executed(command)
+def _problems(tree: Tree, command: list[str], deep: int, tried: set[tuple[str, ...]]) -> Iterator[str]:
+    code, out, err = _run(command)
     if code not in (2, 3, 4):
         return
-    for paste in pastes(err + out, tree.root):
-        then = _pasted(tree, command, paste, scratch)
-        key = tuple(then)
-        if then == command or key in tried:
+    offered = pastes(err + out, tree.root)
+    if "no layout places" in err and not any(p.is_layout for p in offered) and ".dvc" not in err:
+        yield f"{_shown(tree, command)}: no lines of ckpt.toml are offered"
+    for paste in offered:
+        then = _pasted(tree, command, paste)
+        key = (*then, *(paste.words if paste.is_layout else ()))
+        if (then == command and not paste.is_layout) or key in tried:
             continue
         tried.add(key)
-        ended, why = _wrong(tree, then, paste, err)
-        if ended == 2 and deep:
-            yield from _problems(tree, then, scratch, deep - 1, tried)
-        elif why and (ended != code or paste.leads_to):
-            yield f"{_shown(tree, command)} -> {_shown(tree, paste.words)}: {why}"
+        with written(paste) as lines:
+            ended, why = _wrong(tree, then, paste, err)
+            if paste.is_layout:
+                why = why or _unanswered(then, ended, err)
+            if ended == 2 and deep and not why:
+                yield from _problems(tree, then, deep - 1, tried)
+        if why and (ended != code or paste.leads_to or paste.is_layout):
+            yield f"{_shown(tree, command)} -> {_shown(tree, paste.words)}: {why}\n{lines}"
 
 
-def _pasted(tree: Tree, command: list[str], paste: Paste, scratch: Path) -> list[str]:
+def _run(command: Sequence[str]) -> tuple[int, str, str]:
+    """A command in a process that knows no layouts of an earlier one."""
+    use(())
+    return executed(command)
+
+
+def _pasted(tree: Tree, command: list[str], paste: Paste) -> list[str]:
     """The command to run next."""
     if paste.kind == "root":
         return [command[0], *paste.words, *command[2:]]
     if paste.kind == "flags":
         return with_flags(command, paste.words)
-    if paste.words[0] == "plan":
-        return list(paste.words)
-    if "--guess" not in paste.words:
-        return command
-    config = scratch / f"guessed{len(list(scratch.iterdir()))}.toml"
-    config.write_text(executed(paste.words)[1])
-    return [*command, "--config", str(config)]
+    return list(paste.words) if paste.words[0] == "plan" else command
+
+
+@contextlib.contextmanager
+def written(paste: Paste) -> Iterator[str]:
+    """The lines that a command prints, where it says that they are to be saved; nothing for another paste."""
+    if not paste.is_layout:
+        yield ""
+        return
+    _, lines, said = _run(paste.words)
+    if place := SAVED.match(lines):
+        config = Path(place[1])
+        before = config.read_text() if config.exists() else None
+        config.write_text((before or "") + lines)
+    try:
+        yield lines + said
+    finally:
+        use(())
+        if place and before is None:
+            config.unlink()
+        elif place and before is not None:
+            config.write_text(before)
+
+
+def _unanswered(command: list[str], ended: int, asked: str) -> str:
+    """Why the lines of ckpt.toml are no answer: the same question, parts of one save taken for several, or a
+    choice that is older than the one that was in doubt.
+    """
+    code, out, err = _run(command)
+    if code in (0, 2) and (same := next(filter(str.strip, asked.splitlines()))) in err:
+        return f"asks the same: {same}"
+    if code == 4 and "missing-part" in err and "missing-part" not in asked:
+        return f"none is whole: {err[:500]}"
+    chosen, doubted = CHOSEN.search(out), DOUBTED.search(asked)
+    if chosen and doubted and _newest(chosen[1]) < _newest(doubted[1]):
+        return f"leads to {chosen[1]}, which is older than {doubted[1]}"
+    return "" if ended == code else f"exit {code}"
+
+
+def _newest(path: str) -> float:
+    files = [p for p in Path(path).rglob("*") if p.is_file()] or [Path(path)]
+    return max(p.stat().st_mtime for p in files)
 
 
 def _wrong(tree: Tree, then: list[str], paste: Paste, asked: str) -> tuple[int, str]:
@@ -153,7 +211,7 @@ def _wrong(tree: Tree, then: list[str], paste: Paste, asked: str) -> tuple[int, 
     where none was offered: what is left of a run that was named need not be whole.
     """
     may_start = ["--allow-none"] if then[0] == "plan" and "--allow-none" not in then else []
-    code, out, err = executed([*then, *may_start, "--json"])
+    code, out, err = _run([*then, *may_start, "--json"])
     if code:
         right = code == 2 or (code == 4 and not paste.leads_to)
         return code, "" if right and "unknown option" not in err else f"exit {code}: {err[:500]}"

@@ -48,13 +48,17 @@ def _may_be_later(file: UnplacedFile, chosen: Checkpoint, optimizer: bool) -> bo
     return file.state and file.size > 0 and file.mtime_ns >= chosen.mtime_ns and not less
 
 
+def how_to_describe(root: str) -> str:
+    """Return the command that prints the lines of ckpt.toml for what no layout places."""
+    return f"'ckpt layouts --guess {quote(root)}' prints the lines for ckpt.toml that describe its files"
+
+
 def ask_whose_share(c: Checkpoint, path: str, root: str) -> CkptError:
     """Return the question which rank loads a file that is called as the share of one."""
     text = (
         f"{path} of {label(c)} is called as the share of one rank, and no layout says which rank loads which"
     )
-    hint = f"'ckpt layouts --guess {quote(root)}' writes a layout that gives each rank its own"
-    return error_of(RULE, Hit(path, f"{text} file", hint))
+    return error_of(RULE, Hit(path, f"{text} file", how_to_describe(root)))
 
 
 def ask_whose_part(c: Checkpoint, path: str, name: str, hint: str) -> CkptError:
