@@ -36,7 +36,9 @@ def _recognise(
     ``expect`` are the formats that the layout wants; ``described``: an index says what it is.
     """
     if expect and not (expect := [name for name in expect if name in formats.names.family]):
-        return None, [_no_format()]
+        # its layout comes from a package whose formats cannot be used, or that forgot one
+        text = "its layout says that it has a format which nothing installed knows"
+        return None, [finding("unreadable", text)]
     head = source.read(0, min(HEAD, source.size))
     # One after the other: most files are what the first ones say, and the others need not be imported.
     wanted = tuple(expect) or formats.names.allowed(name)
@@ -95,11 +97,6 @@ def _zeros(source: OpenFile, head: bytes, told: str) -> Finding | None:
     if not (_is_zero(head) and _is_zero(source.read(0, first))):
         return None
     return finding("zero-filled", f"the file begins with {first} zero bytes instead of {told}", offset=0)
-
-
-def _no_format() -> Finding:
-    """Its layout comes from a package whose formats cannot be used, or that forgot one."""
-    return finding("unreadable", "its layout says that it has a format which nothing installed knows")
 
 
 def _ours(source: OpenFile, names: Sequence[str], *, sure: bool) -> tuple[Format, ...]:

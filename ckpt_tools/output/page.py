@@ -88,7 +88,8 @@ class Page:
         first. A column that is empty, or has in each row what is ``dull`` there, is left out.
         """
         cells = [[printable(cell) for cell in row] for row in rows]
-        shown = _worth_showing(headers, cells, dull)
+        worth = ((i, {"", dull.get(header)}) for i, header in enumerate(headers))
+        shown = [i for i, said in worth if any(row[i] not in said for row in cells)]
         widths = {i: max(len(headers[i]), *(len(row[i]) for row in cells)) for i in shown}
         order = [headers.index(header) for header in below]
         apart = _too_wide(widths, order, self.view.width)
@@ -189,15 +190,6 @@ class _Field:
         cell = cells[self.index]
         text = cell.rjust(self.width) if self.right else cell.ljust(self.width)
         return f"{text}  ", STYLE.get(cell, "") if style is None else style
-
-
-def _worth_showing(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], dull: Mapping[str, str]
-) -> list[int]:
-    """The columns that have something to say in some row."""
-    return [
-        i for i, header in enumerate(headers) if any(row[i] not in ("", dull.get(header)) for row in rows)
-    ]
 
 
 def _too_wide(widths: Mapping[int, int], order: Sequence[int], width: int | None) -> set[int]:

@@ -80,7 +80,9 @@ def _fullness(c: Checkpoint) -> tuple[int, int]:
 
 def stamp(c: Checkpoint) -> str:
     """What changes when a file of a checkpoint does, by its size or time."""
-    rows = sorted((p.path, p.size, p.mtime_ns, *_etag(p.path)) for p in c.parts)
+    rows = sorted(
+        (p.path, p.size, p.mtime_ns, *((etag_of(p.path),) if is_url(p.path) else ())) for p in c.parts
+    )
     return xxhash.xxh3_64_hexdigest("\n".join(map(repr, rows)).encode("utf-8", "surrogateescape"))
 
 
@@ -100,11 +102,6 @@ def stamp_now(c: Checkpoint) -> str:
             raise OSError(errno.EIO, unread, part.path)
     parts = tuple(part._replace(size=file.size, mtime_ns=file.mtime_ns) for part, file in rows)
     return stamp(replace(c, parts=parts))
-
-
-def _etag(path: str) -> tuple[str, ...]:
-    """The ETag of an object of a store, whose times are whole seconds; nothing of a file."""
-    return (etag_of(path),) if is_url(path) else ()
 
 
 class Waiting:

@@ -11,9 +11,8 @@ from ckpt_tools import __version__
 from ckpt_tools.findings import CODES
 from ckpt_tools.model.answers import FileReport, Tracker
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.plan import LoadPlan, Rejected, Rollback
+from ckpt_tools.model.plan import LoadPlan, Resume
 from ckpt_tools.model.report import Level, Region, Report
-from ckpt_tools.model.tensor import Stats
 from ckpt_tools.output.json import COUNTS, Object, fields, finding, line, scalar
 from ckpt_tools.output.report import checkpoints as rows_of
 from ckpt_tools.output.report.advice import of_start, overall
@@ -100,61 +99,37 @@ def _summary(given: Gathered) -> Object | None:
 
 
 def _start(start: Start, of: Table) -> Object:
-    error = start.error
+    """Return what a start resumes from, and why nothing goes before that; nothing where there is no plan."""
+    error, plan = start.error, start.plan or LoadPlan(start.root, None, Resume(None))
+    rejected = [
+        {
+            "checkpoint": of.of(lost.checkpoint),
+            "findings": [finding(f, across=True) for f in lost.findings[: rows_of.REASONS]],
+            "findings_omitted": max(0, len(lost.findings) - rows_of.REASONS),
+        }
+        for lost in plan.rejected[:LOST]
+    ]
+    rollback = None
+    if back := plan.rollback:
+        rollback = {"from": back.origin, "to": back.target, **fields(back, "save_interval", "why")}
     return {
         "root": start.root,
         "run": start.run,
         **of_start(start).shown,
-        **(_NO_PLAN if start.plan is None else _planned(start.plan, of)),
-        "error": None if error is None else {"message": str(error), "exit_code": error.exit_code},
-    }
-
-
-_NO_PLAN: Object = {
-    "checkpoint": None,
-    "resume_step": None,
-    "path": None,
-    "arguments": [],
-    "world_size": None,
-    "ranks": 0,
-    "rollback": None,
-    "rejected": [],
-    "rejected_omitted": 0,
-    "ahead": [],
-    "warnings": [],
-    "substituted": 0,
-}
-
-
-def _planned(plan: LoadPlan, of: Table) -> Object:
-    """What a plan says of the start, in the order of _NO_PLAN."""
-    return {
         "checkpoint": of.of(plan.checkpoint),
         "resume_step": plan.resume_step,
         "path": plan.resume.path,
         "arguments": list(plan.resume.args),
         "world_size": plan.world_size,
         "ranks": len(plan.by_rank),
-        "rollback": _rollback(plan.rollback) if plan.rollback else None,
-        "rejected": [_rejected(lost, of) for lost in plan.rejected[:LOST]],
+        "rollback": rollback,
+        "rejected": rejected,
         "rejected_omitted": max(0, len(plan.rejected) - LOST),
         "ahead": [i for c in plan.ahead if (i := of.of(c)) is not None][:LOST],
         "warnings": [finding(f, across=True) for f in plan.warnings[:LOST]],
         "substituted": sum(f.substituted for r in plan.by_rank for f in r.files),
+        "error": None if error is None else {"message": str(error), "exit_code": error.exit_code},
     }
-
-
-def _rejected(lost: Rejected, of: Table) -> Object:
-    """A checkpoint that was passed over, and why."""
-    return {
-        "checkpoint": of.of(lost.checkpoint),
-        "findings": [finding(f, across=True) for f in lost.findings[: rows_of.REASONS]],
-        "findings_omitted": max(0, len(lost.findings) - rows_of.REASONS),
-    }
-
-
-def _rollback(back: Rollback) -> Object:
-    return {"from": back.origin, "to": back.target, **fields(back, "save_interval", "why")}
 
 
 def _tracker(t: Tracker, given: Gathered, of: Table) -> Object:
@@ -173,11 +148,7 @@ def _tracker(t: Tracker, given: Gathered, of: Table) -> Object:
 
 
 def _files(entries: Sequence[FileReport], of: Table) -> Columns:
-    return {**_names(entries, of), **_verdicts([entry.report for entry in entries])}
-
-
-def _names(entries: Sequence[FileReport], of: Table) -> Columns:
-    """What is known of files before they are read."""
+    """Return what is known of files before they are read, and what reading them said."""
     reports, parts = [entry.report for entry in entries], [entry.part for entry in entries]
     return {
         "path": [r.path for r in reports],
@@ -185,11 +156,11 @@ def _names(entries: Sequence[FileReport], of: Table) -> Columns:
         "rank": [p.rank if p else None for p in parts],
         "place": [" ".join(f"{axis} {n}" for axis, n in p.coords) if p else "" for p in parts],
         "role": [p.role if p else "" for p in parts],
+        **_verdicts(reports),
     }
 
 
 def _verdicts(reports: Sequence[Report]) -> Columns:
-    """What reading them said."""
     return {
         "format": [r.format or "" for r in reports],
         "size": [r.size for r in reports],
@@ -258,12 +229,7 @@ def _findings(given: Gathered, of: Table, at: Mapping[str, int]) -> list[Object]
     worse = ((path, f) for path, f in _all(given) if f.severity is not Severity.NOTE)
     order = sorted(worse, key=lambda item: -item[1].severity)
     return [
-        {
-            **finding(f),
-            "path": path,
-            "file": at.get(path),
-            "checkpoint": of.at(path),
-        }
+        {**finding(f), "path": path, "file": at.get(path), "checkpoint": of.at(path)}
         for path, f in order[:FINDINGS]
     ]
 
@@ -304,22 +270,19 @@ def _joined(regions: Sequence[Region], size: int) -> list[Region]:
 def _tensors(entries: Sequence[FileReport]) -> Object:
     """The numbers in tensors, where the level was deep enough: the odd ones first, then as the files are."""
     found = [(i, s) for i, entry in enumerate(entries) for s in entry.report.stats]
-    order = sorted(found, key=lambda item: -_odd(item[1]))
-    listed = [{"file": i, **_stats(s)} for i, s in order[:TENSORS]]
+    order = sorted(found, key=lambda item: -(item[1].nan + item[1].inf + item[1].absurd))
+    numbers = ("name", "dtype", *COUNTS)
+    listed = [
+        {
+            "file": i,
+            **fields(s, *numbers),
+            "min": scalar(s.min),
+            "max": scalar(s.max),
+            "magnitudes": s.magnitudes,
+        }
+        for i, s in order[:TENSORS]
+    ]
     return {"total": len(found), "listed": listed}
-
-
-def _odd(s: Stats) -> int:
-    return s.nan + s.inf + s.absurd
-
-
-def _stats(s: Stats) -> Object:
-    return {
-        **fields(s, "name", "dtype", *COUNTS),
-        "min": scalar(s.min),
-        "max": scalar(s.max),
-        "magnitudes": s.magnitudes,
-    }
 
 
 def render(of: Mapping[str, object]) -> str:
