@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import NamedTuple
 
 from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.finding import Finding
@@ -33,22 +32,13 @@ StepOf = Callable[[Checkpoint], "int | None"]
 _KINDS = {Kind.PERIODIC: 0, Kind.BEST: 1, Kind.DYING_GASP: 2, Kind.RELEASE: 3}
 
 
-class _Step(NamedTuple):
-    """One step of the one run whose checkpoints are ranked; its dying gasps may be of another layout.
-
-    A global step is enough to tell it. Checkpoints whose step nothing tells are of no common step: ``path``
-    keeps them apart.
+def _step(c: Checkpoint) -> tuple[Order, str, str]:
+    """Return what tells a step of the one run whose checkpoints are ranked: a global step alone, as its dying
+    gasps may be of another layout. Checkpoints whose step nothing tells have none in common.
     """
-
-    order: tuple[int, int, int]
-    layout: str
-    path: str
-
-
-def _step(c: Checkpoint) -> _Step:
     if c.step is not None:
-        return _Step((c.step, -1, -1), "", "")
-    return _Step(c.order, c.layout, c.path if c.order == (-1, -1, -1) else "")
+        return (c.step, -1, -1), "", ""
+    return c.order, c.layout, c.path if c.order == (-1, -1, -1) else ""
 
 
 def rank(
@@ -85,7 +75,7 @@ def saved(candidates: Sequence[Checkpoint]) -> Callable[[Checkpoint], int]:
     """When each was saved, in nanoseconds: a regular save no earlier than what a dying job saved of its step,
     and the best so far no later than the regular save of its step, of which it is a copy.
     """
-    gasps, regular = dict[_Step, int](), dict[_Step, int]()
+    gasps, regular = dict[object, int](), dict[object, int]()
     for c in candidates:
         if c.kind in (Kind.DYING_GASP, Kind.PERIODIC):
             newest = gasps if c.kind is Kind.DYING_GASP else regular
@@ -97,43 +87,6 @@ def saved(candidates: Sequence[Checkpoint]) -> Callable[[Checkpoint], int]:
         return c.mtime_ns if c.kind is Kind.DYING_GASP else min(c.mtime_ns, regular.get(_step(c), c.mtime_ns))
 
     return saved_at
-
-
-class _RollbackRule:
-    """What may still be resumed from after a dying gasp that cannot be used: what was saved before its last
-    regular save.
-    """
-
-    def __init__(self, save_interval: int | None, step_of: StepOf) -> None:
-        self.save_interval, self.step_of = save_interval, step_of
-        self.highest: int | None = None
-        self.origin: int | None = None
-        self.why = ""
-
-    def allows(self, c: Checkpoint) -> bool:
-        if self.highest is None or c.kind is Kind.DYING_GASP:
-            return True
-        step = self.step_of(c)
-        return step is not None and step <= self.highest
-
-    def add(self, rejected: Rejected) -> None:
-        """Take note of a candidate that lost."""
-        if not self.save_interval or rejected.checkpoint.kind is not Kind.DYING_GASP:
-            return
-        step = self.step_of(rejected.checkpoint)
-        if step is None:
-            return
-        if self.origin is None:
-            self.origin = step
-            self.why = "; ".join(f.message for f in rejected.findings[:2]) or "not resumable"
-        target = step // self.save_interval * self.save_interval
-        self.highest = target if self.highest is None else min(self.highest, target)
-
-    def to(self, step: int | None) -> Rollback | None:
-        """The rollback that resuming from a step means; None where no dying gasp lost."""
-        if self.origin is None or step is None or not self.save_interval:
-            return None
-        return Rollback(self.origin, step, self.save_interval, self.why)
 
 
 def choose(
@@ -152,27 +105,41 @@ def choose(
     s // N * N follow. Without ``fallback`` only the best is judged.
     """
     rejected, left_out = list[Rejected](), list[Checkpoint]()
-    attempts, rule = 0, _RollbackRule(save_interval, step_of)
+    gasps, attempts = list[tuple[int, Rejected]](), 0
     for candidate in ranked:
         if attempts >= max_attempts:
             return Choice(None, tuple(rejected), attempts, exhausted=True, left_out=tuple(left_out))
-        if not rule.allows(candidate):
-            left_out.append(candidate)
-            continue
+        if gasps and save_interval and candidate.kind is not Kind.DYING_GASP:
+            step = step_of(candidate)
+            if step is None or step > min(lost // save_interval * save_interval for lost, _ in gasps):
+                left_out.append(candidate)
+                continue
         judgement = judge(candidate)
         attempts += judgement.read
         if judgement.usable:
-            rollback = rule.to(step_of(candidate))
             return Choice(
                 candidate,
                 tuple(rejected),
                 attempts,
-                rollback=rollback,
+                rollback=_roll_back(gasps, step_of(candidate), save_interval),
                 assignment=judgement.assignment,
                 left_out=tuple(left_out),
             )
         rejected.append(Rejected(candidate, judgement.findings))
         if not fallback:
             break
-        rule.add(rejected[-1])
+        gasp = save_interval and candidate.kind is Kind.DYING_GASP
+        if gasp and (step := step_of(candidate)) is not None:
+            gasps.append((step, rejected[-1]))
     return Choice(None, tuple(rejected), attempts, left_out=tuple(left_out))
+
+
+def _roll_back(
+    gasps: Sequence[tuple[int, Rejected]], step: int | None, save_interval: int | None
+) -> Rollback | None:
+    """Return the rollback that resuming from a step means; None if no dying gasp lost."""
+    if not gasps or step is None or not save_interval:
+        return None
+    origin, lost = gasps[0]
+    why = "; ".join(f.message for f in lost.findings[:2]) or "not resumable"
+    return Rollback(origin, step, save_interval, why)

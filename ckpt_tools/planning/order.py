@@ -76,19 +76,12 @@ def _places_in(
     if layout.dated is not None:
         return _dates(run, layout.dated)
     if any(c.step_in_epoch is not None for c in run):
-        return dict(_ends_of_epochs(run))
+        ends = (c for c in run if c.step is None and c.step_in_epoch is None and c.epoch is not None)
+        return {c.key: (-1, c.epoch or 0, _END) for c in ends}
     if layout.steps_by_epoch and _epochs_go_first(run):
         return {c.key: (-1, *c.order[1::-1]) for c in run if c.step is not None}
-    return _by_counts([c for c in run if c.kind in _REGULAR], count_told)
-
-
-def _by_counts(
-    regular: Sequence[Checkpoint], count_told: Callable[[Checkpoint], int | None]
-) -> dict[CheckpointKey, Order]:
-    """The places of saves whose names count in several units, where all files count."""
-    if len({c.unit for c in regular}) < 2:
-        return {}
-    counts = {c.key: count_told(c) for c in regular}
+    regular = [c for c in run if c.kind in _REGULAR]
+    counts = {c.key: count_told(c) for c in regular} if len({c.unit for c in regular}) > 1 else {}
     return {} if None in counts.values() else _counted(counts)
 
 
@@ -107,12 +100,6 @@ def _dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> dict[Checkpoint
     return {key: (-1, -1, date) for key, date in dates.items()}
 
 
-def _ends_of_epochs(run: Sequence[Checkpoint]) -> Iterator[tuple[CheckpointKey, Order]]:
-    for c in run:
-        if c.step is None and c.step_in_epoch is None and c.epoch is not None:
-            yield c.key, (-1, c.epoch, _END)
-
-
 def with_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list[Checkpoint]:
     """Return the saves with their steps as counted from the start of each epoch, in runs in which a later
     epoch has no higher step, and steps that come again or times that follow the epochs tell it.
@@ -121,7 +108,12 @@ def with_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list[
     for c in saves:
         if layouts.of(c).steps_by_epoch and c.step is not None and c.epoch is not None:
             runs[c.layout, c.run].append(c)
-    anew = {c.key for run in runs.values() if _epochs_go_first(run) and _begins_anew(run) for c in run}
+
+    def begins_anew(run: Sequence[Checkpoint]) -> bool:
+        again = len({c.step for c in run}) < len({(c.epoch, c.step) for c in run})
+        return _epochs_go_first(run) and (again or _follow(_by_epoch(run)))
+
+    anew = {c.key for run in runs.values() if begins_anew(run) for c in run}
     return [replace(c, step=None, step_in_epoch=c.step) if c.key in anew else c for c in saves]
 
 
@@ -129,11 +121,6 @@ def _epochs_go_first(run: Sequence[Checkpoint]) -> bool:
     """Whether a later epoch has no higher step than an earlier one, and times do not follow the steps."""
     by_step = sorted(run, key=lambda c: (c.step or 0, c.epoch or 0))
     return by_step != _by_epoch(run) and not _follow(by_step)
-
-
-def _begins_anew(run: Sequence[Checkpoint]) -> bool:
-    again = len({c.step for c in run}) < len({(c.epoch, c.step) for c in run})
-    return again or _follow(_by_epoch(run))
 
 
 def _by_epoch(run: Sequence[Checkpoint]) -> list[Checkpoint]:
@@ -177,10 +164,7 @@ def start_from_named(
     """Return what a tracker has ``named``, then the saves of no later place in training."""
     most = places.get(named[0].key, named[0].order)
     keys = {c.key for c in named}
-    return [
-        *named,
-        *(c for c in ranked if c.key not in keys and places.get(c.key, c.order) <= most),
-    ]
+    return [*named, *(c for c in ranked if c.key not in keys and places.get(c.key, c.order) <= most)]
 
 
 class SmallerJob(NamedTuple):
