@@ -7,11 +7,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt_tools.cache.verdicts import Cache
-from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
+from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import LoadPlan, Resume
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.planner import Planner
+from ckpt_tools.planning.rules.rule import error_of
+from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings import plugins
 
@@ -26,32 +29,16 @@ def load_plan(root: str, selection: Selection, progress: Progress | None, cache:
     try:
         made = Planner(root, selection, progress, cache).plan()
     except NoCheckpoint as error:  # that something is gone says more
-        _ask_log(root, selection, error.plan)
+        decision_log.first_launch(root, selection, error.plan)
         raise
     if made.checkpoint is None:
-        _ask_log(root, selection, made)
-    if selection.strict and made.below_level:
-        text = (
-            f"{made.below_level} of the files to load could not be looked at as deeply as --level"
-            f" {selection.level} asks, which --strict takes for unknown"
-        )
-        hint = "the plan without --strict says which, and how deeply; --budget gives it more time"
-        raise CannotLook(text, hint, plan=_without_choice(made))
-    if selection.strict and (broken := list(plugins.findings())):
-        text = f"{broken[0].message}, which --strict takes for unknown"
-        raise CannotLook(text, broken[0].hint, plan=_without_choice(made))
+        decision_log.first_launch(root, selection, made)
+    if selection.strict:
+        broken = tuple(plugins.findings())
+        for hit in could_not_look.find_unknown(made.below_level, selection.level, broken):
+            plan = replace(made, checkpoint=None, resume=Resume(None), by_rank=(), shared=())
+            raise error_of(could_not_look.RULE, hit, plan=plan)
     return made
-
-
-def _ask_log(root: str, selection: Selection, made: LoadPlan | None) -> None:
-    """Raises NoneUsable where an earlier start had a checkpoint."""
-    from ckpt_tools.planning import decision_log  # most starts find one
-
-    decision_log.first_launch(root, selection, made)
-
-
-def _without_choice(made: LoadPlan) -> LoadPlan:
-    return replace(made, checkpoint=None, resume=Resume(None), by_rank=(), shared=())
 
 
 def asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -> int:

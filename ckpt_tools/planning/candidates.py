@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from shlex import quote
@@ -394,8 +393,7 @@ class Candidates:
         """What somebody else wrote in the run while this question was answered."""
         if session := getattr(self, "session", None):
             run = [*self.checkpoints, *self.unfinished]
-            look = writers.Inspection(self.root, session.started_ns, time.time_ns(), session.found.unfinished)
-            yield from writers.other_writers(run, look, chosen)
+            yield from writers.other_writers(run, session, chosen)
 
     def under_way(self, c: Checkpoint) -> str:
         """How far a save is that may still be written."""

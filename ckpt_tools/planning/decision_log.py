@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
-from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
+from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.model.plan import EarlierStart, LoadPlan
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.settings import directories
+from ckpt_tools.planning.rules.rule import error_of
+from ckpt_tools.planning.rules.tree import could_not_look, earlier_start_had_one
+from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.trust import OURS, Trust
@@ -22,8 +25,6 @@ LAST = "last.json"
 FLAG = "--plan-dir"
 MOST = 256 << 20
 """Bytes of one file below it: the decision for 100,000 ranks has 50 MB."""
-
-
 _AGES = 1e18
 """Seconds that no clock shows: beyond them an integer may be no float."""
 
@@ -54,111 +55,63 @@ def place_of(root: str, selection: Selection) -> str:
 
 
 def last(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
-    """The last start that had a checkpoint, from the ``place`` of a root; None when there was none.
+    """Return the last start that had a checkpoint, from the ``place`` of a root; None when there was none.
 
-    Raises CannotLook when that cannot be read: taken for "none", a lost mount would look like a first launch.
-    Raises Untrusted when others could have written it, or taken it away.
+    Raises CannotLook when that cannot be read, Untrusted when others could have written it, or taken it away.
     """
     path = os.path.join(directory, LAST)
     what = f"{path}, which tells whether an earlier start had a checkpoint,"
     try:
-        data = _read(path, trusted)
-        if data is None:
-            return None
-        from ckpt_tools.settings import checked_json  # a first launch need not wait for it
-
-        return _start(checked_json.parsed(data))
-    except OSError as e:
-        raise CannotLook(
-            f"{what} cannot be read: {e.strerror}",
-            "make it readable, or name another directory with --plan-dir",
-        ) from e
+        data = read_below(path, what, trusted)
+        return None if data is None else _start(checked_json.parsed(data))
     except ValueError as e:
-        from shlex import quote
-
-        hint = f"to start from nothing anyway say --allow-fresh; to forget what it said: rm {quote(path)}"
-        raise CannotLook(f"{what} is damaged: {e}", hint) from e
+        raise could_not_look.stop_damaged_log(what, path, str(e)) from e
 
 
 def read_below(path: str, what: str, trusted: Trust = OURS) -> bytes | None:
-    """The bytes of a file below --plan-dir, as ``last`` reads its own. Raises CannotLook, and Untrusted."""
+    """Return the bytes of a file below --plan-dir, None without one. Raises CannotLook, and Untrusted."""
     try:
-        return _read(path, trusted)
+        with trust.named(FLAG):
+            try:
+                return trust.read(path, MOST, trusted)
+            except FileNotFoundError:
+                trust.absent(path, trusted)
+                return None
     except OSError as e:
-        hint = "make it readable, or name another directory with --plan-dir"
-        raise CannotLook(f"{what} {path} cannot be read: {e.strerror}", hint) from e
-
-
-def _read(path: str, trusted: Trust) -> bytes | None:
-    """The bytes of a file below --plan-dir; None where it is not there, and others could not have taken it
-    away.
-    """
-    with trust.named(FLAG):
-        try:
-            return trust.read(path, MOST, trusted)
-        except FileNotFoundError:
-            trust.absent(path, trusted)
-            return None
+        raise could_not_look.stop_unread_log(what, str(e.strerror)) from e
 
 
 def _start(note: object) -> EarlierStart:
     """Raises ValueError unless it is what ``Decisions.save`` writes."""
-    from ckpt_tools.settings import checked_json
-
     if not isinstance(note, dict) or not isinstance(note.get("path"), str):
         raise ValueError("it is no note of ckpt")  # noqa: TRY004 - garbage, as what is no JSON
     checked_json.path(note["path"], "path")
-    step = note.get("step")
+    step, at = note.get("step"), note.get("decided_at")
     return EarlierStart(
         step=step if isinstance(step, int) else None,
         path=note["path"],
-        decided_at=_seconds(note.get("decided_at")),
+        decided_at=float(at) if isinstance(at, int | float) and abs(at) < _AGES else 0.0,
     )
-
-
-def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and abs(value) < _AGES else 0.0
 
 
 def earlier(root: str, selection: Selection) -> EarlierStart | None:
-    """The earlier start that forbids to take this one for a first launch.
-
-    Raises CannotLook when that cannot be known.
+    """Return the earlier start that forbids to take this one for a first launch; not one of another run, of
+    which the checkpoint is there, where one run was asked for. Raises CannotLook.
     """
     before = None if selection.allow_fresh else last(place_of(root, selection), selection.trust)
-    return before if before and not _another_run(before, selection) else None
+    if before and (selection.run, selection.prefix, selection.layout) != (None, None, None):
+        with suppress(OSError):  # nobody can say so
+            return None if there(before.path) else before
+    return before
 
 
-def gone(root: str, before: EarlierStart, plan: LoadPlan | None = None) -> NoneUsable:
-    """There is nothing where an earlier start resumed from a checkpoint: a file system that is not mounted
-    looks like a first launch.
-    """
-    text = (
-        f"there is no checkpoint in {root}, "
-        f"but an earlier start resumed from step {before.step} ({before.path})"
-    )
-    return NoneUsable(
-        text,
-        "is the file system mounted? To start from nothing anyway say --allow-fresh",
-        plan=plan,
-        rule="tree/earlier-start-had-one",
-    )
+def gone(root: str, before: EarlierStart, plan: LoadPlan | None = None) -> CkptError:
+    """Return the error that nothing is there where an earlier start resumed from a checkpoint."""
+    (hit,) = earlier_start_had_one.check((root, before))
+    return error_of(earlier_start_had_one.RULE, hit, plan=plan)
 
 
 def first_launch(root: str, selection: Selection, plan: LoadPlan | None) -> None:
     """Raise NoneUsable unless this may be the first launch."""
     if before := earlier(root, selection):
         raise gone(root, before, plan)
-
-
-def _another_run(before: EarlierStart, selection: Selection) -> bool:
-    """Whether the earlier start was of another run in the same root: what it resumed from is still there, and
-    the question is about one run.
-    """
-    narrowed = (selection.run, selection.prefix, selection.layout) != (None, None, None)
-    if not narrowed:
-        return False
-    try:
-        return there(before.path)
-    except OSError:  # nobody can say so
-        return False

@@ -14,19 +14,11 @@ named_step: StepOf = attrgetter("step")
 
 def belongs(c: Checkpoint, selection: Selection) -> bool:
     """Whether a checkpoint is of the layout, the run and the prefix that were asked for."""
-    return (
-        selection.layout in (None, c.layout) and _of_run(c, selection.run) and _of_prefix(c, selection.prefix)
-    )
-
-
-def _of_run(c: Checkpoint, run: str | None) -> bool:
-    return run is None or run.rstrip("/") in (c.run, c.parts[0].base, c.run.rpartition("/")[2])
-
-
-def _of_prefix(c: Checkpoint, prefix: str | None) -> bool:
-    if prefix is None or is_whole_prefix(c, prefix):
-        return True
-    return any(p.path.rpartition("/")[2].startswith(prefix) for p in c.parts)
+    run, prefix = selection.run, selection.prefix or ""
+    if run is not None and run.rstrip("/") not in (c.run, c.parts[0].base, c.run.rpartition("/")[2]):
+        return False
+    named = is_whole_prefix(c, prefix) or any(p.path.rpartition("/")[2].startswith(prefix) for p in c.parts)
+    return named and selection.layout in (None, c.layout)
 
 
 def is_whole_prefix(c: Checkpoint, prefix: str) -> bool:

@@ -1,22 +1,24 @@
 """Whether somebody else writes below ROOT while a decision is made: it may be a process that a killed
-launcher left running, or a second job.
+launcher left running, or a second job. Whether the list of a store by which it was made was whole.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from time import perf_counter
-from typing import NamedTuple
 
-from ckpt_tools.errors import CannotLook
-from ckpt_tools.findings import finding
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import FileLoad
+from ckpt_tools.model.plan import FileLoad, Rejected
+from ckpt_tools.planning.rules.choice import another_writer
+from ckpt_tools.planning.rules.choice.another_writer import How, WriterFacts
+from ckpt_tools.planning.rules.rule import finding_of
+from ckpt_tools.planning.rules.tree import could_not_look
+from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.urls import is_url
@@ -31,35 +33,46 @@ SKEW_NS = 5_000_000_000
 """How far the clock of a file server may be ahead; what lies beyond says that a clock is wrong, and nothing
 of a writer.
 """
-_NAMED = 8
 _TRIED = 7
-_CHANGED = "it has changed while ckpt looked"
-
-Seen = tuple[int, int]
-"""(size, mtime_ns)"""
+_RELISTED = 8
+"""Checkpoints at most that are listed again."""
 
 
 def require_unchanged(planned: Iterable[FileLoad]) -> None:
-    """Whether what is to be loaded is still what was verified, by a stat of each file.
+    """Raise CannotLook unless what is to be loaded is what was verified, by a stat of each file."""
+    files, failed = {f.path: f for f in planned}, dict[str, OSError]()
+    if urls := [path for path in files if is_url(path)]:
+        from ckpt_tools.storage.stores.refresh import refresh_objects
 
-    Raises CannotLook when it is not.
-    """
-    files = {f.path: f for f in planned}
-    failed = _refresh_objects([path for path in files if is_url(path)])
+        failed = refresh_objects(urls)
     for path, seen in stats(list(files)):
-        now = failed.get(path, seen)
+        now, f = failed.get(path, seen), files[path]
         if isinstance(now, OSError):
-            raise CannotLook(
-                f"{path}, which was chosen, cannot be looked at any more: {now.strerror}", _hint(path)
-            ) from now
-        if now != (files[path].size, files[path].mtime_ns) or etag_of(path) != files[path].etag:
-            raise CannotLook(
-                f"{path} is in use: it has changed since it was chosen and verified", _hint(path)
-            )
+            raise could_not_look.stop_changed(path, str(now.strerror)) from now
+        if now != (f.size, f.mtime_ns) or etag_of(path) != f.etag:
+            raise could_not_look.stop_changed(path, None)
+
+
+def require_whole(root: str, started_ns: int, rejected: Sequence[Rejected], *, chosen: bool) -> None:
+    """Raise CannotLook if something is there that the first list of a store lacked, and that nobody has
+    written meanwhile: without it an older checkpoint is the choice, or a first launch. What lost because a
+    file was missing is listed again, and all of ``root`` where nothing was ``chosen``.
+    """
+    from ckpt_tools.storage.stores.refresh import late
+
+    missing = {"missing-rank", "missing-part"}
+    lost = [r.checkpoint.path for r in rejected if not missing.isdisjoint(f.code for f in r.findings)]
+    below, earliest = lost[:_RELISTED] if chosen else [root], started_ns - SKEW_NS
+    try:
+        found = late(root, below, lambda ns: earliest <= ns <= time.time_ns() + SKEW_NS)
+    except OSError as e:
+        raise could_not_look.stop_late(e.filename or root, str(e.strerror)) from e
+    if found is not None:
+        raise could_not_look.stop_late(found, None)
 
 
 def etag_of(path: str) -> str:
-    """The ETag of an object as it was asked for last; "" of a file, and where there is none."""
+    """Return the ETag of an object as it was asked for last; "" of a file, and where there is none."""
     if not is_url(path):
         return ""
     from ckpt_tools.storage.stores.refresh import object_of
@@ -70,159 +83,85 @@ def etag_of(path: str) -> str:
         return ""
 
 
-class Inspection(NamedTuple):
-    """From when to when ROOT was looked at, in nanoseconds since the epoch; ``temporary`` are files of saves
-    that never finished.
-    """
-
-    root: str
-    started_ns: int
-    now_ns: int
-    temporary: Sequence[str] = ()
-
-    def young(self, mtime_ns: int) -> bool:
-        """Whether something with that time was written meanwhile."""
-        return self.started_ns <= mtime_ns <= self.now_ns + SKEW_NS
-
-
 def other_writers(
-    checkpoints: Sequence[Checkpoint], look: Inspection, chosen: Checkpoint | None = None
+    checkpoints: Sequence[Checkpoint], s: Session, chosen: Checkpoint | None = None
 ) -> Iterator[Finding]:
-    """What was written during the inspection in the run of ``checkpoints``, unfinished saves among them.
+    """Yield what was written in the run of ``checkpoints``, unfinished ones too, since a session began.
 
     Asks again about the files of the newest checkpoints, temporary files, and the directories that hold them
     or the chosen one: at most ``2 * STATS + DIRECTORIES`` calls while nothing changes.
     """
-    written, unknown = _written(checkpoints, look, chosen)
-    yield from (finding("another-writer", why, path=path) for path, why in list(written.items())[:_NAMED])
-    if len(written) > _NAMED:
-        more = f"{len(written) - _NAMED} more files and directories were written while ckpt looked"
-        yield finding("another-writer", more, path=look.root)
-    for path, error in list(unknown.items())[:_NAMED]:
-        text = f"whether something else writes there is unknown: {error.strerror}"
-        yield finding("unreadable", text, path=path)
+    last_ns, newest, unlisted = time.time_ns() + SKEW_NS, _newest(checkpoints), dict[str, OSError]()
 
+    def find_young(files: Iterable[tuple[str, int]]) -> dict[str, How]:
+        return {path: ns - s.started_ns for path, ns in files if s.started_ns <= ns <= last_ns}
 
-def _written(
-    checkpoints: Sequence[Checkpoint], look: Inspection, chosen: Checkpoint | None
-) -> tuple[dict[str, str], dict[str, OSError]]:
-    """(what was written: path -> how that shows; what could not be asked about: path -> why)."""
-    directories = _directories(checkpoints, chosen, look.root)
-    unlisted = _refresh_directories([*directories, *_homes(checkpoints)]) if is_url(look.root) else {}
-    young = (p for c in checkpoints for p in c.parts if look.young(p.mtime_ns))
-    written = dict(_young(((p.path, p.mtime_ns) for p in young), look))
-    temporary = list(stats(look.temporary[-STATS:]))
-    written.update(_young(((path, now[1]) for path, now in temporary if not isinstance(now, OSError)), look))
-    changed, unknown = _changed(_newest(checkpoints))
-    written.update(changed)
+    directories = _directories(checkpoints, [*(chosen.parts if chosen else ()), *newest], s.root)
+    if is_url(s.root):
+        from ckpt_tools.storage.stores.refresh import refresh_directories
+
+        of_files = list({os.path.dirname(p.path): None for p in newest})[:DIRECTORIES]
+        unlisted = refresh_directories([*directories, *of_files])
+    times = [(p.path, p.mtime_ns) for c in checkpoints for p in c.parts]
+    temporary = stats(s.found.unfinished[-STATS:])
+    times += ((path, now[1]) for path, now in temporary if not isinstance(now, OSError))
+    changed, unknown = _find_changed(newest)
+    written = {**find_young(times), **changed}
     for directory in directories:
         try:
             if directory in unlisted:
                 raise unlisted[directory]
-            written = {**_entered(directory, look), **written}
+            if find_young([(directory, status(directory).st_mtime_ns)]):
+                written = {**(find_young(_list_files(directory)) or {directory: None}), **written}
         except FileNotFoundError:
             pass  # the run is a prefix of names, or its files have vanished, which was said
         except OSError as e:
-            unknown[directory] = e
+            unknown[directory] = str(e.strerror)
+    facts = WriterFacts(s.root, written, unknown)
+    yield from (finding_of(another_writer.RULE, hit) for hit in another_writer.check(facts))
+
+
+def _find_changed(files: Sequence[Part]) -> tuple[dict[str, How], dict[str, str]]:
+    """Return the files that are not as they were listed, and why that is unknown of others."""
+    written, unknown = dict[str, How](), dict[str, str]()
+    before = {p.path: (p.size, p.mtime_ns) for p in files}
+    for path, now in stats(list(before)):
+        if isinstance(now, FileNotFoundError):
+            written[path] = before[path][0], None
+        elif isinstance(now, OSError):
+            unknown[path] = str(now.strerror)
+        elif now != before[path]:
+            written[path] = before[path][0], now[0]
     return written, unknown
 
 
-def _changed(front: Sequence[Part]) -> tuple[dict[str, str], dict[str, OSError]]:
-    """(files that are not as they were listed: path -> how; those that nobody can ask about: path -> why)."""
-    before = {p.path: (p.size, p.mtime_ns) for p in front}
-    changed, unknown = dict[str, str](), dict[str, OSError]()
-    for path, now in stats(list(before)):
-        if isinstance(now, FileNotFoundError):
-            changed[path] = "it has vanished while ckpt looked"
-        elif isinstance(now, OSError):
-            unknown[path] = now
-        elif now != before[path]:
-            changed[path] = _change(before[path], now)
-    return changed, unknown
-
-
-def _change(before: Seen, now: Seen) -> str:
-    if before[0] == now[0]:
-        return _CHANGED
-    return f"it has changed from {before[0]:,} to {now[0]:,} bytes while ckpt looked"
-
-
-def _hint(path: str) -> str:
-    if is_url(path):
-        return "another process writes there: end it, then start again"
-    return (
-        f"another process writes there ('fuser -v {path}' names one of this machine): "
-        "end it, then start again"
-    )
-
-
 def _newest(checkpoints: Sequence[Checkpoint]) -> list[Part]:
-    """The files of the newest checkpoint by time and of the one with the highest step, those written last
-    first. It is one where the times tell no other: those of stores are whole seconds.
+    """Return the files of the newest checkpoint by time and of the one with the highest step, those written
+    last first. It is one where the times tell no other: those of stores are whole seconds.
     """
-    if not checkpoints:
-        return []
-    newest = max(checkpoints, key=lambda c: (c.mtime_ns, c.order))
-    fronts = [newest, max(checkpoints, key=lambda c: c.order)]
-    found = {p.path: p for c in fronts for p in c.parts if p.size >= 0}
+    by_time = sorted(checkpoints, key=lambda c: (c.mtime_ns, c.order), reverse=True)[:1]
+    by_step = sorted(checkpoints, key=lambda c: c.order, reverse=True)[:1]
+    found = {p.path: p for c in (*by_time, *by_step) for p in c.parts if p.size >= 0}
     return sorted(found.values(), key=lambda p: -p.mtime_ns)[:STATS]
 
 
-def _directories(checkpoints: Sequence[Checkpoint], chosen: Checkpoint | None, root: str) -> list[str]:
-    """The directories in which the next file of the run would appear: its own, and those of its newest
-    checkpoints and of the chosen one.
-    """
-    bases = [c.parts[0].base for c in checkpoints if c.parts]
-    parts = [*(chosen.parts if chosen else ()), *_newest(checkpoints)]
-    homes = [directory for p in parts for directory in (p.home, os.path.dirname(p.path))]
-    return [d for d in dict.fromkeys(chain(bases or [root], homes)) if d][:DIRECTORIES]
+def _directories(checkpoints: Sequence[Checkpoint], parts: Sequence[Part], root: str) -> list[str]:
+    """Return the directories in which the next file of the run would appear: its own, and those of files."""
+    bases = [c.parts[0].base for c in checkpoints if c.parts] or [root]
+    homes = [at for p in parts for at in (p.home, os.path.dirname(p.path))]
+    return [d for d in dict.fromkeys((*bases, *homes)) if d][:DIRECTORIES]
 
 
-def _homes(checkpoints: Sequence[Checkpoint]) -> list[str]:
-    """The directories of the files that are asked about again."""
-    return list({os.path.dirname(p.path): None for p in _newest(checkpoints)})[:DIRECTORIES]
-
-
-def _refresh_objects(urls: Sequence[str]) -> dict[str, OSError]:
-    """Ask about objects of a store anew; what could not be asked about, and why."""
-    if not urls:
-        return {}
-    from ckpt_tools.storage.stores.refresh import refresh_objects
-
-    return refresh_objects(urls)
-
-
-def _refresh_directories(urls: Sequence[str]) -> dict[str, OSError]:
-    """List directories of a store anew; those that could not be listed, and why."""
-    from ckpt_tools.storage.stores.refresh import refresh_directories
-
-    return refresh_directories(urls)
-
-
-def _young(files: Iterable[tuple[str, int]], look: Inspection) -> Iterator[tuple[str, str]]:
-    for path, mtime_ns in files:
-        if look.young(mtime_ns):
-            yield path, f"it was written {(mtime_ns - look.started_ns) / 1e9:.1f} s after ckpt began to look"
-
-
-def _entered(directory: str, look: Inspection) -> dict[str, str]:
-    """Entries that appeared in a directory since then; the directory itself where only its own time tells
-    that. Raises OSError.
-    """
-    if not look.young(status(directory).st_mtime_ns):
-        return {}
-    times = list[tuple[str, int]]()
+def _list_files(directory: str) -> Iterator[tuple[str, int]]:
+    """Yield the last of the files in a directory, with their times. Raises OSError."""
     for e in [e for e in entries_of(directory) if not e.is_dir(follow_symlinks=False)][-STATS:]:
         with suppress(FileNotFoundError):  # going, while we look
-            times.append((e.path, e.stat(follow_symlinks=False).st_mtime_ns))
-    return dict(_young(times, look)) or {
-        directory: "an entry was added, renamed or removed while ckpt looked"
-    }
+            yield e.path, e.stat(follow_symlinks=False).st_mtime_ns
 
 
-def stats(paths: Sequence[str]) -> Iterator[tuple[str, Seen | OSError]]:
-    """Each path with its size and time, or why it has none: one after the other where the file system answers
-    at once, else many at a time.
+def stats(paths: Sequence[str]) -> Iterator[tuple[str, tuple[int, int] | OSError]]:
+    """Yield each path with its size and time, or why it has none: one after the other where the file system
+    answers at once, else many at a time.
     """
     started = perf_counter()
     yield from zip(paths, map(_stat, paths[:_TRIED]), strict=False)
@@ -236,7 +175,7 @@ def stats(paths: Sequence[str]) -> Iterator[tuple[str, Seen | OSError]]:
             yield from zip(rest, pool.map(_stat, rest), strict=True)
 
 
-def _stat(path: str) -> Seen | OSError:
+def _stat(path: str) -> tuple[int, int] | OSError:
     try:
         st = status(path)
     except OSError as e:

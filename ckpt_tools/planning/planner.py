@@ -37,7 +37,6 @@ from ckpt_tools.planning.best import best_is_gone
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.engine import find_gaps, find_losses
-from ckpt_tools.planning.late_lists import require_whole
 from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.lost_files import find_lost_texts, headless
 from ckpt_tools.planning.missing_ranks import find_smaller_job
@@ -90,7 +89,7 @@ class Planner(Candidates):
         """Raises CannotLook where the list of a store is shown to have lacked something."""
         if is_url(self.root) and hasattr(self, "session"):
             rejected, chosen = (made.rejected, made.checkpoint is not None) if made else ((), False)
-            require_whole(self.root, self.session.started_ns, rejected, chosen=chosen)
+            other_writers.require_whole(self.root, self.session.started_ns, rejected, chosen=chosen)
 
     def weigh(self, made: LoadPlan | None, otherwise: str) -> LoadPlan:
         """The plan with what could not be looked at on the way to it.

@@ -14,7 +14,7 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
-from ckpt_tools.planning.filters import belongs
+from ckpt_tools.planning.filters import allows, belongs
 from ckpt_tools.planning.order import find_places, order_saves, step_at, with_told_steps
 from ckpt_tools.planning.steps import count_in_contents, epoch_in_contents, step_in_contents
 from ckpt_tools.planning.trackers import as_told, told
@@ -50,13 +50,8 @@ def scan_root(
         for (_, run), members in s.runs(checkpoints).items()
         if (n := selection.world_size or completeness.expected_ranks(members, s.layouts))
     }
-    findings = [
-        *not_seen(s),
-        *unread_files(s),
-        *s.notes,
-        *(f for _, damage in rows for f in damage),
-        *_not_finished(s),
-    ]
+    damage = (f for _, found in rows for f in found)
+    findings = [*not_seen(s), *unread_files(s), *s.notes, *damage, *_not_finished(s)]
     findings += missed(s, {f.path for f in findings if f.path and f.code in NOT_SEEN})
     return Scan(
         root=s.root,
@@ -82,15 +77,12 @@ def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
     """The checkpoints that the filters leave, newest first by modification time, or by step where that is
     asked for.
     """
-    everything, most = grouping.group(s.parts, s.layouts, selection.save_interval), selection.max_step
+    everything = grouping.group(s.parts, s.layouts, selection.save_interval)
 
-    def wanted(c: Checkpoint) -> bool:
-        if not belongs(c, selection) or selection.kind not in (None, c.kind):
-            return False
-        step = c.step if c.step is not None or most is None else step_in_contents(s, c, everything)
-        return most is None or (step is not None and step <= most)
+    def step(c: Checkpoint) -> int | None:
+        return step_in_contents(s, c, everything) if c.step is None else c.step
 
-    left = [c for c in everything if wanted(c)]
+    left = [c for c in everything if belongs(c, selection) and allows(selection, c, step)]
     if selection.order != "step":
         return left
     return order_saves(left, "step", places=find_places(left, s.layouts, lambda _: None))
@@ -107,7 +99,7 @@ def _with_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoin
     """The listing with the steps and epochs that a plan would tell of the newest: where names count in epochs
     or saves, only contents do.
     """
-    asked = [c for c in listed if c.parts and not c.unfinished and _untold(s, c)]
+    asked = [c for c in listed if c.parts and not c.unfinished and _is_untold(s, c)]
     newest = {c.key for c in sorted(asked, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}
 
     def step(c: Checkpoint) -> int | None:
@@ -132,6 +124,5 @@ def _with_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoin
     return [numbered(c) if c.key in newest else c for c in rows]
 
 
-def _untold(s: Session, c: Checkpoint) -> bool:
-    """Whether its names do not tell its step, and its files may."""
+def _is_untold(s: Session, c: Checkpoint) -> bool:
     return c.step is None or "{step" not in s.layouts.piece_of(c.parts[0]).template

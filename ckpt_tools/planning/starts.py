@@ -12,17 +12,14 @@ from itertools import takewhile
 from typing import Any
 
 from ckpt_tools.errors import CkptError
-from ckpt_tools.findings import finding
 from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.planning import decision_log
+from ckpt_tools.planning.rules.choice import restart_loop
+from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.storage.trust import OURS, Trust
 
 NAME = "starts.jsonl"
-LOOP = 3
-"""Starts in a row from the same checkpoint that are worth a warning: a job that died before its first save
-was restarted 44 times before anybody looked.
-"""
 _LISTED = 32
 
 
@@ -72,10 +69,9 @@ class History:
 
 
 def history(root: str, directory: str, trusted: Trust = OURS) -> History:
-    """What the log in ``directory`` tells. Raises CannotLook where it cannot be read, and Untrusted where
-    others could have written it.
-    """
-    data = decision_log.read_below(f"{directory}/{NAME}", "the history of starts", trusted)
+    """Return what the log in ``directory`` tells. Raises CannotLook, and Untrusted."""
+    path = f"{directory}/{NAME}"
+    data = decision_log.read_below(path, f"the history of starts {path}", trusted)
     rows = [line for line in (data or b"").split(b"\n") if line.strip()]
     starts = [start for start in map(_start, rows) if start is not None]
     return History(root, tuple(reversed(starts)), len(rows) - len(starts))
@@ -88,15 +84,9 @@ def line(body: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
         {"path": r["path"], "step": r.get("step"), "codes": sorted({f["code"] for f in r["findings"]})}
         for r in (body.get("rejected") or ())[:_LISTED]
     ]
-    row: dict[str, Any] = {
-        "decided_at": about["decided_at"],
-        "host": about.get("host"),
-        "job": about.get("job"),
-        "path": chosen and chosen["path"],
-        "step": chosen and chosen.get("step"),
-        "kind": chosen and chosen.get("kind"),
-        "passed": passed,
-    }
+    row = {key: about.get(key) for key in ("decided_at", "host", "job")}
+    row |= {key: chosen and chosen.get(key) for key in ("path", "step", "kind")}
+    row["passed"] = passed
     if chosen:
         beyond = [*passed, *ahead]
         row["lost_steps"] = _beyond(chosen.get("step"), [r.get("step") for r in beyond])
@@ -117,38 +107,35 @@ def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust = OURS) 
         before = history(root, directory, trusted)
     except CkptError:  # it is told, and never asked
         return plan
-    if before.repeats < LOOP - 1 or before.starts[0].path != plan.checkpoint.path:
-        return plan
-    text = f"{before.repeats} starts in a row have resumed from it, and none has saved anything later"
-    return replace(plan, warnings=(*plan.warnings, finding("restart-loop", text, path=plan.checkpoint.path)))
+    same = [start.path for start in before.starts[:1]] == [plan.checkpoint.path]
+    hits = restart_loop.check((before.repeats if same else 0, plan.checkpoint.path))
+    return replace(plan, warnings=(*plan.warnings, *(finding_of(restart_loop.RULE, hit) for hit in hits)))
 
 
 def _start(data: bytes) -> Start | None:
-    """None for a line that says nothing."""
+    """Return the start that a line tells; None for one that says nothing."""
+
+    def whole(value: object) -> int | None:
+        return int(value) if isinstance(value, int | float) else None
+
+    def text(value: object) -> str | None:
+        return None if value is None else str(value)
+
     try:
         row = json.loads(data)
-        path = row["path"]
-        passed = tuple(
-            Passed(str(p["path"]), _whole(p["step"]), tuple(map(str, p["codes"]))) for p in row["passed"]
-        )
+        passed = [
+            Passed(str(p["path"]), whole(p["step"]), tuple(map(str, p["codes"]))) for p in row["passed"]
+        ]
         return Start(
-            float(row["decided_at"]),
-            None if path is None else str(path),
-            _whole(row["step"]),
-            _text(row["kind"]),
-            _text(row["job"]),
-            _text(row["host"]),
-            passed,
-            _whole(row.get("lost_steps")),
-            None if row.get("lost_seconds") is None else float(row["lost_seconds"]),
+            decided_at=float(row["decided_at"]),
+            path=text(row["path"]),
+            step=whole(row["step"]),
+            kind=text(row["kind"]),
+            job=text(row["job"]),
+            host=text(row["host"]),
+            passed=tuple(passed),
+            lost_steps=whole(row.get("lost_steps")),
+            lost_seconds=None if row.get("lost_seconds") is None else float(row["lost_seconds"]),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-
-
-def _whole(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float) else None
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

@@ -12,7 +12,6 @@ from itertools import islice
 
 from ckpt_tools import formats
 from ckpt_tools.findings import WAIT
-from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -99,24 +98,6 @@ def _said_to_be_finished(s: Session, c: Checkpoint) -> bool:
 def hint_of(s: Session, c: Checkpoint) -> str:
     """Return what to do about a save that may still be written; "" where it is older than --settle."""
     return WAIT if _state(s, c, Counter()) else ""
-
-
-def hidden_files(layout: Layout, *roles: str) -> str:
-    """Return what to do where no save has the hidden files of its layout that it needs, or those of the
-    ``roles``; "" where it needs none.
-    """
-    hidden = list[str]()
-    for role in roles or (*layout.needs, layout.commit):
-        pieces = (p for p in layout.pieces if p.role == role and p.required)
-        names = dict.fromkeys(p.template.rpartition("/")[2] for p in pieces)
-        own = tuple(name for name in names if name.startswith("."))
-        hidden += own if all(name.endswith(own) for name in names) else ()
-    if not hidden:
-        return ""
-    return (
-        f"no {' or '.join(hidden)} is there: a copy may have left hidden files out;"
-        " copy again with 'cp -a' or 'rsync -a'"
-    )
 
 
 def state(s: Session, c: Checkpoint, usual: Sizes) -> str:

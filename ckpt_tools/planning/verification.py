@@ -25,7 +25,8 @@ from ckpt_tools.planning.engine import crosscheck
 from ckpt_tools.planning.hollow import hollow_exports
 from ckpt_tools.planning.rules.save import file_verdict, missing_part, unfinished
 from ckpt_tools.planning.rules.tree import nothing_there
-from ckpt_tools.planning.unfinished import hidden_files, hint_of
+from ckpt_tools.planning.rules.tree.first_launch_leftovers import say_hidden
+from ckpt_tools.planning.unfinished import hint_of
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session, with_findings
@@ -220,10 +221,10 @@ def _nothing_to_load(
         if any(hint_of(s, c) for c in saves):
             return
         last = s.layouts.of(saves[-1])
-        lost = hidden_files(last, last.commit) or "bring back what they lack"
+        lost = say_hidden(last, last.commit) or "bring back what they lack"
         yield unfinished.describe_none_whole(len(saves), s.root, lost)
     elif s.found.tree and not saves and (own := _remains(s)):
-        yield missing_part.describe_remains(own.title, s.root, hidden_files(own))
+        yield missing_part.describe_remains(own.title, s.root, say_hidden(own))
 
 
 def _is_broken(s: Session, findings: Sequence[Finding]) -> bool:

@@ -61,6 +61,7 @@ class Hit:
     the rule's ``answer``. ``severity`` is that of the code and ``effect`` that of the rule unless they are
     given, ``code`` that of the rule. With ``of_file`` it belongs to the report on the file at ``path``.
     ``ranks``, ``offset`` and ``follows`` are those of a finding. Of a pair ``other`` is the other file.
+    ``error`` is the class of the error if the hit asks or stops.
     """
 
     path: str
@@ -74,6 +75,7 @@ class Hit:
     offset: int | None = None
     follows: bool = False
     other: str = ""
+    error: type[CkptError] | None = None
 
 
 def finding_of(rule: Rule, hit: Hit) -> Finding:
@@ -96,7 +98,7 @@ def error_of(
     rule: Rule, hit: Hit, of: type[CkptError] = UsageError, plan: LoadPlan | None = None
 ) -> CkptError:
     """Return the error that asks (exit 2), or stops, for a hit."""
-    return of(hit.message, hit.hint, plan, rule=rule.id)
+    return (hit.error or of)(hit.message, hit.hint, plan, rule=rule.id)
 
 
 def hit_of(f: Finding, path: str) -> Hit:

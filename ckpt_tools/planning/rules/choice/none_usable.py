@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ckpt_tools.errors import CkptError, NoneUsable
-from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.findings import CODES, filled
+from ckpt_tools.model.frozen import frozen
+from ckpt_tools.model.plan import Choice, LoadPlan
 from ckpt_tools.model.report import Level
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.rules.choice import rollback
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
+
+
+@frozen
+class UnusableFacts:
+    """A choice of none of the saves that exist: how many, and the codes of what is wrong with them."""
+
+    root: str
+    choice: Choice
+    asked: Selection
+    number: str
+    reasons: str
+    way_out: str = ""
+
+
+def check(facts: UnusableFacts) -> Iterator[Hit]:
+    """Yield that none of the saves is usable, or none of those that were read."""
+    choice, asked = facts.choice, facts.asked
+    if choice.exhausted:
+        read = f"none of {choice.attempts} checkpoints that were read is usable"
+        if choice.attempts == 1:
+            read = "the one checkpoint that was read is not usable"
+        text = f"{read}; --max-attempts {asked.max_attempts} stopped the search"
+        hint = filled(CODES[RULE.code].hint_at(facts.root), facts.root, facts.root)
+        yield Hit(facts.root, text, hint, error=NoneUsable)
+        yield Hit(facts.root, text)
+    elif not asked.no_fallback:
+        text = f"{facts.number}, none is usable ({facts.reasons})"
+        if choice.left_out:
+            text += f"; {rollback.describe_left_out(choice.left_out, asked.save_interval).message}"
+        yield Hit(facts.root, text, facts.way_out, error=NoneUsable)
 
 
 def stop_without_state(root: str, runs: str, plan: LoadPlan) -> CkptError:
@@ -26,4 +62,5 @@ Saves exist, and none that was tried is whole. Beginning anew would throw traini
 a word of its own.
 For: a full disk, on which every later save is cut short (exit 4).
 """,
+    check=check,
 )

@@ -1,6 +1,21 @@
 """``choice/restart-loop``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from collections.abc import Iterator
+
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+
+LOOP = 3
+"""Starts in a row from the same checkpoint that are worth a warning: a job that died before its first save
+was restarted 44 times before anybody looked.
+"""
+
+
+def check(facts: tuple[int, str]) -> Iterator[Hit]:
+    """Yield that a save is resumed from once more, after so many starts in a row."""
+    repeats, path = facts
+    if repeats >= LOOP - 1:
+        yield Hit(path, f"{repeats} starts in a row have resumed from it, and none has saved anything later")
+
 
 RULE = Rule(
     id="choice/restart-loop",
@@ -12,4 +27,5 @@ Several starts in a row resumed from the same save, and none has saved a later o
 costs as much and will most likely end the same way.
 For: jobs that a scheduler requeues for ever.
 """,
+    check=check,
 )

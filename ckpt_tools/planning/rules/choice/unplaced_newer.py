@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ckpt_tools.discovery.completeness import label
-from ckpt_tools.errors import CkptError
+from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.facts import UnplacedFacts, UnplacedFile
+from ckpt_tools.planning.facts import LaunchFacts, UnplacedFacts, UnplacedFile
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
+from ckpt_tools.planning.rules.tree.first_launch_leftovers import BYSTANDERS, FRESH, name_paths, say_each
 
 _LARGE = 64 << 20
 """Bytes of a file in no known format that may be a state where there is no save."""
@@ -34,6 +35,22 @@ def find_unplaced(facts: UnplacedFacts) -> Iterator[Hit]:
             text = f"{text} and {where} {chosen.label} ({chosen.path})"
             text = f"which checkpoint is the newest is in doubt: {text}"
         yield Hit(file.path, text)
+
+
+def find_at_launch(facts: LaunchFacts) -> Iterator[Hit]:
+    """Yield that there is no save, and files that may be one: exit 4 if all of them are damaged."""
+    paths = [hit.path for hit in find_unplaced(UnplacedFacts(facts.root, facts.unplaced))]
+    if paths:
+        text = f"{facts.root} holds files that may be training states, and no layout places them: "
+        broken = all(file.broken for file in facts.unplaced if file.path in paths)
+        text, error = text + name_paths(facts.root, paths), NoneUsable if broken else NotRecognised
+        yield Hit(
+            facts.root,
+            text,
+            f"if they are saves, {how_to_describe(facts.root)}; {BYSTANDERS}; {FRESH}",
+            error=error,
+        )
+        yield from say_each(RULE.code, "its content may be a training state, and no layout places it", paths)
 
 
 def _may_be_one(file: UnplacedFile) -> bool:

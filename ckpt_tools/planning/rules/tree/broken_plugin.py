@@ -1,6 +1,18 @@
 """``tree/broken-plugin``."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from collections.abc import Iterator
+
+from ckpt_tools.errors import CannotLook
+from ckpt_tools.planning.facts import LaunchFacts
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+
+
+def check(facts: LaunchFacts) -> Iterator[Hit]:
+    """Yield that what only a plug-in knows is there all the same when the plug-in is broken."""
+    for f in facts.plugins[:1]:
+        text = f"whether there is a checkpoint is not known: {f.message}"
+        yield Hit(facts.root, text, f.hint, error=CannotLook)
+
 
 RULE = Rule(
     id="tree/broken-plugin",
@@ -12,4 +24,5 @@ An installed plug-in cannot be imported. What only it recognises is not seen, so
 among it.
 For: a plug-in that was built for another version of Python.
 """,
+    check=check,
 )

@@ -2,15 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from shlex import quote
+
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
+from ckpt_tools.planning.facts import LaunchFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
+
+
+def check(facts: LaunchFacts) -> Iterator[Hit]:
+    """Yield that something is there of which nobody knows what it is."""
+    if row := facts.unseen:
+        unknown = "" if facts.aside else "; nobody knows what lies there"
+        yield Hit(row.path, f"{row.path}: {row.why}{unknown}", error=CannotLook)
+
+
+def find_unknown(below: int, level: Level, plugins: Sequence[Finding]) -> Iterator[Hit]:
+    """Yield what --strict does not take: files that were not looked at as deeply as asked, and plug-ins."""
+    if below:
+        text = f"{below} of the files to load could not be looked at as deeply as --level {level} asks"
+        hint = "the plan without --strict says which, and how deeply; --budget gives it more time"
+        yield Hit("", f"{text}, which --strict takes for unknown", hint, error=CannotLook)
+    for f in plugins[:1]:
+        yield Hit("", f"{f.message}, which --strict takes for unknown", f.hint, error=CannotLook)
 
 
 def stop(text: str, hint: str, plan: LoadPlan | None = None) -> CkptError:
     """Return that something that may matter could not be looked at (exit 5)."""
     return error_of(RULE, Hit("", text, hint), CannotLook, plan)
+
+
+def stop_changed(path: str, why: str | None) -> CkptError:
+    """Return that a chosen file has changed, or ``why`` it cannot be looked at any more."""
+    names = "" if "://" in path else f" ('fuser -v {path}' names one of this machine)"
+    hint = f"another process writes there{names}: end it, then start again"
+    if why is None:
+        return stop(f"{path} is in use: it has changed since it was chosen and verified", hint)
+    return stop(f"{path}, which was chosen, cannot be looked at any more: {why}", hint)
+
+
+def stop_late(path: str, why: str | None) -> CkptError:
+    """Return that a store's first list was not whole, or ``why`` nobody can say so."""
+    hint = "run it again: a list was not whole, or a cache between here and the store gave an old one"
+    if why is None:
+        return stop(f"{path} is there, but the store's first list did not have it", hint)
+    return stop(f"{path} cannot be listed again: {why}", hint)
+
+
+def stop_unread_log(what: str, why: str) -> CkptError:
+    """Return that a log cannot be read: taken for none, a lost mount would look like a first launch."""
+    return stop(
+        f"{what} cannot be read: {why}", "make it readable, or name another directory with --plan-dir"
+    )
+
+
+def stop_damaged_log(what: str, path: str, why: str) -> CkptError:
+    """Return that a log says nothing."""
+    hint = f"to start from nothing anyway say --allow-fresh; to forget what it said: rm {quote(path)}"
+    return stop(f"{what} is damaged: {why}", hint)
 
 
 def describe_unseen(path: str, why: str) -> Finding:
@@ -29,4 +81,5 @@ Something below ROOT could not be read, or changed while it was read. It may be 
 checkpoint or a part of it, so no older one is taken and none is said not to exist.
 For: network file systems that answer EIO or ESTALE for a while; a directory of another user.
 """,
+    check=check,
 )

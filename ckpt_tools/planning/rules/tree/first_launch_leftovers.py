@@ -1,16 +1,188 @@
-"""``tree/first-launch-leftovers``."""
+"""``tree/first-launch-leftovers``: there is no checkpoint, but something that a training run leaves."""
 
-from ckpt_tools.planning.rules.rule import Effect, Rule
+import re
+from collections.abc import Iterator, Sequence
+from posixpath import commonpath, relpath
+
+from ckpt_tools.discovery.completeness import why_unfinished
+from ckpt_tools.errors import NoneUsable, NotRecognised
+from ckpt_tools.findings import WAIT
+from ckpt_tools.layouts import Layout
+from ckpt_tools.layouts.common import under_way
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.planning.facts import LaunchFacts, LeftTracker
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+
+FRESH = "to start from nothing anyway say --allow-fresh"
+BYSTANDERS = "if the files have nothing to do with checkpoints say --exclude GLOB"
+_LISTED = 16
+"""Files that have a finding of their own; one more finding counts the others."""
+_NUMBER = re.compile(r"\d+")
+
+
+def check(facts: LaunchFacts) -> Iterator[Hit]:
+    """Yield what speaks against a start from nothing, and then what is said of each file of it."""
+    for find in (_find_interrupted, _find_trackers, _find_gone, _find_remains, _find_headless, _find_whole):
+        yield from find(facts)
+
+
+def _find_interrupted(facts: LaunchFacts) -> Iterator[Hit]:
+    """Yield saves of one run that lack what is written last, although their names are those of finished ones.
+    Runs that a number alone tells apart may be directories of one run's steps.
+
+    A job that dies in its first save leaves one. Where there are several, training went on after the earlier:
+    they were finished, and have lost it.
+    """
+    runs: dict[tuple[str, str], list[Checkpoint]] = {}
+    for c in facts.begun:
+        if not any(p.unfinished for p in c.parts):
+            runs.setdefault((c.layout, _NUMBER.sub("", c.run)), []).append(c)
+    several = [c for saves in runs.values() if len(saves) > 1 for c in saves]
+    if several:
+        layout = facts.layouts.of(several[0])
+        why, names = why_unfinished(several[0], layout), name_paths(facts.root, [c.path for c in several])
+        text = (
+            f"{facts.root} holds {len(several)} saves of which none is whole "
+            f"({names}: each {why}). A job that dies in its first save "
+            "leaves one: only you know whether the others were finished and have lost files"
+        )
+        lost = say_hidden(layout, layout.commit) or "bring the lost files back"
+        yield Hit(facts.root, text, f"{lost}; {FRESH}", error=NotRecognised)
+        for c in several[:_LISTED]:
+            yield Hit(c.path, f"it {why}", WAIT if c.path in facts.young else lost, code="unfinished-save")
+
+
+def _find_trackers(facts: LaunchFacts) -> Iterator[Hit]:
+    """Yield what trackers say: each was written because there was a checkpoint."""
+    hits = [hit for tracker in facts.trackers if (hit := _say_tracker(tracker))]
+    dangling = [hit for hit in hits if hit.code == "dangling-tracker"]
+    text = "; ".join(f"{hit.path}: {hit.message}" for hit in dangling or hits)
+    if dangling:
+        yield Hit(facts.root, text, f"bring that checkpoint back; {FRESH}", error=NoneUsable)
+    elif hits:
+        text = f"{text}: only you know whether there was a checkpoint"
+        yield Hit(facts.root, text, FRESH, error=NotRecognised)
+    yield from hits
+
+
+def _say_tracker(t: LeftTracker) -> Hit | None:
+    """Return what a tracker says; None if it says nothing, and may be another file."""
+    if t.target is not None:
+        return Hit(t.path, f"it leads to {t.target}, which is not there", code="dangling-tracker")
+    if t.names is not None:
+        text = f"the tracker names {t.names}, which is not there or was never finished"
+        return Hit(t.path, text, code="dangling-tracker")
+    code, text, hint = "bad-tracker", "the tracker is empty, or not what its framework writes", ""
+    if t.damage:
+        code, text, hint = t.damage.code, t.damage.message, t.damage.hint
+    if code == "bad-tracker" and t.writer:
+        text = f"{t.writer.title} writes it, and what belongs to it is not there"
+        return Hit(t.path, text, say_hidden(t.writer), code="missing-part")
+    return Hit(t.path, text, hint, code=code) if t.sure or code != "bad-tracker" else None
+
+
+def _find_gone(facts: LaunchFacts) -> Iterator[Hit]:
+    """Yield links that lead nowhere, maybe to a mount that is lost, and seals of what is not there."""
+    if facts.dangling:
+        names = name_paths(facts.root, facts.dangling)
+        text = f"{facts.root} holds links to what is not there: {names}"
+        hint = f"bring that back, or mount it; {BYSTANDERS}; {FRESH}"
+        yield Hit(facts.root, text, hint, error=NoneUsable)
+        yield from say_each("dangling-link", "it leads to what is not there", facts.dangling)
+    if facts.sealed:
+        text = f"{facts.root} holds seals of what is not there: {name_paths(facts.root, facts.sealed)}"
+        yield Hit(facts.root, text, f"bring it back; {FRESH}", error=NoneUsable)
+        yield from say_each("seal-missing", "it was sealed, and is not there", facts.sealed)
+
+
+def _find_remains(facts: LaunchFacts) -> Iterator[Hit]:
+    """Yield files where one framework alone writes, without the rest of a checkpoint, or directories that a
+    layout calls a save's, without anything of one.
+    """
+    if facts.remains:
+        what = f"files as {facts.remains.title} writes them, without the rest of a checkpoint"
+        todo = say_hidden(facts.remains) or "bring the rest back"
+    elif facts.homes:
+        names = name_paths(facts.root, facts.homes)
+        what = f"what is called as saves are, with nothing of one in it: {names}"
+        todo = "bring back what was in it"
+    else:
+        return
+    text = f"{facts.root} holds {what}: only you know whether it is left over from one"
+    yield Hit(facts.root, text, f"{todo}; {BYSTANDERS}; {FRESH}", error=NotRecognised)
+    yield from say_each(RULE.code, "called as a save's directory, with nothing of one in it", facts.homes)
+
+
+def _find_headless(facts: LaunchFacts) -> Iterator[Hit]:
+    """Yield a save of which nothing is left that its framework writes before what is there."""
+    for c in facts.begun if facts.looked else ():
+        first = facts.layouts.of(c).first_saved
+        roles = {p.role for p in c.parts if not facts.layouts.piece_of(p).survivable}
+        if first and roles and roles.isdisjoint(first):  # each rank saves random numbers at once
+            why = f"it has no {first[0]} file, which is written before the others"
+            text = f"{c.path}: {why}: no job that dies in its first save leaves that"
+            yield Hit(c.path, text, f"bring the lost files back; {FRESH}", error=NotRecognised)
+            yield Hit(c.path, why, code="missing-part")
+            return
+
+
+def _find_whole(facts: LaunchFacts) -> Iterator[Hit]:
+    """Yield a save, or a file of one, that has all that it needs but its name."""
+    if (path := facts.whole) is None:
+        return
+    if not facts.looked:
+        text = f"{path} has all files of a save, and the name of one that was not finished"
+        yield Hit(path, text, f"rename it if it is whole; {FRESH}", error=NotRecognised)
+        return
+    why = "it is whole, and has the name of one that was not finished"
+    todo = under_way.AGAIN if path.endswith(under_way.DOWNLOADS) else "rename it to resume from it"
+    yield Hit(path, f"{path}: {why}", f"{todo}; {FRESH}", error=NotRecognised)
+    yield Hit(path, why, code="unfinished-save")
+
+
+def say_hidden(layout: Layout, *roles: str) -> str:
+    """Return what to do where no save has the hidden files of its layout that it needs, or those of the
+    ``roles``; "" where it needs none.
+    """
+    hidden = list[str]()
+    for role in roles or (*layout.needs, layout.commit):
+        pieces = (p for p in layout.pieces if p.role == role and p.required)
+        names = dict.fromkeys(p.template.rpartition("/")[2] for p in pieces)
+        own = tuple(name for name in names if name.startswith("."))
+        hidden += own if all(name.endswith(own) for name in names) else ()
+    if not hidden:
+        return ""
+    return (
+        f"no {' or '.join(hidden)} is there: a copy may have left hidden files out;"
+        " copy again with 'cp -a' or 'rsync -a'"
+    )
+
+
+def name_paths(root: str, paths: Sequence[str]) -> str:
+    """Return the first of the paths as they are below ROOT, and how many more there are."""
+    shown = ", ".join(relpath(p, root) if p != root else p for p in paths[:4])
+    return f"{shown} and {len(paths) - 4:,} more" if len(paths) > 4 else shown
+
+
+def say_each(code: str, text: str, paths: Sequence[str]) -> Iterator[Hit]:
+    """Yield a hit on each of the paths; one for all that are too many."""
+    yield from (Hit(path, text, code=code) for path in paths[:_LISTED])
+    if len(paths) > _LISTED:
+        above = commonpath(paths).replace(":/", "://" if "://" in paths[0] else ":/", 1)
+        yield Hit(above, f"{len(paths) - _LISTED:,} more such files", code=code)
+
 
 RULE = Rule(
     id="tree/first-launch-leftovers",
     code="unrecognised-file",
-    effect=Effect.ASK,
+    effect=Effect.STOP,
     answer="move away or finish what is named, or --allow-fresh to start from nothing beside it",
     why="""\
 There is no checkpoint, but something that a training run leaves: unfinished saves, a tracker, large
-files of no known kind. It is no first launch where something was trained before.
+files of no known kind. It is no first launch where something was trained before. What names a save
+that is gone (a tracker, a link, a seal) is exit 4, all else exit 2.
 For: Megatron-LM checkpointing.py load_checkpoint(), which starts at random where it finds no
 tracker.
 """,
+    check=check,
 )
