@@ -12,6 +12,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import small_files
@@ -24,8 +25,11 @@ from ckpt_tools.api import plan, scan
 from ckpt_tools.formats import FORMATS, HEAD, names
 from ckpt_tools.formats.named import MANIFESTS, NAMED
 from ckpt_tools.layouts import LAYOUTS
+from ckpt_tools.model.part import Unseen
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning import first_launch as launching
+from ckpt_tools.planning.facts import LaunchFacts, LeftTracker
 
 if sys.version_info >= (3, 11):
     import tomllib as toml_parser
@@ -140,6 +144,35 @@ def test_one_kind_of_file_left_of_several_checkpoints_is_never_a_first_launch(
             ("config.json", "config.yaml")
         ):  # every save begins with them, and no state is in them
             assert not fresh(keep(root, files.__contains__)), kind
+
+
+def test_nothing_is_read_behind_an_objection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of reading it would turn the answer into another."""
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("20")
+    (tmp_path / "agent_0.pt").write_bytes(b"x" * 4096)
+    monkeypatch.setattr(launching, "unplaced_files", lambda *_: pytest.fail("read behind the tracker"))
+    with pytest.raises(errors.NoneUsable, match="the tracker names 20") as refused:
+        plan(str(tmp_path), FIRST)
+    assert refused.value.rule == "tree/first-launch-leftovers"
+
+
+def test_the_rules_of_first_launches_need_no_files() -> None:
+    def ask(**seen: Any) -> list[type[errors.CkptError] | str]:
+        facts = LaunchFacts("/runs", Selection(), layouts.BUILT_IN, (), **seen)
+        checks = (*launching.OBJECTIONS, *launching.CONCLUSIONS)
+        return [hit.error or hit.code for _, check in checks for hit in check(facts)]
+
+    tracker = LeftTracker("/runs/latest", sure=True, names=20)
+    none = errors.NoCheckpoint
+    assert ask() == [none]
+    assert ask(trackers=(tracker,)) == [errors.NoneUsable, "dangling-tracker", none]
+    assert ask(dangling=("/runs/a", "/runs/b")) == [errors.NoneUsable, "dangling-link", "dangling-link", none]
+    assert ask(sealed=("/runs/a",)) == [errors.NoneUsable, "seal-missing", none]
+    assert ask(unseen=Unseen("/runs/a", "Input/output error")) == [errors.CannotLook, none]
+    assert ask(homes=("/runs/step_1",)) == [errors.NotRecognised, "unrecognised-file", none]
+    assert ask(elsewhere=True) == [errors.UsageError, none]
+    many = ask(dangling=tuple(f"/runs/x/{i}" for i in range(20)))
+    assert many.count("dangling-link") == 17
 
 
 def test_a_commit_mark_says_that_a_save_was_finished(tmp_path: Path) -> None:

@@ -44,12 +44,8 @@ def find_at_launch(facts: LaunchFacts) -> Iterator[Hit]:
         text = f"{facts.root} holds files that may be training states, and no layout places them: "
         broken = all(file.broken for file in facts.unplaced if file.path in paths)
         text, error = text + name_paths(facts.root, paths), NoneUsable if broken else NotRecognised
-        yield Hit(
-            facts.root,
-            text,
-            f"if they are saves, {how_to_describe(facts.root)}; {BYSTANDERS}; {FRESH}",
-            error=error,
-        )
+        hint = f"if they are saves, {how_to_describe(facts.root)}; {BYSTANDERS}; {FRESH}"
+        yield Hit(facts.root, text, hint, error=error)
         yield from say_each(RULE.code, "its content may be a training state, and no layout places it", paths)
 
 
