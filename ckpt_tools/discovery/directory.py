@@ -66,8 +66,8 @@ def apart(path: str, entries: Entries) -> tuple[Entries, Entries]:
 
 
 class DirectoryNames:
-    """The entries of one directory, sorted by what their names tell: ``mine`` are those that some layout
-    knows. ``controls`` are files of downloaders, by the names of what they lie beside.
+    """The entries of one directory by what names tell: some layout knows ``mine``, downloaders use
+    ``controls``, by the names of what they lie beside.
     """
 
     __slots__ = ("controls", "indexes", "layouts", "mine", "others", "path", "places", "seals", "unneeded")
@@ -149,22 +149,18 @@ class NameReader:
             if name.startswith(_OF_MACS):
                 own = name.removeprefix(_OF_MACS)
                 return own in islice(begin_with(own), 1)
-            pairs = (
-                (name.removesuffix(end) + of, end) for end, of in self.layouts.unneeded if name.endswith(end)
-            )
-            return any(not other.endswith(end) for start, end in pairs for other in begin_with(start))
+            fit = ((end, of) for end, of in self.layouts.unneeded if name.endswith(end))
+            pairs = ((end, begin_with(name.removesuffix(end) + of)) for end, of in fit)
+            return any(not other.endswith(end) for end, others in pairs for other in others)
 
         return [e.path for e in suspects if is_unneeded(e.name)]
 
     def _is_no_file(self, e: os.DirEntry[str], piece: PieceName) -> bool:
-        """Return True if an entry is not what a name of little meaning makes it: some frameworks save into a
-        directory called x.ckpt; data that is only described has any name.
+        """Return True if an entry is not what a name of little meaning makes it, but a directory (x.ckpt) or,
+        where any name fits, a note.
         """
-        if piece.described and (
-            TEMPORARY.search(e.name)
-            or e.name in self.layouts.note_names
-            or e.name.endswith(self.layouts.stateless)
-        ):
+        noted = e.name in self.layouts.note_names or e.name.endswith(self.layouts.stateless)
+        if piece.described and (noted or TEMPORARY.search(e.name)):
             return True
         return (piece.weak or piece.described) and surely_directory(e)
 
@@ -215,9 +211,6 @@ class Listing:
             self.files.append(NamedFile(place, name, size, mtime_ns, findings, here.places))
 
     def _add_other(self, e: os.DirEntry[str], here: DirectoryNames, alone: bool) -> None:
-        """A file that no layout knows: a tracker, a leftover, a file recognised by suffix, or nothing of
-        ours. A path may tell what it is, or the digest of what it leads to.
-        """
         name, found = e.name, self.found
         if _leads_nowhere(e):
             found.dangling.append(e.path)
@@ -254,6 +247,7 @@ class Listing:
 
 
 def _is_addressed(e: os.DirEntry[str]) -> bool:
+    """Return True if a path tells what the file is, or the digest of what it leads to."""
     addressed = formats.names.placed(e.path) or (formats.names.addressed(e.path) and is_link(e))
     return addressed and not surely_directory(e)
 

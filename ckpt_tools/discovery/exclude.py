@@ -15,7 +15,6 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import field, record
 from ckpt_tools.storage.retry import is_directory
 
-_WILD = frozenset("*?[")
 _SET = re.compile(r"\[(!?)([^\]]+)\]|.", re.DOTALL)
 STATE = ".ckpt"
 """The directory in a root where commands that change something keep what they put away, and their journal."""
@@ -33,13 +32,8 @@ class Excluded:
     paths: set[str] = field(default_factory=set)  # of several threads: adding is one step
 
     @cached_property
-    def _literal(self) -> frozenset[str]:
-        return frozenset(glob.strip("/") for glob in self.globs if _WILD.isdisjoint(glob))
-
-    @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        wild = [_expression(glob) for glob in self.globs if not _WILD.isdisjoint(glob)]
-        return re.compile("|".join(wild) or r"(?!)", re.DOTALL)
+        return re.compile("|".join(map(_expression, self.globs)), re.DOTALL)
 
     def keep(self, root: str, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
         """Return the entries of one directory at or below ``root`` that are not left out."""
@@ -48,8 +42,7 @@ class Excluded:
         start = len(root.rstrip("/")) + 1
         left = []
         for e in entries:
-            name = e.path[start:]
-            if name in self._literal or self._pattern.fullmatch(name):
+            if self._pattern.fullmatch(e.path, start):
                 self.paths.add(e.path)
             else:
                 left.append(e)

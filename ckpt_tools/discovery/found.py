@@ -89,7 +89,7 @@ class Discovery:
     alone: bool = False
 
     def add_unrecognised(self, directory: str, name: str) -> None:
-        """Count a file that nothing recognises; one that is called a copy may be one of what is known."""
+        """Count a file that nothing recognises; a copy by its name may be one of what is known."""
         self.unrecognised += 1
         self.strange[directory] = None
         if is_set_aside(name):

@@ -21,10 +21,9 @@ def _progress(p: Part) -> _Progress:
 
 
 def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = None) -> list[Checkpoint]:
-    """Checkpoints of every run, newest first by modification time. Parts of two runs never mix, nor do kinds.
-
-    A set of which every rank saves its own file is a dying gasp when ranks that other iterations have are
-    missing from it, or when its iteration is no multiple of ``save_interval``.
+    """Checkpoints of every run, newest first by modification time. A set of which each rank saves its file is
+    a dying gasp when ranks of other iterations are missing, or its iteration is no multiple of
+    ``save_interval``.
     """
     runs: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for p in parts:
@@ -80,12 +79,11 @@ def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
     """
     ranks, places = {p.rank for p in parts}, {(p.rank, p.piece, p.coords) for p in parts}
     if len(parts) in (len(ranks), len(places)):
-        yield parts
-        return
+        return iter((parts,))
     counted: dict[int, list[Part]] = defaultdict(list)
     for p in parts:
         counted[p.generation or 0].append(p)
-    yield from (counted[k] for k in sorted(counted))
+    return (counted[k] for k in sorted(counted))
 
 
 def _checkpoint(

@@ -83,9 +83,9 @@ def next_reading(file: NamedFile) -> NamedFile | None:
 
 
 def _find_counted(files: Sequence[NamedFile]) -> Iterator[str]:
-    """Where names that tell a rank by a number alone count as ranks do, and not as epochs: from 0 without a
-    gap, in directories of later steps than they have ranks. A lone such directory may have lost the first;
-    of directories of ranks there are several.
+    """Yield where names that tell a rank by a number alone count ranks and not epochs: from 0 without a gap,
+    below the steps of their directories. A lone directory may have lost the first; of those of ranks there
+    are several.
     """
     homes: dict[str, set[str]] = defaultdict(set)
     ranks: dict[str, set[int]] = defaultdict(set)

@@ -89,15 +89,13 @@ def is_other(name: str) -> bool:
 
 
 def is_unread(name: str) -> bool:
-    """Return True if a name is one of a format that holds a state, and that nothing here reads. Memory maps
-    are as often what was played before any save.
-    """
+    """Return True for the name of a state that nothing reads; memory maps are as often what was played."""
     return UNREAD.fullmatch(name) is not None and not name.endswith(".memmap")
 
 
 def content_format(path: str) -> str | None:
-    """Return the format that a file of no known name begins, or as an archive ends, like,
-    or one of ``NO_STATE``; None for none. Raises OSError.
+    """Return the format that a file of no known name begins like, or an archive ends like, one of
+    ``NO_STATE``, or None. Raises OSError.
     """
     is_archive = _ARCHIVES.fullmatch(path.rpartition("/")[2])
     try:

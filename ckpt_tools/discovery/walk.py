@@ -30,6 +30,8 @@ from ckpt_tools.storage.listing import Entries, EntryFilter, entries_of
 from ckpt_tools.storage.urls import absolute, real_path
 from ckpt_tools.storage.walk import THREADS, walk
 
+Hear = Callable[[str], object]
+
 
 @contextmanager
 def no_collector() -> Iterator[None]:
@@ -51,14 +53,11 @@ def discover(
     listing: bool = False,
     threads: int = THREADS,
     excluded: Excluded | None = None,
-    hear: Callable[[str], object] | None = None,
+    hear: Hear | None = None,
 ) -> Discovery:
-    """Return everything below ``root`` (a directory, one file, or a prefix of sibling directories). Raises
-    CannotLook when there is nothing to look at.
-
-    For a ``listing`` the parts include the files that an index describes. ``threads`` ask a file system at a
-    time whose every answer takes long. Of entries that are ``excluded`` nothing is seen. ``hear`` is told of
-    each directory.
+    """Return everything below ``root`` (a directory, one file, or a prefix of sibling directories), but what
+    is ``excluded``; for a ``listing`` also parts that an index describes. ``threads`` ask a slow file system
+    at a time, ``hear`` is told of each directory. Raises CannotLook when there is nothing to look at.
     """
     found, files = Discovery(excluded=excluded or Excluded()), list[NamedFile]()
     names = NameReader(layouts, listing)
@@ -92,13 +91,7 @@ def discover(
 
 
 def _below(
-    top: str,
-    names: NameReader,
-    found: Discovery,
-    files: list[NamedFile],
-    *,
-    threads: int,
-    hear: Callable[[str], object] | None,
+    top: str, names: NameReader, found: Discovery, files: list[NamedFile], *, threads: int, hear: Hear | None
 ) -> list[NamedFile]:
     """Those of a directory added to the files; those behind links by the names that tell most."""
     links, listing = Links(top, real_path(top)), Listing(found, files)

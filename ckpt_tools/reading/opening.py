@@ -1,17 +1,369 @@
-"""A session in which every file has its place, also those whose names do not tell it."""
+"""A session in which every file has its place: content tells what those are whose names say too little."""
 
 from __future__ import annotations
 
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
 from ckpt_tools.cache.verdicts import Cache
+from ckpt_tools.discovery.names import is_place_of_loop
+from ckpt_tools.discovery.sidecars import read_tracker
+from ckpt_tools.findings import NOT_SEEN, finding
+from ckpt_tools.layouts import Piece, Place
+from ckpt_tools.layouts.common.directories import is_of_the_best
+from ckpt_tools.layouts.common.held import held_by
+from ckpt_tools.layouts.common.layout import Steps
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.reading.placing import place_parts
+from ckpt_tools.reading.loops import place_loops, were_written_together
+from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
+
+_LIMIT = 1 << 28
+"""Bytes of an index that are searched at most."""
+_NEWEST = 3
+"""Files that are read to learn whether the saves of a run have an optimizer."""
+_UNTOLD = (None, None, None)
+
+Parts = list[Part]
 
 
 def open_session(
     root: str, options: ReadOptions, *, cache: Cache | None = None, listing: bool = False
 ) -> Session:
-    """What is below the root, and the way to its files. Raises CannotLook."""
+    """Return what is below the root, and the way to its files. Raises CannotLook."""
     s = Session(root, options, cache=cache, listing=listing)
-    s.parts = place_parts(s)
+    parts = _place_ambiguous(s, s.found.parts)
+    s.parts = _add_steps(s, _mark_exports(s, _join_rolling(s, parts)))
     return s
+
+
+def _find_pieces(s: Session, parts: Parts, wanted: Callable[[Piece], object]) -> set[tuple[str, str]]:
+    """Return the (layout, piece) of parts, of the pieces that are wanted."""
+    there = {(p.folder.layout, p.folder.piece) for p in parts}
+    return {(layout, name) for layout, name in there if wanted(s.layouts[layout].piece(name))}
+
+
+# --- what an ambiguous name stands for
+
+
+def _place_ambiguous(s: Session, parts: Parts) -> Parts:
+    silent = _find_pieces(s, parts, lambda piece: piece.step_from == "content")
+    if not silent and not any(s.layouts[name].last_resort for name in {p.folder.layout for p in parts}):
+        return parts
+    prefetch(s, [p for p in parts if (p.layout, p.piece) in silent], Level.STRUCTURE)
+    placed, damaged, strange = _sort_by_content(s, parts, silent)
+    homes = {(p.layout, p.base) for p in placed}
+    for p in damaged:
+        places = list(_find_places(s, p))
+        placed += _move(s, p, _find_beside(places, homes) or _find_loop(places))
+    for p in strange:
+        placed += (_with_bad_header(s, to) for to in _move(s, p, _find_beside(_find_places(s, p), homes)))
+    return _place_loose(s, placed)
+
+
+def _sort_by_content(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> tuple[Parts, Parts, Parts]:
+    """Return the parts as their structure tells, damaged ones, and those that begin as nothing known does."""
+    placed, damaged, strange = Parts(), Parts(), Parts()
+    for p in parts:
+        if (p.layout, p.piece) not in silent or p.size < 0:
+            placed.append(p)
+            continue
+        piece, report = s.layouts.piece_of(p), s.report(p, Level.STRUCTURE)
+        if piece.weak and _is_damaged(piece, report):
+            damaged.append(p)
+        elif not piece.weak or _fits(piece, report):
+            placed.append(p)
+        elif report.format is None:
+            strange.append(p)
+        else:
+            places = list(_find_places(s, p))
+            own = next((to for to in places if _fits(to.piece, report)), None)
+            placed += _move(s, p, own or _find_loop(places))
+    return placed, damaged, strange
+
+
+def _place_loose(s: Session, placed: Parts) -> Parts:
+    """Return the parts, with the files of people's own loops as checkpoints if those of known layouts are
+    exports alone or none; beside models that were exported they are states, or nothing.
+    """
+    loose = [p for p in placed if s.layouts.of(p).last_resort]
+    if not loose:
+        return placed
+    known = [p for p in placed if not s.layouts.of(p).last_resort]
+    blocked = any(not s.layouts.of(p).of_exports for p in known)
+    models = all(s.layouts.of(p).models_alone and not s.layouts.piece_of(p).companion for p in known)
+    parts = place_loops(s, loose) if models or not blocked else loose
+    if not blocked or (models and any(map(_may_be_state, parts))):
+        return [*known, *parts]
+    for p in parts:
+        s.make_bare(p)
+    return known
+
+
+def _may_be_state(p: Part) -> bool:
+    """Return True if a file holds an optimizer's state, or is damaged and tells a step."""
+    held = held_by(p)
+    return held.optimizer if held else (p.step, p.epoch) != (None, None)
+
+
+def _is_damaged(piece: Piece, report: Report) -> bool:
+    """Return True if a file cannot be read, or is well-formed and without all that its name says."""
+    unseen = report.verdict is Verdict.UNKNOWN and any(f.code in NOT_SEEN for f in report.findings)
+    empty = report.tensors == report.blank.empty and report.format in piece.formats
+    return report.verdict is Verdict.BROKEN or unseen or (empty and not _fits(piece, report))
+
+
+def _fits(piece: Piece, report: Report) -> bool:
+    """Return True if a file's content is what an ambiguous name stands for."""
+    return report.format in piece.formats and (not piece.proof or piece.proof in report.metadata)
+
+
+def _find_places(s: Session, p: Part) -> Iterator[Place]:
+    """Yield what else an ambiguous name may stand for; ROOT is no save of a loop."""
+    at_home = s.layouts.templates().places(os.path.dirname(p.path))
+    fit = (to for to in at_home if to.piece.weak and to.piece.file.fullmatch(p.name))
+    return (to for to in fit if is_place_of_loop(to, p.name, s.root))
+
+
+def _find_beside(places: Iterator[Place] | list[Place], homes: set[tuple[str, str]]) -> Place | None:
+    """Return what the others beside a file are; ``homes`` are the layouts and directories of those."""
+    return next((to for to in places if (to.layout.name, to.base) in homes), None)
+
+
+def _find_loop(places: list[Place]) -> Place | None:
+    return next((to for to in places if to.layout.last_resort), None)
+
+
+def _with_bad_header(s: Session, p: Part) -> Part:
+    """Return a part that is called as those beside it, and begins as none of them does."""
+    del s.reports[p.path]
+    text = f"it does not begin like {' or '.join(s.layouts.piece_of(p).formats)}"
+    return p._replace(findings=(*p.findings, finding("bad-header", text, offset=0)))
+
+
+def _move(s: Session, p: Part, to: Place | None) -> Parts:
+    """Return the part at another place; where there is none it is a bare file."""
+    if to is None:
+        s.make_bare(p)
+        return []
+    piece = to.piece
+    p = p._replace(layout=to.layout.name, piece=piece.name, role=piece.role, kind=piece.kind, base=to.base)
+    if not to.layout.last_resort:
+        return [p]
+    told = piece.file.fullmatch(p.name)
+    said = told.groupdict() if told else {}
+    step, epoch = (int(n) if (n := said.get(key)) else None for key in ("step", "epoch"))
+    run = os.path.relpath(to.base, s.root)
+    moved = p._replace(
+        home=to.home,
+        run=os.path.normpath(os.path.join(run, to.prefix)) if to.prefix else run,
+        prefix=to.prefix,
+        step=to.step if step is None else step,
+        epoch=to.epoch if epoch is None else epoch,
+        step_in_epoch=to.step_in_epoch,
+        generation=None,
+    )
+    return [moved]
+
+
+# --- files that each save writes over, beside saves with numbers (``optim_NAME.ckpt``)
+
+
+def _join_rolling(s: Session, parts: Parts) -> Parts:
+    """Give what each save writes over the place of the one it was written with; else it is of none."""
+    some = _find_pieces(s, parts, lambda piece: piece.rolling)
+    rolling = [p for p in parts if _is_rolling(s, p)] if some else []
+    if not rolling:
+        return parts
+    saves: dict[object, Parts] = defaultdict(list)
+    for p in parts:
+        if p.kind is Kind.PERIODIC and _is_numbered(p):
+            saves[p.layout, p.run, p.base, p.rank].append(p)
+    settled = {p.path: _join_save(s, p, saves[p.layout, p.run, p.base, p.rank]) for p in rolling}
+    s.companions += (p for p in rolling if not _is_numbered(settled[p.path]))
+    for p in s.companions:
+        s.make_bare(p)
+    left_out = {p.path for p in s.companions}
+    return [settled.get(p.path, p) for p in parts if p.path not in left_out]
+
+
+def _is_rolling(s: Session, p: Part) -> bool:
+    alone = s.layouts.piece_of(p).rolling and not p.home and not _is_numbered(p)
+    return alone and not s.layouts.of(p).last_resort
+
+
+def _is_numbered(p: Part) -> bool:
+    return (p.step, p.epoch) != (None, None)
+
+
+def _join_save(s: Session, p: Part, saves: Parts) -> Part:
+    """Return the part with the place of the only save whose steps it tells, else of the one of its time."""
+    report = s.report(p, Level.STRUCTURE)
+    if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
+        return p
+    told = s.layouts.of(p).steps(p, report.metadata)[0]
+    with_it = [o for o in saves if told is not None and told in (o.step, _count_steps(o))]
+    with_it = with_it or [o for o in saves if were_written_together(p, o)]
+    if len({(o.step, o.epoch, o.step_in_epoch) for o in with_it}) != 1:
+        return p
+    nearest = min(with_it, key=lambda o: abs(o.mtime_ns - p.mtime_ns))
+    return _with_progress(p, nearest)._replace(generation=nearest.generation)
+
+
+def _count_steps(p: Part) -> int | None:
+    """Return the steps at the end of an epoch, where each has as many as the name says."""
+    return p.epoch * p.step_in_epoch if p.epoch is not None and p.step_in_epoch is not None else None
+
+
+def _with_progress(p: Part, of: Part) -> Part:
+    return p._replace(step=of.step, epoch=of.epoch, step_in_epoch=of.step_in_epoch)
+
+
+# --- saves of a model alone although others of their run hold a state of training
+
+
+def _mark_exports(s: Session, parts: Parts) -> Parts:
+    """Make a save of a model alone a release. Where nothing is certain, it stays what its name says."""
+    telling = _find_pieces(s, parts, lambda piece: piece.state_key or piece.state_told or piece.state_word)
+    mine = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
+    exported = {*_find_without_key(s, mine)}
+    exported |= {*_find_without_counters(s, mine)}
+    exported |= {*_find_without_word(s, mine)}
+    if not exported:
+        return parts
+    return [p._replace(kind=Kind.RELEASE) if exported & {p.path, p.home} else p for p in parts]
+
+
+def _is_sound(s: Session, p: Part) -> bool:
+    """Return False for a damaged file, which may have lost what tells."""
+    return s.report(p, Level.STRUCTURE).verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
+
+
+def _find_without_key(s: Session, parts: Parts) -> Iterator[str]:
+    """Yield the files of runs that hold no optimizer's state; none where no file is known to hold one. Those
+    that were read already are compared, and with the newest of the others if none of them has an optimizer.
+    """
+    runs: dict[tuple[str, str], Parts] = defaultdict(list)
+    parts = [p for p in parts if s.layouts.piece_of(p).state_key]
+    above = {os.path.dirname(p.base) for p in parts if is_of_the_best(p.base)}
+    for p in parts:  # a directory of the best is of the run beside it
+        runs[p.layout, home if (home := os.path.dirname(p.base)) in above else p.run].append(p)
+        if is_of_the_best(p.base):  # is it a model alone? Only those that were read are compared
+            s.report(p, Level.STRUCTURE)
+    for run in runs.values():
+        yield from _find_models_alone(s, run)
+
+
+def _find_models_alone(s: Session, run: Parts) -> Iterator[str]:
+    read = [p for p in run if p.path in s.reports and _is_sound(s, p)]
+    without = [p for p in read if not _counts_updates(s, p)]
+    if without and len(without) == len(read):  # the very newest may be damaged
+        unread = sorted((p for p in run if p.path not in s.reports), key=lambda p: -p.mtime_ns)
+        without = without if any(_counts_updates(s, p) for p in unread[:_NEWEST]) else []
+    key = s.layouts.piece_of(run[0]).state_key
+    for p in without:
+        if (keys := s.inspect(p.path, Level.STRUCTURE)[1].keys) and key not in keys:
+            yield p.path
+
+
+def _counts_updates(s: Session, p: Part) -> bool:
+    return "optimizer_step" in s.report(p, Level.STRUCTURE).metadata
+
+
+def _find_without_counters(s: Session, parts: Parts) -> Iterator[str]:
+    """Yield the files of runs that count nothing and have only some of the entries of one that does."""
+    runs: dict[tuple[str, str, int | None], Parts] = defaultdict(list)
+    for p in parts:
+        if s.layouts.piece_of(p).state_told and p.path in s.reports and _is_sound(s, p):
+            runs[p.layout, p.base, p.rank].append(p)
+    for run in runs.values():
+        yield from _find_partial(s, run)
+
+
+def _find_partial(s: Session, run: Parts) -> Iterator[str]:
+    counters = s.layouts.piece_of(run[0]).state_told
+    told = [p for p in run if not s.known(p).metadata.keys().isdisjoint(counters)]
+    others = [p for p in run if s.known(p).metadata.keys().isdisjoint(counters)]
+    if not told or not others:
+        return
+    names: dict[str, frozenset[str]] = {}
+    for p in (*told, *others):
+        if (signature := s.known(p).signature) not in names:  # of equal ones one is read
+            names[signature] = frozenset(t.name for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors)
+    states = {names[s.known(p).signature] for p in told}
+    yield from (p.path for p in others if any(names[s.known(p).signature] < state for state in states))
+
+
+def _find_without_word(s: Session, parts: Parts) -> Iterator[str]:
+    """Yield the directories of the saves of runs that are none of training; none where all are such."""
+    runs: dict[tuple[str, str], dict[str, Parts]] = defaultdict(lambda: defaultdict(list))
+    for p in parts:
+        if s.layouts.piece_of(p).state_word:
+            runs[p.layout, p.run][p.home].append(p)
+    for homes in runs.values():
+        words = {home: {_has_word(s, p) for p in same} for home, same in homes.items() if len(homes) > 1}
+        if any(True in has for has in words.values()):
+            without = (home for home, has in words.items() if has == {False})
+            yield from (home for home in without if all(_is_sound(s, p) for p in homes[home]))
+
+
+def _has_word(s: Session, p: Part) -> bool | None:
+    """Return None where the file cannot be read, or is too large."""
+    data = read_tracker(p.path, _LIMIT)
+    return None if isinstance(data, Finding) else s.layouts.piece_of(p).state_word in data
+
+
+# --- steps
+
+
+def _add_steps(s: Session, parts: Parts) -> Parts:
+    """Return the parts with the steps that content tells, if their piece reads them there. In a directory of
+    its own whose name tells none, all are of the step that one tells.
+    """
+    silent = _find_pieces(s, parts, lambda piece: piece.step_from == "content")
+    if not silent:
+        return parts
+    told = _read_steps(s, [p for p in parts if (p.layout, p.piece) in silent])
+    out = Parts()
+    for p in parts:
+        said = None if p.home and _is_numbered(p) else told.get(p.home or p.path)
+        out.append(p._replace(step=said[0], epoch=said[1], step_in_epoch=said[2]) if said else p)
+    return _add_steps_behind_links(s, out, silent)
+
+
+def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
+    """Return what the files of each directory tell; one shard of a set may be the only one that does."""
+    told = dict[str, Steps]()
+    for p in parts:
+        if not (p.home and _is_numbered(p)) and (report := s.reports.get(p.path)):
+            steps = s.layouts.of(p).steps(p, report.metadata)
+            if steps != _UNTOLD or (p.home or p.path) not in told:
+                told[p.home or p.path] = steps
+    return told
+
+
+def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> Parts:
+    """A link that nobody loads, and of whose step neither name nor content tells, is of the step of what it
+    leads to: the file of its run that has its size and its time.
+    """
+    beside = {(one, name) for one, name in silent if not s.layouts[one].piece(name).loaded}
+
+    def is_lost(p: Part) -> bool:
+        silent = (p.layout, p.piece) in beside and not p.home and p.size >= 0
+        return silent and (p.step, p.epoch, p.step_in_epoch) == _UNTOLD
+
+    if not beside or not any(map(is_lost, parts)):
+        return parts
+    of = {
+        (p.run, p.size, p.mtime_ns): p
+        for p in parts
+        if p.step is not None or (not p.home and (p.epoch, p.step_in_epoch) != (None, None))
+    }
+    return [
+        _with_progress(p, to) if is_lost(p) and (to := of.get((p.run, p.size, p.mtime_ns))) else p
+        for p in parts
+    ]

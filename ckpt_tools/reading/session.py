@@ -59,11 +59,10 @@ _Front = tuple[Checkpoint, Checkpoint, "tuple[int, int, int] | None", "int | str
 
 class Session:
     """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of
-    tensors in its files; ``reader`` is the way to the files, ``aside`` what is a copy made by hand or lies in
-    quarantine, ``companions`` what each save writes over and is of none. With a ``cache`` what was seen
-    earlier is not read again. ``evidence`` is what stores say of their objects, ``unproven`` says of which
-    files it shows nothing. With ``listing`` only names are asked for. ``opening.open_session`` makes one in
-    which every part has its place.
+    tensors in its files; ``aside`` is what is a copy made by hand or lies in quarantine, ``companions`` what
+    each save writes over and is of none. ``evidence`` is what stores say of their objects, ``unproven`` of
+    which files it shows nothing. With a ``cache`` what was seen earlier is not read again, with ``listing``
+    only names are asked for. ``opening.open_session`` makes one in which every part has its place.
     """
 
     def __init__(
@@ -186,10 +185,8 @@ class Session:
         return self.reports.get(part.path) or self.report(part, Level.STRUCTURE)
 
     def _goes_deeper(self, have: Report, level: Level) -> bool:
-        """Whether reading on could say more: not where a part was asked for and is in the report already, the
-        budget is spent, or the file's end is missing.
-
-        Nor where it could not be read before: answers that one question has from a file must fit together.
+        """Whether reading on could say more: not if only a part was asked for, the budget is spent, the end
+        is missing, or it could not be read before: answers from one file must fit together.
         """
         unread = have.verdict is Verdict.UNKNOWN and any(f.code == "unreadable" for f in have.findings)
         if have.level >= level or have.format is None or unread:
@@ -272,10 +269,7 @@ class Session:
         for index in indexes:
             for path in self.indexes.members({index.path}):
                 if path not in mine:
-                    size, mtime_ns, findings = stat_of(path)
-                    mine[path] = index._replace(
-                        path=path, role="data", size=size, mtime_ns=mtime_ns, findings=findings
-                    )
+                    mine[path] = index._replace(path=path, role="data", **stat_of(path)._asdict())
         extra = {path for path in mine if (lone := self.indexes.lone(path)) and lone.code == "extra-file"}
         return replace(checkpoint, parts=tuple(p for path, p in mine.items() if path not in extra))
 
@@ -309,8 +303,8 @@ class Session:
         return frozenset(file.path for file in self.found.bare)
 
     def state_tracker(self, name: str, base: str) -> Told | None:
-        """What the tracker of that name tells that is a copy of a file of the latest checkpoint; None where
-        there is none, or where it holds arrays: then it is a state of somebody's own.
+        """What the tracker tells that is a copy of a file of the latest checkpoint; None where there is none,
+        or it holds arrays: then it is a state of somebody's own.
         """
         path = os.path.join(base, name)
         if path not in self.bare_paths:
@@ -342,8 +336,8 @@ class Session:
         return path, data
 
     def unfinished(self, checkpoint: Checkpoint, siblings: Sequence[Checkpoint]) -> bool:
-        """Whether a torn or incomplete checkpoint is the newest and so may still be written: beyond the
-        tracker, or younger than ``settle``.
+        """Whether a torn newest checkpoint may still be written: beyond the tracker, or younger than
+        ``settle``.
         """
         newest, highest, named, said = self._find_front(siblings)
         age_ns = self.now_ns - checkpoint.mtime_ns
@@ -373,23 +367,13 @@ def formats_allowed(part: Part, piece: Piece) -> Sequence[str]:
 
 def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:
     """The report on a part that is not opened: one that only marks something, and at presence every one."""
-    findings, size = part.findings, part.size
-    if size == 0 and not findings and piece.mark:
-        findings = (_NO_STATE,)
-    elif level is not Level.PRESENCE:
+    found, is_empty = part.findings, part.size == 0 and not part.findings
+    if is_empty:
+        found = (_NO_STATE if piece.mark else finding("empty-file", "the file has no bytes", offset=0),)
+    if level is not Level.PRESENCE and not (is_empty and piece.mark):
         return None
-    elif size == 0 and not findings:
-        findings = (finding("empty-file", "the file has no bytes", offset=0),)
-    blind = any(f.code == "unreadable" for f in findings)
-    return Report(
-        path=part.path,
-        format=None,
-        size=size,
-        verdict=Verdict.UNKNOWN if blind else worst(findings),
-        level=level,
-        findings=findings,
-        mtime_ns=part.mtime_ns,
-    )
+    verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in found) else worst(found)
+    return Report(part.path, None, part.size, verdict, level, findings=found, mtime_ns=part.mtime_ns)
 
 
 def _discover(root: str, layouts: Layouts, listing: bool, options: ReadOptions) -> Discovery:
