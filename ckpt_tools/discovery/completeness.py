@@ -21,8 +21,8 @@ Coordinates = tuple[tuple[str, int], ...]
 
 
 def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int | None:
-    """Return the number of ranks in the names, else one more than the highest rank over all checkpoints of a
-    run; None when no name carries a rank. Of files that a job can do without there may be more.
+    """Return the number of ranks in the names, else one more than the highest over all checkpoints of a run;
+    None if no name has one.
     """
     ranks = worlds = -1
     for c in checkpoints:
@@ -47,11 +47,8 @@ def named_world(checkpoint: Checkpoint) -> int | None:
 
 
 def ranks_present(checkpoint: Checkpoint, layout: Layout) -> int | None:
-    """Return how many ranks have a file, or how many places of the parallel grid where names hold no rank;
-    None for a set that every rank shares.
-
-    The kind of file with the most tells: model states may be one for all data parallel ranks, and optimizer
-    states one for each. Shards, layers and the processes that wrote a shared set are no ranks.
+    """Return how many ranks have a file, or how many places of the parallel grid where names hold no rank, by
+    the kind of file with the most; None for a set that every rank shares.
     """
     if ranks := {p.rank for p in checkpoint.parts if p.rank is not None}:
         return len(ranks)

@@ -95,9 +95,7 @@ class DirectoryNames:
 
 
 class NameReader:
-    """What names tell, each read once: a million files have few distinct ones. For a ``listing`` also the
-    names of files that an index describes.
-    """
+    """What names tell, each read once; for a ``listing`` also those of files that an index describes."""
 
     def __init__(self, layouts: Layouts, listing: bool) -> None:
         self.layouts = layouts

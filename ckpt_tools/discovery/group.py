@@ -61,9 +61,7 @@ def _saved_together(members: list[Part]) -> Iterator[list[Part]]:
 
 
 def _agreed(members: Iterable[Part]) -> set[int]:
-    """Restart counters that all ranks agree on: they wrote more than one of the same steps under it. (No rank
-    is ever two saves ahead of another.)
-    """
+    """Restart counters under which all ranks wrote more than one of the same steps: they agree on them."""
     steps: dict[int, dict[int | None, set[_Progress]]] = defaultdict(lambda: defaultdict(set))
     for p in members:
         if p.generation is not None and not p.home:
@@ -131,9 +129,7 @@ def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
 
 
 def _path(parts: Sequence[Part], layout: Layout) -> str:
-    """What names files of a checkpoint that has no directory of its own: of several shared ones the file that
-    others are copies of, or what their names have in common. Links to them name nothing.
-    """
+    """What names files without a directory of their own: the one that others are copies of, or a common name."""
     own, base = essential(parts, layout), parts[0].base
     pieces = [layout.piece(p.piece) for p in parts]
     if len(parts) > 1 and all(piece.shared for piece in pieces):

@@ -57,9 +57,8 @@ def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFi
 
 
 def _find_telling(named: dict[str, list[NamedFile]], known: dict[str, list[NamedFile]], to: str) -> set[str]:
-    """Return the directories that go by the path of a link to ``to``: those of which that tells more, and
-    with them the others of what it leads to; but what lies elsewhere and is known by a name as good keeps
-    that (``previous -> ../step-10`` in a checkpoint).
+    """Return the directories that go by the path of a link to ``to``: those of which it tells more, and
+    others of what it leads to; what lies elsewhere and is known by a name as good keeps that.
     """
     tells = {home: (_rate(files), _rate(known.get(home, ()))) for home, files in named.items()}
     more = {home for home, (new, old) in tells.items() if new > old}

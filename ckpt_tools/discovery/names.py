@@ -39,9 +39,7 @@ def is_place_of_loop(place: Place, name: str, above: str) -> bool:
 
 
 def settle_names(files: list[NamedFile], above: str) -> tuple[list[NamedFile], list[NamedFile]]:
-    """Return the files that are parts, and the others, whose names say too little: companions without their
-    layout, and weak names in directories that other names explain.
-    """
+    """Return the files that are parts, and those whose names say too little for that beside these."""
     if all(file.place.sure for file in files):
         return files, []
     settling = _Settling(files, above)
@@ -83,9 +81,8 @@ def next_reading(file: NamedFile) -> NamedFile | None:
 
 
 def _find_counted(files: Sequence[NamedFile]) -> Iterator[str]:
-    """Yield where names that tell a rank by a number alone count ranks and not epochs: from 0 without a gap,
-    below the steps of their directories. A lone directory may have lost the first; of those of ranks there
-    are several.
+    """Yield where numbers in names count ranks, and not epochs: from 0 without a gap, below the steps of
+    their directories; a lone directory may have lost the first.
     """
     homes: dict[str, set[str]] = defaultdict(set)
     ranks: dict[str, set[int]] = defaultdict(set)
@@ -130,9 +127,7 @@ class _Settling:
         self.others: list[NamedFile] = []
 
     def move_on(self, file: NamedFile, generic: bool) -> NamedFile:
-        """The file as the sure (or ``generic``) piece that its name fits, where no piece before that one
-        keeps it. A generic name is free where no other layout has a file in its directory.
-        """
+        """The file as the sure (or free ``generic``) piece that its name fits, if no piece before keeps it."""
         at: NamedFile | None = file
         while at is not None and not at.place.sure:
             place = at.place
@@ -214,9 +209,7 @@ _RESTARTS = "[_{generation}]"
 
 
 def _find_own_numbers(files: list[NamedFile], ranks: _Ranks) -> frozenset[tuple[str, str, int]]:
-    """(directory, prefix, number) whose number is of the prefix: ``net_50`` where ``net_50_1`` exists, and
-    ``bert_2`` where neither ``bert`` nor ``bert_1`` does.
-    """
+    """(directory, prefix, number) whose number is part of the prefix: ``net_50`` beside ``net_50_1``."""
     counters: dict[tuple[str, str], set[int]] = defaultdict(set)
     for file in files:
         place, name = file.place, file.name
@@ -239,9 +232,7 @@ def _base_and_rank(place: Place, name: NameFields, ranks: _Ranks) -> tuple[str, 
 
 
 def _join_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[str, int | None, str], str]:
-    """The prefix without the rank, where every rank's own number ends its prefix: ``pangu0``, ``pangu1``
-    (``net_rank_0``). ``seen`` maps a directory to the (rank, prefix) in it.
-    """
+    """The prefix without the rank, where each rank's own number ends its prefix (``net_rank_0``)."""
     joined: dict[tuple[str, int | None, str], str] = {}
     for base, pairs in seen.items():
         stems: dict[str, list[tuple[int | None, str]]] = defaultdict(list)
@@ -269,9 +260,7 @@ def _find_lone_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
 
 
 def name_parts(files: list[NamedFile], above: str) -> list[Part]:
-    """Return the files as parts, with runs named as seen from ``above``. The files are used up, so that a
-    million of them are not in memory twice.
-    """
+    """Return the files, which are used up, as parts; runs are named as seen from ``above``."""
     naming, parts = _Naming(files, above), list[Part]()
     files.reverse()
     while files:
@@ -356,8 +345,8 @@ class _Naming:
         return folder
 
     def _prefix(self, place: Place, name: NameFields, base: str, rank: int | None) -> tuple[str, int | None]:
-        """The prefix that keeps its run apart, and the counter behind it; its directory tells what it does
-        not. What may have none, and is a checkpoint by itself or follows others, has that of those beside it.
+        """The prefix that keeps its run apart, and the counter behind it; what may have none has its
+        neighbours'.
         """
         prefix, piece = name.prefix or place.prefix, place.piece
         follows = not prefix and self._lone and (piece.single or piece.follows)

@@ -65,8 +65,8 @@ def _fragments(directory: str) -> list[str]:
 
 
 def _in_store(url: str) -> Iterator[BareFile]:
-    """Those in a store, by a list for each directory: the highest first, which tells what lies in the others
-    where it is small. One that the caller must not list hides what lies in it, but for the file's own.
+    """Those in a store, by a list for each directory, the highest first. One that must not be listed hides
+    what lies in it, but for the own seal of the file.
     """
     from ckpt_tools.storage.stores.mounts import tree_of  # only for stores
 

@@ -28,8 +28,8 @@ def is_set_aside(name: str) -> bool:
 
 
 def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
-    """Take the copies out of what was found, and say which they are: nobody looks into them who is not asked
-    to. Nothing in the path of ROOT itself counts, nor a name that a layout of the user's has.
+    """Take the copies out of what was found, and say which they are. Nothing in the path of ROOT itself
+    counts, nor a name that a layout of the user's has.
     """
     own = "/".join(piece.template for layout in layouts.own for piece in layout.pieces)
     root = root if found.tree else root.rpartition("/")[0]

@@ -119,9 +119,7 @@ def content_format(path: str) -> str | None:
 
 
 def _find_archived(begins: bytes, ends: bytes) -> str:
-    """Return the format of an archive that torch wrote, by the names of its first members, and of a zip with
-    a state among those of its last; "" for others, which begin as theirs do.
-    """
+    """Return the format of an archive of torch, by its first members, and of a zip with a state in it, or ""."""
     if format_of("torch_zip").magic(begins[:HEAD]) and first_name(begins).endswith(
         (b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")
     ):

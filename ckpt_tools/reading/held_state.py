@@ -27,8 +27,8 @@ _MLX_COUNTERS = frozenset({"step", "learning_rate"})
 
 @frozen
 class State:
-    """What a file tells. ``holds`` is None where it could not be read; ``strange``: it is in no format of
-    states; ``count`` is how many steps its optimizer has taken.
+    """What a file tells: ``holds`` is None if it could not be read, ``strange`` says that it is in no format
+    of states, ``count`` how many steps its optimizer took.
     """
 
     part: Part
@@ -68,9 +68,7 @@ def _by_content(p: Part, report: Report, anatomy: Anatomy) -> State:
 
 
 def _is_optimizer_of_arrays(report: Report, anatomy: Anatomy) -> bool:
-    """Return True for a set of arrays alone that MLX writes of an optimizer (mlx/optimizers/optimizers.py): a
-    count, and for each parameter one value or two, called by a letter.
-    """
+    """Return True for arrays that MLX writes of an optimizer: a count, and values called by a letter."""
     names = {t.name for t in anatomy.tensors}
     counted = report.format in _ARRAYS and not names.isdisjoint(_MLX_COUNTERS) and len(names) > 1
     return counted and all(n in _MLX_COUNTERS or n.endswith((".m", ".v", ".u")) for n in names)
@@ -84,8 +82,8 @@ def has_optimizer(report: Report, anatomy: Anatomy) -> bool:
 
 
 def _has_weights(p: Part, report: Report, anatomy: Anatomy) -> bool:
-    """Return True if some tensor is no optimizer's, no counter, and not the bytes of a random generator; also
-    for a pickle that is a model as a whole, whatever its classes are.
+    """Return True for a pickle that is a model as a whole, and for tensors that are no optimizer's, counters
+    or random numbers.
     """
     ending, tensors = p.path.lower().rpartition(".")[2], anatomy.tensors
     classes = any(f.code in _CLASSES for f in report.findings)

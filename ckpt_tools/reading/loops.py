@@ -99,8 +99,8 @@ def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
 
 
 def _read_states(s: Session, parts: Sequence[Part]) -> list[State]:
-    """Return the files that hold a state, or are damaged; one in no format of states is damaged only if it
-    has a number and others of its name hold states.
+    """Return the files that hold a state, or are damaged: in no format of states, with a number and a name of
+    states.
     """
     newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
     read = [read_state(p, s, p.path in newest) for p in parts]
@@ -139,9 +139,8 @@ def _label(state: State) -> str:
 
 
 def _with_roles(states: Sequence[State]) -> list[State]:
-    """Return the files with the role that their convention declares, else that of what they hold, else what
-    they are called where several of one save hold the same. One that could not be read is what others of its
-    name are.
+    """Return the files with the role of their convention, else of what they hold, else of their name where
+    several of a save hold the same. One that could not be read is what others of its name are.
     """
 
     def peers(f: State) -> tuple[str, str]:
@@ -183,8 +182,8 @@ def _find_saves(states: Iterable[State]) -> list[_Save]:
 
 
 def _join_halves(saves: Sequence[_Save]) -> list[_Save]:
-    """Return the saves; what is written over and holds no weights (``optimizer.pt``) is of the only save of
-    weights alone whose step it tells, else that it was written with, else that is written over as it is.
+    """Return the saves; what is written over without weights (``optimizer.pt``) is of the only one that fits
+    it: whose step it tells, else that it was written with, else that is written over as well.
     """
     halves = [o for o in saves if o.loop.rolling and not o.may_hold("weights")]
     models = [o for o in saves if o not in halves and o.kind is Kind.PERIODIC] if halves else []
@@ -206,8 +205,8 @@ def _find_fitting(half: _Save, models: Sequence[_Save]) -> list[_Save]:
 
 
 def _find_unit(saves: Sequence[_Save]) -> str:
-    """Return what the numbers in names count that say no unit, as most files tell: ``step`` or ``epoch``;
-    else ``saves`` if the steps that they tell grow with the numbers, "" if these do not.
+    """Return what numbers without a unit count, as most files tell: ``step`` or ``epoch``, else ``saves`` if
+    the steps that they tell grow with the numbers, else "".
     """
     telling = [(n, o) for o in saves if (n := o.number) is not None]
     steps = sum(n in (*o.steps, *o.counts) for n, o in telling)

@@ -87,8 +87,8 @@ def _sort_by_content(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> 
 
 
 def _place_loose(s: Session, placed: Parts) -> Parts:
-    """Return the parts, with the files of people's own loops as checkpoints if those of known layouts are
-    exports alone or none; beside models that were exported they are states, or nothing.
+    """Return the parts, with those of people's own loops if other layouts have exports alone; beside models
+    that were exported they are states, or nothing.
     """
     loose = [p for p in placed if s.layouts.of(p).last_resort]
     if not loose:
@@ -244,9 +244,7 @@ def _is_sound(s: Session, p: Part) -> bool:
 
 
 def _find_without_key(s: Session, parts: Parts) -> Iterator[str]:
-    """Yield the files of runs that hold no optimizer's state; none where no file is known to hold one. Those
-    that were read already are compared, and with the newest of the others if none of them has an optimizer.
-    """
+    """Yield the files of runs without an optimizer's state, if a file that was read, or is new, has one."""
     runs: dict[tuple[str, str], Parts] = defaultdict(list)
     parts = [p for p in parts if s.layouts.piece_of(p).state_key]
     above = {os.path.dirname(p.base) for p in parts if is_of_the_best(p.base)}
@@ -347,8 +345,8 @@ def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
 
 
 def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> Parts:
-    """A link that nobody loads, and of whose step neither name nor content tells, is of the step of what it
-    leads to: the file of its run that has its size and its time.
+    """Give a link that nobody loads, and that tells no step, that of the file of its run with its size and
+    time.
     """
     beside = {(one, name) for one, name in silent if not s.layouts[one].piece(name).loaded}
 

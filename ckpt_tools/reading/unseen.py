@@ -27,8 +27,8 @@ HINT = (
 
 
 class Answer(NamedTuple):
-    """What is weighed: the checkpoint that was chosen, those that lost, those that could have been chosen,
-    the caller's leave to pass over what cannot be read, and whether one run was asked for by name.
+    """What is weighed; ``skip`` is leave to pass over what cannot be read, ``run_named`` says that the run
+    was asked for by name.
     """
 
     chosen: Checkpoint | None = None
@@ -55,8 +55,8 @@ def unread_files(s: Session) -> Iterator[Finding]:
 
 
 def missed(s: Session, told: Collection[str]) -> Iterator[Finding]:
-    """Indexes, seals and files that others were to be compared with, which could not be read when they were
-    needed, without those of which it is ``told`` that they cannot be read: an error may pass by itself.
+    """Yield indexes, seals and files to compare with that could not be read when needed, but for those
+    ``told``.
     """
     unknown = _unknown(s)
     for path, why in {**s.indexes.unseen, **s.unread}.items():
@@ -101,9 +101,7 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
 
 
 def _step_of(row: Unseen, s: Session, stepped: Collection[str], answer: Answer) -> int | None:
-    """The step that its name tells; that of ``ckpt_0`` tells none where ``ckpt_1`` holds files of step 7.
-    What lies in the directory of a checkpoint is of its step (``step_4/weights/iter_0000000``).
-    """
+    """The step that its name tells, but not ``ckpt_0`` where ``ckpt_1`` holds step 7, or its checkpoint."""
     if row.step is not None:
         return row.step
     if answer.chosen is not None and any(
@@ -169,11 +167,8 @@ def _is_of_system(path: str, root: str) -> bool:
 
 
 def _may_be_passed(row: Unseen, step: int | None, answer: Answer) -> bool:
-    """Return True if the choice stands without what could not be seen. With leave to go on: unless its like
-    beside it, named after no step, holds files of the choice (``rank_3`` beside ``rank_0``).
-
-    Else where neither name nor time lets it be newer, unless it lies beside the run of the choice: how far
-    another one came is no matter of steps, but of which is meant.
+    """Return True if the choice stands without what was not seen: with leave, unless its like beside it holds
+    files of the choice; else if it is older by name and time, and not beside the run of the choice.
     """
     chosen = answer.chosen
     if chosen is None:
