@@ -129,7 +129,7 @@ def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
 
 
 def _path(parts: Sequence[Part], layout: Layout) -> str:
-    """What names files without a directory of their own: the one that others are copies of, or a common name."""
+    """What names files without an own directory: the one that others are copies of, or a common name."""
     own, base = essential(parts, layout), parts[0].base
     pieces = [layout.piece(p.piece) for p in parts]
     if len(parts) > 1 and all(piece.shared for piece in pieces):

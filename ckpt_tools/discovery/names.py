@@ -127,7 +127,7 @@ class _Settling:
         self.others: list[NamedFile] = []
 
     def move_on(self, file: NamedFile, generic: bool) -> NamedFile:
-        """The file as the sure (or free ``generic``) piece that its name fits, if no piece before keeps it."""
+        """The file as the sure (or free ``generic``) piece that its name fits, if none before keeps it."""
         at: NamedFile | None = file
         while at is not None and not at.place.sure:
             place = at.place
