@@ -119,7 +119,7 @@ def content_format(path: str) -> str | None:
 
 
 def _find_archived(begins: bytes, ends: bytes) -> str:
-    """Return the format of an archive of torch, by its first members, and of a zip with a state in it, or ""."""
+    """Return the format of an archive of torch, by its first members, or of a zip with a state, or ""."""
     if format_of("torch_zip").magic(begins[:HEAD]) and first_name(begins).endswith(
         (b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")
     ):
