@@ -14,8 +14,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.equal_files import when
-from ckpt_tools.planning.pages import of_other_models
+from ckpt_tools.planning.equal_files import of_other_models, when
 from ckpt_tools.planning.rules.choice import tracker_stale, unplaced_newer
 from ckpt_tools.planning.rules.order import same_step_twice
 from ckpt_tools.planning.rules.pair import same_content

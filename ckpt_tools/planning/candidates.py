@@ -49,7 +49,7 @@ from ckpt_tools.planning.rules.order import (
 from ckpt_tools.planning.rules.rule import Effect, Rule, error_of, finding_of
 from ckpt_tools.planning.rules.tree import could_not_look, filters_hide_all, root_missing, several_runs
 from ckpt_tools.planning.run import Run
-from ckpt_tools.planning.steps import count_in_contents, step_in_contents
+from ckpt_tools.planning.scan import count_in_contents, step_in_contents
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes, without_leftovers
 from ckpt_tools.planning.trackers import tracked_first
 from ckpt_tools.planning.unfinished import Sizes, marked

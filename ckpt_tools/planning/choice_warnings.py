@@ -20,13 +20,14 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.choose import rank
-from ckpt_tools.planning.rules.choice import below_level, export_newer, unfinished_newer
+from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale, unfinished_newer
 from ckpt_tools.planning.rules.choice.unfinished_newer import Begun, BegunFacts
 from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.planning.rules.save import dangling_link, missing_part, step_mismatch
 from ckpt_tools.planning.unfinished import is_called_alike, numbers_in, pattern_of
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.retry import is_link, lstat
+from ckpt_tools.storage.retry import is_link, lstat, there
+from ckpt_tools.storage.stalls import away
 from ckpt_tools.storage.urls import is_url, real_path
 
 _HYPERPARAMETERS = ("learning_rate", "global_step")
@@ -196,3 +197,34 @@ def _lost_optimizer(s: Session, c: Checkpoint) -> bool:
     report, anatomy = s.inspect(c.parts[0].path, Level.STRUCTURE)
     told = any(key in report.metadata for key in _HYPERPARAMETERS)
     return bool(anatomy.tensors) and not told and not any(is_optimizer_state(t.name) for t in anatomy.tensors)
+
+
+# ---- what it names as the best of its run: its framework loads that when training ends
+
+
+def named_as_best(s: Session, c: Checkpoint) -> dict[str, str]:
+    """Return the paths that its files name, as they were when it was saved, and the file that names each."""
+    entry, found = s.layouts.of(c).best, dict[str, str]()
+    for part in [p for p in c.parts if s.layouts.piece_of(p).loaded] if entry else ():
+        metadata = s.report(part, Level.STRUCTURE).metadata
+        told = (value for key, value in metadata.items() if key.partition(":")[0] == entry)
+        found |= {path.rstrip("/"): part.path for path in told if isinstance(path, str) and path}
+    return found
+
+
+def best_is_gone(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Yield a note for each path that it names as its best and that is not there."""
+    above = os.path.dirname(c.path)
+    for named, by in named_as_best(s, c).items():
+        beside, absolute = os.path.join(above, os.path.basename(named)), os.path.isabs(named)
+        try:
+            here = beside == c.path or there(beside)
+            # a name means what lies beside the checkpoint, or the checkpoint itself
+            moved = absolute and beside != c.path and not is_url(beside)
+            meant = here and (not moved or os.path.dirname(named) in (above, real_path(above)))
+            if meant or (absolute and away(there, named)):
+                continue
+        except OSError:
+            continue  # nothing that is loaded depends on it
+        hit = tracker_stale.find_lost_best(s.layouts.of(c).best, named, by, beside=here)
+        yield finding_of(tracker_stale.RULE, hit)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain
 
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.sidecars import NOTES
 from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
-from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.formats.common.tensor_pieces import incomplete
 from ckpt_tools.formats.common.zeros import ZEROS
+from ckpt_tools.inspection.check import prefix_signature
 from ckpt_tools.layouts.common.saved_by import saved_sizes
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
@@ -29,12 +28,10 @@ from ckpt_tools.planning.lost_files import (
     find_lost_texts,
     headless,
     lost,
-    unlike_list,
     unlike_run,
     without_model,
     zeroed,
 )
-from ckpt_tools.planning.neighbours import Siblings
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save import (
     missing_part,
@@ -48,6 +45,7 @@ from ckpt_tools.planning.rules.save import (
     step_mismatch,
     unfinished,
 )
+from ckpt_tools.planning.run import Siblings
 from ckpt_tools.planning.trackers import declared, missing, tracker_findings
 from ckpt_tools.planning.unfinished import TORN, begun_later, hint_of
 from ckpt_tools.reading.session import Session, with_findings
@@ -65,32 +63,23 @@ GAPS: tuple[Rule, ...] = (missing_rank.RULE, missing_part.RULE, sibling_has_role
 """What a save lacks beside the others of its run."""
 
 
-class FileContents:
-    """What rules ask of the files of a session."""
+def facts_of(
+    s: Session,
+    saves: Sequence[Checkpoint],
+    expected: completeness.Expected,
+    files: Sequence[Part],
+    first: Order | None = None,
+) -> SavesFacts:
+    """Return the facts of saves and of ``files``, which are looked into where a rule asks for tensors."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def tensors(self, part: Part) -> dict[str, Tensor]:
-        """The tensors of a file by their names."""
-        formats = self.session.layouts.piece_of(part).formats
-        anatomy = self.session.inspect(part.path, Level.STRUCTURE, expect=formats)[1]
+    def tensors(part: Part) -> dict[str, Tensor]:
+        anatomy = s.inspect(part.path, Level.STRUCTURE, expect=s.layouts.piece_of(part).formats)[1]
         return {t.name: t for t in anatomy.tensors}
 
-    def hides_cuts(self, format_: str | None) -> bool:
-        """Return True if a file of the format may end after any record and look whole."""
-        return hides_cuts(format_)
+    def begins_with(whole: Part, cut: Report) -> bool:
+        return prefix_signature(whole.path, s.layouts.piece_of(whole).formats, cut.tensors) == cut.signature
 
-    def begins_with(self, whole: Part, cut: Report) -> bool:
-        """Return True if ``whole`` begins with all the tensors of a file that may be cut."""
-        formats = self.session.layouts.piece_of(whole).formats
-        from ckpt_tools.inspection.check import prefix_signature  # few files may be cut and look whole
-
-        return prefix_signature(whole.path, formats, cut.tensors) == cut.signature
-
-    def is_optimizer_state(self, tensor: str) -> bool:
-        """Return True if the name of a tensor says that it is what an optimizer keeps of a parameter."""
-        return is_optimizer_state(tensor)
+    return SavesFacts(s.layouts, saves, expected, files, s.reports, tensors, hides_cuts, begins_with, first)
 
 
 def find_hits(facts: SavesFacts, rules: Iterable[Rule] = BESIDE) -> Iterator[tuple[Hit, Finding]]:
@@ -122,8 +111,15 @@ def crosscheck(
     ``saves`` nothing else is looked at: to compare each of thousands with all others takes days.
     """
     parts = s.parts if saves is None else [p for c in saves for p in c.parts]
-    asked = set(s.found.indexes) if saves is None else {p.path for p in parts}
-    out = _check_outside_runs(s, asked) if whole_tree else []
+    out = list[Finding]()
+    if whole_tree:
+        out += (replace(f, path=home) for home, files in s.places.items() for f in incomplete(files.values()))
+        asked = set(s.found.indexes) if saves is None else {p.path for p in parts}
+        indexes = [os.path.split(path) for path in s.found.indexes if path in asked]
+        formats = ((home, name, of) for home, name in indexes for of in format_names.allowed(name))
+        for home, of in sorted({(h, of) for h, name, of in formats if name.endswith(format_of(of).suffixes)}):
+            out += format_of(of).beside(home, NOTES)
+        out += find_lost_texts(s)
     judged = {f.path for f in out}
     for checkpoints in s.runs(grouping.group(parts, s.layouts)).values():
         run = _Run(s, checkpoints, whole_tree)
@@ -134,21 +130,6 @@ def crosscheck(
     return out
 
 
-def _check_outside_runs(s: Session, paths: Container[str]) -> list[Finding]:
-    """Return what is wrong with what is no run's; of indexes only those among the ``paths``."""
-    out = [replace(f, path=home) for home, files in s.places.items() for f in incomplete(files.values())]
-    homes = set[tuple[str, str]]()
-    for path in s.found.indexes:
-        home, name = os.path.split(path)
-        if path in paths:
-            homes |= {
-                (home, of) for of in format_names.allowed(name) if name.endswith(format_of(of).suffixes)
-            }
-    for home, of in sorted(homes):
-        out += format_of(of).beside(home, NOTES)
-    return [*out, *find_lost_texts(s)]
-
-
 class _Run:
     """The checkpoints of one run, and what the checks so far have shown. ``tree``: more than one file was
     asked for. ``incomplete`` are the checkpoints that lack parts.
@@ -157,8 +138,6 @@ class _Run:
     def __init__(self, session: Session, checkpoints: Sequence[Checkpoint], tree: bool) -> None:
         self.session, self.checkpoints, self.tree = session, checkpoints, tree
         self.finished = [c for c in checkpoints if not c.unfinished]
-        # what a save left half written proves nothing
-        self.parts = [p for c in self.finished for p in c.parts]
         self.siblings = Siblings(self.finished)
         self.incomplete = set[CheckpointKey]()
 
@@ -180,8 +159,7 @@ class _Run:
             out += self._check_completeness(c)
         if newest is not None and self.tree:
             for c in self.finished:
-                gone = list(lost(s, c, self.siblings.beside(c)))
-                gone += unlike_list(s, c) if level > Level.PRESENCE else ()
+                gone = list(lost(s, c, self.siblings.beside(c), level))
                 if any(f.severity is Severity.ERROR for f in gone):
                     self.incomplete.add(c.key)
                 out += gone
@@ -192,39 +170,31 @@ class _Run:
         return out
 
     def _check_files(self, level: Level) -> list[Finding]:
-        """Add to the reports what the rules say of files; return what they say of saves."""
-        s = self.session
-        facts = SavesFacts(s.layouts, self.finished, self.expected, self.parts, s.reports, FileContents(s))
-        of_saves, contradicted = list[Finding](), set[str]()
-        for hit, f in find_hits(facts):
+        """Add to the reports what is wrong with files beside others, which are copies, hold only zeros, or
+        hold nothing; return what the rules say of saves.
+        """
+        s, of_saves, contradicted = self.session, list[Finding](), set[str]()
+        parts = [p for c in self.finished for p in c.parts]  # what a save left half written proves nothing
+        for hit, f in find_hits(facts_of(s, self.finished, self.expected, parts)):
             if not hit.of_file:
                 of_saves.append(f)
                 continue
             self._add(hit.path, f)
             if f.severity is Severity.ERROR:
                 contradicted.add(hit.path)
-        for path, f in list(unlike_run([(p, s.known(p)) for p in self.parts])):
+        for path, f in list(unlike_run([(p, s.known(p)) for p in parts])):
             self._add(path, f)
-        self._check_contents(level, contradicted)
-        return of_saves
-
-    def _check_contents(self, level: Level, contradicted: set[str]) -> None:
-        """Add to the reports which files are copies, hold only zeros, or hold nothing."""
-        s = self.session
-        wholes = [s.members(c) for c in self.finished]
+        beside, wholes = self.siblings.beside, [s.members(c) for c in self.finished]
         if self.tree and level >= Level.CONTENT:
             members = [p for c in wholes for p in c.parts if p.path in s.reports]
-            copies = EqualFiles(s).find_copies([p for p in members if p.path not in contradicted])
-            for copy in list(copies):
+            for copy in list(EqualFiles(s).find_copies([p for p in members if p.path not in contradicted])):
                 self._add(copy.path, copy.finding)
-        beside = self.siblings.beside
-        if self.tree and any(report.metadata.get(ZEROS) for report in s.reports.values()):
-            self._add_all(chain.from_iterable(zeroed(s, c, beside(c)) for c in wholes))
-        self._add_all(chain.from_iterable(hollow(s, c, beside(c)) for c in self.finished))
-
-    def _add_all(self, findings: Iterable[Finding]) -> None:
-        for f in list(findings):
+        zeros = self.tree and any(report.metadata.get(ZEROS) for report in s.reports.values())
+        for f in [f for c in wholes for f in zeroed(s, c, beside(c))] if zeros else ():
             self._add(f.path, f)
+        for f in [f for c in self.finished for f in hollow(s, c, beside(c))]:
+            self._add(f.path, f)
+        return of_saves
 
     def _add(self, path: str, f: Finding) -> None:
         """Add a finding to the report on a file."""
@@ -233,42 +203,41 @@ class _Run:
         reports[path] = with_findings(report, [f])
 
     def _check_completeness(self, c: Checkpoint) -> Iterator[Finding]:
-        """What a checkpoint lacks, or has twice."""
-        layout = self.session.layouts.of(c)
-        if c.unfinished:
-            yield self._describe_begun(c)
-            return
-        gaps = self._find_gaps(c) if self.tree else []
-        if _are_serious(gaps):
-            self.incomplete.add(c.key)
-        yield from gaps
-        yield from find_losses(c, self.expected) if self.tree else ()
-        yield from completeness.doubled(c, layout)
-        if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
-            yield from completeness.leftovers(c, layout, self.expected.sizes_in_files(c))
+        """What a checkpoint lacks, or has twice. One without the file that is written last is damaged where
+        the tracker names it, else it never finished.
+        """
+        s, layout = self.session, self.session.layouts.of(c)
+        if c.unfinished and (tracker := declared(s, c)):
+            says = f"{tracker.rpartition('/')[2]} names this checkpoint"
+            yield missing_part.describe_declared(says, missing(layout), c.parts[0].home or c.path)
+        elif c.unfinished:
+            self._soften(c.parts)
+            yield unfinished.describe_begun(c, layout, hint_of(s, c))
+        else:
+            gaps = self._find_gaps(c) if self.tree else []
+            if _are_serious(gaps):
+                self.incomplete.add(c.key)
+            yield from gaps
+            yield from find_losses(c, self.expected) if self.tree else ()
+            yield from completeness.doubled(c, layout)
+            if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
+                yield from completeness.leftovers(c, layout, self.expected.sizes_in_files(c))
 
     def _find_gaps(self, c: Checkpoint) -> list[Finding]:
         """What a checkpoint lacks: one finding that says so where it may still be written."""
         s = self.session
         gaps = find_gaps(c, self.expected) or [*without_model(s, c)]
-        torn = [p for p in c.parts if any(map(_is_torn, s.known(p).findings))]
+        torn = [
+            p
+            for p in c.parts
+            if any(f.code in TORN and f.severity is Severity.ERROR for f in s.known(p).findings)
+        ]
         if not (torn or _are_serious(gaps)) or not s.unfinished(c, self.finished):
             return gaps
         self._soften(torn)
         text = "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early"
         ranks = next((f.ranks for f in gaps if f.ranks), ())
         return [unfinished.describe_written(c.path, text, hint_of(s, c), ranks)]
-
-    def _describe_begun(self, c: Checkpoint) -> Finding:
-        """A save without the file that is written last: damage where the tracker names it, else it never
-        finished.
-        """
-        s, layout = self.session, self.session.layouts.of(c)
-        if tracker := declared(s, c):
-            says = f"{tracker.rpartition('/')[2]} names this checkpoint"
-            return missing_part.describe_declared(says, missing(layout), c.parts[0].home or c.path)
-        self._soften(c.parts)
-        return unfinished.describe_begun(c, layout, hint_of(s, c))
 
     def _soften(self, torn: Iterable[Part]) -> None:
         """What a save that never finished left half written is no damage of a checkpoint."""
@@ -284,7 +253,3 @@ class _Run:
 
 def _are_serious(gaps: Iterable[Finding]) -> bool:
     return any(f.severity is not Severity.NOTE for f in gaps)
-
-
-def _is_torn(f: Finding) -> bool:
-    return f.code in TORN and f.severity is Severity.ERROR

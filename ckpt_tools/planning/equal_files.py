@@ -1,26 +1,32 @@
-"""Which files of a run are equal, for the rule ``pair/same-content``: digests of pages, then all bytes."""
+"""Which files of a run are equal, for the rule ``pair/same-content``: digests of a few pages of each, then
+all bytes until they differ.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple
 
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.inspection.recognise import by_layout
+from ckpt_tools.layouts.common.loop_counters import steps_told
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.planning.facts import StateFile
-from ckpt_tools.planning.pages import equal, prints
 from ckpt_tools.planning.rules.pair.same_content import RULE, check
 from ckpt_tools.planning.rules.rule import Effect, finding_of
-
-if TYPE_CHECKING:
-    from ckpt_tools.planning.pages import Pages
-    from ckpt_tools.reading.session import Session
+from ckpt_tools.reading.prefetch import FILES_OF_STORE
+from ckpt_tools.reading.session import Session
+from ckpt_tools.storage import Identity, ShortRead, Source, opened
+from ckpt_tools.storage.threads import Threads
+from ckpt_tools.storage.urls import is_url
 
 _WRITERS = 4
 """Files that a rank writes at the same time, at most (DCP's thread_count, 2 in Megatron-core)."""
@@ -28,14 +34,25 @@ _FEW = 32
 """Bytes of a file that may hold no more than a number."""
 _NO_STATE = ("rng", "scheduler", "metadata", "index", "data")
 _COUNTED = re.compile(r"/(?:iter|iteration|step|global_step|checkpoint)[_-]?([0-9]{1,18})(?=/)")
+_SAMPLE = 4096
+_AT = (2, 4, 6, 8)
+"""Where pages lie, in eighths of the file: at its end, where archives keep their checksums, and between."""
+_SMALL = 1 << 16
+"""Of files up to this size all is read, in quarters: all that differs may lie between four pages."""
+_QUESTION = f"pages {_SAMPLE} {_AT}, all of {_SMALL}"
+_ASKED = 64
+"""Tensors of a file in a store that are compared at most: each is a request."""
+_BLOCK = 1 << 20
+_LEAST = 512
+"""How many of the others are read at least; twice as many as there are parts where that is more."""
 
 
-class Copied(NamedTuple):
-    """A file that is byte for byte another's; ``rival`` is the other where that may as well be the copy."""
+class Contradiction(NamedTuple):
+    """What is wrong with a file beside others; ``twin``: one of another step that may as well be the copy."""
 
     path: str
     finding: Finding
-    rival: Part | None = None
+    twin: Part | None = None
 
 
 class EqualFiles:
@@ -43,10 +60,10 @@ class EqualFiles:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._pages: dict[str, Pages] = {}
-        self._confirmed: dict[tuple[str, str], bool] = {}
+        self._pages: dict[str, bytes] = {}
+        self._confirmed: dict[frozenset[str], bool] = {}
 
-    def find_copies(self, parts: Sequence[Part], others: Sequence[Part] = ()) -> Iterator[Copied]:
+    def find_copies(self, parts: Sequence[Part], others: Sequence[Part] = ()) -> Iterator[Contradiction]:
         """Yield those of ``parts`` that are byte for byte a file of another step, rank or role.
 
         ``others`` are files of the run's other saves, nearest first: only what is equal to one of ``parts``
@@ -61,16 +78,18 @@ class EqualFiles:
             if (hit.path, severity) in said or not self._are_equal(known[hit.path], known[hit.other]):
                 continue
             said.add((hit.path, severity))
-            rival = known[hit.other] if hit.effect is Effect.ASK else None
-            yield Copied(hit.path, finding_of(RULE, replace(hit, severity=severity, of_file=True)), rival)
+            twin = known[hit.other] if hit.effect is Effect.ASK else None
+            found = finding_of(RULE, replace(hit, severity=severity, of_file=True))
+            yield Contradiction(hit.path, found, twin)
 
     def _are_equal(self, a: Part, b: Part) -> bool:
-        if (a.path, b.path) not in self._confirmed:
-            self._confirmed[a.path, b.path] = self._confirmed[b.path, a.path] = equal(a, b, self.session)
-        return self._confirmed[a.path, b.path]
+        pair = frozenset((a.path, b.path))
+        if pair not in self._confirmed:
+            self._confirmed[pair] = equal(a, b, self.session)
+        return self._confirmed[pair]
 
     def _facts(self, parts: Sequence[Part], others: Sequence[Part]) -> list[StateFile]:
-        contents = prints(parts, others, self.session, self._pages)
+        contents = digest_pages(parts, others, self.session, self._pages)
         each, mine = files_for_each_tensor(parts, self.session), {p.path for p in parts}
         files = defaultdict[bytes, list[Part]](list)
         for p in (*parts, *others):
@@ -84,30 +103,29 @@ class EqualFiles:
 
     def _fact(self, p: Part, content: bytes, mine: bool, *, shared: bool) -> StateFile:
         """Of a file that is equal to none only its content matters."""
-        s, report = self.session, self.session.reports.get(p.path)
+        s, report, piece = self.session, self.session.reports.get(p.path), self.session.layouts.piece_of(p)
         asked = shared and mine and is_compared(p, s)
+        dated = s.layouts.of(p).dated
+        date = dated.fullmatch(p.home.rpartition("/")[2]) if dated is not None else None
+        has_tensors = report is not None and report.tensors > 0
         return StateFile(
             path=p.path,
             role=p.role,
             kind=p.kind,
             home=p.home,
-            when=(*when(p), self._date(p)),
+            when=(*when(p), int("".join(filter(str.isdigit, date[1]))) if date else -1),
             place=place(p),
             content=content,
             compared=asked,
             broken=not p.size or (report is not None and report.verdict is Verdict.BROKEN),
             trained=asked and self._is_trained(p),
             indexed=is_indexed(p, s),
-            tells_step=s.layouts.piece_of(p).step_from == "content",
+            tells_step=piece.step_from == "content",
             fits=shared and p.size > 0 and self._fits(p),
-            state=asked or _holds_state(p, s),
+            state=asked
+            or p.role in ("model", "optimizer")
+            or (has_tensors and p.role not in _NO_STATE and p.path not in s.indexes.known),
         )
-
-    def _date(self, p: Part) -> int:
-        """Return what the name of a save says about the day on which it was written; -1 for nothing."""
-        dated = self.session.layouts.of(p).dated
-        m = dated.fullmatch(p.home.rpartition("/")[2]) if dated is not None else None
-        return int("".join(filter(str.isdigit, m[1]))) if m else -1
 
     def _is_trained(self, p: Part) -> bool:
         """Return whether a file is an optimizer's state, or has one among its tensors."""
@@ -117,8 +135,6 @@ class EqualFiles:
 
     def _fits(self, p: Part) -> bool:
         """Return whether a file tells the name or the step that it goes by."""
-        from ckpt_tools.layouts.common.loop_counters import steps_told  # of equal files alone
-
         metadata = self.session.known(p).metadata
         name = metadata.get("archive_name")
         return bool(name and p.name.startswith(f"{name}.")) or (p.step in steps_told(metadata))
@@ -140,14 +156,6 @@ def is_compared(p: Part, s: Session) -> bool:
     if p.role in _NO_STATE or p.path in s.indexes.known:
         return False
     return report.tensors > 0 or p.role == "model"
-
-
-def _holds_state(p: Part, s: Session) -> bool:
-    if p.role in ("model", "optimizer"):
-        return True
-    report = s.reports.get(p.path)
-    told = report is not None and report.tensors > 0
-    return told and p.role not in _NO_STATE and p.path not in s.indexes.known
 
 
 def is_indexed(p: Part, s: Session) -> bool:
@@ -185,3 +193,135 @@ def place(p: Part) -> tuple[object, ...]:
     if name.count("/") > 1 and (m := _COUNTED.match(name)) and int(m[1]) == p.step:
         name = name[m.end() :]
     return p.role, p.rank, p.coords, aside, p.base, name
+
+
+# ---- pages, and all bytes
+
+
+def digest_pages(
+    parts: Sequence[Part], others: Sequence[Part], s: Session, known: dict[str, bytes]
+) -> dict[str, bytes]:
+    """Return digests of pages of each file whose size another has too; those that were read are added to
+    ``known``, and not read again.
+
+    Of the others, which are only compared with, the first ones that count. A file of a size of its own is
+    known by that.
+    """
+    sizes, out = Counter(p.size for p in parts), dict[str, bytes]()
+    elsewhere = {p.size for p in others}
+    left, wanted = max(_LEAST, 2 * len(parts)), list[Part]()
+    for i, p in enumerate((*parts, *others)):
+        alone = sizes[p.size] < 2 and p.size not in elsewhere if i < len(parts) else not sizes[p.size]
+        if alone or p.size <= 0:
+            out[p.path] = str(p.size).encode()
+        elif p.path in known:
+            out[p.path] = known[p.path]
+        else:
+            left -= i >= len(parts)
+            if left >= 0:
+                wanted.append(p)
+    ahead = _ask_store(wanted, s) if is_url(s.root) else {}
+    for p in wanted:
+        read = ahead[p.path].result if p.path in ahead else partial(_digests, p.path)
+        try:
+            out[p.path] = known[p.path] = s.reader.keep(p.path, _QUESTION, read)
+        except (OSError, ShortRead) as e:
+            s.unread[p.path] = f"cannot be compared with others: {getattr(e, 'strerror', None) or e}"
+    return out
+
+
+class _Unknown(Exception):
+    """No earlier run has kept it."""
+
+
+def _ask_store(parts: Sequence[Part], s: Session) -> dict[str, Future[tuple[bytes, Identity | None]]]:
+    """What no earlier run has kept of files in a store, asked for many at a time."""
+
+    def unknown() -> tuple[bytes, Identity | None]:
+        raise _Unknown
+
+    missing = list[Part]()
+    for p in parts:
+        try:
+            s.reader.keep(p.path, _QUESTION, unknown)
+        except _Unknown:
+            missing.append(p)
+    pool = Threads(s.options.jobs or FILES_OF_STORE)
+    asked = {p.path: pool.submit(_digests, p.path) for p in missing}
+    for future in asked.values():
+        future.exception()  # waits; who asks for the result meets it
+    pool.close(wait=False)
+    return asked
+
+
+def _digests(path: str) -> tuple[bytes, Identity | None]:
+    """Those of the pages, one after the other: of a small file of its quarters."""
+    import xxhash
+
+    with opened(path) as source:
+        size = source.size
+        quarter = -(-size // 4)
+        if size <= _SMALL:
+            begins = (min(quarter * i, size) for i in range(4))
+            ranges = [(at, min(quarter, size - at)) for at in begins]
+        else:
+            ranges = [(min(size * part // 8, size - _SAMPLE), _SAMPLE) for part in _AT]
+        return b"".join(xxhash.xxh3_64_digest(source.read(*where)) for where in ranges), source.identity()
+
+
+def equal(a: Part, b: Part, s: Session) -> bool:
+    """Whether two files of one size have the same bytes, by comparing them until they differ.
+
+    When the budget ends first, both count as unread. A link to another file is no copy: somebody meant it.
+    """
+    try:
+        with opened(a.path) as one, opened(b.path) as other:
+            inodes = {(file.stat.st_dev, file.stat.st_ino) for file in (one, other)}
+            if one.size != other.size or len(inodes) == 1:
+                return False
+            for at in range(0, one.size, _BLOCK):
+                n = min(_BLOCK, one.size - at)
+                if one.read(at, n) != other.read(at, n):
+                    return False
+                if s.reader.spent:
+                    s.reader.unread.update({p.path: p.size for p in (a, b)})
+                    return False
+            return True
+    except (OSError, ShortRead) as e:
+        return _not_compared(a, b, e, s)
+
+
+def of_other_models(a: Part, b: Part, s: Session) -> bool:
+    """Whether two files hold other weights, as far as the beginnings of their tensors tell. What only one of
+    the two has beside all that the other has (an optimizer's state) makes no other model.
+    """
+    of_a, of_b = _weights(a, s), _weights(b, s)
+    both = [(t, of_b[name]) for name, t in of_a.items() if name in of_b]
+    if not (of_a and of_b):
+        return False
+    fewer = len(both) < min(len(of_a), len(of_b))
+    if fewer or any((t.dtype, t.shape, t.nbytes) != (u.dtype, u.shape, u.nbytes) for t, u in both):
+        return True
+    pairs = [(t, u) for t, u in both if None not in (t.offset, u.offset) and not (t.pieces or u.pieces)]
+    every = len(pairs) // _ASKED + 1 if is_url(s.root) else 1
+    try:
+        with opened(a.path) as one, opened(b.path) as other:
+            return any(_begin(one, t) != _begin(other, u) for t, u in pairs[::every])
+    except (OSError, ShortRead) as e:
+        return _not_compared(a, b, e, s)
+
+
+def _weights(p: Part, s: Session) -> dict[str, Tensor]:
+    """What training changes: no counters or scores, which are scalars, and no random numbers."""
+    tensors = s.inspect(p.path, Level.STRUCTURE)[1].tensors
+    return {t.name: t for t in tensors if t.shape and "float" in t.dtype}
+
+
+def _begin(source: Source, t: Tensor) -> bytes:
+    return source.read(t.offset or 0, min(t.nbytes, _SAMPLE))
+
+
+def _not_compared(a: Part, b: Part, e: OSError | ShortRead, s: Session) -> bool:
+    why = f"cannot be compared: {getattr(e, 'strerror', None) or e}"
+    s.unread.update(dict.fromkeys((a.path, b.path), why))
+    return False

@@ -15,8 +15,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Bad
 from ckpt_tools.planning.facts import OwnFile, Tensors
-from ckpt_tools.planning.neighbours import Neighbours
-from ckpt_tools.planning.run import Candidate, Run
+from ckpt_tools.planning.run import Candidate, Neighbours, Run
 from ckpt_tools.reading.session import Session
 
 _CUT = frozenset({"truncated", "bad-header", "bad-pickle", "trailing-data"})

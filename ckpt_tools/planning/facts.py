@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ckpt_tools.discovery.completeness import Expected
 from ckpt_tools.layouts import Layout, Layouts, Piece
@@ -105,46 +105,6 @@ class StateFile:
     state: bool = False
 
 
-class Contents(Protocol):
-    """What is in files, which the engine fetches where a rule asks."""
-
-    def tensors(self, part: Part) -> Mapping[str, Tensor]:
-        """The tensors of a file by their names."""
-        ...
-
-    def hides_cuts(self, format_: str | None) -> bool:
-        """Return True if a file of the format may end after any record and look whole."""
-        ...
-
-    def begins_with(self, whole: Part, cut: Report) -> bool:
-        """Return True if ``whole`` begins with all the tensors of a file that may be cut."""
-        ...
-
-    def is_optimizer_state(self, tensor: str) -> bool:
-        """Return True if the name of a tensor says that it is what an optimizer keeps of a parameter."""
-        ...
-
-
-class NoContents:
-    """Contents that nobody asks for."""
-
-    def tensors(self, _part: Part) -> Mapping[str, Tensor]:
-        """No tensors."""
-        return {}
-
-    def hides_cuts(self, _format: str | None) -> bool:
-        """No format does."""
-        return False
-
-    def begins_with(self, _whole: Part, _cut: Report) -> bool:
-        """No file does."""
-        return False
-
-    def is_optimizer_state(self, _tensor: str) -> bool:
-        """No tensor is."""
-        return False
-
-
 @frozen
 class SavesFacts:
     """Saves of one run beside each other: all that save rules see.
@@ -152,6 +112,8 @@ class SavesFacts:
     ``saves`` are those that are judged; ``files`` are theirs, and those that they are compared with, with the
     deepest of their ``reports`` by path. ``expected`` is what the run's saves lead to expect of each.
     ``first`` is the order of the run's first save, None where ``files`` are those of the whole run.
+    ``tensors`` are those of a file by their names; a file of a format that ``hides_cuts`` may end after any
+    record and look whole; ``begins_with`` asks whether one begins with all the tensors of another.
     """
 
     layouts: Layouts
@@ -159,14 +121,10 @@ class SavesFacts:
     expected: Expected
     files: Sequence[Part] = ()
     reports: Mapping[str, Report] = field(default_factory=dict)
-    contents: Contents = NoContents()
+    tensors: Callable[[Part], Mapping[str, Tensor]] = lambda _: {}
+    hides_cuts: Callable[[str | None], bool] = lambda _: False
+    begins_with: Callable[[Part, Report], bool] = lambda _whole, _cut: False
     first: Order | None = None
-
-    def report(self, part: Part) -> Report:
-        """The report on a file. Raises KeyError if it was not read."""
-        if (report := self.reports.get(part.path)) is None:
-            raise KeyError(part.path)
-        return report
 
     @property
     def rows(self) -> list[tuple[Part, Report]]:

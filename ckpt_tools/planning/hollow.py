@@ -44,20 +44,11 @@ def hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[
                 yield from _zeros(s, p, _same_place(p, older or (beside if c.step else ())))
         elif p.role in OPTIMIZERS:
             yield from _lacking(s, p, _same_place(p, older), alone=False)
-        else:
-            yield from _lacking_model(s, c, p, report, beside)
-
-
-def _lacking_model(
-    s: Session, c: Checkpoint, p: Part, report: Report, beside: Sequence[Checkpoint]
-) -> Iterator[Finding]:
-    """Return what a file lacks if its role or its name is that of a model."""
-    piece = s.layouts.piece_of(p)
-    if (named := piece.weak and p.name in _export_names(s)) or p.role in MODELS:
-        of_it = not piece.weak and {o.role for o in c.parts}.isdisjoint(piece.tensors_in)
-        # a GGUF file may hold a vocabulary alone, a pickle anything
-        alone = named or (of_it and bool(format_of(report.format or "").loader))
-        yield from _lacking(s, p, _same_place(p, beside), alone=alone)
+        elif (named := piece.weak and p.name in _export_names(s)) or p.role in MODELS:
+            of_it = not piece.weak and {o.role for o in c.parts}.isdisjoint(piece.tensors_in)
+            # a GGUF file may hold a vocabulary alone, a pickle anything
+            alone = named or (of_it and bool(format_of(report.format or "").loader))
+            yield from _lacking(s, p, _same_place(p, beside), alone=alone)
 
 
 def hollow_exports(s: Session) -> Iterator[Finding]:
@@ -103,32 +94,19 @@ def _lacking(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Ite
     mine, theirs = _tensors(s, p), [(o, tensors) for o in others if (tensors := _tensors(s, o))]
     if mine is None:
         return
-    empty = mine.keys() - _find_names_with_elements(mine)
-    if len(empty) == len(mine) and (full := _find_filled(mine, theirs)):
+    filled = [(o, {name for name, t in tensors.items() if 0 not in t.shape}) for o, tensors in theirs]
+    empty = {name for name, t in mine.items() if 0 in t.shape}
+    full = next((o for o, names in filled if not mine or names), None)
+    if len(empty) == len(mine) and full:
         yield index_member.describe_hollow(p.path, full, tensors=bool(mine))
         return
     if not mine and alone:
         yield index_member.describe_no_tensors(p.path)
-    lost = empty & set[str]().union(*(_find_names_with_elements(tensors) for _, tensors in theirs))
-    weights = {name for name in empty if is_weight(mine[name])}
-    # a rank may have none of a tensor
-    if lost := lost | weights if _is_of_all_ranks(p) else lost:
+    lost = empty & set[str]().union(*(names for _, names in filled))
+    if p.rank is None and all(axis == "shard" for axis, _ in p.coords):  # a rank may have none of a tensor
+        lost |= {name for name in empty if is_weight(mine[name])}
+    if lost:
         yield index_member.describe_without_elements(p.path, lost)
-
-
-def _find_filled(mine: Tensors, theirs: Iterable[tuple[Part, Tensors]]) -> Part | None:
-    """Return the first other file that has tensors with elements; any if this one has no tensors."""
-    return next((o for o, of in theirs if not mine or _find_names_with_elements(of)), None)
-
-
-def _find_names_with_elements(tensors: Tensors) -> set[str]:
-    """Return the names of the tensors that have elements."""
-    return {name for name, t in tensors.items() if 0 not in t.shape}
-
-
-def _is_of_all_ranks(p: Part) -> bool:
-    """Return True if a file is no rank's share: it is whole, or one of the shards of a model."""
-    return p.rank is None and all(axis == "shard" for axis, _ in p.coords)
 
 
 def _zeros(s: Session, p: Part, others: Sequence[Part]) -> Iterator[Finding]:

@@ -29,7 +29,7 @@ from ckpt_tools.planning.engine import find_gaps, find_hits
 from ckpt_tools.planning.evidence import FileEvidence
 from ckpt_tools.planning.facts import Evidence, SavesFacts
 from ckpt_tools.planning.hollow import hollow
-from ckpt_tools.planning.lost_files import lost, unlike_list, without_model, zeroed
+from ckpt_tools.planning.lost_files import lost, without_model, zeroed
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.rules.rule import error_of
 from ckpt_tools.planning.rules.save import (
@@ -147,8 +147,7 @@ class Review:
     @cached_property
     def lost(self) -> list[Finding]:
         """What is gone of it beside the other saves of its run, and its own list."""
-        found = list(lost(self.session, self.candidate.named, self.beside))
-        return found + list(unlike_list(self.session, self.candidate.named) if self._looks_inside else ())
+        return list(lost(self.session, self.candidate.named, self.beside, self.names))
 
     @property
     def _looks_inside(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 
 from ckpt_tools.formats import format_of
@@ -33,37 +33,43 @@ _ZEROED = r"(?i:(?:^|[/._])(?:opt|optim|optimizer|param_states)(?:[/._]|_?state)
 """States of optimizers: gradients that are collected over several steps are zeros again after them."""
 
 
-def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """What is gone of a checkpoint, beside others of its run."""
+def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint], level: Level) -> Iterator[Finding]:
+    """What is gone of a checkpoint, beside others of its run and, deeper than by names, its own list."""
     if not c.unfinished:
         yield from s.layouts.of(c).lost(c, beside)
         yield from list(_unwritten(s, c)) or _left_out(s, c, beside)
         yield from _undescribed(s, c) if s.found.strange else ()
+        yield from _unlisted(s, c) if level > Level.PRESENCE else ()
 
 
-def unlike_list(s: Session, c: Checkpoint) -> Iterator[Finding]:
+def _unlisted(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """What a checkpoint's own list names, and of which nothing is there that could be loaded."""
     lists = s.layouts.of(c).lists
-    if c.unfinished or lists is None:
+    if lists is None:
         return
     loaded = [f"{p.path}/" for p in c.parts if s.layouts.piece_of(p).loaded]
     idle = {p.path for p in c.parts}
+
+    def is_empty(path: str) -> bool:
+        try:
+            return all(f"{path}/{name}" in idle for name in names_of(path))
+        except FileNotFoundError:
+            return True
+        except NotADirectoryError:
+            return False
+
     for part in [p for p in c.parts if p.role == lists[0]]:
         named = filter(None, map(lists[1].fullmatch, s.report(part, Level.STRUCTURE).metadata))
         for path in filter(None, (inside(os.path.dirname(part.path), m[1]) for m in named)):
-            if not any(file.startswith(f"{path}/") for file in loaded) and _nothing_in(s, path, idle):
+            if not any(file.startswith(f"{path}/") for file in loaded) and _look(s, path, is_empty):
                 name = path.removeprefix(f"{c.path}/")
                 yield missing_part.describe_unlisted(name, part.name, c.path)
 
 
-def _nothing_in(s: Session, path: str, idle: Collection[str]) -> bool:
-    """Whether neither a file nor a directory with one that is not ``idle`` is there."""
+def _look(s: Session, path: str, see: Callable[[str], bool]) -> bool:
+    """Return what is seen at a path; False where nobody can look, which is noted."""
     try:
-        return all(f"{path}/{name}" in idle for name in names_of(path))
-    except FileNotFoundError:
-        return True
-    except NotADirectoryError:
-        return False
+        return see(path)
     except OSError as e:
         s.unread[path] = e.strerror or str(e)
         return False
@@ -73,31 +79,24 @@ def zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[
     """Raw tensors that are zeros from end to end, and something else in the saves before and after. ``c`` is
     with what its indexes add; its files were looked at.
     """
+
+    def may_be_zeros(path: str) -> bool:
+        report = s.report_file(path, Level.STRUCTURE)
+        return report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or bool(report.metadata.get(ZEROS))
+
+    def is_all_zero(path: str) -> bool:
+        with closing(opened(path)) as source:
+            return all_zero(source)
+
     for part in c.parts if beside and not c.unfinished else ():
         report = s.reports.get(part.path)
         if report is None or not report.metadata.get(ZEROS) or not part.path.startswith(f"{c.path}/"):
             continue
         name = part.path.removeprefix(f"{c.path}/")
         others = [os.path.join(o.path, name) for o in beside]
-        unlike = all(_there(s, path) for path in others) and not any(_zeros(s, path) for path in others)
-        if unlike and _confirmed(s, part.path):
+        unlike = all(_look(s, path, there) for path in others) and not any(map(may_be_zeros, others))
+        if unlike and _look(s, part.path, is_all_zero):
             yield values.describe_zero_file(part.path, _severity(name))
-
-
-def _zeros(s: Session, path: str) -> bool:
-    """Whether a tensor of another save is zeros, or nothing can be said of it."""
-    report = s.report_file(path, Level.STRUCTURE)
-    return report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or bool(report.metadata.get(ZEROS))
-
-
-def _confirmed(s: Session, path: str) -> bool:
-    """Whether all of a file is zeros; read only where its ends are."""
-    try:
-        with closing(opened(path)) as source:
-            return all_zero(source)
-    except OSError as e:
-        s.unread[path] = e.strerror or str(e)
-        return False
 
 
 def _severity(name: str) -> Severity:
@@ -108,13 +107,10 @@ def _unwritten(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Chunks of arrays that their framework writes in full: elsewhere one of zeros alone is no file. At step
     0 a counter is zero, too.
     """
-    written = s.layouts.of(c).written
-    if written is None or not c.step:
-        return
-    above = f"{c.path}/"
-    for p in c.parts:
+    written, above = s.layouts.of(c).written, f"{c.path}/"
+    for p in c.parts if written is not None and c.step else ():
         names = [path.removeprefix(above) for path in s.indexes.left_out.get(p.path, ())]
-        if names and written.fullmatch(os.path.dirname(p.path).removeprefix(above)):
+        if names and written and written.fullmatch(os.path.dirname(p.path).removeprefix(above)):
             yield missing_part.describe_unwritten(names, p.path)
 
 
@@ -123,7 +119,7 @@ def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterat
     above = f"{c.path}/"
     for index in [p.path for p in c.parts if beside and p.path in s.indexes.left_out]:
         names = [p.removeprefix(above) for p in s.indexes.left_out[index] if p.startswith(above)]
-        gone = [name for name in names if all(_there(s, os.path.join(o.path, name)) for o in beside)]
+        gone = [name for name in names if all(_look(s, os.path.join(o.path, name), there) for o in beside)]
         if gone:
             yield missing_part.describe_left_out(gone, index, _severity(gone[0]))
 
@@ -135,49 +131,25 @@ def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
         above = home
         while len(above) > len(c.path) and above not in described:  # there may be one for each axis
             above = os.path.dirname(above)
-        try:
-            if above == c.path and all(map(_CHUNK.fullmatch, names_of(home))):
-                yield missing_part.describe_undescribed(home)
-        except OSError as e:
-            s.unread[home] = e.strerror or str(e)
+        if above == c.path and _look(s, home, lambda home: all(map(_CHUNK.fullmatch, names_of(home)))):
+            yield missing_part.describe_undescribed(home)
 
 
 def headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Directories beside a checkpoint that hold such data files, and nothing that describes them. ``c`` is
     with what its indexes add.
     """
-    above = f"{c.path}/"
+    above, base = f"{c.path}/", f"{os.path.dirname(c.path)}/"
     data = [p.path.removeprefix(above) for p in c.parts if p.role == "data" and p.path.startswith(above)]
-    known = {p.home for p in s.parts} | {
-        _home(f.path, c) for f in s.aside
-    }  # a copy that was set aside is no save
+    known = {p.home for p in s.parts}
+    known |= {f"{base}{f.path.removeprefix(base).partition('/')[0]}" for f in s.aside}  # a copy is no save
     below = {os.path.dirname(name) for name in data}
-    for home in dict.fromkeys(_homes(s.found.strange, below, os.path.dirname(c.path))):
-        alike = home not in known and all(_there(s, os.path.join(home, name)) for name in data[:_ALIKE])
+    rows = (path.removeprefix(base).partition("/") for path in s.found.strange if path.startswith(base))
+    for home in dict.fromkeys(f"{base}{name}" for name, _, rest in rows if rest in below):
+        files = (os.path.join(home, name) for name in data[:_ALIKE])
+        alike = home not in known and all(_look(s, path, there) for path in files)
         if alike and not is_tracked(s, c, home):
             yield unfinished_newer.describe_headless(home, c)
-
-
-def _home(path: str, c: Checkpoint) -> str:
-    """The directory beside a checkpoint that a path lies in, or is."""
-    base = os.path.dirname(c.path)
-    return f"{base}/{path.removeprefix(f'{base}/').partition('/')[0]}"
-
-
-def _homes(directories: Iterable[str], below: Collection[str], base: str) -> Iterator[str]:
-    """Directories in ``base`` in which one of the ``directories`` lies where one of ``below`` does."""
-    for directory in directories:
-        home, _, rest = directory.removeprefix(f"{base}/").partition("/")
-        if directory.startswith(f"{base}/") and rest in below:
-            yield f"{base}/{home}"
-
-
-def _there(s: Session, path: str) -> bool:
-    try:
-        return there(path)
-    except OSError as e:
-        s.unread[path] = e.strerror or str(e)
-        return False
 
 
 def find_lost_texts(s: Session) -> Iterator[Finding]:
@@ -199,20 +171,13 @@ def find_lost_texts(s: Session) -> Iterator[Finding]:
 
 def without_model(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Nothing where other files lie in its directory: a script's own hooks save models under any name."""
-    layout, home = s.layouts.of(c), c.parts[0].home
-    if c.unfinished or not home or not layout.needs_any:
-        return
-    if any(p.role in layout.needs_any for p in c.parts) or _holds_others(s, c):
-        return
-    yield missing_part.describe_no_role(c, layout.needs_any[0], home)
-
-
-def _holds_others(s: Session, c: Checkpoint) -> bool:
-    """Whether files that are none of its own lie in its directory."""
-    home = c.parts[0].home
-    mine, above = {p.path for p in c.parts}, f"{home}/"
-    others = [p.path for p in s.parts] + [file.path for file in s.found.bare]
-    return home in s.found.strange or any(path.startswith(above) and path not in mine for path in others)
+    layout, home, mine = s.layouts.of(c), c.parts[0].home, {p.path for p in c.parts}
+    roles = layout.needs_any
+    if not c.unfinished and home and roles and not any(p.role in roles for p in c.parts):
+        files = [p.path for p in s.parts] + [file.path for file in s.found.bare]
+        others = any(path.startswith(f"{home}/") and path not in mine for path in files)
+        if home not in s.found.strange and not others:
+            yield missing_part.describe_no_role(c, roles[0], home)
 
 
 def unlike_run(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:

@@ -33,7 +33,6 @@ from ckpt_tools.model.plan import (
 )
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning import choice_warnings, none_usable, other_writers, unfinished
-from ckpt_tools.planning.best import best_is_gone
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.engine import find_gaps, find_losses
@@ -220,8 +219,8 @@ class Planner(Candidates):
         if not facts.differ:
             choice = _with_more(choice, other.rejected)
             later = find_later_trackers(self.session, one, ranked)
-            named = next((t for t in later if at_best(t.checkpoint).usable), None)
-            facts = replace(facts, named=named.path, tracked=named.checkpoint) if named else facts
+            path, tracked = next(((path, c) for path, c in later if at_best(c).usable), ("", None))
+            facts = replace(facts, named=path, tracked=tracked) if tracked else facts
         if facts.newest is two is not one:
             choice = self._chosen(by_step, judge)
             self.order, self.ranked = "step", by_step
@@ -346,7 +345,7 @@ class Planner(Candidates):
         yield from choice_warnings.of_files(parts, self.session)
         yield from find_losses(c, self.expected)
         if self.selection.level > Level.PRESENCE:
-            yield from best_is_gone(self.session, c)
+            yield from choice_warnings.best_is_gone(self.session, c)
             yield from choice_warnings.of_companions(self.session, c, self.checkpoints)
         yield from leftovers_beside(self.session, c, self.expected)
         if self.session.found.strange:

@@ -1,4 +1,4 @@
-"""The checkpoints below a root, as ``ckpt ls`` lists them."""
+"""The checkpoints below a root, as ``ckpt ls`` lists them, and the steps that their files tell."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import NOT_SEEN
+from ckpt_tools.layouts.common.layout import whole
 from ckpt_tools.layouts.common.under_way import not_finished
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
+from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.filters import allows, belongs
 from ckpt_tools.planning.order import find_places, order_saves, step_at, with_told_steps
-from ckpt_tools.planning.steps import count_in_contents, epoch_in_contents, step_in_contents
 from ckpt_tools.planning.trackers import as_told, told
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, Told
@@ -24,6 +25,10 @@ from ckpt_tools.reading.unseen import missed, not_seen, unread_files
 
 _LOOKED_INTO = 32
 """Checkpoints of a listing whose files are asked for their step, the newest ones."""
+_READ = 8
+"""Files, and siblings, that are asked at most."""
+_COUNTERS = {"optimizer": "optimizer_step", "scheduler": "last_epoch"}
+"""By the role of a file: what in it every step of training counts on, in one unit over all of a run."""
 
 
 def scan_root(
@@ -126,3 +131,50 @@ def _with_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoin
 
 def _is_untold(s: Session, c: Checkpoint) -> bool:
     return c.step is None or "{step" not in s.layouts.piece_of(c.parts[0]).template
+
+
+# ---- what contents tell of the step
+
+
+def step_in_contents(
+    session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
+) -> int | None:
+    """What most of a checkpoint's files say, since one may hold another save.
+
+    A breakpoint file counts inside the epoch, which its periodic siblings place.
+    """
+    layout = session.layouts.of(c)
+    read = [(p, session.report(p, level).metadata) for p in c.parts[:_READ]]
+    steps = [step for p, m in read if (step := layout.steps(p, m)[0]) is not None]
+    if steps or c.kind is not Kind.DYING_GASP:
+        return max(steps, key=steps.count, default=None)
+    same = (o for o in checkpoints if o.run == c.run and o.kind is Kind.PERIODIC)
+    near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_READ]
+    siblings = [(o.parts[0], session.report(o.parts[0], level).metadata) for o in near]
+    return next((step for p, _ in read if (step := layout.place(p, siblings)) is not None), None)
+
+
+def epoch_in_contents(session: Session, c: Checkpoint, level: Level = Level.STRUCTURE) -> int | None:
+    """The epoch that the first of its files tells that tells one."""
+    layout = session.layouts.of(c)
+    told = (layout.steps(p, session.report(p, level).metadata)[1] for p in c.parts[:_READ])
+    return next((epoch for epoch in told if epoch is not None), None)
+
+
+def count_in_contents(
+    session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level
+) -> int | None:
+    """What the files of a checkpoint count on over all of its run, whatever its name counts: the entry that
+    the layout names, else the steps of the optimizer, or of the schedule.
+    """
+    if c.kind is Kind.DYING_GASP:
+        return step_in_contents(session, c, checkpoints, level)
+    if key := session.layouts.of(c).counts_restarts:
+        told = (whole(session.report(p, level).metadata.get(key)) for p in c.parts[:_READ])
+        steps = [step for step in told if step is not None]
+        return max(steps, key=steps.count, default=None)
+    for role, counter in _COUNTERS.items():
+        part = next((p for p in c.parts if p.role == role), c.parts[0] if len(c.parts) == 1 else None)
+        if part and (count := whole(session.report(part, level).metadata.get(counter))) is not None:
+            return count
+    return None

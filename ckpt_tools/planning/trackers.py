@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import Layout
@@ -101,20 +100,27 @@ def _is_named(layout: Layout, c: Checkpoint, target: int | str | None) -> bool:
 
 
 def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]) -> Iterator[Rejected]:
-    """What the trackers beside the ``chosen`` checkpoints name although it is not among them.
-
-    ``begun`` are saves without the file that is written last.
+    """What the trackers beside the ``chosen`` checkpoints name although it is not among them, and no file or
+    directory of a run beside them. ``begun`` are saves without the file that is written last.
     """
     for name, base in dict.fromkeys((c.layout, c.parts[0].base) for c in chosen):
         layout, here = session.layouts[name], [c for c in chosen if c.parts[0].base == base]
         torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
-        seen = set[int | str]()
+        homes, seen = {c.path for c in torn}, set[int | str]()
         for path, target in (*session.trackers(name, base), *_of_others(session, layout, here)):
             if target is None or isinstance(target, Finding) or target == "release" or target in seen:
                 continue
             seen.add(target)
-            if _is_gone(session, target, base, here, torn):
-                yield _rejected(here[0], path, target, _found(target, torn, layout), layout)
+            whole = (p for p in session.parts if isinstance(target, str) and p.home not in homes)
+            is_here = _found(target, here, session.layouts.of(here[0])) is not None
+            if is_here or any(f"{base}/{target}" in (p.home, p.path) for p in whole):
+                continue
+            if rest := _found(target, torn, layout):
+                damage = _damage(path, target, missing(layout), rest.path)
+                yield Rejected(replace(rest, unfinished=False), (damage,))
+            else:
+                damage = _damage(path, target, "but nothing of it is there", base)
+                yield Rejected(_gone(here[0], target, layout), (damage,))
 
 
 def _of_others(session: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
@@ -126,30 +132,12 @@ def _of_others(session: Session, own: Layout, here: Sequence[Checkpoint]) -> Ite
     if None in steps or newest is None:
         return
     known = {p.step for p in session.parts if p.base == base}
-    for path, says in dict.fromkeys(_rows_of_others(session, own, base)):
+    others = (o for o in session.layouts if o is not own and (o.tracker or o.other_trackers))
+    names = [o.name for o in others if not o.tracker or o.tracker != own.tracker]
+    for path, says in dict.fromkeys(row for name in names for row in session.trackers(name, base)):
         step = None if says is None or isinstance(says, Finding) else _number(str(says), own)
         if step is not None and step > newest and step not in known:
             yield path, says
-
-
-def _rows_of_others(session: Session, own: Layout, base: str) -> Iterator[Told]:
-    for other in session.layouts:
-        alike = other is own or (other.tracker and other.tracker == own.tracker)
-        if not alike and (other.tracker or other.other_trackers):
-            yield from session.trackers(other.name, base)
-
-
-def _is_gone(
-    session: Session, target: int | str, base: str, here: Sequence[Checkpoint], torn: Sequence[Checkpoint]
-) -> bool:
-    """Whether a tracker names none of the checkpoints, and no file or directory of a run beside them: what
-    is ``torn`` is one of those without the file that is written last.
-    """
-    if _found(target, here, session.layouts.of(here[0])) is not None:
-        return False
-    path, homes = f"{base}/{target}", {c.path for c in torn}
-    whole = (p for p in session.parts if p.home not in homes)
-    return isinstance(target, int) or not any(path in (p.home, p.path) for p in whole)
 
 
 def _found(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
@@ -157,19 +145,9 @@ def _found(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout)
     return next((c for c in checkpoints if _is_named(layout, c, target)), None)
 
 
-def _rejected(
-    sibling: Checkpoint, tracker: str, target: int | str, rest: Checkpoint | None, layout: Layout
-) -> Rejected:
-    base = sibling.parts[0].base
-    c = replace(rest, unfinished=False) if rest else _gone(sibling, target, layout)
-    what = missing(layout) if rest else "but nothing of it is there"
-    return Rejected(c, (_damage(tracker, target, what, c.path if rest else base),))
-
-
 def _damage(tracker: str, target: int | str, what: str, path: str) -> Finding:
-    return missing_part.describe_declared(
-        f"{tracker.rpartition('/')[2]} names {target}", what, path, _REMOVED
-    )
+    says = f"{tracker.rpartition('/')[2]} names {target}"
+    return missing_part.describe_declared(says, what, path, _REMOVED)
 
 
 def as_told(session: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding, ...]]:
@@ -228,40 +206,7 @@ def tracked_first(
     """
     # a dying gasp may lie beside the run, and have no tracker
     first = next((c for c in ranked if session.layouts.of(c).tracker), ranked[0])
-    layout = session.layouts.of(first)
-    path, latest = _read(session, layout, first.parts[0].base)
-    named = [c for c in ranked if layout.is_tracked(c, latest)]
-    if not named:
-        hidden = any(layout.is_tracked(c, latest) for c in run if c.layout == layout.name)
-        where = "which --kind or --max-step hides" if hidden else "which is not there"
-        raise error_of(RULE, Hit(path, f"{path} names {latest}, {where}", _OTHER_ORDERS))
-    return named
-
-
-class LaterTracker(NamedTuple):
-    """The path of a tracker, and the checkpoint that it names."""
-
-    path: str
-    checkpoint: Checkpoint
-
-
-def find_later_trackers(
-    session: Session, newest: Checkpoint, others: Iterable[Checkpoint]
-) -> Iterator[LaterTracker]:
-    """Yield the trackers that were written after the newest checkpoint, and which of the others they name."""
-    if not session.found.trackers:
-        return
-    told = (path for path, _ in session.trackers(newest.layout, newest.parts[0].base))
-    late = {path for path in told if written_ns(path) > newest.mtime_ns}
-    if not late or declared(session, newest):
-        return
-    for c in others:
-        if c.key != newest.key and (path := declared(session, c)) in late:
-            yield LaterTracker(path or "", c)
-
-
-def _read(session: Session, layout: Layout, base: str) -> tuple[str, int | str]:
-    """(path, what it names) of the tracker in ``base``."""
+    layout, base = session.layouts.of(first), first.parts[0].base
     tracker = session.tracker(layout.name, base)
     if tracker is None:
         none = f"the layout {layout.name} has no tracker"
@@ -273,4 +218,24 @@ def _read(session: Session, layout: Layout, base: str) -> tuple[str, int | str]:
         raise error_of(could_not_look.RULE, Hit(path, f"{path}: {latest.message}", hint), CannotLook)
     if latest is None or isinstance(latest, Finding):
         raise error_of(RULE, Hit(path, f"{path} is empty, or not what its framework writes", _OTHER_ORDERS))
-    return path, latest
+    named = [c for c in ranked if layout.is_tracked(c, latest)]
+    if not named:
+        hidden = any(layout.is_tracked(c, latest) for c in run if c.layout == layout.name)
+        where = "which --kind or --max-step hides" if hidden else "which is not there"
+        raise error_of(RULE, Hit(path, f"{path} names {latest}, {where}", _OTHER_ORDERS))
+    return named
+
+
+def find_later_trackers(
+    session: Session, newest: Checkpoint, others: Iterable[Checkpoint]
+) -> Iterator[tuple[str, Checkpoint]]:
+    """Yield the trackers that were written after the newest checkpoint, and which of the others they name."""
+    if not session.found.trackers:
+        return
+    told = (path for path, _ in session.trackers(newest.layout, newest.parts[0].base))
+    late = {path for path in told if written_ns(path) > newest.mtime_ns}
+    if not late or declared(session, newest):
+        return
+    for c in others:
+        if c.key != newest.key and (path := declared(session, c)) in late:
+            yield path or "", c

@@ -17,7 +17,7 @@ from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.planning.facts import NoContents, SavesFacts
+from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.choice.tracker_stale import RULE, TrackerFacts, check
 from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.planning.rules.save import replica_mismatch, signature_changed, step_mismatch
@@ -56,18 +56,11 @@ def report(p: Part, signature: str = "ab", **more: object) -> Report:
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-class Formats(NoContents):
-    """Files of which no tensor is asked."""
-
-    def hides_cuts(self, _format: str | None) -> bool:
-        return hides_cuts(_format)
-
-
 def facts(
     files: Sequence[Part], reports: dict[str, Report], *saves: Checkpoint, layout: Layout = TOY
 ) -> SavesFacts:
     layouts = Layouts((layout,))
-    return SavesFacts(layouts, saves, expected(saves, layouts), files, reports, Formats())
+    return SavesFacts(layouts, saves, expected(saves, layouts), files, reports, hides_cuts=hides_cuts)
 
 
 def odd_ones(*rows: tuple[Part, Report], layout: Layout = TOY) -> list[tuple[str, str]]:

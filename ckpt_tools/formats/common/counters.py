@@ -7,9 +7,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from ckpt_tools.model.tensor import Tensor
-from ckpt_tools.storage import Source
+
+if TYPE_CHECKING:
+    from ckpt_tools.storage import Source
 
 _LOOKED_AT = 16
 _CODES = {("float32", 4): "<f", ("float64", 8): "<d", ("int64", 8): "<q", ("int32", 4): "<i"}

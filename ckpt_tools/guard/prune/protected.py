@@ -6,6 +6,7 @@ import filecmp
 import os
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache, partial
+from itertools import takewhile
 
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
@@ -13,11 +14,13 @@ from ckpt_tools.guard.prune.in_use import decided, led_to
 from ckpt_tools.guard.prune.looked_at import Entry, age
 from ckpt_tools.guard.prune.pins import all_pinned
 from ckpt_tools.guard.trackers import naming
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.best import named_as_base, named_as_best, places_of
+from ckpt_tools.planning.choice_warnings import named_as_best
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_file
@@ -114,17 +117,40 @@ def needed(e: Entry, staying: Sequence[Entry]) -> str:
 def bests(s: Session, staying: Sequence[Entry], found: Sequence[Entry]) -> dict[str, str]:
     """Path of the first file -> why a checkpoint is the best, or the base model, of one that stays."""
     owners = {path: e for e in found for path in e.group.paths}
-    out, places = dict[str, str](), cache(partial(places_of, paths=owners))
+    out, places = dict[str, str](), cache(partial(_places_of, paths=owners))
     for other in staying:
         who, c = other.group.label or other.checkpoint.path, other.checkpoint
         names = {
-            **dict.fromkeys(named_as_base(s, c), "base model"),
+            **dict.fromkeys(_named_as_base(s, c), "base model"),
             **dict.fromkeys(named_as_best(s, c), "best"),
         }
         for named, what in names.items():
             for path in places(named, beside=os.path.join(os.path.dirname(other.group.path), "")):
                 out[name_of(owners[path])] = f"{who} names it as its {what}"
     return out
+
+
+def _named_as_base(s: Session, c: Checkpoint) -> list[str]:
+    """Return the paths of the models that its adapters were trained on, as peft writes them."""
+    configs = [part for part in c.parts if part.role == "config"]
+    told = (s.report(part, Level.STRUCTURE).metadata.get("base_model_name_or_path") for part in configs)
+    return [path.rstrip("/") for path in told if isinstance(path, str) and path]
+
+
+def _places_of(named: str, paths: Collection[str], beside: str) -> list[str]:
+    """Return those of ``paths`` that a name may mean after a move: those with the longest end in common, of
+    several those in the same directory as ``beside``.
+    """
+    ends = {path: _same_ends(named.split("/"), path.split("/")) for path in paths}
+    longest = max(ends.values(), default=0)
+    like = [path for path, n in ends.items() if n == longest > 0]
+    return [path for path in like if os.path.dirname(path) == os.path.dirname(beside)] or like
+
+
+def _same_ends(a: Sequence[str], b: Sequence[str]) -> int:
+    """Return how many components two paths have in common at their ends."""
+    pairs = zip(reversed(a), reversed(b), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def not_removable(s: Session, e: Entry, root: str, staying: Sequence[Entry]) -> str:

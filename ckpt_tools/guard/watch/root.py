@@ -27,7 +27,7 @@ from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.watching import Event
 from ckpt_tools.planning import decision_log
-from ckpt_tools.planning.steps import step_in_contents
+from ckpt_tools.planning.scan import step_in_contents
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen

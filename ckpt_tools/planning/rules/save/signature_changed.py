@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Kind, Part, shown
@@ -51,7 +52,7 @@ def find_changed(facts: SavesFacts) -> Iterator[Changed]:
     series: dict[object, list[tuple[Part, Report]]] = defaultdict(list)
     for p, report in facts.rows:
         layout = facts.layouts.of(p)
-        comparable = _has_same_tensors(p, layout) or facts.contents.hides_cuts(report.format)
+        comparable = _has_same_tensors(p, layout) or facts.hides_cuts(report.format)
         if comparable and _is_comparable(report):
             series[_series(p, report, layout)].append((p, report))
     for same in series.values():
@@ -82,8 +83,8 @@ def _is_before_first_update(row: Changed, facts: SavesFacts) -> bool:
     """Return True if all that it lacks is what an optimizer's first step makes (torch/optim/optimizer.py:
     ``state`` is empty until then).
     """
-    mine, theirs = (facts.contents.tensors(p).keys() for p in (row.odd, row.typical))
-    made = all(facts.contents.is_optimizer_state(name) or _COUNTS.search(name) for name in theirs - mine)
+    mine, theirs = (facts.tensors(p).keys() for p in (row.odd, row.typical))
+    made = all(is_optimizer_state(name) or _COUNTS.search(name) for name in theirs - mine)
     return mine < theirs and made
 
 
@@ -91,9 +92,9 @@ def compare(odd: Part, typical: Part, facts: SavesFacts) -> Hit:
     """Return how the tensors of a file differ from its siblings': an error if it is a sibling cut off after
     some record, which no format of its own shows.
     """
-    a, b = facts.report(odd), facts.report(typical)
-    fewer = a.tensors < b.tensors and facts.contents.hides_cuts(a.format)
-    if fewer and facts.contents.begins_with(typical, a):
+    a, b = facts.reports[odd.path], facts.reports[typical.path]
+    fewer = a.tensors < b.tensors and facts.hides_cuts(a.format)
+    if fewer and facts.begins_with(typical, a):
         whole = f"{shown(typical)} ({b.tensors} tensors)"
         text = f"it ends after {a.tensors} tensors, exactly like {whole} cut between two records"
         return Hit(odd.path, text, severity=Severity.ERROR, of_file=True)
@@ -103,7 +104,7 @@ def compare(odd: Part, typical: Part, facts: SavesFacts) -> Hit:
 
 def _differences(odd: Part, typical: Part, facts: SavesFacts) -> str:
     """Return which tensors are others, in words."""
-    mine, theirs = (facts.contents.tensors(p) for p in (odd, typical))
+    mine, theirs = (facts.tensors(p) for p in (odd, typical))
     same = mine.keys() & theirs.keys()
     rows = (
         ("it lacks", theirs.keys() - mine.keys()),
