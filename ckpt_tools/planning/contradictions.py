@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 
+from ckpt_tools.model.checkpoint import Order
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
@@ -48,6 +49,12 @@ class Contradictions:
         saves = (c for c in self.run.checkpoints if c.step is not None and c.epoch is None and c.parts)
         return {c.parts[0].home: c.step for c in saves if c.step is not None and c.parts[0].step is None}
 
+    @cached_property
+    def _first(self) -> dict[tuple[str, str], Order]:
+        """The order of the first checkpoint of each run."""
+        in_order = sorted(self.run.checkpoints, key=lambda o: o.order, reverse=True)
+        return {(o.layout, o.run): o.order for o in in_order}
+
     def of(self, candidate: Candidate, planned: Sequence[Part]) -> Iterator[Contradiction]:
         """Of the planned files; of all where a finished checkpoint has whatever its writer meant to write.
         Files may hold other tensors than most of their replicas, as the caller tells these.
@@ -56,8 +63,8 @@ class Contradictions:
         parts = c.parts if self.session.layouts.of(c).committed else planned
         mine = {p.path for p in parts}
         compared = self._compared(candidate, parts)
-        run = (o.order for o in self.run.checkpoints if (o.layout, o.run) == (c.layout, c.run))
-        facts = facts_of(self.session, (c,), self.run.expected, compared, min((c.order, *run)))
+        first = self._first.get((c.layout, c.run), c.order)
+        facts = facts_of(self.session, (c,), self.run.expected, compared, min(c.order, first))
         reported = [Contradiction(hit.path, f) for hit, f in find_hits(facts) if hit.of_file]
         yield from (row for row in reported if row.path in mine)
         if self.selection.level > Level.STRUCTURE or self.selection.compare_only:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
@@ -12,7 +13,6 @@ from ckpt_tools.discovery.sidecars import NOTES
 from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
 from ckpt_tools.formats.common.tensor_pieces import incomplete
-from ckpt_tools.formats.common.zeros import ZEROS
 from ckpt_tools.inspection.check import prefix_signature
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order
@@ -111,15 +111,8 @@ def crosscheck(
     ``saves`` nothing else is looked at: to compare each of thousands with all others takes days.
     """
     parts = s.parts if saves is None else [p for c in saves for p in c.parts]
-    out = list[Finding]()
-    if whole_tree:
-        out += (replace(f, path=home) for home, files in s.places.items() for f in incomplete(files.values()))
-        asked = set(s.found.indexes) if saves is None else {p.path for p in parts}
-        indexes = [os.path.split(path) for path in s.found.indexes if path in asked]
-        formats = ((home, name, of) for home, name in indexes for of in format_names.allowed(name))
-        for home, of in sorted({(h, of) for h, name, of in formats if name.endswith(format_of(of).suffixes)}):
-            out += format_of(of).beside(home, NOTES)
-        out += find_lost_texts(s)
+    asked = set(s.found.indexes) if saves is None else {p.path for p in parts}
+    out = _check_outside_runs(s, asked) if whole_tree else []
     judged = {f.path for f in out}
     for checkpoints in s.runs(grouping.group(parts, s.layouts)).values():
         run = _Run(s, checkpoints, whole_tree)
@@ -128,6 +121,16 @@ def crosscheck(
             found = tracker_findings(s, run.finished, run.incomplete.copy)
             out += (f for f in found if f.path not in judged)
     return out
+
+
+def _check_outside_runs(s: Session, asked: Container[str]) -> list[Finding]:
+    """Return what is wrong with what is no run's; of indexes only those among the ``asked`` paths."""
+    out = [replace(f, path=home) for home, files in s.places.items() for f in incomplete(files.values())]
+    indexes = [os.path.split(path) for path in s.found.indexes if path in asked]
+    formats = ((home, name, of) for home, name in indexes for of in format_names.allowed(name))
+    for home, of in sorted({(h, of) for h, name, of in formats if name.endswith(format_of(of).suffixes)}):
+        out += format_of(of).beside(home, NOTES)
+    return [*out, *find_lost_texts(s)]
 
 
 class _Run:
@@ -170,9 +173,7 @@ class _Run:
         return out
 
     def _check_files(self, level: Level) -> list[Finding]:
-        """Add to the reports what is wrong with files beside others, which are copies, hold only zeros, or
-        hold nothing; return what the rules say of saves.
-        """
+        """Add to the reports what is wrong with files beside others; return what the rules say of saves."""
         s, of_saves, contradicted = self.session, list[Finding](), set[str]()
         parts = [p for c in self.finished for p in c.parts]  # what a save left half written proves nothing
         for hit, f in find_hits(facts_of(s, self.finished, self.expected, parts)):
@@ -184,17 +185,22 @@ class _Run:
                 contradicted.add(hit.path)
         for path, f in list(unlike_run([(p, s.known(p)) for p in parts])):
             self._add(path, f)
+        self._check_contents(level, contradicted)
+        return of_saves
+
+    def _check_contents(self, level: Level, contradicted: Container[str]) -> None:
+        """Add to the reports which files are copies, hold only zeros, or hold nothing."""
+        s = self.session
         beside, wholes = self.siblings.beside, [s.members(c) for c in self.finished]
         if self.tree and level >= Level.CONTENT:
-            members = [p for c in wholes for p in c.parts if p.path in s.reports]
-            for copy in list(EqualFiles(s).find_copies([p for p in members if p.path not in contradicted])):
+            members = chain.from_iterable(c.parts for c in wholes)
+            sound = [p for p in members if p.path in s.reports and p.path not in contradicted]
+            for copy in list(EqualFiles(s).find_copies(sound)):
                 self._add(copy.path, copy.finding)
-        zeros = self.tree and any(report.metadata.get(ZEROS) for report in s.reports.values())
-        for f in [f for c in wholes for f in zeroed(s, c, beside(c))] if zeros else ():
+        for f in list(chain.from_iterable(zeroed(s, c, beside(c)) for c in wholes if self.tree)):
             self._add(f.path, f)
-        for f in [f for c in self.finished for f in hollow(s, c, beside(c))]:
+        for f in list(chain.from_iterable(hollow(s, c, beside(c)) for c in self.finished)):
             self._add(f.path, f)
-        return of_saves
 
     def _add(self, path: str, f: Finding) -> None:
         """Add a finding to the report on a file."""

@@ -44,11 +44,20 @@ def hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[
                 yield from _zeros(s, p, _same_place(p, older or (beside if c.step else ())))
         elif p.role in OPTIMIZERS:
             yield from _lacking(s, p, _same_place(p, older), alone=False)
-        elif (named := piece.weak and p.name in _export_names(s)) or p.role in MODELS:
-            of_it = not piece.weak and {o.role for o in c.parts}.isdisjoint(piece.tensors_in)
-            # a GGUF file may hold a vocabulary alone, a pickle anything
-            alone = named or (of_it and bool(format_of(report.format or "").loader))
-            yield from _lacking(s, p, _same_place(p, beside), alone=alone)
+        else:
+            yield from _lacking_model(s, c, p, report, beside)
+
+
+def _lacking_model(
+    s: Session, c: Checkpoint, p: Part, report: Report, beside: Sequence[Checkpoint]
+) -> Iterator[Finding]:
+    """Return what a file lacks if its role or its name is that of a model."""
+    piece = s.layouts.piece_of(p)
+    if (named := piece.weak and p.name in _export_names(s)) or p.role in MODELS:
+        of_it = not piece.weak and {o.role for o in c.parts}.isdisjoint(piece.tensors_in)
+        # a GGUF file may hold a vocabulary alone, a pickle anything
+        alone = named or (of_it and bool(format_of(report.format or "").loader))
+        yield from _lacking(s, p, _same_place(p, beside), alone=alone)
 
 
 def hollow_exports(s: Session) -> Iterator[Finding]:
@@ -91,11 +100,10 @@ def _same_place(p: Part, saves: Iterable[Checkpoint]) -> list[Part]:
 
 def _lacking(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Iterator[Finding]:
     """No tensors, where ``others`` have some or the file ``alone`` must; else weights without elements."""
-    mine, theirs = _tensors(s, p), [(o, tensors) for o in others if (tensors := _tensors(s, o))]
+    mine, filled = _tensors(s, p), [(o, _filled(of)) for o in others if (of := _tensors(s, o))]
     if mine is None:
         return
-    filled = [(o, {name for name, t in tensors.items() if 0 not in t.shape}) for o, tensors in theirs]
-    empty = {name for name, t in mine.items() if 0 in t.shape}
+    empty = mine.keys() - _filled(mine)
     full = next((o for o, names in filled if not mine or names), None)
     if len(empty) == len(mine) and full:
         yield index_member.describe_hollow(p.path, full, tensors=bool(mine))
@@ -103,10 +111,20 @@ def _lacking(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Ite
     if not mine and alone:
         yield index_member.describe_no_tensors(p.path)
     lost = empty & set[str]().union(*(names for _, names in filled))
-    if p.rank is None and all(axis == "shard" for axis, _ in p.coords):  # a rank may have none of a tensor
-        lost |= {name for name in empty if is_weight(mine[name])}
+    if _is_of_all_ranks(p):  # a rank may have none of a tensor
+        lost |= empty & {t.name for t in filter(is_weight, mine.values())}
     if lost:
         yield index_member.describe_without_elements(p.path, lost)
+
+
+def _filled(tensors: Tensors) -> set[str]:
+    """Return the names of the tensors that have elements."""
+    return {name for name, t in tensors.items() if 0 not in t.shape}
+
+
+def _is_of_all_ranks(p: Part) -> bool:
+    """Return True if a file is no rank's share: it is whole, or one of the shards of a model."""
+    return p.rank is None and all(axis == "shard" for axis, _ in p.coords)
 
 
 def _zeros(s: Session, p: Part, others: Sequence[Part]) -> Iterator[Finding]:

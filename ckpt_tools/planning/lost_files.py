@@ -144,10 +144,13 @@ def headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
     known = {p.home for p in s.parts}
     known |= {f"{base}{f.path.removeprefix(base).partition('/')[0]}" for f in s.aside}  # a copy is no save
     below = {os.path.dirname(name) for name in data}
-    rows = (path.removeprefix(base).partition("/") for path in s.found.strange if path.startswith(base))
-    for home in dict.fromkeys(f"{base}{name}" for name, _, rest in rows if rest in below):
-        files = (os.path.join(home, name) for name in data[:_ALIKE])
-        alike = home not in known and all(_look(s, path, there) for path in files)
+    for path in s.found.strange:
+        name, _, rest = path.removeprefix(base).partition("/")
+        home = f"{base}{name}"
+        if not path.startswith(base) or rest not in below or home in known:
+            continue
+        known.add(home)
+        alike = all(_look(s, os.path.join(home, name), there) for name in data[:_ALIKE])
         if alike and not is_tracked(s, c, home):
             yield unfinished_newer.describe_headless(home, c)
 

@@ -106,21 +106,29 @@ def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpo
     for name, base in dict.fromkeys((c.layout, c.parts[0].base) for c in chosen):
         layout, here = session.layouts[name], [c for c in chosen if c.parts[0].base == base]
         torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
-        homes, seen = {c.path for c in torn}, set[int | str]()
+        seen: set[int | str] = {"release"}
         for path, target in (*session.trackers(name, base), *_of_others(session, layout, here)):
-            if target is None or isinstance(target, Finding) or target == "release" or target in seen:
+            if not isinstance(target, int | str) or target in seen:
                 continue
             seen.add(target)
-            whole = (p for p in session.parts if isinstance(target, str) and p.home not in homes)
-            is_here = _found(target, here, session.layouts.of(here[0])) is not None
-            if is_here or any(f"{base}/{target}" in (p.home, p.path) for p in whole):
-                continue
-            if rest := _found(target, torn, layout):
-                damage = _damage(path, target, missing(layout), rest.path)
-                yield Rejected(replace(rest, unfinished=False), (damage,))
-            else:
-                damage = _damage(path, target, "but nothing of it is there", base)
-                yield Rejected(_gone(here[0], target, layout), (damage,))
+            if not _is_here(session, target, here, torn):
+                c, what, at = _gone(here[0], target, layout), "but nothing of it is there", base
+                if rest := _found(target, torn, layout):
+                    c, what, at = replace(rest, unfinished=False), missing(layout), rest.path
+                yield Rejected(c, (_damage(path, target, what, at),))
+
+
+def _is_here(
+    session: Session, target: int | str, here: Sequence[Checkpoint], torn: Sequence[Checkpoint]
+) -> bool:
+    """Whether a tracker names one of the checkpoints, or a file or directory of a run beside them that is
+    none of the ``torn``.
+    """
+    if _found(target, here, session.layouts.of(here[0])) is not None:
+        return True
+    path, homes = f"{here[0].parts[0].base}/{target}", {c.path for c in torn}
+    whole = (p for p in session.parts if p.home not in homes)
+    return isinstance(target, str) and any(path in (p.home, p.path) for p in whole)
 
 
 def _of_others(session: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
@@ -132,12 +140,17 @@ def _of_others(session: Session, own: Layout, here: Sequence[Checkpoint]) -> Ite
     if None in steps or newest is None:
         return
     known = {p.step for p in session.parts if p.base == base}
-    others = (o for o in session.layouts if o is not own and (o.tracker or o.other_trackers))
-    names = [o.name for o in others if not o.tracker or o.tracker != own.tracker]
-    for path, says in dict.fromkeys(row for name in names for row in session.trackers(name, base)):
+    for path, says in dict.fromkeys(_rows_of_others(session, own, base)):
         step = None if says is None or isinstance(says, Finding) else _number(str(says), own)
         if step is not None and step > newest and step not in known:
             yield path, says
+
+
+def _rows_of_others(session: Session, own: Layout, base: str) -> Iterator[Told]:
+    for other in session.layouts:
+        alike = other is own or (other.tracker and other.tracker == own.tracker)
+        if not alike and (other.tracker or other.other_trackers):
+            yield from session.trackers(other.name, base)
 
 
 def _found(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
@@ -206,11 +219,22 @@ def tracked_first(
     """
     # a dying gasp may lie beside the run, and have no tracker
     first = next((c for c in ranked if session.layouts.of(c).tracker), ranked[0])
-    layout, base = session.layouts.of(first), first.parts[0].base
+    layout = session.layouts.of(first)
+    path, latest = _read(session, layout, first.parts[0].base)
+    named = [c for c in ranked if layout.is_tracked(c, latest)]
+    if not named:
+        hidden = any(c.layout == layout.name and layout.is_tracked(c, latest) for c in run)
+        where = "which --kind or --max-step hides" if hidden else "which is not there"
+        raise error_of(RULE, Hit(path, f"{path} names {latest}, {where}", _OTHER_ORDERS))
+    return named
+
+
+def _read(session: Session, layout: Layout, base: str) -> tuple[str, int | str]:
+    """(path, what it names) of the tracker in ``base``."""
     tracker = session.tracker(layout.name, base)
     if tracker is None:
-        none = f"the layout {layout.name} has no tracker"
-        none = f"there is no {layout.tracker} in {base}" if layout.tracker and layout.always_tracked else none
+        always = layout.always_tracked and layout.tracker
+        none = f"there is no {always} in {base}" if always else f"the layout {layout.name} has no tracker"
         raise error_of(RULE, Hit(base, none, _OTHER_ORDERS))
     path, latest = tracker
     if isinstance(latest, Finding) and latest.code == "unreadable":
@@ -218,12 +242,7 @@ def tracked_first(
         raise error_of(could_not_look.RULE, Hit(path, f"{path}: {latest.message}", hint), CannotLook)
     if latest is None or isinstance(latest, Finding):
         raise error_of(RULE, Hit(path, f"{path} is empty, or not what its framework writes", _OTHER_ORDERS))
-    named = [c for c in ranked if layout.is_tracked(c, latest)]
-    if not named:
-        hidden = any(layout.is_tracked(c, latest) for c in run if c.layout == layout.name)
-        where = "which --kind or --max-step hides" if hidden else "which is not there"
-        raise error_of(RULE, Hit(path, f"{path} names {latest}, {where}", _OTHER_ORDERS))
-    return named
+    return path, latest
 
 
 def find_later_trackers(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from ckpt_tools import formats
+from ckpt_tools.discovery.unrecognised import tells_of_a_state
 from ckpt_tools.findings import WAIT
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -38,12 +39,8 @@ def sizes(run: Iterable[Checkpoint]) -> Sizes:
     """Of the finished checkpoints. Counted once: each save that may be under way is compared with them."""
     found: defaultdict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
     for c in run:
-        found[_series(c)][len(c.parts)] += 1
+        found[c.layout, c.run, c.kind][len(c.parts)] += 1
     return found
-
-
-def _series(c: Checkpoint) -> tuple[str, str, str]:
-    return c.layout, c.run, c.kind
 
 
 def marked(c: Checkpoint) -> bool:
@@ -52,27 +49,23 @@ def marked(c: Checkpoint) -> bool:
 
 
 def not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
-    """The first with all its files of which only the name says that it is not done, in a way that is not its
-    framework's own: who renames it may have removed the one before.
+    """The first with all its files, none of which ends early, of which only the name says that it is not
+    done, in a way that is not its framework's own: who renames it may have removed the one before.
     """
     for c in saves:
         commit = s.layouts.of(c).commit
         done = not commit or any(p.role == commit for p in c.parts)
         pieces = [s.layouts.piece_of(p) for p in c.parts]
-        own = any(p.unfinished or p.finished for p in pieces)
-        if done and not own and marked(c) and not _is_cut(s, c):
-            return c
+        if done and marked(c) and not any(p.unfinished or p.finished for p in pieces):
+            findings = (f for p in c.parts for f in s.report(p, Level.STRUCTURE).findings)
+            if not any(f.code in TORN for f in findings):
+                return c
     return None
 
 
-def _is_cut(s: Session, c: Checkpoint) -> bool:
-    """Whether one of its files ends early, as one does that was being written."""
-    findings = (f for p in c.parts for f in s.report(p, Level.STRUCTURE).findings)
-    return any(f.code in TORN for f in findings)
-
-
 def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Iterator[Finding]:
-    """Candidates that lost because files are too short or not there, and whose last write was seconds ago.
+    """Candidates that lost because files are too short or not there, and whose last write was seconds ago;
+    none that the framework has said to be finished, which some do before all ranks are done.
 
     They are counted in ``usual``.
     """
@@ -80,39 +73,26 @@ def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Itera
         c = r.checkpoint
         errors = [f for f in r.findings if f.severity is Severity.ERROR]
         torn = bool(errors) and all(f.code in TORN for f in errors)
-        if not torn or not c.parts or _said_to_be_finished(s, c):
-            continue
-        short = len({f.path for f in errors} & {p.path for p in c.parts})
-        others = usual.get(_series(c), Counter()) - Counter({len(c.parts): 1})
-        if told := _state(s, c, others, short):
-            yield unfinished_newer.describe_torn(c, told)
-
-
-def _said_to_be_finished(s: Session, c: Checkpoint) -> bool:
-    """Whether the framework has said that a checkpoint was finished;
-    some say so before all ranks are done.
-    """
-    return declared(s, c) is not None and not s.layouts.of(c).tracked_early
+        if torn and c.parts and (s.layouts.of(c).tracked_early or declared(s, c) is None):
+            series = c.layout, c.run, c.kind
+            others = usual.get(series, Counter()) - Counter({len(c.parts): 1})
+            short = len({f.path for f in errors} & {p.path for p in c.parts})
+            if told := state(s, c, {series: others}, short):
+                yield unfinished_newer.describe_torn(c, told)
 
 
 def hint_of(s: Session, c: Checkpoint) -> str:
     """Return what to do about a save that may still be written; "" where it is older than --settle."""
-    return WAIT if _state(s, c, Counter()) else ""
+    return WAIT if state(s, c, {}) else ""
 
 
-def state(s: Session, c: Checkpoint, usual: Sizes) -> str:
+def state(s: Session, c: Checkpoint, usual: Sizes, short: int = 0) -> str:
     """``3 of 8 files, the last written 4 s ago; the tracker names 20``;
-    "" where that is longer ago than --settle.
+    "" where that is longer ago than --settle. ``short`` of its files end early.
     """
-    return _state(s, c, usual.get(_series(c), Counter()))
-
-
-def _state(s: Session, c: Checkpoint, whole: Counter[int], short: int = 0) -> str:
-    """``whole``: how many other checkpoints have so many files. ``short`` files of this one end early."""
+    whole = usual.get((c.layout, c.run, c.kind))
     written = [p.mtime_ns for p in c.parts if p.size >= 0]
-    if not written:
-        return ""
-    age = (s.now_ns - max(written)) / 1e9
+    age = (s.now_ns - max(written)) / 1e9 if written else -1
     if not 0 <= age < s.options.settle:
         return ""
     of = f" of {max(whole, key=lambda n: (whole[n], n)):,}" if whole else ""
@@ -134,16 +114,13 @@ def _tracker(s: Session, c: Checkpoint) -> str:
 
 def written_whole(s: Session) -> str | None:
     """The first temporary file that no layout has and that holds a whole state: it only was not renamed."""
-    from ckpt_tools.discovery.unrecognised import tells_of_a_state  # asked of first launches alone
-
     called = (path for path in s.found.unfinished if tells_of_a_state(os.path.basename(path)))
-    return next((path for path in islice(called, _MOST) if _is_whole(s, path)), None)
-
-
-def _is_whole(s: Session, path: str) -> bool:
-    report = s.report_file(path, Level.STRUCTURE)
-    sound = report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
-    return sound and report.format is not None and formats.names.holds_state(report.format)
+    for path in islice(called, _MOST):
+        report = s.report_file(path, Level.STRUCTURE)
+        sound = report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
+        if sound and report.format is not None and formats.names.holds_state(report.format):
+            return path
+    return None
 
 
 # ---- directories beside saves, called as these are but for a higher number, with nothing of one in them
@@ -159,7 +136,7 @@ def begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     there = (*s.found.empty, *s.found.strange, *(os.path.dirname(f.path) for f in s.found.bare))
     taken = _taken(s)
     below = [top for top in dict.fromkeys(_below(there, base)) if top not in taken]
-    for top in _find_emptied(s, c, below):
+    for top in _find_emptied(s, c, below) if home else ():
         yield unfinished_newer.describe_empty(top, os.path.basename(home))
     late = set(_below((f.path for f in s.found.bare if f.mtime_ns >= c.mtime_ns), base))
     for top in below:
@@ -170,11 +147,13 @@ def begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
 def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[str]:
     """Return the directories of a higher number than those of all saves, with nothing of one in them."""
     home, told = c.parts[0].home, {c.step, c.epoch, c.generation} - {None}
-    if told.isdisjoint(numbers_in(home)) and (told or not home):
+    if told and told.isdisjoint(numbers_in(home)):
         return
-    highest = max(numbers_in(at) for at in (home, *_homes(s, os.path.dirname(home), home)))
+    base, pattern = os.path.dirname(home), pattern_of(home)
+    beside = {p.home for p in s.parts if p.home and os.path.dirname(p.home) == base}
+    highest = max(numbers_in(at) for at in (home, *beside) if pattern_of(at) == pattern)
     for top in below:
-        later = pattern_of(top) == pattern_of(home) and numbers_in(top) > highest
+        later = pattern_of(top) == pattern and numbers_in(top) > highest
         if later and not s.found.leaves_out(top) and not is_tracked(s, c, top):
             yield top
 
@@ -205,11 +184,6 @@ def pattern_of(path: str) -> str:
 def numbers_in(path: str) -> tuple[int, ...]:
     """Return the numbers in the name at the end of a path."""
     return tuple(int(n[:18]) for n in _NUMBER.findall(os.path.basename(path)))
-
-
-def _homes(s: Session, base: str, home: str) -> set[str]:
-    homes = {p.home for p in s.parts if p.home and os.path.dirname(p.home) == base}
-    return {at for at in homes if pattern_of(at) == pattern_of(home)}
 
 
 def _below(directories: Iterable[str], base: str) -> Iterator[str]:
