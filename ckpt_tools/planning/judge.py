@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import filterfalse
 
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.common.tensor_pieces import incomplete
@@ -93,7 +94,9 @@ class Review:
         self.groups, self.evidence, self.contradictions = judge.groups, judge.evidence, judge.contradictions
         self._verified_before = self.session.reader.bytes_verified
         self.candidate = Candidate(c, self.session.members(c))
+        self.beside = self.run.beside.beside(c)
         self.names = judge.evidence.level
+        self.looks_inside = self.names > Level.PRESENCE  # at presence the names must do
         self.bad: dict[str, Sequence[Finding]] = {}
         self.concluded: set[str] = set()
         self.unseen: dict[str, Finding] = {}
@@ -135,7 +138,7 @@ class Review:
         require_trust(parts, self.session)
         require_one_name(named, self.session)
         require_no_share(named, parts, self.session)
-        if self.names > Level.PRESENCE:
+        if self.looks_inside:
             damaged = require_one_model(self.candidate.whole, parts, self.bad, self.session, selection.level)
             assigned = replace(assigned, findings=(*assigned.findings, *damaged))
         verified = self.session.reader.bytes_verified > self._verified_before
@@ -148,16 +151,6 @@ class Review:
     def lost(self) -> list[Finding]:
         """What is gone of it beside the other saves of its run, and its own list."""
         return list(lost(self.session, self.candidate.named, self.beside, self.names))
-
-    @property
-    def _looks_inside(self) -> bool:
-        """At presence the names must do."""
-        return self.names > Level.PRESENCE
-
-    @cached_property
-    def beside(self) -> list[Checkpoint]:
-        """The saves of its run before and after it."""
-        return self.run.beside.beside(self.candidate.named)
 
     def _find_absent(self) -> list[Finding]:
         """What the candidate lacks as a whole; files of single ranks are missed if these ask for them. What
@@ -177,9 +170,8 @@ class Review:
         return absent or self._find_unlisted(c.parts[0].home)
 
     def _find_unlisted(self, home: str) -> list[Finding]:
-        if not (home and self.selection.skip_unreadable):
-            return []
-        rows = [row for row in self.session.found.unseen if row.path.startswith(f"{home}/")]
+        unseen = self.session.found.unseen if home and self.selection.skip_unreadable else ()
+        rows = (row for row in unseen if row.path.startswith(f"{home}/"))
         return [could_not_look.describe_unseen(row.path, row.why) for row in rows]
 
     def _find_mixed(self) -> Iterator[Finding]:
@@ -200,11 +192,6 @@ class Review:
         places = (place for p in parts for place in (p.path, p.home))
         return list(dict.fromkeys(f for place in places for f in seals.about.get(place, ())))
 
-    def _find_unsealed(self, parts: Sequence[Part]) -> list[str]:
-        """The files to load that the seal of their checkpoint does not name."""
-        seals = self.session.indexes.seals
-        return [p.path for p in parts if seals.leaves_out(p.path, p.home)] if seals else []
-
     def _assign(self, bad: Bad, *, compare_bytes: bool) -> Assignment:
         """What each rank would load, without the files that are ``bad``."""
         evidence = Evidence(
@@ -223,14 +210,14 @@ class Review:
         self._prefetch(parts)
         wrong = {p.path: why for p in parts if (why := self._wrong_by_itself(p)) is not None}
         warnings += (f for f in (*self._about_seals(), *self.lost) if f.severity is Severity.WARNING)
-        s, whole = self.session, self.candidate.whole
-        if unsealed := self._find_unsealed(parts):
+        s, whole, seals = self.session, self.candidate.whole, self.session.indexes.seals
+        if seals and (unsealed := [p.path for p in parts if seals.leaves_out(p.path, p.home)]):
             warnings.append(seal_unusable.describe_loaded(unsealed))
-        blank = hollow(s, whole, self.beside) if self._looks_inside else ()
-        empty = [*zeroed(s, whole, self.beside), *blank]
+        empty = [*zeroed(s, whole, self.beside)]
+        empty += hollow(s, whole, self.beside) if self.looks_inside else ()
         for f in filter(_is_error, empty):
             wrong.setdefault(f.path, []).append(f)
-        warnings += (f for f in empty if not _is_error(f))
+        warnings += filterfalse(_is_error, empty)
         for path, f, twin in self.contradictions.of(self.candidate, parts):
             if twin is not None:
                 self.twins[path, f] = twin
@@ -249,7 +236,7 @@ class Review:
         report, piece = self.session.report(part, self.names), self.session.layouts.piece_of(part)
         if report.verdict not in _UNUSABLE and self.selection.level > Level.STRUCTURE:
             report, self.read = self.session.report(part, self.selection.level), True
-        expected = piece.formats if self._looks_inside and part.role == piece.role else ()
+        expected = piece.formats if self.looks_inside and part.role == piece.role else ()
         if report.verdict not in _UNUSABLE and not (expected and report.format not in expected):
             return None
         if report.verdict is Verdict.UNKNOWN and (why := why_unseen(part, self.session)) is not None:

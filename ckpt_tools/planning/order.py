@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,18 +31,11 @@ _END = 10**17
 _REGULAR = (Kind.PERIODIC, Kind.DYING_GASP)
 
 
-class Mute(str, Enum):
-    """Why modification times cannot be those of training."""
-
-    EQUAL = "all modification times are the same"
-    LOST = "modification times lie before 1980"
-    FUTURE = "modification times lie in the future"
-    COPIED = "all were written as quickly as a copy or an upload writes them"
-
-    def __str__(self) -> str:
-        return self.value
-
-
+EQUAL = "all modification times are the same"
+LOST = "modification times lie before 1980"
+FUTURE = "modification times lie in the future"
+COPIED = "all were written as quickly as a copy or an upload writes them"
+"""Why modification times cannot be those of training."""
 Places = Mapping[CheckpointKey, Order]
 """Where in training each save was made, as far as it is known; ``Checkpoint.order`` for those not named."""
 
@@ -80,7 +72,13 @@ def _places_in(
         return {c.key: (-1, c.epoch or 0, _END) for c in ends}
     if layout.steps_by_epoch and _epochs_go_first(run):
         return {c.key: (-1, *c.order[1::-1]) for c in run if c.step is not None}
-    regular = [c for c in run if c.kind in _REGULAR]
+    return _by_counts([c for c in run if c.kind in _REGULAR], count_told)
+
+
+def _by_counts(
+    regular: Sequence[Checkpoint], count_told: Callable[[Checkpoint], int | None]
+) -> dict[CheckpointKey, Order]:
+    """The places of saves whose names count in several units, where all files count."""
     counts = {c.key: count_told(c) for c in regular} if len({c.unit for c in regular}) > 1 else {}
     return {} if None in counts.values() else _counted(counts)
 
@@ -214,7 +212,7 @@ class OrderFacts:
         return self.by_step if self.differ and self.why_mute else self.by_time
 
     @property
-    def why_mute(self) -> Mute | None:
+    def why_mute(self) -> str | None:
         """Why the times cannot be those of training; None if they can."""
         saves = [c for c in self.saves if c.kind is not Kind.RELEASE]
         times = [c.mtime_ns for c in saves]
@@ -222,15 +220,14 @@ class OrderFacts:
         if len(known) + sum(self.place(c) == UNKNOWN for c in saves) < 2:
             return None
         if min(self.by_time.mtime_ns, self.by_step.mtime_ns) < FIRST_NS:
-            return Mute.LOST
+            return LOST
         if min(times) == max(times):
-            return Mute.EQUAL
+            return EQUAL
         if self.by_time.mtime_ns > self.now_ns + SKEW_NS:
-            return Mute.FUTURE
+            return FUTURE
         size = sum(max(p.size, 0) for c in saves for p in c.parts)
-        if max(times) - min(times) <= _COPY_NS * len(saves) + _NS_PER_BYTE * size:
-            return Mute.COPIED
-        return None
+        copied = max(times) - min(times) <= _COPY_NS * len(saves) + _NS_PER_BYTE * size
+        return COPIED if copied else None
 
     @property
     def goes_back(self) -> bool:

@@ -22,31 +22,37 @@ from ckpt_tools.planning.rules.save import seal_missing, seal_unusable, signatur
 from ckpt_tools.reading.session import Session, with_findings
 
 
-def reports(s: Session, level: Level) -> list[FileReport]:
-    """On every seal that was found, with what is wrong with what it says; the last that is asked of them:
-    what the fragments of 100,000 ranks say, and a report on each, are not in memory together.
+def check(s: Session, level: Level) -> tuple[list[FileReport], list[Finding]]:
+    """Reports on every seal that was found, and the files that no seal or signature of their directory names;
+    the last that is asked of them: what the fragments of 100,000 ranks say, and a report on each, are not in
+    memory together.
     """
-    seals = s.indexes.seals
-    if seals is None:
-        return []
-    seals.forget()
-    out = list[FileReport]()
-    for seal in s.found.seals:
-        report = s.report_file(seal.path, min(level, Level.CONTENT), seal.findings)
-        out.append(FileReport(None, with_findings(report, seals.findings.get(seal.path, ()))))
-    return out
+    seals, lost, out = s.indexes.seals, list[Finding](), list[FileReport]()
+    if s.found.tree:
+        lost += _newest_gone(s)  # before the reports forget what seals say
+    if seals is not None:
+        seals.forget()
+        for seal in s.found.seals:
+            report = s.report_file(seal.path, min(level, Level.CONTENT), seal.findings)
+            out.append(FileReport(None, with_findings(report, seals.findings.get(seal.path, ()))))
+    return out, [*lost, *_unnamed(s), *_unsigned(s)] if s.found.tree else lost
 
 
-def unnamed(s: Session) -> Iterator[Finding]:
-    """Files that lie in a sealed directory, and that no seal of it names."""
-    seals = s.indexes.seals
-    for base, known in _of_directories(seals.known if seals else ()).items():
+def _unnamed(s: Session) -> Iterator[Finding]:
+    """Files that lie in a sealed directory, and that no seal of it names. Fragments, which wait for further
+    ones, do not say what is missing.
+    """
+    whole = defaultdict[str, list[Known]](list)
+    for k in s.indexes.seals.known if s.indexes.seals else ():
+        if os.path.basename(k.path) == NAME:
+            whole[k.base].append(k)
+    for base, known in whole.items():
         named = {inside(base, f.path) for k in known for f in k.seal.files}
         found = [path for path in _files(base) if path not in named]
         yield from seal_unusable.describe_unnamed(found, base)
 
 
-def unsigned(s: Session) -> Iterator[Finding]:
+def _unsigned(s: Session) -> Iterator[Finding]:
     """Files of a directory that was signed, of which its signature says nothing."""
     if s.signatures is None:
         return
@@ -58,15 +64,6 @@ def unsigned(s: Session) -> Iterator[Finding]:
         names = {os.path.relpath(file, home): file for file in _files(home)}
         more = sorted(n for n in names if n not in statement.names and not statement.ignores(n))
         yield from signature_invalid.describe_unsigned([names[n] for n in more], path, home)
-
-
-def _of_directories(known: Iterable[Known]) -> dict[str, list[Known]]:
-    """The seals of whole directories. Those that wait for further fragments do not say what is missing."""
-    out: dict[str, list[Known]] = {}
-    for k in known:
-        if os.path.basename(k.path) == NAME:
-            out.setdefault(k.base, []).append(k)
-    return out
 
 
 def _files(base: str) -> Iterator[str]:
@@ -96,10 +93,10 @@ def later_and_gone(
     if seals is None:
         return
     seals.read_all(besides={p.home for c in others for p in c.parts if p.home})
-    yield from map(_said, _later(session, _without_files(seals), chosen, step, others))
+    yield from map(_describe, _later(session, _without_files(seals), chosen, step, others))
 
 
-def newest_gone(session: Session) -> Iterator[Finding]:
+def _newest_gone(session: Session) -> Iterator[Finding]:
     """The same of the newest checkpoint of each run, if it alone is gone: who prunes by age removes older
     ones, and who keeps the best removes any, also between those that are left.
     """
@@ -116,7 +113,7 @@ def newest_gone(session: Session) -> Iterator[Finding]:
         near = {known.path: known for p in oldest.parts for known in below[os.path.dirname(p.home or p.path)]}
         gone = list(_later(session, near.values(), oldest, oldest.step, checkpoints))
         if len(gone) == 1 and _is_later(gone[0], newest, newest.step):
-            yield _said(gone[0])
+            yield _describe(gone[0])
 
 
 def _later(
@@ -142,7 +139,7 @@ def _later(
             yield known
 
 
-def _said(known: Known) -> Finding:
+def _describe(known: Known) -> Finding:
     return seal_missing.describe_lost_save(known.seal.checkpoint, _place(known), known.path)
 
 
@@ -157,7 +154,7 @@ def only_seals(session: Session) -> list[str]:
 
 def _without_files(seals: Seals) -> Iterator[Known]:
     """The seals that name a file that is not there."""
-    yield from (known for known in seals.known if known.path in seals.absent)
+    return (known for known in seals.known if known.path in seals.absent)
 
 
 def _place(known: Known) -> str:

@@ -80,6 +80,8 @@ class Verifier(NamedTuple):
 
     def _root(self, root: str) -> _Root:
         seconds, options = self.sample.seconds if self.sample else None, self.options
+        # What stores say of contents stands for reading these.
+        depth = Level.STRUCTURE if options.by_store else self.level
         with (
             limited(seconds),
             counted() as read,
@@ -90,36 +92,35 @@ class Verifier(NamedTuple):
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b.size) for b in s.found.bare)
             s.reader.files_total = len(s.parts) + len(s.found.bare)
             try:
-                self._read(s, cache)
+                self._read(s, cache, depth)
             except KeyboardInterrupt:
                 raise Interrupted(root, self._read_so_far(s), s.reader.files_total) from None
-            bare, unrecognised = _read_bare(s, self._depth)
+            bare = _read_bare(s, depth)
+            unrecognised = len(s.found.bare) - len(bare) + s.found.unrecognised
             if s.indexes.seals is not None:
                 s.indexes.seals.read_all()  # before it is said what could not be looked at
+            findings = [*not_seen(s), *s.notes, *map(not_finished, s.found.unfinished)]
+            findings += map(file_verdict.describe_unneeded, s.found.unneeded)
             # Of what is read in part, copies are compared to their ends all the same.
-            deep = self._depth if self.sample is None else Level.STRUCTURE
-            findings = [*_beside_the_files(s), *crosscheck(s, s.found.tree, deep)]
+            deep = depth if self.sample is None else Level.STRUCTURE
+            findings += crosscheck(s, s.found.tree, deep)
             for f in list(hollow_exports(s)):
                 hollow = s.reports.get(f.path) or s.report_file(f.path, deep)
                 s.reports[f.path] = with_findings(hollow, [f])
             findings += _nothing_to_load(s, findings, bare)
-            sealed = _of_seals(s, self.level)
-            bare += sealed.reports
-            findings += sealed.findings
+            of_seals, about_seals = seals.check(s, self.level)
+            findings += about_seals
         # what lies beside others may show something about a file that only its index names
-        bare = [replace(f, report=s.reports.get(f.report.path, f.report)) for f in bare]
+        bare = [replace(f, report=s.reports.get(f.report.path, f.report)) for f in (*bare, *of_seals)]
         files = [*(FileReport(p, s.known(p)) for p in s.parts), *bare]
-        findings += missed(s, _told(files, findings))
-        if (
-            not files and worst(findings) is not Verdict.BROKEN
-        ):  # beside others that were it would be lost in their good news
+        findings += missed(s, _unseen(files, findings))
+        if not files and worst(findings) is not Verdict.BROKEN:
+            # beside others that were it would be lost in their good news
             name = os.path.basename(root)
             findings.append(nothing_there.describe_nothing(root, packed=unpacked(name) != name))
-        return _Root(
-            files, findings, frozenset(s.reader.partial), unrecognised + s.found.unrecognised, read.bytes
-        )
+        return _Root(files, findings, frozenset(s.reader.partial), unrecognised, read.bytes)
 
-    def _read(self, s: Session, cache: Cache | None) -> None:
+    def _read(self, s: Session, cache: Cache | None, depth: Level) -> None:
         """Have a report on every part: a sample is drawn over all files, else many are read at once."""
         if self.options.by_store:
             from ckpt_tools.reading.by_store import prove  # few stores have seals
@@ -130,14 +131,9 @@ class Verifier(NamedTuple):
 
             Sampling(self.sample, s, cache, self.engine).read(self.level)
         else:
-            prefetch(s, s.parts, self._depth, bare=True, engine=self.engine)
+            prefetch(s, s.parts, depth, bare=True, engine=self.engine)
         for part in s.parts:
-            s.report(part, self._depth)
-
-    @property
-    def _depth(self) -> Level:
-        """How deeply files are read: what stores say of their contents stands for these."""
-        return Level.STRUCTURE if self.options.by_store else self.level
+            s.report(part, depth)
 
     def _read_so_far(self, s: Session) -> list[FileReport]:
         """What is known of files that were looked at as deeply as was asked, or far enough to find damage."""
@@ -172,31 +168,14 @@ class _Root(NamedTuple):
     bytes_read: int
 
 
-class _Sealed(NamedTuple):
-    """What the seals below a root show."""
-
-    reports: Sequence[FileReport] = ()
-    findings: Sequence[Finding] = ()
-
-
-def _of_seals(s: Session, level: Level) -> _Sealed:
-    """On every seal that was found, and the files that no seal or signature of their directory names."""
-    if s.indexes.seals is None and s.signatures is None:
-        return _Sealed()
-    if not s.found.tree:
-        return _Sealed(seals.reports(s, level))
-    lost = list(seals.newest_gone(s))  # before the reports forget what seals say
-    return _Sealed(seals.reports(s, level), [*lost, *seals.unnamed(s), *seals.unsigned(s)])
-
-
-def _told(files: Sequence[FileReport], findings: Sequence[Finding]) -> set[str]:
+def _unseen(files: Sequence[FileReport], findings: Sequence[Finding]) -> set[str]:
     """The paths of which it is said that they could not be looked at."""
     unknown = {f.report.path for f in files if f.report.verdict is Verdict.UNKNOWN}
     return unknown | {f.path for f in findings if f.path and f.code in NOT_SEEN}
 
 
-def _read_bare(s: Session, level: Level) -> tuple[list[FileReport], int]:
-    """Reports on the files outside every layout, and how many of these are no checkpoint's."""
+def _read_bare(s: Session, level: Level) -> list[FileReport]:
+    """Reports on the files outside every layout that may be a checkpoint's."""
     out = list[FileReport]()
     for bare in s.found.bare:
         # What a store has said of it stands, also where that is not good news.
@@ -205,26 +184,34 @@ def _read_bare(s: Session, level: Level) -> tuple[list[FileReport], int]:
         if report.format is not None or report.findings or report.level > level:
             s.reports[bare.path] = report
             out.append(FileReport(None, report))
-    return out, len(s.found.bare) - len(out)
+    return out
 
 
 def _nothing_to_load(
     s: Session, findings: Sequence[Finding], bare: Sequence[FileReport]
 ) -> Iterator[Finding]:
-    """Return that no job could load anything below ROOT, where no damage says so: no save is whole, and none
-    is being written, or only files are left that a framework writes beside others.
+    """Return that no job could load anything below ROOT, where no damage says so, and no file outside every
+    layout may hold a state: no save is whole, and none is being written, or only files are left that a
+    framework writes beside others.
     """
     saves = group(s.parts, s.layouts) if s.found.tree else []
     if _is_broken(s, findings) or _may_hold_state(bare):
         return
     if saves and all(c.unfinished or any(_lacks_index(s, p) for p in c.parts) for c in saves):
-        if any(hint_of(s, c) for c in saves):
-            return
-        last = s.layouts.of(saves[-1])
-        lost = say_hidden(last, last.commit) or "bring back what they lack"
-        yield unfinished.describe_none_whole(len(saves), s.root, lost)
+        if not any(hint_of(s, c) for c in saves):
+            last = s.layouts.of(saves[-1])
+            lost = say_hidden(last, last.commit) or "bring back what they lack"
+            yield unfinished.describe_none_whole(len(saves), s.root, lost)
     elif s.found.tree and not saves and (own := _remains(s)):
         yield missing_part.describe_remains(own.title, s.root, say_hidden(own))
+
+
+def _remains(s: Session) -> Layout | None:
+    try:
+        return remains(s.found, s.root, s.layouts)
+    except OSError as e:
+        s.unread[e.filename or s.root] = e.strerror or str(e)
+        return None
 
 
 def _is_broken(s: Session, findings: Sequence[Finding]) -> bool:
@@ -237,26 +224,8 @@ def _may_hold_state(bare: Sequence[FileReport]) -> bool:
     return any(f.report.format and formats.names.holds_state(f.report.format) for f in bare)
 
 
-def _remains(s: Session) -> Layout | None:
-    try:
-        return remains(s.found, s.root, s.layouts)
-    except OSError as e:
-        s.unread[e.filename or s.root] = e.strerror or str(e)
-        return None
-
-
 def _lacks_index(s: Session, p: Part) -> bool:
     return any(f.code == "unfinished-save" for f in s.known(p).findings)
-
-
-def _beside_the_files(s: Session) -> list[Finding]:
-    """What could not be looked at, and what is there although it is no part of a checkpoint."""
-    return [
-        *not_seen(s),
-        *s.notes,
-        *map(not_finished, s.found.unfinished),
-        *map(file_verdict.describe_unneeded, s.found.unneeded),
-    ]
 
 
 def _verdict(files: Sequence[FileReport], findings: tuple[Finding, ...]) -> Verdict:

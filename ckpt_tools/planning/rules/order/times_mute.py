@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_tools.planning.order import Mute, OrderFacts
+from ckpt_tools.planning.order import EQUAL, LOST, OrderFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
 _UPLOADED = "a store has the times of the uploads; say --order step if the highest step is meant"
@@ -12,7 +12,7 @@ _UPLOADED = "a store has the times of the uploads; say --order step if the highe
 
 def _check(f: OrderFacts) -> Iterator[Hit]:
     why, base = f.why_mute, f.by_time.parts[0].base if f.by_time.parts else f.root
-    if (why in (Mute.EQUAL, Mute.LOST) or (why and f.differ)) and not f.named:
+    if (why in (EQUAL, LOST) or (why and f.differ)) and not f.named:
         hint = _UPLOADED if "://" in base else ""
         yield Hit(base, f"{why}: the step decides which is the newest", hint, effect=Effect.WARN)
     for other in f.others:
