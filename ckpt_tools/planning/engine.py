@@ -23,10 +23,10 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.planning.equal_files import EqualFiles
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.hollow import hollow
 from ckpt_tools.planning.lost_files import (
     find_lost_texts,
     headless,
+    hollow,
     lost,
     unlike_run,
     without_model,

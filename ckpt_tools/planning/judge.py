@@ -29,8 +29,7 @@ from ckpt_tools.planning.contradictions import Contradictions
 from ckpt_tools.planning.engine import find_gaps, find_hits
 from ckpt_tools.planning.evidence import FileEvidence
 from ckpt_tools.planning.facts import Evidence, SavesFacts
-from ckpt_tools.planning.hollow import hollow
-from ckpt_tools.planning.lost_files import lost, without_model, zeroed
+from ckpt_tools.planning.lost_files import hollow, lost, without_model, zeroed
 from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.rules.rule import error_of
 from ckpt_tools.planning.rules.save import (

@@ -22,7 +22,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.planning import seals
 from ckpt_tools.planning.engine import crosscheck
-from ckpt_tools.planning.hollow import hollow_exports
+from ckpt_tools.planning.lost_files import hollow_exports
 from ckpt_tools.planning.rules.save import file_verdict, missing_part, unfinished
 from ckpt_tools.planning.rules.tree import nothing_there
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import say_hidden

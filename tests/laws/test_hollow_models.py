@@ -27,7 +27,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.output.contents import render
-from ckpt_tools.planning.hollow import MODELS, OPTIMIZERS
+from ckpt_tools.planning.lost_files import MODELS, OPTIMIZERS
 from ckpt_tools.storage import BytesSource
 
 FORMATS = ("safetensors", "torch_zip", "torch_legacy")
