@@ -24,16 +24,15 @@ from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_
 from ckpt_tools.planning.rules.choice.unfinished_newer import Begun, BegunFacts
 from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.planning.rules.save import dangling_link, missing_part, step_mismatch
+from ckpt_tools.planning.trackers import written_ns
 from ckpt_tools.planning.unfinished import is_called_alike, numbers_in, pattern_of
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.retry import is_link, lstat, there
+from ckpt_tools.storage.retry import is_link, there
 from ckpt_tools.storage.stalls import away
 from ckpt_tools.storage.urls import is_url, real_path
 
 _HYPERPARAMETERS = ("learning_rate", "global_step")
 """Entries of every optimizer of MindSpore, which the network that is trained saves with its weights."""
-StateOf = Callable[[Checkpoint], str]
-"""How far a save is that may still be written."""
 
 
 def find_unfinished(
@@ -41,13 +40,14 @@ def find_unfinished(
     chosen: Checkpoint | None,
     order: str,
     root: str,
-    state: StateOf,
+    state: Callable[[Checkpoint], str],
     *,
     layouts: Layouts,
     unplaced: Iterable[Checkpoint] = (),
 ) -> Iterator[Finding]:
     """Return saves that would go before the chosen one had they been finished, or are of a later step, and
-    those that are ``unplaced``: nothing tells that they are not. All of them where none is chosen.
+    those that are ``unplaced``: nothing tells that they are not. All of them where none is chosen. ``state``
+    says how far one is that may still be written.
     """
     doubtful = {c.key for c in unplaced}
     newer = [c for c in saves if chosen is None or c.key in doubtful or _goes_before(c, chosen, order)]
@@ -94,16 +94,9 @@ def lost_links(found: Discovery, c: Checkpoint, tracker: str | None) -> Iterator
     of its own ``tracker`` more is said elsewhere.
     """
     for path in found.dangling:
-        name = os.path.basename(path)
-        if name != tracker and not is_other(name) and (_is_newer(path, c) or is_called_alike(path, c)):
+        other = os.path.basename(path) == tracker or is_other(os.path.basename(path))
+        if not other and (written_ns(path) >= c.mtime_ns or is_called_alike(path, c)):
             yield dangling_link.describe_lost(path)
-
-
-def _is_newer(link: str, c: Checkpoint) -> bool:
-    try:
-        return lstat(link).st_mtime_ns >= c.mtime_ns
-    except OSError:  # gone since
-        return False
 
 
 def links_to_others(links: Mapping[str, str], c: Checkpoint, step: int | None) -> Iterator[Finding]:
@@ -125,7 +118,9 @@ def files_of_others(files: Iterable[str], c: Checkpoint, step: int | None) -> It
         mine, theirs = path.split("/"), to.split("/")
         while mine and theirs and mine[-1] == theirs[-1]:
             mine, theirs = mine[:-1], theirs[:-1]
-        if mine and theirs and _are_two_saves(mine[-1], theirs[-1]) and _tells(mine[-1], c, step):
+        if not (mine and theirs and _are_two_saves(mine[-1], theirs[-1])):
+            continue
+        if {*numbers_in(mine[-1])} & {step, c.step, c.epoch}:  # and not those of a rank or a part
             yield step_mismatch.describe_led_elsewhere(path, "/".join(to.split("/")[len(theirs) - 1 :]))
 
 
@@ -147,11 +142,6 @@ def runs_of_links(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> set[t
 def _are_two_saves(name: str, of: str) -> bool:
     """Whether two names are the same but for their numbers."""
     return pattern_of(name) == pattern_of(of) and numbers_in(name) != numbers_in(of)
-
-
-def _tells(name: str, c: Checkpoint, step: int | None) -> bool:
-    """Whether the number in a name is that of the choice, and not of a rank or a part."""
-    return not {*numbers_in(name)}.isdisjoint({step, c.step, c.epoch})
 
 
 # ---- state beside the weights

@@ -54,7 +54,7 @@ def tracker_findings(
 
 
 def written_ns(path: str) -> int:
-    """When a tracker was written, in nanoseconds; 0 where that cannot be asked any more."""
+    """When a tracker or a link was written, in nanoseconds; 0 where that cannot be asked any more."""
     try:
         return lstat(path).st_mtime_ns
     except OSError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from shlex import quote
-from typing import NamedTuple
 
 from ckpt_tools.errors import CkptError
 from ckpt_tools.model.finding import Severity
@@ -26,13 +25,11 @@ _DATE = -1
 """Where in ``when`` the date is."""
 
 
-class _Save(NamedTuple):
-    home: str
-    when: tuple[int, ...]
+_Save = tuple[str, tuple[int, ...]]
 
 
 def _save(f: StateFile) -> _Save:
-    return _Save(f.home, f.when)
+    return f.home, f.when
 
 
 def check(files: Sequence[StateFile]) -> Iterator[Hit]:
@@ -116,7 +113,7 @@ class _Run:
             return None  # replicas, whose places are compared by themselves
         if older.role != f.role:
             return Severity.ERROR if pairs or _is_state(older, f) else None
-        if self._follows(older, f) or (_rank(older) == _rank(f) and len(pairs) < _SEVERAL):
+        if self._follows(older, f) or (older.place[1:3] == f.place[1:3] and len(pairs) < _SEVERAL):
             return None
         return Severity.ERROR if pairs else None
 
@@ -173,10 +170,6 @@ def _is_aside(a: StateFile, b: StateFile) -> bool:
 def _is_state(a: StateFile, b: StateFile) -> bool:
     """Return whether one of two files is an optimizer's state, and holds something."""
     return "optimizer" in (a.role, b.role) and (a.state or b.state)
-
-
-def _rank(f: StateFile) -> tuple[object, ...]:
-    return f.place[1:3]
 
 
 def _hits(older: StateFile, f: StateFile, severity: Severity) -> Iterator[Hit]:
