@@ -68,11 +68,16 @@ def _places_in(
     if layout.dated is not None:
         return _dates(run, layout.dated)
     if any(c.step_in_epoch is not None for c in run):
-        ends = (c for c in run if c.step is None and c.step_in_epoch is None and c.epoch is not None)
-        return {c.key: (-1, c.epoch or 0, _END) for c in ends}
+        return dict(_ends_of_epochs(run))
     if layout.steps_by_epoch and _epochs_go_first(run):
         return {c.key: (-1, *c.order[1::-1]) for c in run if c.step is not None}
     return _by_counts([c for c in run if c.kind in _REGULAR], count_told)
+
+
+def _ends_of_epochs(run: Sequence[Checkpoint]) -> Iterator[tuple[CheckpointKey, Order]]:
+    for c in run:
+        if c.step is None and c.step_in_epoch is None and c.epoch is not None:
+            yield c.key, (-1, c.epoch, _END)
 
 
 def _by_counts(
