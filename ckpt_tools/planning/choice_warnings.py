@@ -63,26 +63,26 @@ def _goes_before(c: Checkpoint, chosen: Checkpoint, order: str) -> bool:
     return later or rank([chosen, c], order)[0] is c
 
 
-def below(parts: Sequence[Part], session: Session, selection: Selection) -> list[Part]:
+def below(parts: Sequence[Part], s: Session, selection: Selection) -> list[Part]:
     """The files that were not looked at as deeply as asked. An empty mark has nothing in it."""
-    return [p for p in parts if p.size and session.known(p).level < selection.level]
+    return [p for p in parts if p.size and s.known(p).level < selection.level]
 
 
-def of_files(parts: Sequence[Part], session: Session) -> Iterator[Finding]:
+def of_files(parts: Sequence[Part], s: Session) -> Iterator[Finding]:
     """What their own reports warn of."""
     for p in parts:
-        found = (f for f in session.known(p).findings if f.severity is Severity.WARNING)
+        found = (f for f in s.known(p).findings if f.severity is Severity.WARNING)
         yield from (replace(f, path=f.path or p.path) for f in found)
 
 
-def of_depth(parts: Sequence[Part], session: Session, selection: Selection) -> Iterator[Finding]:
+def of_depth(parts: Sequence[Part], s: Session, selection: Selection) -> Iterator[Finding]:
     """What the level or the budget left out."""
-    level, not_read, root = selection.level, session.reader.unread, session.root
+    level, not_read, root = selection.level, s.reader.unread, s.root
     if unread := [p for p in parts if p.path in not_read]:
         size = sum(p.size for p in unread)
         files = f"{len(unread)} of the {len(parts)} files to load, {size:,} bytes,"
         yield below_level.describe_budget(files, level, root, selection.budget)
-    if others := [p for p in below(parts, session, selection) if p.path not in not_read]:
+    if others := [p for p in below(parts, s, selection) if p.path not in not_read]:
         yield below_level.describe_shallow(len(others), level, root)
 
 

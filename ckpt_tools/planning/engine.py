@@ -102,10 +102,7 @@ def find_losses(c: Checkpoint, expected: completeness.Expected) -> list[Finding]
 
 
 def crosscheck(
-    s: Session,
-    whole_tree: bool,
-    level: Level = Level.STRUCTURE,
-    saves: Iterable[Checkpoint] | None = None,
+    s: Session, whole_tree: bool, level: Level = Level.STRUCTURE, saves: Iterable[Checkpoint] | None = None
 ) -> list[Finding]:
     """Return findings over several files, run by run. Those about one file are added to its report. With
     ``saves`` nothing else is looked at: to compare each of thousands with all others takes days.

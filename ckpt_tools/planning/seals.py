@@ -84,44 +84,40 @@ def _files(base: str) -> Iterator[str]:
 
 
 def later_and_gone(
-    session: Session, chosen: Checkpoint, step: int | None, others: Sequence[Checkpoint]
+    s: Session, chosen: Checkpoint, step: int | None, others: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
     """Warnings about sealed checkpoints beside the chosen one (at ``step``) that would have gone before it,
     and of which nothing is left that could be a candidate. ``others`` are the checkpoints that are there.
     """
-    seals = session.indexes.seals
+    seals = s.indexes.seals
     if seals is None:
         return
     seals.read_all(besides={p.home for c in others for p in c.parts if p.home})
-    yield from map(_describe, _later(session, _without_files(seals), chosen, step, others))
+    yield from map(_describe, _later(s, _without_files(seals), chosen, step, others))
 
 
-def _newest_gone(session: Session) -> Iterator[Finding]:
+def _newest_gone(s: Session) -> Iterator[Finding]:
     """The same of the newest checkpoint of each run, if it alone is gone: who prunes by age removes older
     ones, and who keeps the best removes any, also between those that are left.
     """
-    seals = session.indexes.seals
+    seals = s.indexes.seals
     if seals is None or not seals.absent:
         return
     below = defaultdict[str, list[Known]](list)
     for known in _without_files(seals):
         for directory in {known.base, os.path.dirname(known.base)}:
             below[directory].append(known)
-    for checkpoints in session.runs(grouping.group(session.parts, session.layouts)).values():
+    for checkpoints in s.runs(grouping.group(s.parts, s.layouts)).values():
         in_order = sorted(checkpoints, key=lambda c: (c.order, c.path))
         oldest, newest = in_order[0], in_order[-1]
         near = {known.path: known for p in oldest.parts for known in below[os.path.dirname(p.home or p.path)]}
-        gone = list(_later(session, near.values(), oldest, oldest.step, checkpoints))
+        gone = list(_later(s, near.values(), oldest, oldest.step, checkpoints))
         if len(gone) == 1 and _is_later(gone[0], newest, newest.step):
             yield _describe(gone[0])
 
 
 def _later(
-    session: Session,
-    gone: Iterable[Known],
-    than: Checkpoint,
-    step: int | None,
-    others: Sequence[Checkpoint],
+    s: Session, gone: Iterable[Known], than: Checkpoint, step: int | None, others: Sequence[Checkpoint]
 ) -> Iterator[Known]:
     """The seals among those of what is ``gone`` that are of later saves than a checkpoint at ``step``, and
     beside it.
@@ -131,7 +127,7 @@ def _later(
     inside, above = {os.path.dirname(p.path) for p in than.parts}, {os.path.dirname(home) for home in homes}
     for known in gone:
         was = known.seal.checkpoint
-        if was.layout is None and _place(known).endswith(session.layouts.unneeded_endings):
+        if was.layout is None and _place(known).endswith(s.layouts.unneeded_endings):
             continue  # a graph
         same = (was.layout, was.step, was.epoch, was.step_in_epoch) in there
         beside = known.base in inside or (os.path.dirname(known.base) in above and known.base not in homes)
@@ -143,9 +139,9 @@ def _describe(known: Known) -> Finding:
     return seal_missing.describe_lost_save(known.seal.checkpoint, _place(known), known.path)
 
 
-def only_seals(session: Session) -> list[str]:
+def only_seals(s: Session) -> list[str]:
     """What was sealed and is not there, where there is no checkpoint."""
-    seals = session.indexes.seals
+    seals = s.indexes.seals
     if seals is None:
         return []
     seals.read_all()

@@ -61,20 +61,20 @@ def written_ns(path: str) -> int:
         return 0
 
 
-def told(session: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tracker]:
+def told(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tracker]:
     """What each tracker beside these checkpoints says, and which of them that is."""
     seen = set[str]()
     for name, base in dict.fromkeys((c.layout, p.base) for c in checkpoints for p in c.parts[:1]):
-        for path, target in session.trackers(name, base):
+        for path, target in s.trackers(name, base):
             if path in seen:
                 continue
             seen.add(path)
             says = None if isinstance(target, Finding) else target
             here = [c for c in checkpoints if c.layout == name and c.parts and c.parts[0].base == base]
-            yield Tracker(path, says, None if says is None else _found(says, here, session.layouts[name]))
+            yield Tracker(path, says, None if says is None else _found(says, here, s.layouts[name]))
 
 
-def declared(session: Session, c: Checkpoint) -> str | None:
+def declared(s: Session, c: Checkpoint) -> str | None:
     """The tracker beside a checkpoint that names it.
 
     Whichever layout's it is: of a damaged checkpoint only files of another layout may be left.
@@ -82,10 +82,10 @@ def declared(session: Session, c: Checkpoint) -> str | None:
     if any(p.unfinished for p in c.parts):
         return None
     base = c.parts[0].base
-    for layout in session.layouts:
+    for layout in s.layouts:
         if not (layout.tracker or layout.other_trackers):
             continue
-        for path, says in session.trackers(layout.name, base):
+        for path, says in s.trackers(layout.name, base):
             if not isinstance(says, Finding) and _is_named(layout, c, says):
                 return path
     return None
@@ -99,39 +99,37 @@ def _is_named(layout: Layout, c: Checkpoint, target: int | str | None) -> bool:
         return False
 
 
-def lost(session: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]) -> Iterator[Rejected]:
+def lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]) -> Iterator[Rejected]:
     """What the trackers beside the ``chosen`` checkpoints name although it is not among them, and no file or
     directory of a run beside them. ``begun`` are saves without the file that is written last.
     """
     for name, base in dict.fromkeys((c.layout, c.parts[0].base) for c in chosen):
-        layout, here = session.layouts[name], [c for c in chosen if c.parts[0].base == base]
+        layout, here = s.layouts[name], [c for c in chosen if c.parts[0].base == base]
         torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
         seen: set[int | str] = {"release"}
-        for path, target in (*session.trackers(name, base), *_of_others(session, layout, here)):
+        for path, target in (*s.trackers(name, base), *_of_others(s, layout, here)):
             if not isinstance(target, int | str) or target in seen:
                 continue
             seen.add(target)
-            if not _is_here(session, target, here, torn):
+            if not _is_here(s, target, here, torn):
                 c, what, at = _gone(here[0], target, layout), "but nothing of it is there", base
                 if rest := _found(target, torn, layout):
                     c, what, at = replace(rest, unfinished=False), missing(layout), rest.path
                 yield Rejected(c, (_damage(path, target, what, at),))
 
 
-def _is_here(
-    session: Session, target: int | str, here: Sequence[Checkpoint], torn: Sequence[Checkpoint]
-) -> bool:
+def _is_here(s: Session, target: int | str, here: Sequence[Checkpoint], torn: Sequence[Checkpoint]) -> bool:
     """Whether a tracker names one of the checkpoints, or a file or directory of a run beside them that is
     none of the ``torn``.
     """
-    if _found(target, here, session.layouts.of(here[0])) is not None:
+    if _found(target, here, s.layouts.of(here[0])) is not None:
         return True
     path, homes = f"{here[0].parts[0].base}/{target}", {c.path for c in torn}
-    whole = (p for p in session.parts if p.home not in homes)
+    whole = (p for p in s.parts if p.home not in homes)
     return isinstance(target, str) and any(path in (p.home, p.path) for p in whole)
 
 
-def _of_others(session: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
+def _of_others(s: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
     """What the trackers of other layouts beside a run's checkpoints say, where that is a step later than
     theirs and that nothing there has: who writes one may save in the form of several frameworks.
     """
@@ -139,18 +137,18 @@ def _of_others(session: Session, own: Layout, here: Sequence[Checkpoint]) -> Ite
     newest = max((step for step in steps if step is not None), default=None)
     if None in steps or newest is None:
         return
-    known = {p.step for p in session.parts if p.base == base}
-    for path, says in dict.fromkeys(_rows_of_others(session, own, base)):
+    known = {p.step for p in s.parts if p.base == base}
+    for path, says in dict.fromkeys(_rows_of_others(s, own, base)):
         step = None if says is None or isinstance(says, Finding) else _number(str(says), own)
         if step is not None and step > newest and step not in known:
             yield path, says
 
 
-def _rows_of_others(session: Session, own: Layout, base: str) -> Iterator[Told]:
-    for other in session.layouts:
+def _rows_of_others(s: Session, own: Layout, base: str) -> Iterator[Told]:
+    for other in s.layouts:
         alike = other is own or (other.tracker and other.tracker == own.tracker)
         if not alike and (other.tracker or other.other_trackers):
-            yield from session.trackers(other.name, base)
+            yield from s.trackers(other.name, base)
 
 
 def _found(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
@@ -163,14 +161,14 @@ def _damage(tracker: str, target: int | str, what: str, path: str) -> Finding:
     return missing_part.describe_declared(says, what, path, _REMOVED)
 
 
-def as_told(session: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding, ...]]:
+def as_told(s: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding, ...]]:
     """A checkpoint as a listing shows it: one that looks unfinished and is named by its tracker was
     finished.
     """
-    tracker = declared(session, c) if c.unfinished else None
+    tracker = declared(s, c) if c.unfinished else None
     if tracker is None:
         return c, ()
-    what = missing(session.layouts.of(c))
+    what = missing(s.layouts.of(c))
     return replace(c, unfinished=False), (_damage(tracker, c.label, what, c.path),)
 
 
@@ -210,17 +208,15 @@ def _gone(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkpoint:
 # ---- a choice by what a tracker names
 
 
-def tracked_first(
-    session: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpoint]
-) -> list[Checkpoint]:
+def tracked_first(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Return the candidates that the tracker names; ``run`` are all checkpoints, hidden ones among them.
 
     Raises UsageError when the tracker names none of them, CannotLook when it cannot be read.
     """
     # a dying gasp may lie beside the run, and have no tracker
-    first = next((c for c in ranked if session.layouts.of(c).tracker), ranked[0])
-    layout = session.layouts.of(first)
-    path, latest = _read(session, layout, first.parts[0].base)
+    first = next((c for c in ranked if s.layouts.of(c).tracker), ranked[0])
+    layout = s.layouts.of(first)
+    path, latest = _read(s, layout, first.parts[0].base)
     named = [c for c in ranked if layout.is_tracked(c, latest)]
     if not named:
         hidden = any(c.layout == layout.name and layout.is_tracked(c, latest) for c in run)
@@ -229,9 +225,9 @@ def tracked_first(
     return named
 
 
-def _read(session: Session, layout: Layout, base: str) -> tuple[str, int | str]:
+def _read(s: Session, layout: Layout, base: str) -> tuple[str, int | str]:
     """(path, what it names) of the tracker in ``base``."""
-    tracker = session.tracker(layout.name, base)
+    tracker = s.tracker(layout.name, base)
     if tracker is None:
         always = layout.always_tracked and layout.tracker
         none = f"there is no {always} in {base}" if always else f"the layout {layout.name} has no tracker"
@@ -246,15 +242,15 @@ def _read(session: Session, layout: Layout, base: str) -> tuple[str, int | str]:
 
 
 def find_later_trackers(
-    session: Session, newest: Checkpoint, others: Iterable[Checkpoint]
+    s: Session, newest: Checkpoint, others: Iterable[Checkpoint]
 ) -> Iterator[tuple[str, Checkpoint]]:
     """Yield the trackers that were written after the newest checkpoint, and which of the others they name."""
-    if not session.found.trackers:
+    if not s.found.trackers:
         return
-    told = (path for path, _ in session.trackers(newest.layout, newest.parts[0].base))
+    told = (path for path, _ in s.trackers(newest.layout, newest.parts[0].base))
     late = {path for path in told if written_ns(path) > newest.mtime_ns}
-    if not late or declared(session, newest):
+    if not late or declared(s, newest):
         return
     for c in others:
-        if c.key != newest.key and (path := declared(session, c)) in late:
+        if c.key != newest.key and (path := declared(s, c)) in late:
             yield path or "", c
