@@ -24,7 +24,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import contradictions
+from ckpt_tools.planning import judge
 from ckpt_tools.planning.run import Neighbours
 
 OLD = 1_700_000_000
@@ -132,7 +132,7 @@ def test_a_plan_grows_as_the_directory_does(
 ) -> None:
     """Of a run that ended long ago, and of one that may still be written."""
     # what is compared with each candidate has an end, and these trees are small
-    monkeypatch.setattr(contradictions, "_SIZES_COMPARED", 8)
+    monkeypatch.setattr(judge, "_SIZES_COMPARED", 8)
     counted = []
     for size in (1, SMALL, 4 * SMALL):  # the first one imports what is imported once
         TREES[name](tmp_path / str(size), size)

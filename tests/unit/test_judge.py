@@ -27,9 +27,8 @@ from ckpt_tools.model.report import Level, Report, Unlisted
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.model.tensor import Box
 from ckpt_tools.planning.choose import Judgement
-from ckpt_tools.planning.contradictions import Contradictions
 from ckpt_tools.planning.equal_files import Contradiction
-from ckpt_tools.planning.judge import Judge
+from ckpt_tools.planning.judge import Contradictions, Judge
 from ckpt_tools.planning.run import Run
 from ckpt_tools.reading.prefetch import LEAST
 from ckpt_tools.reading.session import Session
