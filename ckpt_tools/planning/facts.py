@@ -126,6 +126,12 @@ class SavesFacts:
     begins_with: Callable[[Part, Report], bool] = lambda _whole, _cut: False
     first: Order | None = None
 
+    def report(self, part: Part) -> Report:
+        """The report on a file. Raises KeyError if it was not read."""
+        if (report := self.reports.get(part.path)) is None:
+            raise KeyError(part.path)
+        return report
+
     @property
     def rows(self) -> list[tuple[Part, Report]]:
         """The files that were read, each with its report."""

@@ -92,7 +92,7 @@ def compare(odd: Part, typical: Part, facts: SavesFacts) -> Hit:
     """Return how the tensors of a file differ from its siblings': an error if it is a sibling cut off after
     some record, which no format of its own shows.
     """
-    a, b = facts.reports[odd.path], facts.reports[typical.path]
+    a, b = facts.report(odd), facts.report(typical)
     fewer = a.tensors < b.tensors and facts.hides_cuts(a.format)
     if fewer and facts.begins_with(typical, a):
         whole = f"{shown(typical)} ({b.tensors} tensors)"
