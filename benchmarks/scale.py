@@ -85,7 +85,7 @@ def node(path: str) -> float:
             started = time.perf_counter()
             asked = [
                 pool.submit(
-                    work, tool_version(), (("whole", path, int(Level.CONTENT), (), "pread", None, (), ()),)
+                    work, tool_version(), (("whole", path, int(Level.CONTENT), (), ("pread", None, ()), ()),)
                 )
                 for _ in range(threads * looks)
             ]

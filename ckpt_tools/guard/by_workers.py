@@ -71,9 +71,10 @@ class Digesting(Scheduler[Outcome]):
 
     def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Outcome | None:  # noqa: ARG002 - nothing is kept
         """Return what a worker saw, if it is the file that is here."""
-        packed, can_be_sent, file, identity, wrong, read = answer
+        wrong, came, read = answer
         if wrong is not None:
             return _seen_by_nobody(request, host, wrong)
+        packed, can_be_sent, file, identity = came
         made = None if packed is None else unpack(request.path, packed)
         if not can_be_sent or (packed is not None and made is None):
             return None
@@ -94,13 +95,13 @@ class Digesting(Scheduler[Outcome]):
         return OSError(0, why)
 
 
-def _seen_by_nobody(request: Request, host: str, wrong: Sequence[Any]) -> OSError | None:
+def _seen_by_nobody(request: Request, host: str, wrong: str) -> OSError | None:
     """A worker could not read; None where nobody can, which is said as it is seen from here."""
     try:
         opened(request.path).close()
     except OSError:
         return None
-    return OSError(0, unseen(wrong[1], host))
+    return OSError(0, unseen(wrong, host))
 
 
 def batches(targets: Iterable[Target], sizes: Mapping[str, int], width: int) -> Iterator[list[Target]]:

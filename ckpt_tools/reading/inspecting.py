@@ -36,9 +36,10 @@ class Inspecting(Scheduler[Seen]):
     def sent(self, request: Request) -> tuple[Any, ...] | None:
         if self.is_large(request):
             return None
-        r, claims = self.reader, tuple(map(encode, request.claims))
-        how = (r.io, r.key) if self.engine.here else ("pread", None)
-        return "whole", request.path, int(request.level), request.expect, *how, r.options.require, claims
+        reader, claims = self.reader, tuple(map(encode, request.claims))
+        io, key = (reader.io, reader.key) if self.engine.here else ("pread", None)
+        how = io, key, reader.options.require
+        return "whole", request.path, int(request.level), request.expect, how, claims
 
     def steps(self, request: Request) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
         how = {"progress": self.reader.progress, "asks_store": self.pick is None}
@@ -52,7 +53,8 @@ class Inspecting(Scheduler[Seen]):
         return Seen(report, anatomy.places, settled(anatomy.identity, opened_ns))
 
     def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Seen | None:
-        packed, identity, bytes_read = answer
+        _, came, bytes_read = answer
+        packed, identity = came or (None, None)
         made = unpack(request.path, packed) if packed is not None else None
         if made is None:
             return None

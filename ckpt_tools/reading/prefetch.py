@@ -134,8 +134,9 @@ def _is_small(request: Request) -> bool:
 
 def _read_here(s: Session, wanted: list[Request], parts: Sequence[Part], level: Level, jobs: int) -> None:
     """Read by workers of this host. What they find is kept at once: other processes may wait for it."""
-    import json  # noqa: F401 - before worker processes are made, which all need it
+    import json  # noqa: F401 - before copies of this process are made, which all need these two
 
+    from ckpt_tools.reading import inspecting  # noqa: F401
     from ckpt_tools.reading.engines import engine_here
 
     with engine_here(jobs, of_store=is_url(s.root)) as engine:

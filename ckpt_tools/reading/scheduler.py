@@ -277,7 +277,8 @@ class Scheduler(ABC, Generic[Came]):
                 self._done.append((owner, self.unknown(owner, why)))
 
     def _take_ranges(self, one: Open, numbers: tuple[int, ...], host: str, answer: Sequence[Any]) -> None:
-        wrong, results, empty, read = answer
+        wrong, came, read = answer
+        state, results, empty = came or ("", (), ())
         source, _, gaps = one.ask
         source.bytes_read += read
         self.reader.opened(one.request.path)
@@ -286,9 +287,9 @@ class Scheduler(ABC, Generic[Came]):
             gaps.extend(empty)
         for i, result in zip(numbers, results, strict=False):  # fewer, when the last of them is a failure
             one.results[i] = ("os", result[1], f"{result[2]} (on {host})") if result[0] == "os" else result
-        if wrong:
-            one.changed |= wrong[0] == "changed" or _is_replaced(source)
-            one.wrong = one.wrong or OSError(0, unseen(wrong[2], host) if wrong[0] == "os" else other(host))
+        if wrong or state:
+            one.changed |= state == "changed" or _is_replaced(source)
+            one.wrong = one.wrong or OSError(0, unseen(wrong, host) if wrong else other(host))
         self._close(one)
 
     def _close(self, one: Open) -> None:

@@ -19,8 +19,8 @@ from ckpt_tools.storage import counted, opened
 
 
 def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, str, tuple[Any, ...]]:
-    """Return the worker's version, its host's name, what went wrong with us or "", and an answer for each
-    file of a unit.
+    """Return the worker's version, its host's name, what went wrong with us or "", and for each file of a
+    unit: why nobody could look at it or None, what came of it, and how many bytes were read.
 
     Never raises: not every exception survives the way back, and one that does not is waited for in vain.
     """
@@ -28,70 +28,59 @@ def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, st
     if version != ours:
         return ours, host, "", ()
     try:
-        return ours, host, "", tuple(_WORK[kind](*rest) for kind, *rest in files)
+        return ours, host, "", tuple(_answer(*file) for file in files)
     except Exception as e:
         return ours, host, f"{type(e).__name__}: {e}", ()
 
 
-def _inspect(  # noqa: PLR0917 - what an inspection is told
-    path: str,
-    level: int,
-    expect: tuple[str, ...],
-    io: str,
-    key: bytes | None,
-    require: tuple[str, ...],
-    claims: tuple[Any, ...],
-) -> tuple[bytes | None, tuple[int, ...] | None, int]:
-    """Return the report on a file, as the cache keeps it (None: it cannot be sent), the ``Identity`` of the
-    file and how many bytes were read. One thread does it: many files are read at once.
-    """
-    told = tuple(map(decode, claims))
+def _answer(kind: str, *rest: Any) -> tuple[str | None, tuple[Any, ...], int]:
     with counted() as read:
-        report, anatomy = inspect(
-            path, Level(level), expect=expect, claims=told, jobs=1, require=require, key=key, io=io
-        )
-    identity = None if anatomy.identity is None else tuple(anatomy.identity)
-    return pack(report, anatomy.places), identity, read.bytes
+        try:
+            wrong, came = None, _WORK[kind](*rest)
+        except OSError as e:
+            wrong, came = e.strerror or str(e), ()
+    return wrong, came, read.bytes
+
+
+def _inspect(
+    path: str, level: int, expect: tuple[str, ...], how: tuple[Any, ...], claims: tuple[Any, ...]
+) -> tuple[bytes | None, tuple[int, ...] | None]:
+    """Return the report on a file, as the cache keeps it (None: it cannot be sent), and the ``Identity`` of
+    the file. One thread does it: many files are read at once.
+    """
+    told, (io, key, require) = tuple(map(decode, claims)), how
+    report, anatomy = inspect(
+        path, Level(level), expect=expect, claims=told, jobs=1, require=require, key=key, io=io
+    )
+    return pack(report, anatomy.places), anatomy.identity and tuple(anatomy.identity)
 
 
 def _digest(
     path: str, expect: tuple[str, ...], require: tuple[str, ...], claims: tuple[Any, ...], wanted: Any
 ) -> tuple[Any, ...]:
-    """Return the report or None, whether it can be sent, the file as its seal has it or None, its identity or
-    None, the error or None, and how many bytes were read.
+    """Return the report or None, whether it can be sent, the file as its seal has it or None, and its
+    identity or None. Raises OSError.
     """
     name, algorithm, also, tensors = wanted
     reading = DigestPass(algorithm, also, tensors, jobs=1, io="pread", require=require)
-    with counted() as read:
-        try:
-            seen = reading.read(path, name, expect, tuple(map(decode, claims)))
-        except OSError as e:
-            return None, True, None, None, (e.errno or 0, e.strerror or str(e)), read.bytes
+    seen = reading.read(path, name, expect, tuple(map(decode, claims)))
     packed = None if seen.report is None else pack(seen.report, {})
     file = None if seen.file is None else encode(values(seen.file))
-    identity = None if seen.identity is None else tuple(seen.identity)
-    return packed, packed is not None or seen.report is None, file, identity, None, read.bytes
+    return packed, packed is not None or seen.report is None, file, seen.identity and tuple(seen.identity)
 
 
 def _read_ranges(path: str, items: tuple[Item, ...], size: int, *times: int) -> tuple[Any, ...]:
-    """Return what is wrong with the file or None, results, runs of zero pages, and how many bytes were read.
-    The times are those of its last write and, where it must be the same as well, of its last change.
+    """Return whether it is an "other" file or was "changed" meanwhile, else "", results, and runs of zero
+    pages. The times are those of its last write and, where it must be the same as well, of its last change.
+    Raises OSError.
     """
     empty: list[tuple[int, int]] = []
-    try:
-        source = opened(path)
-    except OSError as e:
-        return ("os", e.errno or 0, e.strerror or str(e)), (), (), 0
-    with source:
+    with opened(path) as source:
         stat = source.stat
         if (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)[: 1 + len(times)] != (size, *times):
-            return ("other",), (), (), 0
+            return "other", (), ()
         results = tuple(read_items(source, items, watching(empty)))
-        try:
-            wrong: tuple[Any, ...] | None = ("changed",) if source.changed() else None
-        except OSError as e:  # nobody can tell
-            wrong = ("os", e.errno or 0, e.strerror or str(e))
-        return wrong, results, tuple(empty[:MOST]), source.bytes_read
+        return "changed" if source.changed() else "", results, tuple(empty[:MOST])
 
 
 _WORK: dict[str, Callable[..., tuple[Any, ...]]] = {"whole": _inspect, "seal": _digest, "read": _read_ranges}
