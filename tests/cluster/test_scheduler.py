@@ -468,8 +468,8 @@ def test_a_wrong_scheduler_is_said_so(scheduler: str, tmp_path: Path) -> None:
 def test_threads_are_the_default_and_load_nothing() -> None:
     script = (
         "import sys; from ckpt_tools.cli import execute; execute(['verify', sys.argv[1], '-q',"
-        " *sys.argv[2:]])\nprint([m for m in sys.modules if m in ('distributed', 'dask', 'mpi4py',"
-        " 'resource', 'ckpt_tools.reading.scheduler')], file=sys.stderr)"
+        " *sys.argv[2:]])\nprint([m for m in sys.modules if m in ('distributed', 'dask', 'mpi4py')],"
+        " file=sys.stderr)"
     )
     for more in ([], ["--scheduler", "threads"]):
         words = [sys.executable, "-c", script, str(FIXTURES / "layouts/dcp"), *more]
