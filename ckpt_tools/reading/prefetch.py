@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ckpt_tools.cache.locks import turn
@@ -18,6 +18,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.reading.reader import WAIT
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.reading.work_units import Request
+from ckpt_tools.storage import Stopped
 from ckpt_tools.storage.cpus import default_jobs
 from ckpt_tools.storage.urls import is_url
 
@@ -139,7 +140,7 @@ def _read_here(s: Session, wanted: list[Request], parts: Sequence[Part], level: 
     from ckpt_tools.reading import inspecting  # noqa: F401
     from ckpt_tools.reading.engines import engine_here
 
-    with engine_here(jobs, of_store=is_url(s.root)) as engine:
+    with suppress(Stopped), engine_here(jobs, of_store=is_url(s.root)) as engine:
         _read(s, engine, wanted, level, {p.path: p for p in parts})
 
 

@@ -69,13 +69,13 @@ class Processes(Executor):
                     return
 
     def close(self, *, wait: bool) -> None:
-        """End the copies at once; ``wait`` for their threads."""
-        for pid in self._pids:
-            worker_processes.end(pid)
+        """End the copies. Where all are idle, ``wait`` for their threads, which close their pipes."""
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads if wait else ():
             thread.join()
+        for pid in self._pids:
+            worker_processes.end(pid)
 
 
 def _serve(pipe: socket.socket) -> None:

@@ -98,7 +98,7 @@ class Scheduler(ABC, Generic[Came]):
     def read(self, requests: list[Request]) -> Iterator[tuple[Request, Came]]:
         """Yield every file that could be read so, in the order in which they are done. What is left out is to
         be read here. The list is emptied: a million take as much memory as their reports. Raises CannotLook
-        when an engine elsewhere is gone.
+        when an engine elsewhere is gone, and Stopped when workers here are to be waited for no longer.
         """
         requests.reverse()
         width = max(2, self.engine.width())
@@ -121,6 +121,7 @@ class Scheduler(ABC, Generic[Came]):
             yield from self._taken()
         except Stopped:
             yield from self._taken()
+            raise
         finally:
             self._abandon()
 
@@ -220,9 +221,7 @@ class Scheduler(ABC, Generic[Came]):
     # ---- what comes back
 
     def _collect(self) -> None:
-        """Wait for some unit and take in what it found. Raises Stopped where workers here are to be waited
-        for no longer.
-        """
+        """Wait for some unit and take in what it found."""
         done, _ = wait(self._out, timeout=_BEAT, return_when=FIRST_COMPLETED)
         for future in done:
             self._take(self._out.pop(future), future)

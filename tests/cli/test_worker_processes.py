@@ -72,10 +72,12 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     def counting(self: Inspecting, requests: list[Request]) -> Iterator[tuple[Request, Seen]]:
         count, n = len(requests), 0
-        for one in real(self, requests):
-            n += 1
-            yield one
-        seen.append((count, n))
+        try:
+            for one in real(self, requests):
+                n += 1
+                yield one
+        finally:
+            seen.append((count, n))
 
     monkeypatch.setattr(Inspecting, "read", counting)
     return seen
@@ -224,6 +226,21 @@ def test_what_a_copy_cannot_do_ends_in_an_exception(pool: Processes) -> None:
             pool.submit(divmod, 1, 0).result()
         wait_until(lambda left=left: pool.width == left)
         assert not left or pool.submit(abs, -1).result() == 1
+
+
+@pytest.mark.slow
+def test_nobody_waits_for_a_copy_that_cannot_be_ended(
+    copies: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that hangs in the kernel."""
+    ended, real = list[int](), worker_processes.end
+    monkeypatch.setattr(worker_processes, "end", ended.append)
+    pool = Processes(2)
+    pool.submit(time.sleep, 3600)
+    pool.close(wait=False)
+    assert len(ended) == 2
+    for pid in ended:
+        real(pid)
 
 
 @pytest.mark.slow
