@@ -100,8 +100,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(90_010, lambda: count_lines("")),
-    "lines of what decides": Budget(19_070, lambda: count_lines(*DECIDING_FILES)),
+    "lines of the package": Budget(89_599, lambda: count_lines("")),
+    "lines of what decides": Budget(18_632, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(152, count_emitters),
     "words in constants of the rooms that read names": Budget(398, count_words),
     "rules": Budget(60, lambda: len(RULES)),
