@@ -22,14 +22,19 @@ _COUNTS = re.compile(r"(?i)(?:step|epoch|iter)[-_=]?\d")
 """What a name has that counts steps or epochs."""
 
 
+_WORD = 2
+"""Letters of a word in ROOT's name."""
+
+
 def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     """Return False if a place is that of a loop's save in a directory that is none: ``above`` or higher, or
     called by a number alone where the file in it has another one, or is the best or the last of a run.
-    ROOT is one if its name has a word of a convention.
+    ROOT is one if its name has a word of a convention: a letter is none, ``e4`` may be an experiment.
     """
     if not place.layout.last_resort or not place.home:
         return True
-    is_below, is_number = place.home.startswith(f"{above}/"), basename(place.home).isdigit()
+    is_below, called = place.home.startswith(f"{above}/"), basename(place.home)
+    is_number = called.isdigit() if is_below else sum(map(str.isalpha, called)) < _WORD
     if is_below is not is_number:
         return is_below
     loop, said = numbers_named(name)

@@ -158,7 +158,7 @@ def _with_roles(states: Sequence[State]) -> list[State]:
         whole = f.holds is not None and f.holds.weights and f.holds.optimizer
         # of two that hold everything and have no names of their own one is enough
         is_named = f.role in several and not (whole and "{name}" not in loop.templates[0])
-        out.append(replace(f, role=(_label(f) if is_named else loop.role) or f.role))
+        out.append(replace(f, role=(_label(f) if is_named else "") or loop.role or f.role))
     return out
 
 

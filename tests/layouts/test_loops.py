@@ -135,6 +135,20 @@ def test_what_a_name_fits(path: str, loop: str | None, step: int | None, epoch: 
             2,
             None,
         ),
+        (
+            {
+                f"{of}{n:06d}.pt": make(n)
+                for n in (100, 200)
+                for of, make in (
+                    ("model", weights),
+                    ("ema_0.9999_", lambda n: weights(n - 1)),
+                    ("opt", optimizer),
+                )
+            },
+            ["ema_0.9999_000200.pt", "model000200.pt", "opt000200.pt"],
+            200,
+            None,
+        ),
         ({"best.pt": full(200, step=200), "last.pt": full(300, step=300)}, ["last.pt"], 300, None),
         ({"model.pt": weights(3), "optimizer.pt": optimizer(3)}, ["model.pt", "optimizer.pt"], None, None),
         ({f"{n}/state.pt": full(n, step=n) for n in (100, 200)}, ["200/state.pt"], 200, None),
@@ -184,7 +198,7 @@ def test_the_last_is_of_the_epoch_whose_step_it_tells(tmp_path: Path) -> None:
     assert (plan(root).resume_step, plan(root).warnings[0].code) == (1000, "mtime-not-kept")
 
 
-@pytest.mark.parametrize("name", ["42", "20261128", "step_5", "epoch_1", "run"])
+@pytest.mark.parametrize("name", ["42", "20261128", "e4", "step_5", "epoch_1", "run"])
 def test_the_own_name_of_the_root_says_nothing(name: str, tmp_path: Path) -> None:
     """The directory of a job is called by its number: what lay below was one save of that step."""
     root = put(tmp_path / name, {f"ckpt_{n}.pt": full(n) for n in (100, 200)})
