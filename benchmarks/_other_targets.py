@@ -243,7 +243,7 @@ def tracker_seeds() -> list[bytes]:
 def tracker() -> Target:
     from ckpt_tools.findings import CODES
     from ckpt_tools.layouts import LAYOUTS
-    from ckpt_tools.layouts.common.mindformers_records import records
+    from ckpt_tools.layouts.mindspore import records
     from ckpt_tools.model.checkpoint import Checkpoint
     from ckpt_tools.model.notes import Notes
     from ckpt_tools.model.part import Kind, Part

@@ -15,8 +15,7 @@ from ckpt_tools.discovery.file_stat import FileStat, holds_something, stat_of, s
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_aside, is_fragment
 from ckpt_tools.formats.seals.names import NAME as SEAL
-from ckpt_tools.layouts import Layouts, NameFields, Places
-from ckpt_tools.layouts.common.places import PieceName
+from ckpt_tools.layouts import Layouts, NameFields, Piece, Places
 from ckpt_tools.layouts.common.under_way import CONTROLS, TEMPORARY, being_downloaded
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.storage.listing import Entries
@@ -153,7 +152,7 @@ class NameReader:
 
         return [e.path for e in suspects if is_unneeded(e.name)]
 
-    def _is_no_file(self, e: os.DirEntry[str], piece: PieceName) -> bool:
+    def _is_no_file(self, e: os.DirEntry[str], piece: Piece) -> bool:
         """Return True if an entry is not what a name of little meaning makes it, but a directory (x.ckpt) or,
         where any name fits, a note.
         """

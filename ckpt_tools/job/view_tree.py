@@ -11,9 +11,9 @@ from typing import Any
 
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.job.own_name import named_for
 from ckpt_tools.job.view_inspect import MARKER
 from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.layouts.common.own_name import named_for
 from ckpt_tools.layouts.common.under_way import TEMPORARY
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import field, record, replace

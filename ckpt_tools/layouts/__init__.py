@@ -10,8 +10,7 @@ from functools import cache, cached_property
 from importlib import import_module
 
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
-from ckpt_tools.layouts.common.layout_names import LayoutNames, names_of
-from ckpt_tools.layouts.common.places import NameFields, PieceNames, Place, Places, Templates
+from ckpt_tools.layouts.common.places import NameFields, Place, Places, Templates
 from ckpt_tools.layouts.common.templates import COORDS, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.frozen import frozen
@@ -102,11 +101,6 @@ def _built_in() -> dict[str, Layout]:
 
 
 @cache
-def _built_in_names() -> tuple[LayoutNames, ...]:
-    return tuple(map(names_of, _built_in().values()))
-
-
-@cache
 def _of_plugins() -> dict[str, Layout]:
     """Those of installed packages, by name."""
     found = plugins.added("layouts", _built_in())
@@ -134,11 +128,6 @@ class Layouts:
     @cached_property
     def in_order(self) -> tuple[Layout, ...]:
         return (*self.own, *_of_plugins().values(), *_built_in().values())
-
-    @cached_property
-    def names(self) -> tuple[LayoutNames, ...]:
-        """What each of them says about names."""
-        return (*map(names_of, (*self.own, *_of_plugins().values())), *_built_in_names())
 
     @cached_property
     def _by_name(self) -> dict[str, Layout]:
@@ -171,24 +160,23 @@ class Layouts:
 
     @cached_property
     def _templates(self) -> Templates:
-        return Templates(self._directories(), self.__getitem__, listing=False)
+        return Templates(self.in_order, listing=False)
 
     @cached_property
     def _described(self) -> Templates:
-        return Templates(self._directories(), self.__getitem__, listing=True)
-
-    def _directories(self) -> Iterator[PieceNames]:
-        return (directory for names in self.names for directory in names.directories)
+        return Templates(self.in_order, listing=True)
 
     @cached_property
     def note_names(self) -> frozenset[str]:
         """The names of trackers, and of other notes about the checkpoints beside them."""
-        return frozenset(name for names in self.names for name in names.notes)
+        trackers = {path.rpartition("/")[2] for one in self.in_order for path, _ in one.other_trackers}
+        notes = {name for one in self.in_order for name in (one.tracker, *one.records) if name}
+        return frozenset(trackers | notes)
 
     @cached_property
     def stateless(self) -> tuple[str, ...]:
         """How the names of files end that hold no state."""
-        return tuple(ending for names in self.names for ending in names.stateless)
+        return tuple(ending for one in self.in_order for ending in one.stateless)
 
     def trace(self, path: str) -> Layout | None:
         """The layout whose framework alone writes to such a ``path``."""
@@ -198,7 +186,7 @@ class Layouts:
     @cached_property
     def unneeded(self) -> tuple[tuple[str, str], ...]:
         """(ending, ending of the file beside it) of files that hold no state where that one is there."""
-        return tuple(pair for names in self.names for pair in names.unneeded)
+        return tuple(pair for one in self.in_order for pair in one.unneeded)
 
     @cached_property
     def unneeded_endings(self) -> tuple[str, ...]:
@@ -234,10 +222,10 @@ class _ActiveByName(Mapping[str, Layout]):
         return _active[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (names.name for names in _active.names)
+        return (one.name for one in _active.in_order)
 
     def __len__(self) -> int:
-        return len(_active.names)
+        return len(_active.in_order)
 
 
 BY_NAME = _ActiveByName()
@@ -267,7 +255,6 @@ __all__ = [
     "COORDS",
     "LAYOUTS",
     "Layout",
-    "LayoutNames",
     "Layouts",
     "NameFields",
     "Piece",

@@ -65,7 +65,7 @@ def load(tables: object, known_formats: Sequence[str] = ()) -> Layouts:
     if not isinstance(tables, list):
         raise ValueError("layout is a list of tables: write [[layout]]")  # noqa: TRY004 - the caller waits for ValueError
     own = tuple(_layout(table, i, known_formats) for i, table in enumerate(tables, 1))
-    names = [layout.name for layout in Layouts(own).names]
+    names = [layout.name for layout in Layouts(own)]
     if twice := next((n for n in names if names.count(n) > 1), None):
         raise ValueError(f"there are two layouts called {twice!r}: choose another name")
     use(own)

@@ -112,7 +112,7 @@ def _step_of(row: Unseen, s: Session, stepped: Collection[str], answer: Answer) 
     holders = (c for c in (*(answer.candidates or ()), *answer.rejected) if row.path.startswith(f"{c.path}/"))
     if holder := max(holders, key=lambda c: len(c.path), default=None):
         return holder.step
-    return step_in_path(row.path, s.root, s.layouts.names, stepped)
+    return step_in_path(row.path, s.root, s.layouts.in_order, stepped)
 
 
 def _rows(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unseen]:

@@ -457,7 +457,7 @@ def test_only_what_cannot_be_there_is_absent(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_the_step_that_a_closed_directory_tells(below: str, step: int | None) -> None:
-    assert step_in_path(f"/run/{below}", "/run", BUILT_IN.names, {"/run/by_step"}) == step
+    assert step_in_path(f"/run/{below}", "/run", BUILT_IN.in_order, {"/run/by_step"}) == step
 
 
 # ---- real processes

@@ -77,7 +77,7 @@ def test_items_without_what_says_that_they_are_one_are_asked_about(tmp_path: Pat
 def test_a_prefix_of_the_managers_own_makes_no_step_of_every_number() -> None:
     """A directory that cannot be listed is passed over where its name tells an older step: not ``worker_0``."""
     for name in ("worker_0", "resnet_3", "job_12.orbax-checkpoint-tmp"):
-        assert step_in_path(f"/root/{name}", "/root", Layouts().names) is None
+        assert step_in_path(f"/root/{name}", "/root", Layouts().in_order) is None
 
 
 @pytest.mark.slow

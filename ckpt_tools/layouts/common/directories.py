@@ -6,7 +6,7 @@ import re
 from collections.abc import Container
 from functools import lru_cache
 
-from ckpt_tools.layouts.common.layout_names import LayoutNames
+from ckpt_tools.layouts.common.layout import Layout
 from ckpt_tools.layouts.common.templates import NUMBERS, compile_template
 
 _NOT_STEP = re.compile(r"\{(?:" + "|".join(n for n in NUMBERS if n != "step") + r")\b")
@@ -14,14 +14,14 @@ _NOT_STEP = re.compile(r"\{(?:" + "|".join(n for n in NUMBERS if n != "step") + 
 
 @lru_cache(8)
 def _patterns(
-    layouts: tuple[LayoutNames, ...],
+    layouts: tuple[Layout, ...],
 ) -> tuple[tuple[re.Pattern[str], ...], tuple[re.Pattern[str], ...]]:
     """Names of directories that tell a step, and those that tell another number (of a rank, of a shard)."""
     names = {
         name
         for layout in layouts
-        for one in layout.directories
-        for name in one.directory.split("/")
+        for piece in layout.pieces
+        for name in piece.template.split("/")[:-1]
         if name.count("[") == name.count("]")
     }
     telling = [name for name in names if "{step" in name and "{step_in_epoch" not in name]
@@ -34,7 +34,7 @@ def _patterns(
 
 
 def step_in_path(
-    path: str, root: str, layouts: tuple[LayoutNames, ...], stepped: Container[str] = ()
+    path: str, root: str, layouts: tuple[Layout, ...], stepped: Container[str] = ()
 ) -> int | None:
     """The step that the innermost of the directories from ``root`` down to ``path`` tells by its name,
     None when none does.

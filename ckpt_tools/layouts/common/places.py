@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, cached_property, lru_cache, partial
+from collections.abc import Iterable, Sequence
+from functools import cache, cached_property, lru_cache
 from operator import attrgetter
 from sys import intern
 from typing import NamedTuple
@@ -16,7 +16,6 @@ from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.templates import (
     NUMBERS,
     Edges,
-    Template,
     compile_template,
     edges,
     may_begin_with,
@@ -26,29 +25,6 @@ _PART = frozenset({"rank", "step", "epoch", "step_in_epoch", "generation"})
 _COORDS = frozenset(NUMBERS) - _PART
 Fields = dict[str, "str | None"]
 """What the groups of a template's expression matched."""
-
-
-class PieceName(Template):
-    """What names are compared with before anything else of a piece is asked for: its layout and its own name,
-    its template, and whether it is ``weak`` or ``described``.
-    """
-
-    def __init__(self, layout: str, name: str, template: str, weak: bool, described: bool) -> None:
-        self.layout, self.name, self.template = layout, name, template
-        self.weak, self.described = weak, described
-
-
-class PieceNames:
-    """The names of the pieces of one layout in one directory, read when it is found: a tree has few of them.
-    ``directory`` is its template, "" for those at home anywhere.
-    """
-
-    def __init__(self, layout: str, directory: str, read: Callable[[], Iterable[PieceName]]) -> None:
-        self.layout, self.directory, self._read = layout, directory, read
-
-    @cached_property
-    def pieces(self) -> tuple[PieceName, ...]:
-        return tuple(self._read())
 
 
 class NameFields(NamedTuple):
@@ -111,7 +87,7 @@ def _coords(fields: Fields) -> tuple[tuple[str, int], ...]:
     return tuple((axis, int(digits)) for axis, digits in fields.items() if axis in _COORDS and digits)
 
 
-def _fields_of(fields: Fields, index: int, piece: PieceName, whole: str) -> NameFields:
+def _fields_of(fields: Fields, index: int, piece: Piece, whole: str) -> NameFields:
     generation = _number(fields, "generation")
     if generation is None and "generation" in fields:
         generation = 0
@@ -129,11 +105,15 @@ def _fields_of(fields: Fields, index: int, piece: PieceName, whole: str) -> Name
     )
 
 
-class _Ordered(NamedTuple):
-    """Pieces, and where they come among those of all layouts."""
+class _AtHome(NamedTuple):
+    """A piece that is at home in a directory, and the template that says so; None for a piece that is at home
+    anywhere. ``order`` is its place among those of all layouts.
+    """
 
     order: int
-    names: PieceNames
+    layout: Layout
+    piece: Piece
+    by: _Directory | None
 
 
 class _Directory:
@@ -141,7 +121,7 @@ class _Directory:
 
     def __init__(self, template: str) -> None:
         self.template, self.depth = template, template.count("/") + 1
-        self.pieces: list[_Ordered] = []
+        self.pieces: list[_AtHome] = []
 
     @cached_property
     def edges(self) -> Edges:
@@ -163,15 +143,7 @@ class _Tried(NamedTuple):
 
 
 _number_of = attrgetter("number")
-
-
-class _AtHome(NamedTuple):
-    """A piece that is at home in a directory, and the template that says so; None for a piece that is at home
-    anywhere.
-    """
-
-    by: _Directory | None
-    piece: PieceName
+_order_of = attrgetter("order")
 
 
 class _Arranged:
@@ -201,28 +173,24 @@ class _Arranged:
         ]
 
 
-def _found(layout_of: Callable[[str], Layout], piece: PieceName) -> tuple[Layout, Piece]:
-    layout = layout_of(piece.layout)
-    return layout, layout.piece(piece.name)
-
-
 class Templates:
     """All layouts' pieces by the directories they may be at home in, for a ``listing`` also those of what an
-    index describes; ``layout_of`` finds the layout of that name once a file is there.
+    index describes.
     """
 
-    def __init__(
-        self, names: Iterable[PieceNames], layout_of: Callable[[str], Layout], *, listing: bool
-    ) -> None:
-        self._found, self._listing = cache(partial(_found, layout_of)), listing
+    def __init__(self, layouts: Iterable[Layout], *, listing: bool) -> None:
         self._anywhere: list[_AtHome] = []
         self._arranged: dict[tuple[int, ...], _Arranged] = {}
         directories: dict[str, _Directory] = {}
-        for order, one in enumerate(names):
-            if at := one.directory:
-                directories.setdefault(at, _Directory(at)).pieces.append(_Ordered(order, one))
+        pieces = ((layout, piece) for layout in layouts for piece in layout.pieces)
+        for order, (layout, piece) in enumerate(pieces):
+            if piece.described and not listing:
+                continue
+            if at := piece.template.rpartition("/")[0]:
+                home = directories.setdefault(at, _Directory(at))
+                home.pieces.append(_AtHome(order, layout, piece, home))
             else:
-                self._anywhere += (_AtHome(None, piece) for piece in self._of(one))
+                self._anywhere.append(_AtHome(order, layout, piece, None))
         self._directories = sorted(directories.values(), key=lambda directory: directory.depth)
         self._beginning = cache(self._beginning_with)
 
@@ -243,7 +211,7 @@ class Templates:
             fits = contained in end and (not plain or (end.startswith(starts) and end.endswith(ends)))
             if fits and self._directories[i].pattern.fullmatch(end):
                 matched.append(i)
-        return Places(path, self._in_order(tuple(matched)), self._found)
+        return Places(path, self._in_order(tuple(matched)))
 
     def _beginning_with(self, letter: str) -> list[_Tried]:
         """Which templates may fit a directory whose own name begins so."""
@@ -257,20 +225,12 @@ class Templates:
         """The pieces in the order in which names are tried where these directories match."""
         known = self._arranged.get(matched)
         if known is None:
-            deep = sorted(
-                (one.order, n, i, piece)
-                for i in matched
-                for one in self._directories[i].pieces
-                for n, piece in enumerate(self._of(one.names))
-            )
-            at_home = [*(_AtHome(self._directories[i], piece) for *_, i, piece in deep), *self._anywhere]
+            deep = sorted((one for i in matched for one in self._directories[i].pieces), key=_order_of)
+            at_home = [*deep, *self._anywhere]
             # a name that says little is what is left when no other fits
             at_home.sort(key=lambda one: (one.piece.described, one.piece.weak))
             known = self._arranged.setdefault(matched, _Arranged(matched, at_home))
         return known
-
-    def _of(self, names: PieceNames) -> Iterable[PieceName]:
-        return (piece for piece in names.pieces if self._listing or not piece.described)
 
 
 class Places(Sequence[Place]):
@@ -281,12 +241,10 @@ class Places(Sequence[Place]):
     path: where it is the same, so are ``pieces``.
     """
 
-    __slots__ = ("_arranged", "_found", "_made", "directory", "path")
+    __slots__ = ("_arranged", "_made", "directory", "path")
 
-    def __init__(
-        self, path: str, arranged: _Arranged, found: Callable[[PieceName], tuple[Layout, Piece]]
-    ) -> None:
-        self.path, self._arranged, self._found = path, arranged, found
+    def __init__(self, path: str, arranged: _Arranged) -> None:
+        self.path, self._arranged = path, arranged
         self.directory = f"{path.rstrip('/')}/"
         self._made: dict[int, Place] = {}
 
@@ -295,7 +253,7 @@ class Places(Sequence[Place]):
         return self._arranged.matched
 
     @property
-    def pieces(self) -> list[PieceName]:
+    def pieces(self) -> list[Piece]:
         return self._arranged.pieces
 
     def read_name(self, name: str, after: int = -1) -> NameFields | None:
@@ -312,7 +270,7 @@ class Places(Sequence[Place]):
         return made
 
     def _place(self, one: _AtHome) -> Place:
-        layout, piece = self._found(one.piece)
+        layout, piece = one.layout, one.piece
         if one.by is None:
             return Place(layout, piece, {}, self.path, self.path if piece.here else "")
         names, depth = self.path.split("/"), one.by.depth
