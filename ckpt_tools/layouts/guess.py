@@ -228,16 +228,17 @@ def _find_step(shape: _Shape, unnamed: Sequence[int]) -> int:
 
 def _unnamed(shape: _Shape, fields: Sequence[str], i: int) -> str:
     """Return what a number that varies is although no word says so."""
-    if i not in (plain := [j for j in range(len(fields)) if shape.is_plain(j)]):
+    if not shape.is_plain(i):
         return "metric" if all(n.count(".") == 1 for n in shape.columns[i]) else "date"
-    if same := [fields[j] for j in plain if j != i and fields[j] and shape.repeats(i, j)]:
-        return same[0]
-    saves: dict[tuple[str, ...], set[str]] = {}
-    for save, value in zip(shape.of(fields), shape.columns[i], strict=True):
-        saves.setdefault(save, set()).add(value)
-    several = [values for values in saves.values() if len(values) > 1]
-    counting = _counts(shape.columns[i]) and 2 * sum(map(_counts, several)) >= len(saves)
-    if counting and not _WHOSE & set(fields):
+    told = [j for j, field in enumerate(fields) if field and shape.is_plain(j) and shape.repeats(i, j)]
+    return fields[told[0]] if told else _within_saves(shape, fields, i)
+
+
+def _within_saves(shape: _Shape, fields: Sequence[str], i: int) -> str:
+    rows = set(zip(shape.of(fields), shape.columns[i], strict=True))
+    saves, begun = {save for save, _ in rows}, {save for save, number in rows if not number.strip("0")}
+    several = len(rows) > len(saves)
+    if several and _counts(shape.columns[i]) and 2 * len(begun) >= len(saves) and not _WHOSE & set(fields):
         return "rank"
     return "shard" if several and "shard" not in fields else "name"
 
