@@ -27,7 +27,7 @@ NAMES = (*COMMANDS, *LINES)
 LISTS: dict[str, dict[str, str]] = {
     "LEVEL": {str(level): "" for level in Level},
     "KIND": {str(kind): "" for kind in Kind},
-    "LAYOUT": {names.name: "" for names in BUILT_IN.names},
+    "LAYOUT": {layout.name: "" for layout in BUILT_IN},
     "FORMAT": {one.name: "" for one in NAMED},
     "CODE": {code.id: code.title for code in sorted(CODES.values())} | dict.fromkeys(sorted(RULES), ""),
     "[WHAT]": {one.name: one.about for one in snippets().values()},

@@ -69,7 +69,7 @@ def test_layouts_of_plug_ins_and_of_the_configuration_are_offered(
     text = table.format("", "mine", "") + table.format("", "yours", "")
     (tmp_path / "ckpt.toml").write_text(text)
     monkeypatch.chdir(tmp_path / "deep/er")
-    built_in = [names.name for names in BUILT_IN.names]
+    built_in = [layout.name for layout in BUILT_IN]
     assert offered("plan", "--layout", "")[1:] == [*built_in, "mine", "owned", "yours"]
     assert offered("plan", "--layout=mi", env={"CKPT_NO_PLUGINS": "1"})[-1] == "--layout=mine"
     assert offered("ls", "--layout", "ow", env={"CKPT_NO_PLUGINS": "1"}) == ["words"]
@@ -91,7 +91,7 @@ def test_words_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert offered("formats", "torch_") == ["words", "torch_zip", "torch_legacy", "torch_tar"]
     assert offered("verify", "--level", "") == ["words", *map(str, Level)]
     assert offered("verify", "--level=st") == ["words", "--level=structure"]
-    assert offered("plan", "--layout", "")[1:] == [names.name for names in BUILT_IN.names]
+    assert offered("plan", "--layout", "")[1:] == [layout.name for layout in BUILT_IN]
     listed = ckpt("plan", root, "--format", "nonsense").stderr.partition("one of ")[2].splitlines()[0]
     assert offered("plan", "--format", "")[1:] == listed.split(", ")
     assert offered("ls", root, "--max-step", "") == ["words", "20", "10"]
