@@ -100,8 +100,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(89_604, lambda: count_lines("")),
-    "lines of what decides": Budget(18_637, lambda: count_lines(*DECIDING_FILES)),
+    "lines of the package": Budget(89_466, lambda: count_lines("")),
+    "lines of what decides": Budget(18_143, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(152, count_emitters),
     "words in constants of the rooms that read names": Budget(418, count_words),
     "rules": Budget(60, lambda: len(RULES)),
