@@ -29,13 +29,6 @@ _COPY_NS, _NS_PER_BYTE = 10**9, 20
 _END = 10**17
 """The step in the epoch of a save that was made at its end, beside some that were made within epochs."""
 _REGULAR = (Kind.PERIODIC, Kind.DYING_GASP)
-
-
-EQUAL = "all modification times are the same"
-LOST = "modification times lie before 1980"
-FUTURE = "modification times lie in the future"
-COPIED = "all were written as quickly as a copy or an upload writes them"
-"""Why modification times cannot be those of training."""
 Places = Mapping[CheckpointKey, Order]
 """Where in training each save was made, as far as it is known; ``Checkpoint.order`` for those not named."""
 
@@ -225,14 +218,14 @@ class OrderFacts:
         if len(known) + sum(self.place(c) == UNKNOWN for c in saves) < 2:
             return None
         if min(self.by_time.mtime_ns, self.by_step.mtime_ns) < FIRST_NS:
-            return LOST
+            return "lost"
         if min(times) == max(times):
-            return EQUAL
+            return "equal"
         if self.by_time.mtime_ns > self.now_ns + SKEW_NS:
-            return FUTURE
+            return "future"
         size = sum(max(p.size, 0) for c in saves for p in c.parts)
-        copied = max(times) - min(times) <= _COPY_NS * len(saves) + _NS_PER_BYTE * size
-        return COPIED if copied else None
+        took = _COPY_NS * len(saves) + _NS_PER_BYTE * size
+        return "copied" if max(times) - min(times) <= took else None
 
     @property
     def goes_back(self) -> bool:

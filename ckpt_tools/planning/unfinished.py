@@ -171,9 +171,8 @@ def is_tracked(s: Session, c: Checkpoint, top: str) -> bool:
     """Return True if a tracker beside ``c`` names the directory, its last number, or the end of its name."""
     name, numbers = os.path.basename(top), numbers_in(top)
     said = {says for _, says in s.trackers(c.layout, os.path.dirname(top))}
-    return not said.isdisjoint((name, *numbers[-1:])) or any(
-        isinstance(says, str) and name.endswith(f"-{says}") for says in said
-    )
+    ends = (name.endswith(f"-{says}") for says in said if isinstance(says, str))
+    return not said.isdisjoint((name, *numbers[-1:])) or any(ends)
 
 
 def pattern_of(path: str) -> str:

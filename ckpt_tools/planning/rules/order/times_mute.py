@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_tools.planning.order import EQUAL, LOST, OrderFacts
+from ckpt_tools.planning.order import OrderFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
+_WHY = {
+    None: "they were written at the same time",
+    "equal": "all modification times are the same",
+    "lost": "modification times lie before 1980",
+    "future": "modification times lie in the future",
+    "copied": "all were written as quickly as a copy or an upload writes them",
+}
 _UPLOADED = "a store has the times of the uploads; say --order step if the highest step is meant"
 
 
 def _check(f: OrderFacts) -> Iterator[Hit]:
     why, base = f.why_mute, f.by_time.parts[0].base if f.by_time.parts else f.root
-    if (why in (EQUAL, LOST) or (why and f.differ)) and not f.named:
+    if why and (why in ("equal", "lost") or f.differ) and not f.named:
         hint = _UPLOADED if "://" in base else ""
-        yield Hit(base, f"{why}: the step decides which is the newest", hint, effect=Effect.WARN)
+        yield Hit(base, f"{_WHY[why]}: the step decides which is the newest", hint, effect=Effect.WARN)
     for other in f.others:
         newest = f.newest
         text = (
             f"which checkpoint is the newest is in doubt: {newest.path} ({newest.label}) and {other.path}"
-            f" ({other.label}): {why or 'they were written at the same time'}, and no steps compare them"
+            f" ({other.label}): {_WHY[why]}, and no steps compare them"
         )
         by_step = f"--order step to resume from {newest.label}" if f.step_flag else f.exclude(newest, other)
         answers = ", or ".join(filter(None, (by_step, f.exclude(other, newest))))
