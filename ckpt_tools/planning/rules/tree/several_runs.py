@@ -23,7 +23,8 @@ def find_runs(runs: Sequence[RunFacts]) -> list[RunFacts]:
     """
     own = [r for r in runs if not r.of_replica]
     states = [r for r in own if r.states and not r.kinds <= {Kind.RELEASE, Kind.BEST}]
-    return [r for r in states if not any(_keeps(o, r) for o in states)] or own
+    keepers = [r for r in states if r.keeps]
+    return [r for r in states if not any(_keeps(o, r) for o in keepers)] or own
 
 
 def _keeps(framework: RunFacts, r: RunFacts) -> bool:
