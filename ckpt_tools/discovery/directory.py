@@ -13,10 +13,12 @@ from itertools import islice, takewhile
 from ckpt_tools import formats
 from ckpt_tools.discovery.file_stat import FileStat, holds_something, stat_of, surely_directory
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
+from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_aside, is_fragment
 from ckpt_tools.formats.seals.names import NAME as SEAL
 from ckpt_tools.layouts import Layouts, NameFields, Piece, Places
-from ckpt_tools.layouts.common.under_way import CONTROLS, TEMPORARY, being_downloaded
+from ckpt_tools.layouts.common.under_way import AGAIN, CONTROLS, TEMPORARY
+from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.storage.listing import Entries
 from ckpt_tools.storage.retry import ABSENT, is_link, patiently, status
@@ -90,7 +92,12 @@ class DirectoryNames:
         """Return size and time of an entry; that it is being downloaded is among its findings."""
         seen = stat_of(e)
         control = self.controls.get(e.name) if seen.size >= 0 else None
-        return seen if control is None else seen._replace(findings=(being_downloaded(control),))
+        if control is None:
+            return seen
+        text = f"{control} lies beside it: its download has not finished, whatever its size says"
+        hint = f"{AGAIN}; remove {control} only if the file is known to be whole"
+        found = finding("unfinished-save", text, severity=Severity.ERROR, hint=hint)
+        return seen._replace(findings=(found,))
 
 
 class NameReader:

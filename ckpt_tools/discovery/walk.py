@@ -23,6 +23,7 @@ from ckpt_tools.discovery.names import drop_stale_indexes, find_lone_numbers, na
 from ckpt_tools.discovery.roots import is_tree, roots
 from ckpt_tools.discovery.seals_about import seals_about
 from ckpt_tools.errors import CannotLook
+from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.layouts.common.lost_files import stale_index
 from ckpt_tools.storage.links import Links
@@ -72,7 +73,10 @@ def discover(
             _add_file(top, names, Listing(found, files))
     above = tops[0] if len(tops) == 1 and trees[0] else os.path.dirname(tops[0])
     files, stale = drop_stale_indexes(files)
-    found.lone += (stale_index(path, whole) for path, whole in stale.items())
+    for flaw in (stale_index(path, whole) for path, whole in stale.items()):
+        found.lone.append(
+            finding(flaw.code, flaw.message, path=flaw.path, severity=flaw.severity, hint=flaw.hint)
+        )
     found.bare += (BareFile(path, *stat_of(path)) for path in stale)
     kept, others = settle_names(files, above)
     del files

@@ -8,14 +8,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, place_in_run
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.hf_trainer import ST, TORCH, fsdp_pieces
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -41,7 +41,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return step, part.epoch, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     counted = {f"optimizer{mark}": ("optimizer_step",) for mark in MARKS}
     steps, epochs = (f"train_state_kohya{mark}" for mark in ("_step", "_epoch"))
     yield from borrowed(
@@ -51,7 +51,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from _without_kohyas(parts)
 
 
-def _without_schedule(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _without_schedule(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Optimizers whose learning rate a schedule has moved on (torch/optim/lr_scheduler.py notes the first one
     beside it), where fewer of their files are schedules, and none may hold one.
     """
@@ -63,7 +63,7 @@ def _without_schedule(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[st
             held[p.home] -= 1  # each is of one optimizer
             if held[p.home] < 0:
                 text = f"{moved}, and no schedule could be read beside it: it would begin again"
-                yield p.path, finding("missing-part", text, severity=Severity.WARNING)
+                yield p.path, Flaw("missing-part", text, severity=Severity.WARNING)
 
 
 def _schedules(parts: Sequence[tuple[Part, Report]]) -> Counter[str]:
@@ -85,7 +85,7 @@ def _moved(optimizer: Report) -> str:
     return f"a schedule has brought its learning rate from {first} to {now}"
 
 
-def _without_kohyas(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _without_kohyas(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """The same of sd-scripts, which save each schedule, also one that leaves the rate as it is: without it
     the steps begin again. One that has moved it is told above.
     """
@@ -96,7 +96,7 @@ def _without_kohyas(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str,
             text = (
                 "a schedule has noted its learning rate, and there is no schedule beside it (scheduler.bin)"
             )
-            yield p.path, finding("missing-part", text, severity=Severity.WARNING)
+            yield p.path, Flaw("missing-part", text, severity=Severity.WARNING)
 
 
 def _numbered(c: Checkpoint) -> frozenset[str]:
@@ -109,7 +109,7 @@ def _number(p: Part) -> int:
     return int(found[2] or 0) if found else 0
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Files of one model or optimizer of several: those below a higher number, and those that the saves
     beside it have. Not each loader of data has a sampler of its own to save.
     """
@@ -123,37 +123,37 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
             continue
         if gone := set(range(max(held))) - held:
             text = f"there is a {kind} file of number {max(held)}, and none of {min(gone)}"
-            yield finding("missing-part", text, path=c.path)
+            yield Flaw("missing-part", text, path=c.path)
             return
     yield from _without_configuration(c)
     for name in lost(c, beside, _numbered):
         named = _NUMBERED.fullmatch(name)
         if named is not None and named[1] in numbers:  # without any of a kind, the kind is missed
             text = f"there is no {name}, which the run's other checkpoints have"
-            yield finding("missing-part", text, path=c.path)
+            yield Flaw("missing-part", text, path=c.path)
 
 
-def _without_configuration(c: Checkpoint) -> Iterator[Finding]:
+def _without_configuration(c: Checkpoint) -> Iterator[Flaw]:
     """Models below it of which ``from_pretrained`` cannot say what they are."""
     models = {p.path.rpartition("/")[0] for p in c.parts if p.role in DIFFUSERS}
     described = {p.path.rpartition("/")[0] for p in c.parts if p.role.endswith("_config")}
     for home in sorted(models - described):
         text = f"there is no config.json in {home.rpartition('/')[2]}, without which the model is not loaded"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
-def _without_optimizer(c: Checkpoint, numbers: Mapping[str, set[int]]) -> Iterator[Finding]:
+def _without_optimizer(c: Checkpoint, numbers: Mapping[str, set[int]]) -> Iterator[Flaw]:
     """None at all, but where an engine or an object of the loop's own may hold one, and more schedules than
     optimizers: a loop may train none, and have two schedules for one, so these are warnings.
     """
     held = any("optim" in p.role or p.role == "custom" or deepspeed.MARK in p.piece for p in c.parts)
     if not held and any(p.role in ("model", *DIFFUSERS) for p in c.parts):
         text = "there is no file of an optimizer, and load_state of a job that trains fails without its own"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
     schedules, optimizers = (max(numbers.get(kind, ()), default=-1) for kind in ("scheduler", "optimizer"))
     if schedules > optimizers >= 0:
         text = f"there is a schedule of number {schedules}, and no optimizer beyond number {optimizers}"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

@@ -11,7 +11,7 @@ from ckpt_tools.layouts.common.arrays import ROLE, array, fewer_than_listed, los
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -21,7 +21,7 @@ _DEEPEST = 12
 """Components of an array's path: model/decoder/transformer/repeat/layer/self_attention/…/weight."""
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     rows = [row for row in parts if row[0].piece == "index"]
     yield from named_steps(rows, lambda m: whole(m.get("step")), "step")
     yield from fewer_than_listed(parts)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -18,22 +17,22 @@ from ckpt_tools.model.report import Report
 TORCH = ("torch_zip", "torch_legacy")
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """``iter`` in the state against its name; a network tells no step."""
     yield from named_steps(parts, lambda m: whole(m.get("iter")), "iter")
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     for name in lost(c, beside, _networks):
         text = f"there is no {name}_{c.step}.pth, and the run's other saves have that network"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """The networks once more, as they are at the end of a run: nothing to go on training from."""
     if c.kind is Kind.RELEASE and any((o.layout, o.run) == (c.layout, c.run) for o in others if o is not c):
         text = f"{c.parts[0].name} holds a network alone: the optimizers are in training_states"
-        yield finding("missing-part", text, path=c.path, hint="a start from the networks alone needs --kind")
+        yield Flaw("missing-part", text, path=c.path, hint="a start from the networks alone needs --kind")
 
 
 def _networks(c: Checkpoint) -> frozenset[str]:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import named_epochs, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.layouts.common.lost_files import without_index
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -29,7 +28,7 @@ _HOMES = (
 _SHARD = "[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}]"
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """running_states.json against the directory's name."""
     states = [row for row in parts if row[0].role == "state"]
     yield from named_epochs(states, lambda m: whole(m.get("epoch")), "epoch")
@@ -39,7 +38,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         said = whole(report.metadata.get("step"))
         if None not in (said, part.step_in_epoch) and said != part.step_in_epoch:
             text = f"the name says step {part.step_in_epoch}, the file's step is {said}"
-            yield part.path, finding("step-mismatch", text)
+            yield part.path, Flaw("step-mismatch", text)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

@@ -11,7 +11,7 @@ from ckpt_tools.layouts.common.counters import first, named_epochs, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.lost_files import lost_shards
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -36,7 +36,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return step, _epoch(metadata) if part.epoch is None else part.epoch, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, _batch, "timestamp.batch")
     yield from named_epochs(parts, _epoch, "timestamp.epoch")
 

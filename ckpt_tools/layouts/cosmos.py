@@ -11,7 +11,7 @@ from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.files import named, read_tracker
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -21,7 +21,7 @@ _HOME = "iter_{step:09d}"
 _ROLES = ("model", "optim", "scheduler", "trainer")
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """The trainer's own count against the directory's name."""
     trainers = [row for row in parts if row[0].role == "trainer_index"]
     yield from named_steps(trainers, dcp.step_of, "iteration")

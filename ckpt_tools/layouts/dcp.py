@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, odd_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -57,7 +57,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return (part.step if step is None else step), part.epoch, None
 
 
-def without_common(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def without_common(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Megatron-core's saves whose ``metadata.json`` says that what ranks have in common is in a file, and
     that have none.
     """
@@ -66,10 +66,10 @@ def without_common(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, 
         home, _, name = part.path.rpartition("/")
         if name == "metadata.json" and report.metadata.get("common_backend") and home not in having:
             text = "common.pt, which it says was saved with it, is not there: it tells the iteration and more"
-            yield part.path, finding("missing-part", text)
+            yield part.path, Flaw("missing-part", text)
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from without_common(parts)
     # what meta.pt tells has taken the place of the number in the name
     states = {p.piece: _WORDS for p, _ in parts if p.role == "state"}
@@ -109,16 +109,16 @@ def _in_epoch(part: Part, said: int | None, names: Container[int | None]) -> boo
     return said > part.step and said not in names
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """A save of the model alone (torchtitan's last_save_model_only) beside those of a whole state."""
     full = [o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, Kind.PERIODIC)]
     if c.kind is Kind.RELEASE and full:
         other = max(full, key=lambda o: o.order).path.rpartition("/")[2]
         text = f"{c.path.rpartition('/')[2]} holds no optimizer's state, which {other} beside it holds"
-        yield finding("missing-part", text, path=c.path, hint="a start from the model alone needs --kind")
+        yield Flaw("missing-part", text, path=c.path, hint="a start from the model alone needs --kind")
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Also all but the model of a lone save of Accelerate's or the Trainer's with FSDP, which is first, and
     the rest of a state beside the tensors of one that is called as a file.
     """
@@ -126,14 +126,14 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     name = _directory(c).rpartition("/")[2]
     if not beside and re.search(rf"\.(?:{_FILES})$", name) and all(p.role != "state" for p in c.parts):
         text = f"{name} has no meta.pt, which Lightning and Fabric save last into directories called so"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
     called = c.path.rpartition("/")[2]
     if not beside and _OF_FSDP.fullmatch(called):
         text = "it holds a model alone, and is called as in a save that has an optimizer's state beside it"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
     if not beside and _OPTIMIZER.fullmatch(called):
         text = "it is called as an optimizer's state alone, of a model that lies elsewhere"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _directory(c: Checkpoint) -> str:
@@ -207,11 +207,11 @@ def beside(home: str, mark: str) -> Iterator[Piece]:
     yield replace(told, formats=("json_member",), unasked=False)
 
 
-def lost_beside(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def lost_beside(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Files of states that all saves of as many ranks have; of the tensors ``.metadata`` tells."""
     for name in lost(c, [o for o in others if _writers(o) == _writers(c)], _states):
         text = f"there is no {name}, which the run's other checkpoints have"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
 def _states(c: Checkpoint) -> frozenset[str]:

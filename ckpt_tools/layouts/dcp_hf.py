@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.lost_files import lost_shards
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import gaps, words
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Shards that the saves beside it have; of a lone save the files that no rank has any of, of as many as
     their names count. A loop may count files of which it saves nothing, so a warning; as a job of one rank
     may have been told to save as one of several.
@@ -27,10 +27,10 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     if gone := gaps((at["shard"] - 1 for at in coords), counted) if not beside else ():
         numbers = words(tuple((first + 1, last + 1) for first, last in gone))
         text = f"its files are numbered up to {counted}, and no rank has any of number {numbers}"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
     if not beside and len({at["node"] for at in coords}) == 1:
         text = "it was saved as by several ranks, of which only one has files, and nothing lists the others'"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

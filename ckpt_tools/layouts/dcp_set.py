@@ -9,14 +9,13 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
 from ckpt_tools.layouts.common.lost_files import without_optimizer
 from ckpt_tools.layouts.dcp import STATE_FORMATS, STATES
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -42,7 +41,7 @@ HERE = "_here"
 """The end of the names of pieces in a directory that may be called anything."""
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     indexes = [row for row in parts if row[0].role.endswith("_index")]
     yield from named_steps(indexes, dcp.step_of, "step")
     counts = [row for row in parts if row[0].piece.startswith(("told", "single_counts"))]
@@ -55,7 +54,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     done = {part.home for part, _ in parts if part.role == "complete"}
     for part, report in counts:
         if _BEGUN in report.metadata and part.home not in done:
-            yield part.path, finding("missing-part", f"there is no {_DONE}, which is written last")
+            yield part.path, Flaw("missing-part", f"there is no {_DONE}, which is written last")
 
 
 def _told(key: str, metadata: Metadata) -> int | None:
@@ -79,12 +78,12 @@ def _write_tracker(said: int | str) -> bytes:
     return json.dumps({_TRACKED: said}).encode()
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Also the model, which may be in one of several directories, of which some are for the optimizer too."""
     holding = {"safetensors", "worker_index", *(f"{name}_index" for name in MODELS)}
     if holding.isdisjoint(p.role for p in c.parts):
         text = f"none of its directories holds a model ({', '.join(MODELS)})"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
     yield from dcp.lost_beside(c, beside)
     yield from without_optimizer(c, beside, ("model_index", "weights_index", "safetensors"))
 

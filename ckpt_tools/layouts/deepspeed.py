@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import borrowed, lacking, missed
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import ranges, words
@@ -25,7 +25,7 @@ _TENSORS_IN = {"model": ("layer",), "zero3": ("optimizer",)}
 _WORLD = 1 << 20
 """No job has more ranks."""
 Rows = Sequence[tuple[Part, Report]]
-Found = Iterator[tuple[str, Finding]]
+Found = Iterator[tuple[str, Flaw]]
 
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
@@ -69,7 +69,7 @@ def _renamed(parts: Rows, told: Collection[str]) -> Found:
                 text = (
                     f"the name says step {p.step}, the file's global_steps is {n}, and elsewhere they are one"
                 )
-                yield p.path, finding("step-mismatch", text, severity=Severity.WARNING)
+                yield p.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
 def _steps_differ(rows: Rows) -> Found:
@@ -83,7 +83,7 @@ def _steps_differ(rows: Rows) -> Found:
     for p, n in told:
         if n not in (step, first.step):
             text = f"its global_steps is {n}, that of {first.path.rpartition('/')[2]} is {step}"
-            yield p.path, finding("step-mismatch", text)
+            yield p.path, Flaw("step-mismatch", text)
 
 
 def _optimizers_gone(rows: Rows) -> Found:
@@ -98,7 +98,7 @@ def _optimizers_gone(rows: Rows) -> Found:
             gone = ((m, [d for d in range(dp) if (d, m) not in present]) for m in range(mp))
             if lost := {m: ranks for m, ranks in gone if ranks}:
                 text = f"dp_world_size is {dp}, but there is no optimizer file of {_spelled(lost)}"
-                yield p.path, finding("missing-rank", text)
+                yield p.path, Flaw("missing-rank", text)
             return
 
 
@@ -111,10 +111,10 @@ def _layers_gone(rows: Rows) -> Found:
         told = r.metadata.get("param_shapes.layers")
         if isinstance(told, str) and (gone := set(map(int, told.split(","))) - there):
             text = f"it names parameters of layer {words(ranges(gone))}, of which there is no file"
-            yield p.path, finding("missing-part", text)
+            yield p.path, Flaw("missing-part", text)
 
 
-def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Pipeline layers that one rank of a model parallel group has and another one has not: each rank of it
     saves its slice of each. Layers without a state count as well, so a gap between numbers says nothing.
     """
@@ -125,17 +125,17 @@ def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
             other = tuple((axis, rank if axis == "tp" else at) for axis, at in coords)
             if other not in slices:
                 text = f"there is no file like {p.name} of model parallel rank {rank}, which has other layers"
-                yield finding("missing-part", text, path=c.path)
+                yield Flaw("missing-part", text, path=c.path)
 
 
-def without_model(c: Checkpoint, _beside: Sequence[Checkpoint] = (), mark: str = MARK) -> Iterator[Finding]:
+def without_model(c: Checkpoint, _beside: Sequence[Checkpoint] = (), mark: str = MARK) -> Iterator[Flaw]:
     """What an engine saved below another framework's checkpoint (pieces with this ``mark``), where the states
     of its model are gone: its loader opens them first, and a model beside them does not replace them.
     """
     saved = {p.piece.partition(mark)[0] for p in c.parts if mark in p.piece}
     if "optim" in saved and saved.isdisjoint(("model", "zero3")):
         text = "there is no file of model states (mp_rank_00_model_states.pt) with those of the optimizer"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
 def _data_by_model(report: Report) -> tuple[int, int] | None:
@@ -156,7 +156,7 @@ def _listed_nowhere(p: Part) -> str | None:
     return p.path.rpartition("/")[2] if p.role in ("layer", "expert", "expert_optimizer") else None
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     return lacking(c, others, _listed_nowhere)
 
 

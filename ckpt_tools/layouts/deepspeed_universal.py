@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import lacking, missed
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.deepspeed import FORMATS, tag
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -26,15 +25,15 @@ def _name(part: Part) -> str | None:
     return part.path.removeprefix(f"{part.home}/zero/") if part.piece == "parameter" else None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from [*missed(parts, _name)] or _half_parameters([part for part, _ in parts if _name(part)])
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     return lacking(c, others, _name)
 
 
-def _half_parameters(parts: Sequence[Part]) -> Iterator[tuple[str, Finding]]:
+def _half_parameters(parts: Sequence[Part]) -> Iterator[tuple[str, Flaw]]:
     """Parameters without a file that every other one of the checkpoint has."""
     homes: dict[str, dict[str, dict[str, Part]]] = {}
     for part in parts:
@@ -45,7 +44,7 @@ def _half_parameters(parts: Sequence[Part]) -> Iterator[tuple[str, Finding]]:
             others = [set(names) for other, names in parameters.items() if other != directory]
             if gone := sorted(set[str]().union(*others[:1]).intersection(*others) - files.keys()):
                 text = f"{', '.join(gone)} is not beside it, which every other parameter has"
-                yield next(iter(files.values())).path, finding("missing-part", text)
+                yield next(iter(files.values())).path, Flaw("missing-part", text)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

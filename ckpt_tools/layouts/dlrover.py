@@ -10,7 +10,7 @@ from ckpt_tools.layouts.common.counters import first, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -25,7 +25,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return (part.step if part.step is not None else said), part.epoch, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, lambda m: first(m, _WORDS), "step")
 
 

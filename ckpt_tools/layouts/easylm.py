@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -24,7 +24,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return _step(metadata) if part.step is None else part.step, None, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, _step, "step")
 
 

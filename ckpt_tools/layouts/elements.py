@@ -7,14 +7,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.files import OBJECTS
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -43,7 +43,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return part.step if part.step is not None else counted, None, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """An agent counts the actions that it took, of which each is a step of an environment."""
     yield from named_steps([row for row in parts if row[0].piece == "step"], _count, "count")
     taken = {p.home: n for p, r in parts if (n := whole(r.metadata.get(_ACTIONS))) is not None}
@@ -55,10 +55,10 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from borrowed(agents, {"agent": (_ACTIONS,)}, lambda p: told[p.home], beside="the steps beside it")
     for p, report in counted:
         if _count(report.metadata) is None:
-            yield p.path, finding("bad-pickle", f"it holds no number, as {beside} does")
+            yield p.path, Flaw("bad-pickle", f"it holds no number, as {beside} does")
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     there = {p.piece for p in c.parts}
     if {"agent", "replay"} <= there and "step" not in there:
         yield _without(c, "step.pkl, which DreamerV3 saves beside an agent and its replay")
@@ -76,8 +76,8 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
         yield _without(c, f"{name}, which the run's other checkpoints have")
 
 
-def _without(c: Checkpoint, what: str) -> Finding:
-    return finding("missing-part", f"there is no {what}", path=c.path)
+def _without(c: Checkpoint, what: str) -> Flaw:
+    return Flaw("missing-part", f"there is no {what}", path=c.path)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -27,15 +27,15 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return None, part.epoch if epoch is None else epoch, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Whether what ESPnet resumes from is a state of training: weights copied over it are none."""
     for part, report in parts:
         if part.piece == STATE and report.verdict is Verdict.OK and "reporter.epoch" not in report.metadata:
             text = f"{part.name} holds no reporter that tells its epoch, which ESPnet needs to resume"
-            yield part.path, finding("missing-key", text)
+            yield part.path, Flaw("missing-key", text)
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Weights are no state of training, and never stand in for it; without a trace of training they are an
     export.
     """
@@ -44,7 +44,7 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
         if part.piece != STATE and run & TRAINING:
             text = f"{part.name} holds the weights alone: ESPnet resumes from checkpoint.pth and nothing else"
             hint = "restore checkpoint.pth; a job that shall start from weights takes them by --init_param"
-            yield finding("missing-part", text, path=part.path, hint=hint)
+            yield Flaw("missing-part", text, path=part.path, hint=hint)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:

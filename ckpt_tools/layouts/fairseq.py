@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import named_epochs, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -37,7 +37,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return step, _epoch(metadata) if part.epoch is None else part.epoch, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     named = [(p, r) for p, r in parts if p.piece.removesuffix("_shard") in ("update", "epoch")]
     yield from named_steps(named, _updates, "num_updates")
     yield from named_epochs(named, _epoch, "train iterator")
@@ -46,7 +46,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         said = _updates(report.metadata)
         if part.piece in ("last", "last_shard") and said is not None and said < newest:
             text = f"it is of update {said}, but one of update {newest} lies beside it: every save renews it"
-            yield part.path, finding("step-mismatch", text, severity=Severity.WARNING)
+            yield part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece
 from ckpt_tools.layouts.common.loop_counters import number
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -27,7 +26,7 @@ def _step(metadata: Metadata) -> int | None:
     return number(metadata, ("step_nr", "_step_nr"))
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps([row for row in parts if row[0].role == "trainer"], _step, "step_nr")
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
 
@@ -36,12 +35,12 @@ def _files(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts)
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """What the rest of the save shows to have been there, and what the saves ``beside`` it have."""
     text = "which the run's other checkpoints have"
     for name in (gone := sorted(_shown(c) - _files(c))) or lost(c, beside, _files):
         what = "which the other files of the save belong to" if gone else text
-        yield finding("missing-part", f"there is no {name}, {what}", path=c.path)
+        yield Flaw("missing-part", f"there is no {name}, {what}", path=c.path)
 
 
 def _shown(c: Checkpoint) -> set[str]:

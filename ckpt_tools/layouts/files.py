@@ -9,14 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.held import PIECES, ROLLING, holds_of
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
 from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -156,7 +155,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return number(metadata, STEPS), number(metadata, EPOCHS), None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """A file that was saved at the step or epoch of another file, as the names tell; files of one checkpoint
     that were saved at two steps.
     """
@@ -165,7 +164,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
 
 
-def _torn(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _torn(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Files that are written over at every save, one of which was when the job died."""
     together: dict[object, dict[int, Part]] = {}
     for p, r in parts:
@@ -176,7 +175,7 @@ def _torn(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]
         low, high = min(by_step), max(by_step)
         if high - low > 1:
             text = f"it is of step {low}, {by_step[high].path.rpartition('/')[2]} of step {high}"
-            yield by_step[low].path, finding("step-mismatch", text)
+            yield by_step[low].path, Flaw("step-mismatch", text)
 
 
 _WEIGHTS, _OPTIMIZER, _COUNTS = "weights of a model", "optimizer's state", "count of steps or epochs"
@@ -195,7 +194,7 @@ _Beside = Sequence[tuple[Checkpoint, "frozenset[str] | None"]]
 """Other saves of a run, and what they hold as far as that could be read."""
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """What all other saves of its run hold, and it does not; weights; and an optimizer's state that one of
     them has, or may have had that cannot be read, or with which its schedule was saved.
     """
@@ -209,7 +208,7 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
     gone -= mine
     for what in sorted(gone - {_WEIGHTS, _OPTIMIZER} or gone):
         text = f"{_name(c)} holds no {what}{_why(what, mine, beside)}"
-        yield finding("missing-part", text, path=c.parts[0].path)
+        yield Flaw("missing-part", text, path=c.parts[0].path)
 
 
 def _usual(c: Checkpoint, beside: _Beside) -> frozenset[str]:
@@ -250,7 +249,7 @@ def _run_of(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]
         yield replace(o, parts=kept) if kept and o.order > c.order else o
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """What weights alone lack that a Trainer saves; and what the saves with a number beside a save have."""
     yield from weights_of_a_trainer(c, beside)
     kept = [o for o in beside if not _is_written_over(o)]

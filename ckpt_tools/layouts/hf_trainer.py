@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp, deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.common.lost_files import lost, stale_index, without_index
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -39,7 +39,7 @@ def _steps(part: Part, _metadata: Metadata) -> Steps:
     return part.step, part.epoch, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(
         [row for row in parts if row[0].piece == "state"],
         lambda m: whole(m.get("global_step")),
@@ -49,7 +49,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from _behind(parts)
 
 
-def _behind(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _behind(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """An optimizer and a schedule that have taken as many steps as a checkpoint before theirs, where there is
     no other one to compare them with. Steps that a scaler of gradients skips are few.
     """
@@ -68,20 +68,20 @@ class _Counted(NamedTuple):
     steps: int
 
 
-def _of_older(optimizer: _Counted, schedule: _Counted, at: int, every: int) -> Iterator[tuple[str, Finding]]:
+def _of_older(optimizer: _Counted, schedule: _Counted, at: int, every: int) -> Iterator[tuple[str, Flaw]]:
     """Which of the two is of an older checkpoint, of which there is one ``every`` so many steps."""
     older = {n for n in (optimizer.steps, schedule.steps) if n < at and n % every == 0}
     if older == {optimizer.steps, schedule.steps}:
         taken = optimizer.steps
         text = f"it and its schedule have taken {taken} steps, like checkpoint-{taken}, and the Trainer {at}"
-        yield optimizer.part.path, finding("step-mismatch", text, severity=Severity.WARNING)
+        yield optimizer.part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
     elif older and at in (optimizer.steps, schedule.steps):
         part = (optimizer if schedule.steps == at else schedule).part
         text = f"it has taken {min(older)} steps, like checkpoint-{min(older)}, and all else here {at}"
-        yield part.path, finding("step-mismatch", text, severity=Severity.WARNING)
+        yield part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """An engine's model; adapters that have their configuration here, or weights in the saves ``beside`` it:
     the trainer loads those whose weights are there, and says nothing of another one.
     """
@@ -94,15 +94,15 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     for path in sorted(described):
         if path.rpartition("/")[0] not in models:
             text = f"there is no adapter_model file beside {path.removeprefix(f'{c.path}/')}"
-            yield finding("missing-part", text, path=c.path)
+            yield Flaw("missing-part", text, path=c.path)
     for name in lost(c, beside, _named_by_parts):
         text = f"there is no {name}, which the run's other checkpoints have"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
     for name in lost(c, beside, _descriptions):
         text = (
             f"there is no {name}, which the run's other checkpoints have: a copy of it may have stopped early"
         )
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _unread(c: Checkpoint) -> frozenset[str]:

@@ -7,10 +7,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.plan import Resume
 
 _FILES = {
@@ -39,7 +38,7 @@ def _pieces() -> Iterator[Piece]:
 _SHARD = re.compile(r".+_(\d{5})\.weights\.h5")
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Shards of a set of weights are numbered like epochs, but from 0 (keras/src/saving/saving_lib.py,
     ShardedH5IOStore): one alone is no model.
     """
@@ -50,7 +49,7 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
             f"one of {len(numbers)} files that are numbered from 0, as shards of weights are, and no epochs"
         )
         hint = "load them with Keras itself; if they are epochs, describe them: docs/adding-a-layout.md"
-        yield finding("missing-part", text, path=c.path, hint=hint)
+        yield Flaw("missing-part", text, path=c.path, hint=hint)
 
 
 def _resume(_checkpoint: Checkpoint, path: str | None) -> Resume:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -29,17 +29,17 @@ def _steps(_part: Part, metadata: Metadata) -> Steps:
     return whole(metadata.get("optimizer/vars/0")), None, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Every save takes steps after the one that it moves away."""
     taken = {p.piece: _steps(p, r.metadata)[0] for p, r in parts}
     for p, _ in parts:
         if p.piece == "weights" and taken["weights"] is not None and taken["weights"] == taken.get(_BEFORE):
             text = f"it is of step {taken['weights']}, and so is {p.name}.bkp, which was saved before it"
-            yield p.path, finding("step-mismatch", text, severity=Severity.WARNING)
+            yield p.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
     yield from _without_epoch({p.piece: p for p, _ in parts})
 
 
-def _without_epoch(parts: Mapping[str, Part]) -> Iterator[tuple[str, Finding]]:
+def _without_epoch(parts: Mapping[str, Part]) -> Iterator[tuple[str, Flaw]]:
     """The epoch is written after the weights: one from before them is that of the save before, and Keras
     would train it once more.
     """
@@ -50,7 +50,7 @@ def _without_epoch(parts: Mapping[str, Part]) -> Iterator[tuple[str, Finding]]:
     apart = _APART_NS if exact else _ROUNDED_NS
     if weights.mtime_ns - progress.mtime_ns > apart + _SLOWEST * weights.size:
         text = f"it was written before {weights.name}: the epoch in it is that of an earlier save"
-        yield progress.path, finding("epoch-mismatch", text, severity=Severity.WARNING)
+        yield progress.path, Flaw("epoch-mismatch", text, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:

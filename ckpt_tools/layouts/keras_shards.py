@@ -7,12 +7,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.layouts.keras import WORDS
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -26,14 +25,14 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return (part.step if step is None else step), part.epoch, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """An index that names the shards of another one, as a copy of that does."""
     for part, report in parts:
         shards = report.metadata.get("shards_of")
         own = part.name.removesuffix(".weights.json")
         if part.role == "index" and shards is not None and shards != own:
             text = f"it names the shards of {str(shards)[:200]!r}, and none of its own"
-            yield part.path, finding("missing-part", text)
+            yield part.path, Flaw("missing-part", text)
 
 
 def _set(called: str, mark: str, step_from: str = "name") -> Iterator[Piece]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -27,14 +27,14 @@ _OPTIMIZER = ("optimizer_state.safetensors", "optimizer_param_groups.json")
 _PROCESSOR_STATE = re.compile(r"(policy_(?:pre|post)processor)_step_\d+_.+\.safetensors")
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """training_step.json against the directory's name."""
     steps = [row for row in parts if row[0].piece == "progress"]
     yield from named_steps(steps, lambda m: whole(m.get("step")), "step")
     yield from _untold(parts)
 
 
-def _untold(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _untold(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Files that a JSON file beside them tells of: the states of processors, and the schedule that has noted
     its first learning rate in an optimizer's groups (torch/optim/lr_scheduler.py).
     """
@@ -45,28 +45,28 @@ def _untold(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding
         for name in [str(v) for k, v in report.metadata.items() if k.startswith("state_file.")]:
             if f"{around}{name}" not in there:
                 text = f"there is no {name}, which it says holds the state of one of its steps"
-                yield part.path, finding("missing-part", text)
+                yield part.path, Flaw("missing-part", text)
             elif not name.startswith(stem):
                 text = f"it says that {name} holds the state of one of its steps, which is not one of {stem}"
-                yield part.path, finding("wrong-role", text)
+                yield part.path, Flaw("wrong-role", text)
         # a file that was asked about alone has nothing beside it
         scheduled = part.role == "groups" and "initial_lr" in report.metadata and len(there) > 1
         if scheduled and f"{part.home}/training_state/scheduler_state.json" not in there:
             text = "there is no scheduler_state.json, although a schedule has set its learning rate"
-            yield part.path, finding("missing-part", text, severity=Severity.WARNING)
+            yield part.path, Flaw("missing-part", text, severity=Severity.WARNING)
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """What other saves have; where there are none, what is one of two that are saved together."""
     mine = _names(c)
     for name in lost(c, beside, _names):
         text = f"there is no {name}, which the run's other checkpoints have"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
     for name in sorted(() if beside else mine):
         other = _saved_with(name)
         if other and other not in mine:
             text = f"there is no {other}, which is saved with {name.rpartition('/')[2]}"
-            yield finding("missing-part", text, path=c.path)
+            yield Flaw("missing-part", text, path=c.path)
 
 
 def _names(c: Checkpoint) -> frozenset[str]:

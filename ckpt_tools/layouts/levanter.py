@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.arrays import LIST, ROLE, array, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -26,22 +26,22 @@ _DEEPEST = 9
 """Components of an array's path: opt_state/inner_state/1/mu/transformer/layers/attn/q_proj/weight."""
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     rows = [row for row in parts if row[0].piece == "metadata"]
     yield from named_steps(rows, lambda m: whole(m.get("step")), "step")
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Arrays that the saves beside it have; of a lone save its model, or the state of an optimizer, which may
     be one without any.
     """
     yield from lost_arrays(c, beside)
     held = {p.path.removeprefix(f"{c.path}/").partition("/")[0] for p in c.parts}
     if not beside and "model" not in held:
-        yield finding("missing-part", "there is no array in model/", path=c.path)
+        yield Flaw("missing-part", "there is no array in model/", path=c.path)
     elif not beside and held.isdisjoint(_OPTIMIZERS):
         text = "there is no array in opt_state/, and no other save tells whether there was one"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp, deepspeed
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -34,19 +34,19 @@ def _steps(_part: Part, metadata: Metadata) -> Steps:
     return whole(metadata.get("global_step")), whole(metadata.get("epoch")), None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, lambda m: whole(m.get("global_step")), "global_step")
     for part, report in parts:
         said = whole(report.metadata.get("epoch"))
         if said is not None and part.epoch is not None and said != part.epoch:
             yield (
                 part.path,
-                finding("epoch-mismatch", f"the name says epoch {part.epoch}, the file says {said}"),
+                Flaw("epoch-mismatch", f"the name says epoch {part.epoch}, the file says {said}"),
             )
     yield from _left_behind(parts)
 
 
-def _left_behind(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _left_behind(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """The newest ``last.ckpt`` where it is of an earlier step than a checkpoint beside it. A run that began
     anew in the directory renews ``last-v1.ckpt`` instead, and leaves the first alone; one that was written
     before that checkpoint is of another callback, or of a job that died between the two.
@@ -61,10 +61,10 @@ def _left_behind(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Fi
     if last is not None and step < newest:
         text = f"it is of step {step}, but a checkpoint of step {newest} lies beside it"
         if last.mtime_ns < at:
-            yield last.path, finding("step-mismatch", text, severity=Severity.NOTE)
+            yield last.path, Flaw("step-mismatch", text, severity=Severity.NOTE)
         else:
             text += f": every save renews {last.path.rpartition('/')[2]}"
-            yield last.path, finding("step-mismatch", text, severity=Severity.WARNING)
+            yield last.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -105,7 +105,7 @@ def _of_model_ranks() -> Iterator[Piece]:
         yield replace(piece, name=home[:7].rstrip("_"), template=template, proof="pytorch-lightning_version")
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     yield from deepspeed.without_model(c, beside)
     yield from _half_sharded(c)
 
@@ -114,14 +114,14 @@ ARTIFACT = "artifact"
 """The piece of what WandbLogger has logged: a version for each save, with the file in it."""
 
 
-def _half_sharded(c: Checkpoint) -> Iterator[Finding]:
+def _half_sharded(c: Checkpoint) -> Iterator[Flaw]:
     """A directory that lacks one of the two files without which Lightning takes none of it."""
     others = ("tag", "model") if any(p.piece == ARTIFACT for p in c.parts) else ("tag",)
     files = [p for p in c.parts if p.home and p.role not in others and deepspeed.MARK not in p.piece]
     for role, name in (("metadata", ".metadata"), ("state", "meta.pt")) if files else ():
         if all(part.role != role for part in files):
             text = f"{files[0].home.rpartition('/')[2]} has no {name}: Lightning does not load it"
-            yield finding("missing-part", text, path=files[0].path)
+            yield Flaw("missing-part", text, path=files[0].path)
 
 
 LAYOUT = Layout(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -47,7 +46,7 @@ def read_tracker(data: bytes) -> int | str | None:
     return int(text) if text.isdigit() and len(text) <= 18 else None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Files of another iteration than their directory says.
 
     In some versions args.iteration is what the job started from: it counts only where the file has no own
@@ -58,7 +57,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         said = whole(report.metadata.get(key))
         if said is not None and part.step is not None and said != part.step:
             text = f"the directory says iteration {part.step}, the file says {said} ({key})"
-            yield part.path, finding("step-mismatch", text)
+            yield part.path, Flaw("step-mismatch", text)
 
 
 def resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

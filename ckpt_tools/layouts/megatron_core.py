@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.arrays import array
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
@@ -17,7 +16,7 @@ from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.dcp import FORMATS, without_common
 from ckpt_tools.layouts.megatron import read_tracker, resume
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Report
@@ -29,19 +28,19 @@ def _arrays(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if p.piece.startswith(_ARRAY))
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Arrays of the format ``zarr``, which nothing lists; and the counters of Megatron-Bridge, without which
     its loader asks Megatron-LM's arguments, which it never saved.
     """
     for path in lost(c, beside, _arrays):
         text = f"there is no array {path.removesuffix('/.zarray')!r}, which the run's other checkpoints have"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
     roles = {p.role for p in c.parts}
     if not beside and "run_config" in roles and "train_state" not in roles:
         text = (
             "there is no train_state.pt, which is saved with run_config.yaml and tells how far training was"
         )
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
 def _iteration(metadata: Metadata) -> int | None:
@@ -50,7 +49,7 @@ def _iteration(metadata: Metadata) -> int | None:
     )
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from without_common(parts)
     yield from without_metadata(parts)
     yield from named_steps(parts, _iteration, "iteration")
@@ -59,7 +58,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from borrowed(parts, {"data": ("optimizer_step",), "prefixed": ("optimizer_step",)})
 
 
-def without_metadata(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def without_metadata(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Saves of ``torch_dist`` whose metadata.json is not there: only its writer keeps a ``common_state``."""
     having = {p.folder.directory for p, _ in parts if p.name == "metadata.json"}
     said = set[str]()
@@ -69,7 +68,7 @@ def without_metadata(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str
         if lost and home not in said:
             said.add(home)
             text = "metadata.json, which is written last, is not there: its loader asks for it"
-            yield part.path, finding("missing-part", text)
+            yield part.path, Flaw("missing-part", text)
 
 
 def pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:

@@ -8,13 +8,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.layouts.common.lost_files import without_optimizer
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -24,7 +23,7 @@ from ckpt_tools.model.report import Report
 _HOME = "iteration_{step:08d}"
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Files that the names of the others count, of each kind by itself: a model may be in more files than its
     optimizer is. Of several files only ``metadata.json`` tells which tensors are whose.
     """
@@ -36,14 +35,14 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
         of = max(at["of"] for at in files)
         if gone := gaps((at["shard"] for at in files if at["of"] == of), of):
             text = f"of the {of} files of the {role} number {words(gone)} (from 0) are not there"
-            yield finding("missing-part", text, path=c.path)
+            yield Flaw("missing-part", text, path=c.path)
     if max(map(len, kinds.values()), default=1) > 1 and "index" not in {p.role for p in c.parts}:
         text = "there is no metadata.json, without which files of several ranks are not loaded"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
     yield from without_optimizer(c, beside, ("model",))
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     common = [row for row in parts if row[0].role == "common"]
     yield from named_steps(common, lambda m: whole(m.get("global_step")), "global_step")
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -18,7 +17,7 @@ from ckpt_tools.model.report import Report
 FORMATS = ("mindspore_ckpt", "mindspore_encrypted")
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """``epoch_num`` and ``step_num`` against the names of files and of their directories."""
     homes: dict[str, list[tuple[Part, int]]] = defaultdict(list)
     for part, report in parts:
@@ -29,22 +28,22 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         yield from _misplaced(rows)
 
 
-def _misnamed(part: Part, metadata: Metadata) -> Iterator[tuple[str, Finding]]:
+def _misnamed(part: Part, metadata: Metadata) -> Iterator[tuple[str, Flaw]]:
     """A file whose epoch or step is not that of its name."""
     epoch_num, step_num, batch_num = (whole(metadata.get(k)) for k in ("epoch_num", "step_num", "batch_num"))
     if epoch_num is not None and epoch_num != part.epoch:
         text = f"the name says epoch {part.epoch}, the file's epoch_num is {epoch_num}"
-        yield part.path, finding("epoch-mismatch", text)
+        yield part.path, Flaw("epoch-mismatch", text)
     if step_num is None or not batch_num or part.epoch is None or part.step_in_epoch is None:
         return
     named = (part.epoch - 1) * batch_num + part.step_in_epoch
     if named != step_num:
         name = f"step {named} ({batch_num} steps per epoch)"
         text = f"the name says {name}, the file's step_num is {step_num}"
-        yield part.path, finding("step-mismatch", text)
+        yield part.path, Flaw("step-mismatch", text)
 
 
-def _misplaced(rows: Sequence[tuple[Part, int]]) -> Iterator[tuple[str, Finding]]:
+def _misplaced(rows: Sequence[tuple[Part, int]]) -> Iterator[tuple[str, Flaw]]:
     """Files of one directory whose ``step_num`` is not its step less one non-negative constant."""
     offsets = [(part.step or 0) - step_num for part, step_num in rows]
     usual = max(set(offsets), key=lambda offset: (offset >= 0, offsets.count(offset)))
@@ -52,7 +51,7 @@ def _misplaced(rows: Sequence[tuple[Part, int]]) -> Iterator[tuple[str, Finding]
         if offset < 0 or offset != usual:
             text = f"the directory says step {part.step}, the file's step_num is {step_num}"
             rest = "" if offset == usual else f"; the other ranks differ from it by {usual}"
-            yield part.path, finding("step-mismatch", text + rest)
+            yield part.path, Flaw("step-mismatch", text + rest)
 
 
 def _resume(_checkpoint: Checkpoint, path: str | None) -> Resume:

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Kind, Part
@@ -84,7 +84,7 @@ def _odd_ones_out(values: Sequence[tuple[Part, int]]) -> Iterator[tuple[Part, in
         yield from ((p, v, common) for p, v in values if v != common)
 
 
-def _alone(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _alone(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Files that lack what other ranks hold, when there are none of other ranks."""
     ranks = {part.rank for part, _ in parts}
     for part, report in parts:
@@ -93,10 +93,10 @@ def _alone(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
                 "it was saved with remove_redundancy, so files of other ranks hold the rest, and there are "
                 "none"
             )
-            yield part.path, finding("missing-rank", what, severity=Severity.WARNING)
+            yield part.path, Flaw("missing-rank", what, severity=Severity.WARNING)
 
 
-_Found = Iterator[tuple[str, Finding]]
+_Found = Iterator[tuple[str, Flaw]]
 _Values = list[tuple[Part, int]]
 
 
@@ -161,7 +161,7 @@ def _other_epochs(counters: _Counters) -> _Found:
         for part, value, common in _odd_ones_out(values):
             said = (part.epoch or 0) + value - common
             text = f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch {said}"
-            yield part.path, finding("epoch-mismatch", text)
+            yield part.path, Flaw("epoch-mismatch", text)
 
 
 def _other_steps(counters: _Counters) -> _Found:
@@ -171,7 +171,7 @@ def _other_steps(counters: _Counters) -> _Found:
             said = (part.step_in_epoch or 0) + value - common
             named = f"step {part.step_in_epoch} of epoch {part.epoch}"
             text = f"the name says {named}, the file's step_num belongs to step {said}"
-            yield part.path, finding("step-mismatch", text)
+            yield part.path, Flaw("step-mismatch", text)
 
 
 def _of_several_saves(counters: _Counters, wrong: Collection[str]) -> _Found:
@@ -187,7 +187,7 @@ def _of_several_saves(counters: _Counters, wrong: Collection[str]) -> _Found:
                 continue
             text = f"the files of one save have different values of {entry}: {', '.join(map(str, several))}"
             odd = [part for part, _, _ in _odd_ones_out(values)] or [part for part, _ in values]
-            yield from ((part.path, finding(codes[entry], text)) for part in odd)
+            yield from ((part.path, Flaw(codes[entry], text)) for part in odd)
 
 
 def _not_grown(counters: _Counters, wrong: Collection[str]) -> _Found:
@@ -201,7 +201,7 @@ def _not_grown(counters: _Counters, wrong: Collection[str]) -> _Found:
                 name = older.path.rpartition("/")[2]
                 beside = f"yet an older file of this rank ({name}) already has {before}"
                 text = f"global_step is {after}, {beside}"
-                yield newer.path, finding("step-mismatch", text, severity=Severity.WARNING)
+                yield newer.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
 # ---- what MindFormers notes beside them (mindformers/tools/resume_ckpt.py)
@@ -220,7 +220,7 @@ class _Noted(NamedTuple):
     file: str
 
 
-def records(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Finding]:
+def records(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Flaw | Finding]:
     """What the notes beside the checkpoints of one run get wrong about them."""
     parts = [p for c in checkpoints for p in c.parts if c.kind is Kind.PERIODIC]
     noted: dict[str, _Noted] = {}
@@ -235,7 +235,7 @@ def records(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Finding
             yield from _decision(path, data, names, steps)
 
 
-def _meta(home: str, noted: dict[str, _Noted], notes: Notes) -> Iterator[Finding]:
+def _meta(home: str, noted: dict[str, _Noted], notes: Notes) -> Iterator[Flaw | Finding]:
     """What is wrong with the note of one rank; what it says is added to ``noted``."""
     path = f"{home}/meta.json"
     data = notes.read(path, _LIMIT)
@@ -247,7 +247,7 @@ def _meta(home: str, noted: dict[str, _Noted], notes: Notes) -> Iterator[Finding
     said = read_meta(data)
     if said is None:
         text = "it is no JSON object with last_epoch, last_step and last_ckpt_file"
-        yield finding("bad-tracker", text, path=path)
+        yield Flaw("bad-tracker", text, path=path)
         return
     noted[path] = said
     yield from _misnamed(path, home, said, notes)
@@ -268,18 +268,18 @@ def read_meta(data: bytes) -> _Noted | None:
     return _Noted(epoch, step, name)
 
 
-def _misnamed(path: str, home: str, said: _Noted, notes: Notes) -> Iterator[Finding]:
+def _misnamed(path: str, home: str, said: _Noted, notes: Notes) -> Iterator[Flaw | Finding]:
     """A note whose file has another number, or is not there."""
     if not said.file.rpartition(".")[0].endswith(f"-{said.epoch}_{said.step}"):
         both = f"epoch {said.epoch} step {said.step} and the file {said.file}"
-        yield finding("bad-tracker", f"it notes {both}, which contradict each other", path=path)
+        yield Flaw("bad-tracker", f"it notes {both}, which contradict each other", path=path)
         return
     text = f"it notes {said.file}, which is not there"
     if wrong := notes.gone(f"{home}/{said.file}", path, text):
         yield wrong
 
 
-def _ahead(noted: dict[str, _Noted]) -> Iterator[Finding]:
+def _ahead(noted: dict[str, _Noted]) -> Iterator[Flaw]:
     """Ranks that note a later checkpoint than the one that all of them have."""
     times = {path: (said.epoch, said.step) for path, said in noted.items()}
     if len(set(times.values())) < 2:
@@ -289,10 +289,12 @@ def _ahead(noted: dict[str, _Noted]) -> Iterator[Finding]:
     ahead = sum(at > times[lowest] for at in times.values())
     common = f"epoch {epoch} step {step}, which is what all of them have"
     text = f"{ahead} of {len(times)} ranks note a later checkpoint than {common}"
-    yield finding("step-mismatch", text, path=lowest, severity=Severity.WARNING)
+    yield Flaw("step-mismatch", text, path=lowest, severity=Severity.WARNING)
 
 
-def _decision(path: str, data: bytes | Finding, names: set[str], steps: set[int | None]) -> Iterator[Finding]:
+def _decision(
+    path: str, data: bytes | Finding, names: set[str], steps: set[int | None]
+) -> Iterator[Flaw | Finding]:
     """The checkpoint that all ranks were told to resume from, where it is not there."""
     if isinstance(data, Finding):
         yield data
@@ -303,10 +305,10 @@ def _decision(path: str, data: bytes | Finding, names: set[str], steps: set[int 
     elif _NAME.fullmatch(text.rpartition("/")[2]):
         there = text.rpartition("/")[2] in names
     else:
-        yield finding("bad-tracker", "it holds neither a number nor the name of a checkpoint", path=path)
+        yield Flaw("bad-tracker", "it holds neither a number nor the name of a checkpoint", path=path)
         return
     if not there:
-        yield finding("dangling-tracker", f"it names {text[:200]}, which is not there", path=path)
+        yield Flaw("dangling-tracker", f"it names {text[:200]}, which is not there", path=path)
 
 
 # ---- the layout

@@ -9,7 +9,7 @@ from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, who
 from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.layouts.detectron2 import file_name, read_tracker
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -31,7 +31,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return _iter(metadata) if part.step is None else part.step, _epoch(metadata), None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, _iter, "meta.iter")
     yield from named_epochs(parts, _epoch, "meta.epoch")
 

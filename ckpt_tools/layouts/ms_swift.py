@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import megatron_core
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -21,7 +21,7 @@ _HOME = "checkpoint-{step}"
 _TRACKER = "latest_checkpointed_iteration.txt"
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """The indexes, unless only the model was saved: what all ranks share is there then, and an export."""
     roles = {p.role for p in c.parts}
     alone = "export" in roles and roles <= {"export", "common", "tracker"}
@@ -29,13 +29,11 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
         return
     for role, name in (("index", ".metadata"), ("metadata", "metadata.json")):
         if role not in roles and (role == "index" or "common" in roles):  # Megatron-FSDP saves neither
-            yield finding(
-                "missing-part", f"there is no {name}: it was never finished, or lost it", path=c.path
-            )
+            yield Flaw("missing-part", f"there is no {name}: it was never finished, or lost it", path=c.path)
     yield from megatron_core.LAYOUT.lost(c, beside)
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Also that the tracker names the directory beside it, which is the only one that is asked for."""
     yield from megatron_core.LAYOUT.check(parts)
     trackers = [row for row in parts if row[0].role == "tracker"]
@@ -44,7 +42,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         named = _told(r.metadata) is not None or r.metadata.get("value") == "release"
         if not named and r.verdict is not Verdict.BROKEN:
             text = "it holds neither a number nor 'release': nothing is loaded by it"
-            yield p.path, finding("bad-tracker", text, severity=Severity.ERROR)
+            yield p.path, Flaw("bad-tracker", text, severity=Severity.ERROR)
 
 
 def _told(metadata: Metadata) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -19,7 +19,7 @@ from ckpt_tools.model.report import Report
 TORCH = ("torch_zip", "torch_legacy")
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     meta = [row for row in parts if row[0].piece == "meta"]
     yield from named_steps(meta, lambda m: whole(m.get("step")), "step")
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})

@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -29,21 +29,21 @@ _RANKS = re.compile(r"(tp|pp|dp|exp)(?:-rank)?-(\d+)-of-(\d+)")
 _BLOCK = re.compile(r"(?:^|/)decoder/([0-9]{1,5})/")
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, lambda m: whole(m.get("metas.last_train_step")), "last_train_step")
     yield from _missing_ranks([part for part, _ in parts if part.role != "random"])
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     for tensor in lost(c, beside, _tensors):
         text = f"there is no tensor {tensor!r}, which the run's other checkpoints have"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
     blocks = {int(m[1]) for m in map(_BLOCK.search, _tensors(c)) if m}
     if gone := set(range(max(blocks, default=0))) - blocks:
         text = (
             f"there is a block of number {max(blocks)}, and no tensor of block {words(ranges(sorted(gone)))}"
         )
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
     for path, f in _missing_ranks([part for part in c.parts if part.role == "random"]):
         text = f"{f.message}: of random numbers, which nanotron does not load again"
         yield replace(f, message=text, path=path, severity=Severity.WARNING)
@@ -55,7 +55,7 @@ def _tensors(c: Checkpoint) -> frozenset[str]:
     return frozenset(_RANKS.sub("", name).removesuffix(".safetensors").rstrip("_") for name in names)
 
 
-def _missing_ranks(parts: Sequence[Part]) -> Iterator[tuple[str, Finding]]:
+def _missing_ranks(parts: Sequence[Part]) -> Iterator[tuple[str, Flaw]]:
     """Ranks whose files are gone, as the names of the others tell. A tensor is of one pipeline stage."""
     sets = defaultdict[str, list[Part]](list)
     for part in parts:
@@ -67,7 +67,7 @@ def _missing_ranks(parts: Sequence[Part]) -> Iterator[tuple[str, Finding]]:
             text = (
                 f"{wanted - len(files)} of the {wanted} files of this name are not there, one for each rank"
             )
-            yield min(p.path for p in files), finding("missing-part", text)
+            yield min(p.path for p in files), Flaw("missing-part", text)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

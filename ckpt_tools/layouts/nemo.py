@@ -11,7 +11,7 @@ from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.loop_counters import told_otherwise
 from ckpt_tools.layouts.dcp import without_common
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -20,7 +20,7 @@ from ckpt_tools.model.report import Report
 HOME = "[{name}-][epoch={epoch}-]step={step}[-{name}]"
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """The name counts from 0, ``global_step`` in common.pt from 1."""
     yield from without_common(parts)
     yield from told_otherwise(parts, lambda p: (p.step, None, None))

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp, megatron_core
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -21,14 +21,14 @@ _MODELS = "policy", "value"
 """Of a job; the second one in PPO."""
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from dcp.without_common(parts)
     yield from megatron_core.without_metadata(parts)
     told = [row for row in parts if row[0].role == "info"]
     yield from named_steps(told, lambda m: whole(m.get("step")), "step")
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """What Megatron-core writes last, with which common.pt was saved; and the place in the data, which the
     loops of the framework save each time, and ask for: a loop of the user's own may do without. Other saves
     beside it show that by themselves.
@@ -39,18 +39,18 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     for who in _MODELS:
         if (who == "policy" or f"{who}_optimizer_index" in roles) and roles.isdisjoint(_models(who)):
             text = f"there is no model in {who}/weights"
-            yield finding("missing-part", text, path=c.path)
+            yield Flaw("missing-part", text, path=c.path)
         if f"{who}_model_index" in roles and f"{who}_optimizer_index" not in roles:
             text = f"there is no {who}/optimizer, and no other save tells whether there was one"
-            yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+            yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
         if {f"{who}_common", f"{who}_index"} <= roles and f"{who}_metadata" not in roles:
             text = (
                 f"there is no metadata.json with {who}/weights/iter_0000000/common.pt: its loader asks for it"
             )
-            yield finding("missing-part", text, path=c.path)
+            yield Flaw("missing-part", text, path=c.path)
     if "data" not in roles:
         text = "there is no train_dataloader.pt, without which NeMo-RL's own loops do not resume"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _models(who: str) -> tuple[str, ...]:

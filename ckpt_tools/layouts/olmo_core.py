@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -29,14 +29,14 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return whole(metadata.get("global_step")) if part.step is None else part.step, None, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """What each rank counted against the directory's name."""
     ranks = [row for row in parts if row[0].role == "trainer"]
     yield from named_steps(ranks, lambda m: whole(m.get("global_step")), "step")
     yield from _fewer_ranks(ranks)
 
 
-def _fewer_ranks(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _fewer_ranks(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Ranks without a file of their own, where the others tell how many ranks there were: each would go on
     with the random numbers of rank 0.
     """
@@ -48,14 +48,14 @@ def _fewer_ranks(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Fin
         held = saved.pop(part.home, None) if 0 < size <= _WORLD else None
         if held is not None and (gone := sorted(set(range(size)) - held)):
             text = f"its world_size is {size}, but there is no file of rank {words(ranges(gone))}"
-            yield part.path, finding("missing-rank", text, severity=Severity.WARNING)
+            yield part.path, Flaw("missing-rank", text, severity=Severity.WARNING)
 
 
-def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Without the file of rank 0 the directory is no checkpoint for OLMo-core, whatever else is in it."""
     if not any(p.role == "trainer" and p.rank == 0 for p in c.parts):
         text = "there is no train/rank0.pt, without which OLMo-core does not take it for a checkpoint"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

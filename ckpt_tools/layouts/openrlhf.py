@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Resume
@@ -30,7 +30,7 @@ def _tracked(checkpoint: Checkpoint) -> str:
     return checkpoint.parts[0].path.split("/")[-2]
 
 
-def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     for worker in WORKERS:
         yield from deepspeed.without_model(c, mark=f"_{worker}")
 

@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import Resume
 
@@ -75,40 +75,40 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path)  # CheckpointManager.restore(step), Checkpointer.restore(path)
 
 
-def _lost(checkpoint: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(checkpoint: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Files that the run's saves have in their items; and what commits a save to Google Cloud Storage, which
     Orbax does not restore without.
     """
     if checkpoint.path.startswith("gs://") and all(p.role != "commit" for p in checkpoint.parts):
         text = "there is no commit_success.txt, which is written last on Google Cloud Storage"
-        yield finding("missing-part", text, path=checkpoint.path)
+        yield Flaw("missing-part", text, path=checkpoint.path)
     of_tree = [*_without_tree(checkpoint), *_unmerged(checkpoint)]
     yield from of_tree or _unlike(checkpoint, beside)
 
 
-def _unlike(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _unlike(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Files that the saves ``beside`` it have, all of them."""
     for path in lost(c, beside, _named(*_ITEMS)):
         text = f"there is no {path}, which the run's other checkpoints have"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
     yield from _iterators(c, beside)
     for path in lost(c, beside, _named("sharding")):
         text = f"there is no {path}, which the run's other checkpoints have: arrays are restored only where "
         text += "Orbax is told their shardings"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
-def _iterators(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _iterators(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Processes without their place in the data: which there are, the names of the others' files tell."""
     whole = {at for o in beside for at, seen in _places(o).items() if len(seen) == at.of}
     for at, seen in _places(c).items():
         if gone := ranges.gaps(seen, at.of):
             text = f"there is no {at.item}/process_{gone[0][0]}-of-{at.of}.json"
             severity = Severity.ERROR if at in whole else Severity.WARNING
-            yield finding("missing-part", text, path=c.path, severity=severity)
+            yield Flaw("missing-part", text, path=c.path, severity=severity)
     for item in lost(c, beside, lambda o: frozenset(at.item for at in _places(o))):
         text = f"there is no file in {item}/, in which the run's other checkpoints have those of processes"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
 class _Item(NamedTuple):
@@ -149,24 +149,22 @@ _ITEMS = "tree", "manifest", "json"
 """Roles without which an item cannot be restored."""
 
 
-def _without_tree(checkpoint: Checkpoint) -> Iterator[Finding]:
+def _without_tree(checkpoint: Checkpoint) -> Iterator[Flaw]:
     """Items of which only the other files are left: nothing says which arrays they had."""
     of_trees = [p for p in checkpoint.parts if p.role in ("tree", "manifest", "sharding")]
     listed = {p.folder.directory.rstrip("/") for p in of_trees if p.role == "tree"}
     for directory in sorted({p.folder.directory.rstrip("/") for p in of_trees} - listed if listed else ()):
-        yield finding(
-            "missing-part", "there is no _METADATA beside the other files of its tree", path=directory
-        )
+        yield Flaw("missing-part", "there is no _METADATA beside the other files of its tree", path=directory)
 
 
-def _unmerged(checkpoint: Checkpoint) -> Iterator[Finding]:
+def _unmerged(checkpoint: Checkpoint) -> Iterator[Flaw]:
     """Trees of which only what processes wrote is left: before 0.12 nothing else tells of a manifest."""
     files = {p.path for p in checkpoint.parts}
     parts = (p.path.rpartition("/ocdbt.process_") for p in checkpoint.parts if p.name == "manifest.ocdbt")
     for directory in sorted({directory for directory, of_process, _ in parts if of_process}):
         if f"{directory}/manifest.ocdbt" not in files:
             text = "there is no manifest.ocdbt, which leads to what each process wrote"
-            yield finding("missing-part", text, path=directory)
+            yield Flaw("missing-part", text, path=directory)
 
 
 def _marks(home: _Home) -> Iterator[Piece]:

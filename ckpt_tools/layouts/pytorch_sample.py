@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -25,7 +25,7 @@ def _steps(_part: Part, metadata: Metadata) -> Steps:
     return step, whole(metadata.get("epoch")), None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """All nodes save after the same epoch, and ``model_best`` is a copy.
 
     A file that is behind the others, or a best ahead of its origin, is not theirs.
@@ -37,16 +37,16 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     for p, epoch in told:
         if p.piece == "model_best" and p.rank in origin and epoch > origin[p.rank]:
             text = f"the best is of epoch {epoch}, the checkpoint beside it of {origin[p.rank]}"
-            yield p.path, finding("epoch-mismatch", text, severity=Severity.WARNING)
+            yield p.path, Flaw("epoch-mismatch", text, severity=Severity.WARNING)
 
 
-def _behind(rows: Sequence[tuple[Part, int]]) -> Iterator[tuple[str, Finding]]:
+def _behind(rows: Sequence[tuple[Part, int]]) -> Iterator[tuple[str, Flaw]]:
     """Files of an older epoch than those of other ranks."""
     newest = max((epoch for _, epoch in rows), default=0)
     for p, epoch in rows:
         if epoch != newest:
             text = f"it holds epoch {epoch}, another rank's {newest}"
-            yield p.path, finding("epoch-mismatch", text, severity=Severity.WARNING)
+            yield p.path, Flaw("epoch-mismatch", text, severity=Severity.WARNING)
 
 
 def _resume(_checkpoint: Checkpoint, path: str | None) -> Resume:

@@ -11,13 +11,12 @@ import re
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.files import FORMATS
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -70,24 +69,24 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return step, number(metadata, EPOCHS) if part.epoch is None else part.epoch, None
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Half of a state never is a checkpoint: the model may lie beside under a name that tells nothing."""
     if not {"model", "state"} & {p.role for p in c.parts} and not c.parts[0].home:
         text = f"{c.label} has files of ranks without a model's: nothing tells which file beside them is that"
         hint = "call it model_STEP.pt, or describe all in ckpt.toml: docs/adding-a-layout.md"
-        yield finding("missing-part", text, path=c.parts[0].path, hint=hint)
+        yield Flaw("missing-part", text, path=c.parts[0].path, hint=hint)
     if gone := _places_gone(c):
-        yield finding("missing-part", f"{gone} are not there", path=c.path)
+        yield Flaw("missing-part", f"{gone} are not there", path=c.path)
     run = [o for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
     for name in lost(c, run, _others_of) if len(run) > 1 else ():
         text = f"{c.label} has no {name}, which the other checkpoints of the run have"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     for name in lost(c, beside, _for_all):
         text = f"there is no {name}, which the run's other checkpoints have"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
 def _others_of(c: Checkpoint) -> frozenset[str]:
@@ -100,7 +99,7 @@ def _for_all(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.name for p in c.parts if p.piece.startswith(("shared_model", "shared_state")))
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from told_otherwise(parts, lambda p: (p.step, p.epoch, None))
 
 

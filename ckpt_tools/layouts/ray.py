@@ -7,14 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.files import OBJECTS, TORCH
 from ckpt_tools.layouts.rank_files import DATE, DATED
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -63,10 +62,10 @@ def _steps(_part: Part, metadata: Metadata) -> Steps:
     return number(metadata, (*STEPS, _ITERATION)), number(metadata, EPOCHS), None
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     for name in lost(c, beside, lambda o: frozenset(p.path.removeprefix(f"{o.path}/") for p in o.parts)):
         text = f"there is no {name}, which the trial's other checkpoints have"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

@@ -8,12 +8,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -30,7 +30,7 @@ class _Shard(NamedTuple):
     of: int
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     homes = defaultdict[str, list[Part]](list)
     for part, _ in parts:
         homes[part.home].append(part)
@@ -38,21 +38,21 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         yield from _check_set(together)
 
 
-def _check_set(parts: Sequence[Part]) -> Iterator[tuple[str, Finding]]:
+def _check_set(parts: Sequence[Part]) -> Iterator[tuple[str, Flaw]]:
     """Shards that count differently, and an index that was written long after the files it names."""
     rows = [(p, dict(p.coords)) for p in parts if p.role == "model"]
     shards = [_Shard(p, coords["shard"], coords["of"]) for p, coords in rows]
     index = next((p for p in parts if p.role == "index"), None)
     for shard in shards:
         if not 1 <= shard.at <= shard.of:
-            yield shard.part.path, finding("extra-file", f"it is shard {shard.at} of {shard.of}")
+            yield shard.part.path, Flaw("extra-file", f"it is shard {shard.at} of {shard.of}")
     yield from _several_sets(shards, index)
     if index and shards and index.mtime_ns > max(shard.part.mtime_ns for shard in shards) + _HOUR_NS:
         text = "it was written more than an hour after the newest of its shards"
-        yield index.path, finding("newer-index", text, severity=Severity.NOTE)
+        yield index.path, Flaw("newer-index", text, severity=Severity.NOTE)
 
 
-def _several_sets(shards: Sequence[_Shard], index: Part | None) -> Iterator[tuple[str, Finding]]:
+def _several_sets(shards: Sequence[_Shard], index: Part | None) -> Iterator[tuple[str, Flaw]]:
     """Shards of sets of different sizes beside each other."""
     found = Counter(shard.of for shard in shards)
     if len(found) < 2:
@@ -60,12 +60,12 @@ def _several_sets(shards: Sequence[_Shard], index: Part | None) -> Iterator[tupl
     if index is None:
         sizes = " and ".join(str(n) for n in sorted(found))
         text = f"shards of sets of {sizes} lie beside each other, and no index says which belong together"
-        yield shards[0].part.path, finding("missing-part", text)
+        yield shards[0].part.path, Flaw("missing-part", text)
         return
     for shard in shards:
         if found[shard.of] < shard.of:
             text = f"it is of a set of {shard.of} that is not all there, beside a whole one"
-            yield shard.part.path, finding("extra-file", text)
+            yield shard.part.path, Flaw("extra-file", text)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

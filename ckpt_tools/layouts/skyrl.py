@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.layouts.verl import FORMATS, KINDS, without_kinds
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -22,13 +21,13 @@ from ckpt_tools.model.report import Report
 _HOME = "global_step_{step}"
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from dcp.without_common(parts)
     told = [row for row in parts if row[0].role == "trainer"]
     yield from named_steps(told, lambda m: whole(m.get("global_step")), "global_step")
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """What Megatron-core reads its files by, which an asynchronous save writes after ``trainer_state.pt``."""
     yield from without_kinds(c, beside)
     files = {p.path.removeprefix(f"{c.path}/") for p in c.parts}
@@ -38,7 +37,7 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
         for name in (".metadata", "metadata.json"):
             if f"{place}/{name}" not in files:
                 text = f"there is no {place}/{name}: it was never finished, or lost it"
-                yield finding("missing-part", text, path=c.path)
+                yield Flaw("missing-part", text, path=c.path)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import borrowed, steps_taken
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -33,7 +33,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return whole(metadata.get("optimizer_step")) if part.role == "progress" else None, epoch, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """The Brain counts the steps that its optimizer takes."""
     taken = steps_taken([row for row in parts if row[0].role == "optimizer"])
     counted = [row for row in parts if row[0].home in taken]
@@ -45,7 +45,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
     yield from _other_epochs([row for row in parts if row[0].path not in told])
 
 
-def _other_epochs(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _other_epochs(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Counters of another epoch than the one that a recipe noted of the save, where most saves' agree."""
     noted = {p.home: whole(r.metadata.get("epoch")) for p, r in parts if p.piece == "meta"}
     counted = ((p, whole(r.metadata.get("value"))) for p, r in parts if p.role == "counter")
@@ -53,10 +53,10 @@ def _other_epochs(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, F
     odd = [row for row in rows if row[1] != row[2]]
     for p, n, of in odd if 2 * len(odd) < len(rows) else ():
         text = f"it counts epoch {n}, CKPT.yaml beside it notes {of}, and elsewhere in the run both agree"
-        yield p.path, finding("epoch-mismatch", text)
+        yield p.path, Flaw("epoch-mismatch", text)
 
 
-def _copied_times(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _copied_times(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Each save notes when it was made, by which recovery finds the newest: of two that note the same moment,
     the one whose other files were written further from it has the notes of the other. A save that was copied
     as a whole is at the step of the other.
@@ -75,16 +75,16 @@ def _copied_times(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, F
         for p in others:
             if steps.get(p.home) != steps.get(own.home):
                 text = "its unixtime is that of another save, as which SpeechBrain would find it"
-                yield p.path, finding("step-mismatch", text)
+                yield p.path, Flaw("step-mismatch", text)
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     for name in lost(c, beside, lambda o: frozenset(p.name for p in o.parts)):
         text = f"there is no {name}, which the run's other checkpoints have"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
     if not beside and not any("opt" in p.name.lower() for p in c.parts):  # recipes name their own
         text = "no file is called an optimizer's, and no other save tells whether there was one"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:

@@ -11,7 +11,7 @@ from ckpt_tools.layouts.common.arrays import ROLE, array, fewer_than_listed, los
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -21,7 +21,7 @@ def _step(metadata: Metadata) -> int | None:
     return whole(metadata.get("optimizer.state.step"))
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, _step, "optimizer.state.step")
     yield from fewer_than_listed(parts)
 

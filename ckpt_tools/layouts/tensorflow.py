@@ -7,11 +7,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.counters import first
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -34,7 +33,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return tracked, part.epoch, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Files of another save than their names say, where most files of a run carry their number inside.
 
     As the step, or as the count of saves.
@@ -46,7 +45,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]
         if 2 * len(odd) < len(named):
             for p, n in odd:
                 text = f"the name says {p.generation}, the file's {keys[0]} is {n}"
-                yield p.path, finding("step-mismatch", text)
+                yield p.path, Flaw("step-mismatch", text)
 
 
 def prefix(checkpoint: Checkpoint) -> str:

@@ -10,7 +10,7 @@ from ckpt_tools.layouts.common.counters import named_epochs
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -25,7 +25,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return None, _epoch(metadata) if part.epoch is None else part.epoch, part.step_in_epoch
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_epochs(parts, _epoch, "epoch")
 
 

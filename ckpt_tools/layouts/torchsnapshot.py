@@ -11,7 +11,7 @@ from ckpt_tools.layouts.common.counters import borrowed, last_word
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.dcp import HOMES
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -33,7 +33,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return step, last_word(told, ("epoch",)) if part.epoch is None and step is None else part.epoch, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     keys = [f"progress.{word}" for word in _WORDS]
     yield from borrowed(parts, {f"metadata{mark}": keys for _, mark in HOMES}, growing=False)
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -26,16 +25,16 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return None, run - 1 if part.piece == _RECIPE and run else part.epoch, None
 
 
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """The optimizer's state: that of another epoch would be loaded with this model, without a word."""
     if _is_recipe(c):
-        yield finding("missing-part", "recipe_state.pt holds no model", path=c.path)
+        yield Flaw("missing-part", "recipe_state.pt holds no model", path=c.path)
     for o in others:
         if o.run == c.run and _is_recipe(o) and not _is_recipe(c) and o.epoch != c.epoch:
             of = "an epoch that it does not tell" if o.epoch is None else f"epoch {o.epoch}"
             text = f"recipe_state.pt is of {of}: nothing holds the optimizer's state of epoch {c.epoch}"
             hint = "to start from this model with a new optimizer, move recipe_state/ away"
-            yield finding("missing-part", text, path=c.path, hint=hint)
+            yield Flaw("missing-part", text, path=c.path, hint=hint)
 
 
 def _is_recipe(c: Checkpoint) -> bool:

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts, use
 from ckpt_tools.layouts.common.counters import first, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, named_step
 from ckpt_tools.layouts.common.templates import COORDS, TEXTS, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -208,14 +207,14 @@ def _steps(step_keys: Sequence[str], epoch_keys: Sequence[str], part: Part, meta
 
 def _check(
     step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Sequence[tuple[Part, Report]]
-) -> Iterator[tuple[str, Finding]]:
+) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, lambda m: first(m, step_keys), " or ".join(step_keys))
     for part, report in parts:
         said = first(report.metadata, epoch_keys)
         if said is not None and part.epoch is not None and said != part.epoch:
             yield (
                 part.path,
-                finding(
+                Flaw(
                     "epoch-mismatch",
                     f"the name says epoch {part.epoch}, the file's {' or '.join(epoch_keys)} is {said}",
                 ),

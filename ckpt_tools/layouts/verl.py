@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.lost_files import lost, without_index
@@ -17,7 +16,8 @@ from ckpt_tools.layouts.hf_trainer import model_pieces
 from ckpt_tools.layouts.megatron import read_tracker
 from ckpt_tools.layouts.megatron_core import without_metadata
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
@@ -32,12 +32,12 @@ _PLACES = (("actor/", "", ""), ("critic/", "critic_", ""), ("", "", "_alone"))
 _DIST = "dist_ckpt"
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from dcp.without_common(parts)
     yield from without_metadata(parts)
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """What Megatron-core writes last into its directories, which an asynchronous save does after ``data.pt``;
     and files that only the saves ``beside`` it show.
     """
@@ -47,15 +47,15 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
         for name in last if f"{home}/common.pt" in files else last[:1]:
             if f"{home}/{name}" not in files:
                 text = f"there is no {home}/{name}, which is written last: without it nothing there is loaded"
-                yield finding("missing-part", text, path=c.path)
+                yield Flaw("missing-part", text, path=c.path)
     yield from without_index(c, beside)
     yield from without_kinds(c, beside)
     for name in lost(c, beside, _shown_by_others):
         text = f"there is no {name}, which the run's other checkpoints have"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
-def without_kinds(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def without_kinds(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """What a worker of a lone save has no file of. It may have been told to save none, so a warning."""
     places = defaultdict[str, set[str]](set)
     for p in c.parts if not beside else ():
@@ -67,7 +67,7 @@ def without_kinds(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Findi
             text = (
                 f"{place or 'it'} has no {' and no '.join(gone)} file, and no other save tells whether it had"
             )
-            yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+            yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def _shown_by_others(c: Checkpoint) -> frozenset[str]:

@@ -88,8 +88,8 @@ class Page:
         first. A column that is empty, or has in each row what is ``dull`` there, is left out.
         """
         cells = [[printable(cell) for cell in row] for row in rows]
-        worth = ((i, {"", dull.get(header)}) for i, header in enumerate(headers))
-        shown = [i for i, said in worth if any(row[i] not in said for row in cells)]
+        dulls = [{"", dull.get(header)} for header in headers]
+        shown = [i for i, said in enumerate(dulls) if not said.issuperset(row[i] for row in cells)]
         widths = {i: max(len(headers[i]), *(len(row[i]) for row in cells)) for i in shown}
         order = [headers.index(header) for header in below]
         apart = _too_wide(widths, order, self.view.width)

@@ -23,7 +23,7 @@ from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale, unfinished_newer
 from ckpt_tools.planning.rules.choice.unfinished_newer import Begun, BegunFacts
 from ckpt_tools.planning.rules.rule import finding_of
-from ckpt_tools.planning.rules.save import dangling_link, missing_part, step_mismatch
+from ckpt_tools.planning.rules.save import dangling_link, layout_check, missing_part, step_mismatch
 from ckpt_tools.planning.trackers import written_ns
 from ckpt_tools.planning.unfinished import is_called_alike, numbers_in, pattern_of
 from ckpt_tools.reading.session import Session
@@ -155,7 +155,7 @@ def of_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Ite
     found = list(_find_left(s, c, others))
     yield from found
     if others and all(map(is_weights_alone, others)):  # of a lone save its layout says it
-        yield from weights_of_a_trainer(c, ())
+        yield from map(layout_check.find, weights_of_a_trainer(c, ()))
     if not found and _lost_optimizer(s, c):
         yield missing_part.describe_no_optimizer(c.path)
 

@@ -13,7 +13,6 @@ from ckpt_tools.discovery.sidecars import NOTES
 from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
 from ckpt_tools.formats.common.tensor_pieces import incomplete
-from ckpt_tools.inspection.check import prefix_signature
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
@@ -34,6 +33,7 @@ from ckpt_tools.planning.lost_files import (
 )
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save import (
+    layout_check,
     missing_part,
     missing_rank,
     mixed_counters,
@@ -77,6 +77,8 @@ def facts_of(
         return {t.name: t for t in anatomy.tensors}
 
     def begins_with(whole: Part, cut: Report) -> bool:
+        from ckpt_tools.inspection.check import prefix_signature  # few files may be cut and look whole
+
         return prefix_signature(whole.path, s.layouts.piece_of(whole).formats, cut.tensors) == cut.signature
 
     return SavesFacts(s.layouts, saves, expected, files, s.reports, tensors, hides_cuts, begins_with, first)
@@ -166,7 +168,7 @@ class _Run:
             # directories that were checkpoints until their indexes were lost, or before they had one
             out += headless(s, s.members(newest)) if s.found.strange else ()
             out += begun_later(s, self.finished[-1])
-            out += s.layouts.of(self.finished[0]).crosscheck(self.finished, NOTES)
+            out += map(layout_check.find, s.layouts.of(self.finished[0]).crosscheck(self.finished, NOTES))
         return out
 
     def _check_files(self, level: Level) -> list[Finding]:

@@ -7,9 +7,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.inspection.recognise import by_layout
@@ -27,6 +26,9 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import Identity, ShortRead, Source, opened
 from ckpt_tools.storage.threads import Threads
 from ckpt_tools.storage.urls import is_url
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _WRITERS = 4
 """Files that a rank writes at the same time, at most (DCP's thread_count, 2 in Megatron-core)."""

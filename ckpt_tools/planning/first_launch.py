@@ -101,7 +101,7 @@ def _look(
 ) -> Iterator[LaunchFacts]:
     """Yield what is seen, more each time: what cannot be read must not hide an objection before it."""
     broken, names, asked = tuple(plugins.findings()), [layout.name for layout in s.layouts], facts.asked
-    meant = None if asked.layout in names else nearest(str(asked.layout), names)
+    meant = None if asked.layout in (None, *names) else nearest(str(asked.layout), names)
     yield (facts := replace(facts, plugins=broken, meant=meant))
     young = frozenset(c.path for c in unfinished if hint_of(s, c))
     yield (facts := replace(facts, begun=unfinished, young=young))
@@ -203,9 +203,7 @@ def _find_homes(s: Session, outside: Scope) -> Iterator[str]:
         inside = (p for p in templates.places(at) if p.home.startswith(f"{root}/") and not p.prefix)
         return next((p.home for p in inside if {p.step, p.epoch, p.generation} != {None}), "")
 
-    entries = (e for at in found.strange for e in entries_of(at, partial(found.excluded.keep, root)))
-    files = (e.path for e in entries if not is_directory(e))
-    for path in filter(outside, (*(f.path for f in found.bare), *files)):
+    for path in filter(outside, (*(f.path for f in found.bare), *_list_strange(s))):
         name = os.path.basename(path)
         other = is_other(name) and not formats.names.known(name)
         if other and not name.endswith(_DESCRIBES):
@@ -216,6 +214,11 @@ def _find_homes(s: Session, outside: Scope) -> Iterator[str]:
                 yield home
     empty = {home_of(path) for path in found.empty if outside(f"{path}/")} - {""}
     yield from empty if len(empty) > 1 else ()
+
+
+def _list_strange(s: Session) -> Iterator[str]:
+    keep = partial(s.found.excluded.keep, s.root)
+    yield from (e.path for at in s.found.strange for e in entries_of(at, keep) if not is_directory(e))
 
 
 def in_no_layout(session: Session) -> str:

@@ -52,7 +52,6 @@ from ckpt_tools.planning.unfinished import begun_later
 from ckpt_tools.planning.unplaced import require_fetched, require_no_stranger, require_none_newer
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 from ckpt_tools.storage.retry import is_link
-from ckpt_tools.storage.stores.refresh import learn_versions
 from ckpt_tools.storage.urls import is_url
 
 _TELLING = 8
@@ -273,6 +272,8 @@ class Planner(Candidates):
         assignment = choice.assignment
         assert assignment is not None  # noqa: S101 - there is a choice; for the type checker
         if is_url(self.root):
+            from ckpt_tools.storage.stores.refresh import learn_versions  # most roots lie on a disk
+
             learn_versions([part.path for part in assignment.parts])
         ranks = tuple(RankLoad(r, self._files(loads)) for r, loads in sorted(assignment.loads.items()))
         shared = self._files(assignment.shared)

@@ -8,7 +8,6 @@ from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.layouts.common.layout import whole
-from ckpt_tools.layouts.common.under_way import not_finished
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
@@ -18,6 +17,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.filters import allows, belongs
 from ckpt_tools.planning.order import find_places, order_saves, step_at, with_told_steps
+from ckpt_tools.planning.rules.save import unfinished
 from ckpt_tools.planning.trackers import as_told, told
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, Told
@@ -73,7 +73,7 @@ def scan_root(
 
 def _not_finished(s: Session) -> Iterator[Finding]:
     """What saves and downloads have not finished."""
-    yield from map(not_finished, s.found.unfinished)
+    yield from map(unfinished.describe_temporary, s.found.unfinished)
     for part in s.parts:
         yield from (replace(f, path=part.path) for f in part.findings if f.code == "unfinished-save")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ckpt_tools.cache.locks import inside
-from ckpt_tools.formats import FORMATS
 from ckpt_tools.formats.common.format import RankGroups
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage import trust
@@ -22,6 +21,8 @@ def read_groups(selection: Selection, root: str, world_size: int) -> RankGroups:
     if directory is None:
         return ()
     require_trusted(directory, root, selection.trust)
+    from ckpt_tools.formats import FORMATS  # imports all of them
+
     read = next(f.rank_groups for f in FORMATS if f.rank_groups is not None)
     return read(directory, world_size)
 

@@ -13,7 +13,6 @@ from ckpt_tools.discovery.group import group
 from ckpt_tools.discovery.unrecognised import remains, unpacked
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.layouts import Layout
-from ckpt_tools.layouts.common.under_way import not_finished
 from ckpt_tools.model.answers import FileReport, Summary, Verification
 from ckpt_tools.model.finding import Finding, Verdict, blind, worst
 from ckpt_tools.model.frozen import replace
@@ -99,7 +98,7 @@ class Verifier(NamedTuple):
             unrecognised = len(s.found.bare) - len(bare) + s.found.unrecognised
             if s.indexes.seals is not None:
                 s.indexes.seals.read_all()  # before it is said what could not be looked at
-            findings = [*not_seen(s), *s.notes, *map(not_finished, s.found.unfinished)]
+            findings = [*not_seen(s), *s.notes, *map(unfinished.describe_temporary, s.found.unfinished)]
             findings += map(file_verdict.describe_unneeded, s.found.unneeded)
             # Of what is read in part, copies are compared to their ends all the same.
             deep = depth if self.sample is None else Level.STRUCTURE

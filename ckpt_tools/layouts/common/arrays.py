@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Piece, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 
@@ -40,7 +39,7 @@ def is_array(piece: Piece) -> bool:
     return "zarr" in piece.formats
 
 
-def fewer_than_listed(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def fewer_than_listed(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """Fewer arrays than a checkpoint's index says that it was saved with: its loader opens each of them."""
     beside = Counter(p.home for p, _ in parts if p.role == ROLE)
     for part, report in parts:
@@ -48,16 +47,16 @@ def fewer_than_listed(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[st
         if part.role == "index" and beside[part.home] < said:
             gone = said - beside[part.home]
             text = f"{gone} of the {said} arrays that it says were saved with it are not there"
-            yield part.path, finding("missing-part", text)
+            yield part.path, Flaw("missing-part", text)
 
 
-def lost_arrays(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def lost_arrays(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Arrays that the saves ``beside`` it have, all of them."""
     for path in lost(c, beside, _arrays):
         name = path.removesuffix("/.zarray")
         what = path if name == path else f"array {name!r}"
         text = f"there is no {what}, which the run's other checkpoints have"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
 def _arrays(c: Checkpoint) -> frozenset[str]:

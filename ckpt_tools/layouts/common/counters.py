@@ -10,11 +10,11 @@ from itertools import groupby, pairwise, repeat
 from math import gcd
 from typing import NamedTuple
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Metadata, whole
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
@@ -43,24 +43,24 @@ def last_word(metadata: Metadata, words: Sequence[str]) -> int | None:
     return None
 
 
-def named_steps(parts: Rows, read: Counter, what: str) -> Iterator[tuple[str, Finding]]:
+def named_steps(parts: Rows, read: Counter, what: str) -> Iterator[tuple[str, Flaw]]:
     """A step that a file tells for certain must be the step in its name."""
     for part, report in parts:
         said = read(report.metadata)
         if said is not None and part.step is not None and said != part.step:
             yield (
                 part.path,
-                finding("step-mismatch", f"the name says step {part.step}, the file's {what} is {said}"),
+                Flaw("step-mismatch", f"the name says step {part.step}, the file's {what} is {said}"),
             )
 
 
-def named_epochs(parts: Rows, read: Counter, what: str) -> Iterator[tuple[str, Finding]]:
+def named_epochs(parts: Rows, read: Counter, what: str) -> Iterator[tuple[str, Flaw]]:
     """An epoch that a file tells for certain must be the epoch in its name."""
     for part, report in parts:
         said = read(report.metadata)
         if said is not None and part.epoch is not None and said != part.epoch:
             text = f"the name says epoch {part.epoch}, the file's {what} is {said}"
-            yield part.path, finding("epoch-mismatch", text)
+            yield part.path, Flaw("epoch-mismatch", text)
 
 
 def borrowed(
@@ -70,7 +70,7 @@ def borrowed(
     *,
     growing: bool = True,
     beside: str = "",
-) -> Iterator[tuple[str, Finding]]:
+) -> Iterator[tuple[str, Flaw]]:
     """Files whose counter belongs to another checkpoint of the run.
     ``keys`` maps a piece to the names of its counter.
 
@@ -99,7 +99,7 @@ class _Counted(NamedTuple):
     part: Part
 
 
-def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Finding]]:
+def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Flaw]]:
     """Schedulers' states of another checkpoint of the run, in any layout; of those ``told`` more is known."""
     by_name: dict[str, list[tuple[Part, Report]]] = {}
     for p, r in parts:
@@ -113,7 +113,7 @@ def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Finding
             yield path, f if rows[0][0].home else replace(f, severity=Severity.WARNING)
 
 
-def _of_schedules(rows: Rows, taken: Mapping[object, int]) -> Iterator[tuple[str, Finding]]:
+def _of_schedules(rows: Rows, taken: Mapping[object, int]) -> Iterator[tuple[str, Flaw]]:
     """The same of files of one name, beside optimizers that have ``taken`` so many steps."""
     if all(_save(p) in taken for p, _ in rows):  # in one unit, whether their names tell steps or epochs
         said = ((p, first(r.metadata, ("last_epoch",))) for p, r in rows)
@@ -143,22 +143,22 @@ def place_in_run(p: Part) -> int | None:
     return next((n for n in (p.step, p.epoch, p.generation) if n is not None), None)
 
 
-def _borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Iterator[tuple[str, Finding]]:
+def _borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Iterator[tuple[str, Flaw]]:
     numbers, exact = {row.number for row in rows}, _exact(rows)
     may_stop = not growing or (bool(exact) and not _by_epochs(rows))
     interval = gcd(*numbers) if beside else 0
     stopped = set() if may_stop else set(_stopped(rows))
     for at, (row, older) in enumerate(zip(rows, _furthest(rows, exact), strict=True)):
         if row.number not in exact and row.said in numbers and _elsewhere(row, exact):
-            yield row.part.path, finding("step-mismatch", _whose(row, beside))
+            yield row.part.path, Flaw("step-mismatch", _whose(row, beside))
         elif (
             row.number not in exact and older > max(row.said, 0) and _may_be_a_save_s(row, numbers, interval)
         ):
             text = f"its counter says {row.said}, less than the {older} of an older checkpoint of the run"
-            yield row.part.path, finding("step-mismatch", text, severity=Severity.WARNING)
+            yield row.part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
         elif at in stopped:
             text = f"its counter says {row.said}, the same as in an older checkpoint of the run"
-            yield row.part.path, finding("step-mismatch", text, severity=Severity.WARNING)
+            yield row.part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
 def _may_be_a_save_s(row: _Counted, numbers: Collection[int], interval: int) -> bool:
@@ -236,7 +236,7 @@ def _elsewhere(row: _Counted, exact: Collection[int]) -> bool:
     return any(number > row.number for number in exact) or abs(row.number - row.said) > 1
 
 
-def odd_steps(parts: Rows, read: Counter) -> Iterator[tuple[str, Finding]]:
+def odd_steps(parts: Rows, read: Counter) -> Iterator[tuple[str, Flaw]]:
     """Files of one checkpoint that tell different steps: those that differ from the name, or from most."""
     homes: dict[str, list[tuple[Part, int]]] = {}
     for part, report in parts:
@@ -249,7 +249,7 @@ def odd_steps(parts: Rows, read: Counter) -> Iterator[tuple[str, Finding]]:
             if said != usual:
                 yield (
                     part.path,
-                    finding(
+                    Flaw(
                         "step-mismatch",
                         f"it is of step {said}, other files of its checkpoint are of step {usual}",
                     ),
@@ -258,7 +258,7 @@ def odd_steps(parts: Rows, read: Counter) -> Iterator[tuple[str, Finding]]:
 
 def lacking(
     c: Checkpoint, others: Sequence[Checkpoint], name: Callable[[Part], str | None]
-) -> Iterator[Finding]:
+) -> Iterator[Flaw]:
     """What ``missed`` finds, of one checkpoint and by names alone: the same files are needed where those of
     other checkpoints are damaged, and where they are too many to be read for it.
     """
@@ -269,7 +269,7 @@ def lacking(
     usual = Tally(said for names in saves for said in names)
     gone = sorted(said for said, n in usual.items() if said not in own and 2 * n > len(saves))
     if own and gone:
-        yield finding("missing-part", _not_there(gone), path=next(iter(own.values())).path)
+        yield Flaw("missing-part", _not_there(gone), path=next(iter(own.values())).path)
 
 
 def _named(c: Checkpoint, name: Callable[[Part], str | None]) -> Mapping[str, Part]:
@@ -280,7 +280,7 @@ def _not_there(gone: Sequence[str]) -> str:
     return f"{ranges.names(gone)} of its checkpoint is not there, though the run's other checkpoints have it"
 
 
-def missed(parts: Rows, name: Callable[[Part], str | None]) -> Iterator[tuple[str, Finding]]:
+def missed(parts: Rows, name: Callable[[Part], str | None]) -> Iterator[tuple[str, Flaw]]:
     """Files that most other checkpoints of the run have and one has not, where no index lists them.
 
     ``name`` is what a file is called in every checkpoint, or None for one that does not count; a checkpoint
@@ -293,4 +293,4 @@ def missed(parts: Rows, name: Callable[[Part], str | None]) -> Iterator[tuple[st
     usual = Tally(said for names in homes.values() for said in names)
     for names in homes.values():
         if gone := sorted(said for said, n in usual.items() if said not in names and 2 * n >= len(homes)):
-            yield next(iter(names.values())).path, finding("missing-part", _not_there(gone))
+            yield next(iter(names.values())).path, Flaw("missing-part", _not_there(gone))

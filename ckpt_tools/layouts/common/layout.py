@@ -11,6 +11,7 @@ from functools import cached_property
 from ckpt_tools.layouts.common.templates import Template
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Kind, Part
@@ -110,7 +111,7 @@ Metadata = Mapping[str, Scalar]
 Steps = tuple[int | None, int | None, int | None]  # step, epoch, step_in_epoch
 
 
-def nothing_to_check(_parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def nothing_to_check(_parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """A layout whose content says nothing that its names could contradict."""
     return iter(())
 
@@ -140,12 +141,12 @@ def nothing_unread(_checkpoint: Checkpoint) -> frozenset[str]:
     return frozenset()
 
 
-def nothing_noted(_checkpoints: Sequence[Checkpoint], _notes: Notes) -> Iterator[Finding]:
+def nothing_noted(_checkpoints: Sequence[Checkpoint], _notes: Notes) -> Iterator[Flaw]:
     """A layout without other notes than its tracker."""
     return iter(())
 
 
-def nothing_lacks(_checkpoint: Checkpoint, _others: Sequence[Checkpoint]) -> Iterator[Finding]:
+def nothing_lacks(_checkpoint: Checkpoint, _others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """A layout whose checkpoints all hold a whole training state."""
     return iter(())
 
@@ -227,7 +228,7 @@ class Layout:
     limits: tuple[str, ...]
     steps: Callable[[Part, Metadata], Steps] = no_steps
     place: Callable[[Part, Sequence[tuple[Part, Metadata]]], int | None] = no_place
-    check: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Finding]]] = nothing_to_check
+    check: Callable[[Sequence[tuple[Part, Report]]], Iterator[tuple[str, Flaw]]] = nothing_to_check
     tracker: str | None = None
     tracked: Callable[[Checkpoint], int | str | None] = named_step
     tracked_by_any: bool = False
@@ -253,14 +254,14 @@ class Layout:
     records: tuple[str, ...] = ()
     write_record: Callable[[Part], bytes] | None = None
     beside: Callable[[Checkpoint], tuple[str, ...]] = nothing_beside
-    lacks: Callable[[Checkpoint, Sequence[Checkpoint]], Iterator[Finding]] = nothing_lacks
-    lost: Callable[[Checkpoint, Sequence[Checkpoint]], Iterator[Finding]] = nothing_lacks
+    lacks: Callable[[Checkpoint, Sequence[Checkpoint]], Iterator[Flaw]] = nothing_lacks
+    lost: Callable[[Checkpoint, Sequence[Checkpoint]], Iterator[Flaw]] = nothing_lacks
     unread: Callable[[Checkpoint], frozenset[str]] = nothing_unread
     last_resort: bool = False
     steps_by_epoch: bool = False
     counts_restarts: str = ""
     compared_by_role: bool = False
-    crosscheck: Callable[[Sequence[Checkpoint], Notes], Iterator[Finding]] = nothing_noted
+    crosscheck: Callable[[Sequence[Checkpoint], Notes], Iterator[Flaw | Finding]] = nothing_noted
     stateless: tuple[str, ...] = ()
     unneeded: tuple[tuple[str, str], ...] = ()
     rank_directories: bool = False

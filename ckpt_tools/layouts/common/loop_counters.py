@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.layout import Metadata, Steps, whole
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 
@@ -86,7 +86,7 @@ def _inner(metadata: Metadata) -> Iterator[tuple[str, int]]:
 
 def told_otherwise(
     parts: Sequence[tuple[Part, Report]], named_by: Callable[[Part], Steps]
-) -> Iterator[tuple[str, Finding]]:
+) -> Iterator[tuple[str, Flaw]]:
     """Files that tell another step or epoch than their name, which is ``named_by`` whoever asks: damage where
     it is that of another file.
     """
@@ -99,7 +99,7 @@ def told_otherwise(
             if named is not None and told and all(abs(named - n) > 1 for n in told):
                 severity = Severity.WARNING if names.isdisjoint(told) else Severity.ERROR
                 text = f"the name says {code[:-9]} {named}, the file {told[0]}"
-                yield p.path, finding(code, text, severity=severity)
+                yield p.path, Flaw(code, text, severity=severity)
 
 
 def _counts_something_else(rows: Sequence[tuple[int, tuple[int, ...]]]) -> bool:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts.common.held import Holds, held_by
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
 
 _Place = tuple[str, tuple[tuple[str, int], ...]]
@@ -30,9 +30,7 @@ def lost(
     return sorted(frozenset.intersection(*siblings) - names(c)) if siblings else []
 
 
-def without_optimizer(
-    c: Checkpoint, beside: Sequence[Checkpoint], models: Collection[str]
-) -> Iterator[Finding]:
+def without_optimizer(c: Checkpoint, beside: Sequence[Checkpoint], models: Collection[str]) -> Iterator[Flaw]:
     """A lone save with one of these ``models``, of a framework that keeps optimizers in other files than
     models, and without one. It may have been told to save none, so a warning.
     """
@@ -40,17 +38,17 @@ def without_optimizer(
     if beside or c.kind is not Kind.PERIODIC or roles.isdisjoint(models) or any("optim" in r for r in roles):
         return
     text = "no file holds an optimizer's state, and no other save tells whether there was one"
-    yield finding("missing-part", f"{text}: it would begin anew", path=c.path, severity=Severity.WARNING)
+    yield Flaw("missing-part", f"{text}: it would begin anew", path=c.path, severity=Severity.WARNING)
 
 
-def weights_of_a_trainer(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def weights_of_a_trainer(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Weights alone in such a directory, whatever they are called, of a lone save: others tell by themselves.
     A loop may save no more than that, so a warning.
     """
     if not beside and all(_OF_TRAINER.search(p.path) for p in c.parts) and is_weights_alone(c):
         text = "it holds weights alone, and no state of training (optimizer, trainer_state.json)"
         text += ": Hugging Face's Trainer and Accelerate cannot go on from it"
-        yield finding("missing-part", text, path=c.path, severity=Severity.WARNING)
+        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
 def is_weights_alone(c: Checkpoint) -> bool:
@@ -61,7 +59,7 @@ def is_weights_alone(c: Checkpoint) -> bool:
     )
 
 
-def without_index(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def without_index(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Shards of which no index says what they hold: their loader finds no model then. Other saves beside it
     show that by themselves.
     """
@@ -72,18 +70,18 @@ def without_index(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Findi
             index = f"{shard[1]}.{shard[3]}.index.json"
             if f"{p.path.removesuffix(p.name)}{index}" not in there:
                 text = f"there is no {index}, without which {p.name} and the like are not loaded"
-                yield finding("missing-part", text, path=c.path)
+                yield Flaw("missing-part", text, path=c.path)
                 return
 
 
-def stale_index(path: str, whole: str) -> Finding:
+def stale_index(path: str, whole: str) -> Flaw:
     """Return what to say of an index beside a file that holds the model whole."""
     text = f"none of its shards is there, and {whole} is taken: from_pretrained may ask for them"
     hint = f"remove this index if {whole} is the model"
-    return finding("missing-part", text, path=path, severity=Severity.WARNING, hint=hint)
+    return Flaw("missing-part", text, path=path, severity=Severity.WARNING, hint=hint)
 
 
-def lost_shards(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def lost_shards(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Shards that no index lists, and that all the saves ``beside`` it have. A save that holds as many bytes
     without them is that of a job which has fewer ranks by now.
     """
@@ -95,7 +93,7 @@ def lost_shards(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding
     smallest = min(shards[at].size for shards in others for at in gone)
     if _size(_shards(c)) + smallest // 2 < min(map(_size, others)):
         text = f"there is no file like {others[-1][gone[0]].name}, as the saves beside it have one"
-        yield finding("missing-part", text, path=c.path)
+        yield Flaw("missing-part", text, path=c.path)
 
 
 def _shards(c: Checkpoint) -> _Shards:

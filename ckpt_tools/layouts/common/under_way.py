@@ -6,9 +6,6 @@ from __future__ import annotations
 
 import re
 
-from ckpt_tools.findings import finding
-from ckpt_tools.model.finding import Finding, Severity
-
 DOWNLOADS = (
     *(".crdownload", ".opdownload", ".fdmdownload", ".dtapart", ".downloading"),  # browsers
     *(".incomplete", ".filepart", "_.gstmp"),  # huggingface_hub, WinSCP, gsutil and gcloud storage
@@ -36,20 +33,6 @@ number or a dot a word may mean anything.
 """
 _BEGUN = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$)|tmp-\d+")
 """Names of directories of which no layout knows anything."""
-
-
-def not_finished(path: str) -> Finding:
-    """Return what to say of a file that is called as one that was never finished."""
-    if path.endswith(DOWNLOADS):
-        return finding("unfinished-save", "a download that never finished", path=path, hint=AGAIN)
-    return finding("unfinished-save", "a temporary file of a save that never finished", path=path)
-
-
-def being_downloaded(control: str) -> Finding:
-    """Return what to say of a file beside which a downloader keeps its own (its name)."""
-    text = f"{control} lies beside it: its download has not finished, whatever its size says"
-    hint = f"{AGAIN}; remove {control} only if the file is known to be whole"
-    return finding("unfinished-save", text, severity=Severity.ERROR, hint=hint)
 
 
 def is_marked(home: str) -> bool:

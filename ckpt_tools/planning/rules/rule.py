@@ -11,6 +11,7 @@ from typing import Any
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
@@ -101,7 +102,7 @@ def error_of(
     return (hit.error or of)(hit.message, hit.hint, plan, rule=rule.id)
 
 
-def hit_of(f: Finding, path: str) -> Hit:
+def hit_of(f: Flaw | Finding, path: str) -> Hit:
     """Return what a layout finds wrong with the file at ``path``."""
     return Hit(path, f.message, f.hint, f.severity, code=f.code, of_file=True, offset=f.offset)
 

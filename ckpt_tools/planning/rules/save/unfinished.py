@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ckpt_tools.discovery.completeness import Expected, label, marks_of, where, why_unfinished
 from ckpt_tools.layouts import Layout
+from ckpt_tools.layouts.common.under_way import AGAIN, DOWNLOADS
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -44,6 +45,13 @@ def describe_begun(c: Checkpoint, layout: Layout, hint: str) -> Finding:
 def describe_written(path: str, text: str, hint: str, of: Ranges = ()) -> Finding:
     """Return what a save lacks that may still be written."""
     return finding_of(RULE, Hit(path, text, hint, ranks=of))
+
+
+def describe_temporary(path: str) -> Finding:
+    """Return that a file is called as one that was never finished."""
+    if path.endswith(DOWNLOADS):
+        return finding_of(RULE, Hit(path, "a download that never finished", AGAIN))
+    return finding_of(RULE, Hit(path, "a temporary file of a save that never finished"))
 
 
 def describe_mode(path: str, mode: int, final: int) -> Finding:
