@@ -88,16 +88,14 @@ class Page:
         first. A column that is empty, or has in each row what is ``dull`` there, is left out.
         """
         cells = [[printable(cell) for cell in row] for row in rows]
-        dulls = [{"", dull.get(header)} for header in headers]
-        shown = [i for i, said in enumerate(dulls) if not said.issuperset(row[i] for row in cells)]
-        widths = {i: max(len(headers[i]), *(len(row[i]) for row in cells)) for i in shown}
+        widths = _measure(headers, cells, dull)
         order = [headers.index(header) for header in below]
         apart = _too_wide(widths, order, self.view.width)
-        fields = [_Field(i, widths[i], headers[i] in right) for i in shown if i not in apart]
+        fields = [_Field(i, widths[i], headers[i] in right) for i in widths if i not in apart]
         self._line([field.laid_out(headers, "bold") for field in fields])
         for row in cells:
             self._line([field.laid_out(row) for field in fields])
-            self._below(row[i] for i in shown if i in apart)
+            self._below(row[i] for i in widths if i in apart)
 
     def _below(self, cells: Iterable[str]) -> None:
         """The cells that stand below their row."""
@@ -190,6 +188,15 @@ class _Field:
         cell = cells[self.index]
         text = cell.rjust(self.width) if self.right else cell.ljust(self.width)
         return f"{text}  ", STYLE.get(cell, "") if style is None else style
+
+
+def _measure(
+    headers: Sequence[str], cells: Sequence[Sequence[str]], dull: Mapping[str, str]
+) -> dict[int, int]:
+    """The widths of the columns that are worth showing."""
+    columns = {i: [row[i] for row in cells] for i in range(len(headers))}
+    shown = [i for i, header in enumerate(headers) if not {"", dull.get(header)}.issuperset(columns[i])]
+    return {i: max(map(len, (headers[i], *columns[i]))) for i in shown}
 
 
 def _too_wide(widths: Mapping[int, int], order: Sequence[int], width: int | None) -> set[int]:
