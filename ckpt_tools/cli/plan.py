@@ -88,9 +88,9 @@ def _warned(plan: LoadPlan) -> bool:
 
 def _history(request: options.Request) -> int:
     """What 'ckpt run' and 'ckpt hook' have decided for ROOT."""
+    from ckpt_tools.job.starts import history
     from ckpt_tools.output import history as told
     from ckpt_tools.planning.decision_log import place_of
-    from ckpt_tools.planning.starts import history
 
     root, to = absolute(request.root), request.output
     found = history(root, place_of(root, request.selection), request.selection.trust)

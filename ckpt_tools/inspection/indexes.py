@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools import formats
 from ckpt_tools.findings import NOT_SEEN, finding
-from ckpt_tools.formats import Anatomy, Claim
-from ckpt_tools.inspection.by_path import claims_by_path
+from ckpt_tools.formats import Anatomy, Claim, format_of
+from ckpt_tools.formats.seals.names import is_seal
 from ckpt_tools.inspection.recognise import allowed_by_name, by_layout
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage.listing import names_of
-from ckpt_tools.storage.retry import there
-from ckpt_tools.storage.urls import inside
+from ckpt_tools.storage.retry import patiently, there
+from ckpt_tools.storage.urls import inside, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.inspection.seals import Same, Seals
@@ -356,3 +356,20 @@ class Indexes:
             self.unseen[path] = e.strerror or str(e)
             found.append(finding("unreadable", f"{path}, which this file describes: {e.strerror}"))
             return True
+
+
+def claims_by_path(path: str) -> tuple[Claim, ...]:
+    """One claim, or none for nearly every path. A link that cannot be read says nothing."""
+    if is_seal(path):  # whatever its first bytes are by now
+        return (Claim("seal", format_of("seal").checks[Level.STRUCTURE], whole=True),)
+    if placed := formats.names.placed(path):
+        return (Claim(placed.format, format_of(placed.format).checks[Level.STRUCTURE], whole=True),)
+    if not formats.names.addressed(path):
+        return ()
+    from ckpt_tools.formats.manifests.hf_cache import claims_on  # only in such a cache
+
+    try:
+        target = path if is_url(path) else patiently(os.readlink, path)
+    except OSError:
+        target = path
+    return claims_on(path, target)

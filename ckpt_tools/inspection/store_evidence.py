@@ -10,7 +10,8 @@ from ckpt_tools.checksum.store_sums import compared, of_chunks, told_of_whole
 from ckpt_tools.formats.seals.whole_digests import known_digests
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.store_checksum import NAMES, StoreChecksums
-from ckpt_tools.storage.stores.checksums import checksums_of
+from ckpt_tools.storage.stores import mounts
+from ckpt_tools.storage.stores.told import stored_checksums
 
 
 class Evidence:
@@ -25,7 +26,8 @@ class Evidence:
         with self._lock:
             if (have := self._told.get(url)) is not None:
                 return have
-        told = told_of_whole(checksums_of(url))
+        tree, key = mounts.tree_of(url)
+        told = told_of_whole(stored_checksums(tree.store, tree.object(key)))
         with self._lock:
             return self._told.setdefault(url, told)
 

@@ -15,6 +15,7 @@ from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.membership import Membership
 from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
+from ckpt_tools.job.starts import with_loop
 from ckpt_tools.layouts import Layouts, layouts_of
 from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
@@ -22,7 +23,6 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import trackers
 from ckpt_tools.planning.planner import Planner
-from ckpt_tools.planning.starts import with_loop
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings.checked_json import wrong

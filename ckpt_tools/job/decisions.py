@@ -14,13 +14,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import NamedTuple, Protocol
 
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError
+from ckpt_tools.job import starts
 from ckpt_tools.job.decision import Body, Decision, failed, read
 from ckpt_tools.job.files import locked, noted, write, written
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.pruning import prune
 from ckpt_tools.model.plan import EarlierStart
 from ckpt_tools.output import json as as_json
-from ckpt_tools.planning import decision_log, starts
+from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.decision_log import FLAG, safe
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust

@@ -17,6 +17,7 @@ from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.planning.planner import Planner
+from ckpt_tools.planning.replicas import Groups
 
 NAMED = 4
 """Files on other nodes that a finding names, at most."""
@@ -26,10 +27,26 @@ def wanted(planner: Planner, c: Checkpoint, ranks: Sequence[int], *, listed: boo
     """Ranks whose files would help the node of ``ranks``: its own that have none, and, where it has
     ``listed`` any checkpoint, those that hold the same.
     """
-    own = {r for p in _sound(planner, c) for r in planner.ranks_of(p)}
+    own = {r for p in _sound(planner, c) for r in _ranks_of(planner, p)}
     alone = [r for r in ranks if r not in own]
-    alike = {a for r in alone for a in planner.alike(r)} if listed else set()
+    alike = {a for r in alone for a in _find_alike(planner, r)} if listed else set()
     return sorted({*alone, *alike})
+
+
+def _ranks_of(planner: Planner, p: Part) -> Sequence[int]:
+    """The ranks that load a part: the one in its name, or those at its coordinates."""
+    if p.rank is not None or not p.coords:
+        return [] if p.rank is None else [p.rank]
+    place, topology = set(p.coords), planner.topology
+    return [r for r in range(topology.world_size) if place <= topology.coordinates(r).items()]
+
+
+def _find_alike(planner: Planner, rank: int) -> Sequence[int]:
+    """The other ranks that hold the same model state, as far as that is known."""
+    c = planner.ranked[0]
+    piece = planner.layouts.of(c).piece(c.parts[0].piece)
+    group = Groups(planner.topology, planner.selection).of(rank, piece)
+    return [r for r in group.ranks if r != rank] if group else []
 
 
 def _sound(planner: Planner, c: Checkpoint) -> list[Part]:
@@ -43,7 +60,7 @@ def offers(planner: Planner, c: Checkpoint | None, node: int, others: set[int]) 
     """What this ``node`` has of a checkpoint that the ranks ``others`` could load."""
     rows = []
     for p in c.parts if c else ():
-        ranks = list(planner.ranks_of(p))
+        ranks = list(_ranks_of(planner, p))
         if not others.isdisjoint(ranks) and p.size > 0 and wire.inside(p.path, planner.root):
             row = {"below": wire.name_of(p.path, planner.root), "part": wire.packed(p, planner.root)}
             rows.append({"node": node, **row, "ranks": ranks})

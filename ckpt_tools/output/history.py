@@ -11,7 +11,7 @@ from ckpt_tools.output.page import PLAIN, Page, View, relative
 from ckpt_tools.output.words import plural, span
 
 if TYPE_CHECKING:
-    from ckpt_tools.planning.starts import History, Start
+    from ckpt_tools.job.starts import History, Start
 
 
 def render(result: History, view: View = PLAIN) -> str:

@@ -19,7 +19,7 @@ from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, comparable
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.frozen import replace
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -38,7 +38,6 @@ from ckpt_tools.planning.order import (
     with_steps_in_epochs,
     with_told_steps,
 )
-from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
 from ckpt_tools.planning.rules.order import (
     times_contradict_steps,
@@ -368,22 +367,6 @@ class Candidates:
         if c.key not in self.steps:
             self.steps[c.key] = step_in_contents(self.session, c, self.checkpoints, self.names)
         return self.steps[c.key]
-
-    def alike(self, rank: int) -> Sequence[int]:
-        """The other ranks that hold the same model state as ``rank``, as far as that is known."""
-        c = self.ranked[0]
-        piece = self.layouts.of(c).piece(c.parts[0].piece)
-        group = Groups(self.topology, self.selection).of(rank, piece)
-        return [r for r in group.ranks if r != rank] if group else []
-
-    def ranks_of(self, part: Part) -> Sequence[int]:
-        """The ranks that load a part: the one in its name, or those at its coordinates."""
-        if part.rank is not None:
-            return [part.rank]
-        if not part.coords:
-            return []
-        place, ranks = set(part.coords), range(self.topology.world_size)
-        return [r for r in ranks if place <= self.topology.coordinates(r).items()]
 
     def nothing(self) -> LoadPlan:
         """The plan without a checkpoint."""

@@ -38,7 +38,6 @@ from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.engine import find_gaps, find_losses
 from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.lost_files import find_lost_texts, headless
-from ckpt_tools.planning.missing_ranks import find_smaller_job
 from ckpt_tools.planning.order import OrderFacts, step_at
 from ckpt_tools.planning.rules.choice import export_newer, no_fallback, rollback
 from ckpt_tools.planning.rules.order import fewer_ranks
@@ -159,7 +158,7 @@ class Planner(Candidates):
             return
         groups = self.selection.replica_groups.values()
         highest = max((rank for rows in groups for row in rows for rank in row), default=-1)
-        job = find_smaller_job(choice, self.layouts, self.topology.world_size)
+        job = none_usable.find_smaller_job(choice, self.layouts, self.topology.world_size)
         if job and highest < job.size:
             facts = self.facts(choice.checkpoint, choice.checkpoint)
             self.apply_order_rules(replace(facts, fewer=job), [fewer_ranks.RULE])

@@ -139,6 +139,6 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_question_does_not_pay_for_it() -> None:
-    code = "import sys; from ckpt_tools.cli import execute; execute(['plan', '/nowhere']); print('ckpt_tools.planning.starts' in sys.modules)"
+    code = "import sys; from ckpt_tools.cli import execute; execute(['plan', '/nowhere']); print('ckpt_tools.job.starts' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=CLEAN, capture_output=True, text=True)
     assert done.stdout.strip() == "False"

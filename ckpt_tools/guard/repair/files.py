@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from typing import NamedTuple
 
+from ckpt_tools.discovery.quarantined import REPAIRED, SCHEMA, read_repaired
 from ckpt_tools.errors import CannotLook, NoCheckpoint
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Move, Step, Store, Swap
@@ -15,7 +17,6 @@ from ckpt_tools.guard.repair.damage import Bench, Damaged
 from ckpt_tools.guard.repair.evidence import Copies, Mended, mend
 from ckpt_tools.guard.repair.indexes import Index, lost
 from ckpt_tools.guard.repair.prepare import prepared
-from ckpt_tools.guard.repair.unwitnessed import noted
 from ckpt_tools.model.change import Change, Changes
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
@@ -164,7 +165,7 @@ class _Work:
             steps.append(Swap(path, incoming, f"{kept}/{path}"))
         guessed = [r for r in repairs if r.mended.odds]
         if guessed:
-            steps.insert(0, noted(store, [(r.damaged.path, r.mended.odds) for r in guessed]))
+            steps.insert(0, _note_unwitnessed(store, [(r.damaged.path, r.mended.odds) for r in guessed]))
         for index in missing:
             target = os.path.relpath(index.path, self.root)
             incoming = f"{store.place('incoming')}/{target}"
@@ -193,3 +194,23 @@ def _odds(mended: Mended) -> str:
     if not mended.odds:
         return mended.why
     return f"{mended.why}; the probability that it was another damage is at most {mended.odds:.2g}"
+
+
+def _note_unwitnessed(store: Store, repaired: Sequence[tuple[str, float]]) -> Step:
+    """Return the step that adds (path, odds) to the list of files that were repaired by nothing but the CRC
+    that told the flipped bit: verify and plan warn of them while they stay as they are. Raises CannotLook.
+    """
+    root = store.tree.root
+    target = f".ckpt/{REPAIRED}"
+    rows = {row["path"]: row for row in read_repaired(os.path.join(root, target))}
+    for path, odds in repaired:
+        info = os.stat(path)
+        below = os.path.relpath(os.path.realpath(path), root)
+        rows[below] = {"path": below, "size": info.st_size, "mtime_ns": info.st_mtime_ns, "odds": odds}
+    data = json.dumps({"schema": SCHEMA, "files": list(rows.values())}).encode("utf-8", "surrogateescape")
+    incoming = f"{store.place('incoming')}/{target}"
+    there = store.tree.identity(target) is not None
+    store.write(incoming, data, like=target if there else ".ckpt/lock")
+    if there:
+        return Swap(target, incoming, f"{store.place('replaced')}/{target}")
+    return Move(incoming, target)

@@ -12,16 +12,7 @@ def find(flaw: Flaw | Finding) -> Finding:
     """Return the finding of what a layout finds wrong; what a plug-in gives as a finding stays one."""
     if isinstance(flaw, Finding):
         return flaw
-    return finding(
-        flaw.code,
-        flaw.message,
-        offset=flaw.offset,
-        severity=flaw.severity,
-        path=flaw.path,
-        hint=flaw.hint,
-        ranks=flaw.ranks,
-        follows=flaw.follows,
-    )
+    return finding(**{name: getattr(flaw, name) for name in Flaw.__match_args__})
 
 
 RULE = Rule(
