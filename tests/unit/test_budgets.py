@@ -100,7 +100,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(89_481, lambda: count_lines("")),
+    "lines of the package": Budget(89_474, lambda: count_lines("")),
     "lines of what decides": Budget(18_023, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(49, count_emitters),
     "words in constants of the rooms that read names": Budget(396, count_words),
