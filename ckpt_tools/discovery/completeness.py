@@ -8,11 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ckpt_tools.findings import finding
 from ckpt_tools.layouts import COORDS, Layout, Layouts, Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.part import Kind, Part
 
@@ -198,35 +197,11 @@ def usual_pieces(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
             yield layout.piece(name)
 
 
-def doubled(checkpoint: Checkpoint, layout: Layout) -> Iterator[Finding]:
-    """Yield files in a checkpoint's own directory that share rank and place with another of their piece."""
-    first_at: dict[tuple[str, int | None, Coordinates], str] = {}
-    for p in checkpoint.parts:
-        if not layout.piece(p.piece).shared:
-            place = tuple(c for c in p.coords if c[0] != "world")  # of -of-2 and -of-4 one set is a leftover
-            first = first_at.setdefault((p.piece, p.rank, place), p.path)
-            if p.home and first != p.path:
-                text = f"{first.rpartition('/')[2]} is there as well for the same rank"
-                yield finding("extra-file", text, path=p.path)
-
-
 def left_over(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> list[Part]:
     """Return files of data parallel ranks that a larger job wrote before, by ``sizes`` its files tell."""
     world = sizes.get("dp", 0)
     beyond = (p for p in checkpoint.parts if world and dict(p.coords).get("dp", 0) >= world)
     return [p for p in beyond if not layout.piece(p.piece).shared]
-
-
-def leftovers(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield that such files are there."""
-    if lost := left_over(checkpoint, layout, sizes):
-        of = ranges.words(ranges.ranges({dict(p.coords)["dp"] for p in lost}))
-        text = (
-            f"its files say that there were {sizes['dp']} data parallel ranks: the {lost[0].role} files of "
-            f"ranks {of} are left over from a larger job"
-        )
-        hint = "no rank loads them; what counts the files of a save stumbles over them: move them away"
-        yield finding("mixed-attempts", text, path=where(checkpoint), hint=hint)
 
 
 _FEW = 16

@@ -224,9 +224,9 @@ class _Run:
                 self.incomplete.add(c.key)
             yield from gaps
             yield from find_losses(c, self.expected) if self.tree else ()
-            yield from completeness.doubled(c, layout)
+            yield from rank_mismatch.find_doubled(c, layout)
             if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
-                yield from completeness.leftovers(c, layout, self.expected.sizes_in_files(c))
+                yield from mixed_counters.find_leftovers(c, layout, self.expected.sizes_in_files(c))
 
     def _find_gaps(self, c: Checkpoint) -> list[Finding]:
         """What a checkpoint lacks: one finding that says so where it may still be written."""

@@ -22,7 +22,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.rules.save import parallel_sizes, rank_mismatch
+from ckpt_tools.planning.rules.save import mixed_counters, parallel_sizes, rank_mismatch
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST
 from ckpt_tools.planning.strategy import read_groups
 from ckpt_tools.planning.writers import Rows, placed, rank_order
@@ -130,7 +130,7 @@ def leftovers_beside(session: Session, c: Checkpoint, expected: completeness.Exp
     """Yield that files of a larger job lie in the directory of a checkpoint."""
     if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
         there = replace(c, parts=tuple(p for p in session.parts if p.home == c.parts[0].home))
-        yield from completeness.leftovers(there, session.layouts.of(c), expected.sizes_in_files(c))
+        yield from mixed_counters.find_leftovers(there, session.layouts.of(c), expected.sizes_in_files(c))
 
 
 class Found(NamedTuple):

@@ -54,10 +54,10 @@ def find_emitters(tree: ast.AST, inside: str = "") -> Iterator[str]:
         yield from find_emitters(node, name)
 
 
-def count_emitters() -> int:
+def count_emitters(*rooms: str) -> int:
     found = {
         (module, name)
-        for module, text in modules(*DECIDING)
+        for module, text in modules(*(rooms or DECIDING))
         if not is_rule(module)
         for name in find_emitters(ast.parse(text))
     }
@@ -100,9 +100,12 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(89_474, lambda: count_lines("")),
-    "lines of what decides": Budget(18_023, lambda: count_lines(*DECIDING_FILES)),
-    "functions outside rules and formats that make findings or ask": Budget(49, count_emitters),
+    "lines of the package": Budget(89_478, lambda: count_lines("")),
+    "lines of what decides": Budget(18_027, lambda: count_lines(*DECIDING_FILES)),
+    "functions outside rules and formats that make findings or ask": Budget(47, count_emitters),
+    "functions of planning and layouts outside rules that ask, all of them about the command line": Budget(
+        4, lambda: count_emitters("planning", "layouts")
+    ),
     "words in constants of the rooms that read names": Budget(396, count_words),
     "rules": Budget(60, lambda: len(RULES)),
     "flags": Budget(134, count_flags),

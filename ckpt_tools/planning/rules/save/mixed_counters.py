@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ckpt_tools.discovery.completeness import label, where
+from ckpt_tools.discovery.completeness import label, left_over, where
 from ckpt_tools.layouts import Layout, whole
 from ckpt_tools.layouts.common.counters import SHARED
+from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity, Verdict
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save.parallel_sizes import sizes_by_save
 
 
@@ -122,6 +123,18 @@ def _other_job(job: Mapping[str, int], other: Mapping[str, int]) -> str:
 
 def _named(sizes: Mapping[str, int]) -> str:
     return " ".join(f"{axis}={sizes[axis]}" for axis in ("tp", "pp") if axis in sizes)
+
+
+def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield that files of a larger job lie in the directory of a save, by the ``sizes`` its files tell."""
+    if lost := left_over(c, layout, sizes):
+        of = ranges.words(ranges.ranges({dict(p.coords)["dp"] for p in lost}))
+        text = (
+            f"its files say that there were {sizes['dp']} data parallel ranks: the {lost[0].role} files of "
+            f"ranks {of} are left over from a larger job"
+        )
+        hint = "no rank loads them; what counts the files of a save stumbles over them: move them away"
+        yield finding_of(RULE, Hit(where(c), text, hint, code="mixed-attempts"))
 
 
 RULE = Rule(

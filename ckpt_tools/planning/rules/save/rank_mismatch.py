@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from ckpt_tools.layouts import COORDS, Layouts, Piece
+from ckpt_tools.discovery.completeness import Coordinates
+from ckpt_tools.layouts import COORDS, Layout, Layouts, Piece
 from ckpt_tools.layouts.common.saved_by import likely_rank, owner
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import SavesFacts
@@ -86,6 +88,20 @@ def describe_other_order(order: str, path: str) -> Finding:
     text = f"the files were written in rank order {order}, which the plan follows"
     hint = f"nothing is wrong with them; --rank-order {order} says it without a note"
     return finding_of(RULE, Hit(path, text, hint, Severity.NOTE))
+
+
+def find_doubled(c: Checkpoint, layout: Layout) -> Iterator[Finding]:
+    """Yield files in a save's own directory that share rank and place with another of their piece."""
+    first_at: dict[tuple[str, int | None, Coordinates], str] = {}
+    for p in c.parts:
+        if not layout.piece(p.piece).shared:
+            place = tuple(
+                at for at in p.coords if at[0] != "world"
+            )  # of -of-2 and -of-4 one set is a leftover
+            first = first_at.setdefault((p.piece, p.rank, place), p.path)
+            if p.home and first != p.path:
+                text = f"{first.rpartition('/')[2]} is there as well for the same rank"
+                yield finding_of(RULE, Hit(p.path, text, code="extra-file"))
 
 
 RULE = Rule(
