@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, megatron, torchrun_env
 
-from ckpt_tools.planning import decision_log, starts
+from ckpt_tools.job import starts
+from ckpt_tools.planning import decision_log
 
 
 def run(root: Path, plans: Path, *words: str) -> subprocess.CompletedProcess[str]:

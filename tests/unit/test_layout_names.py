@@ -66,7 +66,7 @@ def test_every_path_of_a_template_finds_its_piece(digit: str, optional: bool) ->
         path = spelled(piece.template, digit, optional=optional)
         directory, _, name = f"/data/run/{path}".rpartition("/")
         places = templates.places(directory)
-        at = [(one.layout, one.name) for one in places.pieces].index((layout.name, piece.name))
+        at = places.pieces.index(piece)
         assert (places[at].layout, places[at].piece) == (layout, piece)
         read = places.read_name(name, after=at - 1)
         assert read is not None, path
@@ -81,7 +81,7 @@ def test_a_save_directly_below_the_root_directory_has_it_as_its_base() -> None:
         directory, _, _ = f"/{spelled(piece.template, '1', optional=True)}".rpartition("/")
         if directory:
             places = templates.places(directory)
-            at = [(one.layout, one.name) for one in places.pieces].index((layout.name, piece.name))
+            at = places.pieces.index(piece)
             assert places[at].base == "/", (layout.name, piece.template)
 
 

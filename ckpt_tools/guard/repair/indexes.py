@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.formats.safetensors.index_of_shards import text_of, whole_sets
+from ckpt_tools.formats.lost_indexes import text_of, whole_sets
 from ckpt_tools.guard.repair.damage import Bench
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.frozen import frozen
