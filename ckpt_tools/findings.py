@@ -109,7 +109,7 @@ CODES: dict[str, Code] = {
         Code("dangling-link", E, "a symbolic link points to nothing", "restore the target or remove the link"),
         Code("symlink-loop", E, "symbolic links form a loop", "remove the loop"),
         Code("not-a-file", E, "a directory or a special file is in the place of a checkpoint file", "move it away"),
-        Code("no-layout", E, "files in a checkpoint format do not fit any layout", "'ckpt layouts --guess ROOT' prints the lines for ckpt.toml that describe it; if it is no checkpoint, 'ckpt plan --exclude GLOB' passes it over"),
+        Code("no-layout", E, "files in a checkpoint format do not fit any layout", "describe its layout in ckpt.toml (docs/adding-a-layout.md); if it is no checkpoint, 'ckpt plan --exclude GLOB' passes it over"),
         Code("unrecognised-file", W, "a large file of no known kind lies where a checkpoint was looked for", "if it is one, describe its layout in ckpt.toml; if it is none, 'ckpt plan --exclude GLOB' passes it over"),
         Code("external-data", E, "what belongs to the file's state lies in another file, which its loader reads in its place", "write the file again with all its data in it; if you do not know who wrote it, do not load it"),
         Code("path-escape", E, "a path inside the checkpoint leaves its directory", "do not load this checkpoint"),

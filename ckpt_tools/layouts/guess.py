@@ -47,7 +47,9 @@ class _Row(NamedTuple):
 
 @frozen
 class GuessedPiece:
-    """Files of one template, the runs and numbers of their saves, and what else their names could mean."""
+    """Files of one template, the runs and numbers of their saves, and what else their names could mean.
+    ``sure``: a word tells each number, or it is that of a step and does not count from 0.
+    """
 
     template: str
     paths: tuple[str, ...]
@@ -55,6 +57,7 @@ class GuessedPiece:
     notes: tuple[str, ...]
     saves: frozenset[tuple[str, ...]]
     role: str = ""
+    sure: bool = True
 
     @cached_property
     def names(self) -> list[re.Pattern[str]]:
@@ -70,6 +73,11 @@ class Guess(NamedTuple):
 
     layouts: tuple[tuple[GuessedPiece, ...], ...]
     left_out: tuple[str, ...]
+
+    @property
+    def is_sure(self) -> bool:
+        """Return True if all files are of one layout, and names tell which save and rank each is of."""
+        return len(self.layouts) == 1 and not self.left_out and all(p.sure for p in self.layouts[0])
 
 
 def guess(sizes: Mapping[str, int], placed: Collection[str] = ()) -> Guess:
@@ -203,7 +211,15 @@ def _piece(shape: _Shape, several: bool) -> GuessedPiece:
     paths = tuple(row.path for row in shape.rows)
     alone = not _WHEN & set(fields) and _ONCE & set(fields)
     saves = frozenset(zip(paths) if alone else shape.of(fields))
-    return GuessedPiece(_written(shape, fields), paths, frozenset(fields), notes, saves)
+    sure = bool(_WHEN & set(fields)) and not any(_doubts(shape, fields, told))
+    return GuessedPiece(_written(shape, fields), paths, frozenset(fields), notes, saves, sure=sure)
+
+
+def _doubts(shape: _Shape, fields: Sequence[str], told: Sequence[str]) -> Iterator[bool]:
+    """Yield for each step and rank that no word tells whether it may be the other: it counts from 0."""
+    for column, field, said in zip(shape.columns, fields, told, strict=True):
+        if field in ("step", "rank") and field != said:
+            yield _counts(column)
 
 
 def _fields(shape: _Shape, told: Sequence[str]) -> list[str]:

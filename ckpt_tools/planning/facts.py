@@ -239,6 +239,7 @@ class LaunchFacts:
     aside: tuple[Finding, ...] = ()
     unseen: Unseen | None = None
     unplaced: tuple[UnplacedFile, ...] = ()
+    describe: str = ""
     remains: Layout | None = None
     homes: tuple[str, ...] = ()
     looked: bool = False

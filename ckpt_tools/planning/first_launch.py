@@ -21,7 +21,6 @@ from ckpt_tools.model.part import Unseen
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import LaunchFacts, LeftTracker
 from ckpt_tools.planning.rules.choice import set_aside, unplaced_newer
-from ckpt_tools.planning.rules.choice.unplaced_newer import how_to_describe
 from ckpt_tools.planning.rules.rule import Hit, Rule, error_of, finding_of
 from ckpt_tools.planning.rules.tree import (
     broken_plugin,
@@ -33,7 +32,7 @@ from ckpt_tools.planning.rules.tree import (
 )
 from ckpt_tools.planning.seals import only_seals
 from ckpt_tools.planning.unfinished import hint_of, not_renamed, written_whole
-from ckpt_tools.planning.unplaced import unplaced_files
+from ckpt_tools.planning.unplaced import how_to_describe, unplaced_files
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings.resolve import nearest
@@ -123,7 +122,9 @@ def _look_around(s: Session, facts: LaunchFacts, inside: Scope) -> Iterator[Laun
     unknown = next((Unseen(f.path, f.message) for f in copies if f.code == "unreadable"), None)
     yield (facts := replace(facts, aside=copies, unseen=unknown))
     unplaced = tuple(unplaced_files(s, 0, outside))
-    yield (facts := replace(facts, unplaced=unplaced, unseen=s.unplaced[0] if s.unplaced else None))
+    describe = how_to_describe(s) if unplaced else ""
+    unseen = s.unplaced[0] if s.unplaced else None
+    yield (facts := replace(facts, unplaced=unplaced, describe=describe, unseen=unseen))
     try:
         if layout := remains(found, s.root, s.layouts, outside):
             yield replace(facts, remains=layout)
@@ -225,7 +226,7 @@ def in_no_layout(session: Session) -> str:
     """Return what to add to a hint if no checkpoint is usable, and other files of checkpoints are there."""
     rows = [f.path for f in unplaced_files(session, 0, bool) if f.state]
     names = first_launch_leftovers.name_paths(session.root, rows)
-    return f"; beside them lie {names}: if they are saves, {how_to_describe(session.root)}" if rows else ""
+    return f"; beside them lie {names}: if they are saves, {how_to_describe(session)}" if rows else ""
 
 
 def _outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -> Scope:

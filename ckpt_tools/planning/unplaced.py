@@ -19,6 +19,7 @@ from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.layouts.common import loop_counters, under_way
 from ckpt_tools.layouts.files import numbers_named
+from ckpt_tools.layouts.guess import guess
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.frozen import replace
@@ -102,7 +103,18 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
 
 def how_to_place(s: Session) -> str:
     """Return what to do about a file that no layout places and that is a save's."""
-    return f"if it is a save of this run, {unplaced_newer.how_to_describe(s.root)}"
+    return f"if it is a save of this run, {how_to_describe(s)}"
+
+
+def how_to_describe(s: Session) -> str:
+    """Return what describes files that no layout places, and to which no other layout has files that may
+    belong.
+    """
+    files = find_undescribed(s)
+    alone = all(s.layouts.of(p).last_resort for p in s.parts)
+    placed = {os.path.relpath(p.path, s.root) for p in s.parts} - files.keys()
+    sure = alone and bool(files) and guess(files, placed).is_sure
+    return unplaced_newer.how_to_describe(s.root, sure=sure)
 
 
 def find_undescribed(s: Session) -> dict[str, int]:

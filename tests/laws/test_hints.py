@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from in_process import executed
-from pasted_hints import looked_at, pastes, problems, written
+from pasted_hints import Paste, looked_at, pastes, problems, written
 from places import FIXTURES
 from scripts import loaded
 from small_files import adam, saved, tensor
@@ -155,12 +155,29 @@ def test_pasted_lines_are_an_answer(
     root = put(tmp_path / "a run", fixed(names))
     monkeypatch.chdir(tmp_path)
     command = ["plan", str(root), "--allow-none"]
-    code, out, err = executed(command)
-    (lines,) = (paste for paste in pastes(err + out, str(root)) if paste.is_layout)
-    assert code in (2, 4) and lines.words == ("layouts", "--guess", str(root))
+    assert executed(command)[0] in (2, 4)
+    lines = Paste("command", ("layouts", "--guess", str(root)))
     with written(lines) as text:
         assert then in "".join(executed(command)[1:]), text
     assert list(problems(looked_at(str(root)), command)) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "sure"),
+    [
+        (("student_100.pt", "teacher_100.pt"), True),
+        (("ours_100_rank0.pt", "ours_100_rank1.pt"), True),
+        (("agent_0.pt", "agent_1.pt"), False),
+        (("left.pt", "right.pt"), False),
+        (("step_100.pt", "left.pt"), False),
+        (("ours_1-part_0.pt", "ours_2-part_0.pt", "ours_last-part_0.pt"), False),
+    ],
+)
+def test_lines_are_offered_where_names_tell_them(names: Sequence[str], sure: bool, tmp_path: Path) -> None:
+    """All ranks loaded the file of one, or the last of two networks: nobody read the comments."""
+    root = put(tmp_path / "run", fixed(names))
+    code, out, err = executed(["plan", str(root)])
+    assert code in (2, 4) and any(paste.is_layout for paste in pastes(err + out, str(root))) == sure
 
 
 @pytest.mark.parametrize("where", [".", "run", "run/deep"])

@@ -44,7 +44,7 @@ def find_at_launch(facts: LaunchFacts) -> Iterator[Hit]:
         text = f"{facts.root} holds files that may be training states, and no layout places them: "
         broken = all(file.broken for file in facts.unplaced if file.path in paths)
         text, error = text + name_paths(facts.root, paths), NoneUsable if broken else NotRecognised
-        hint = f"if they are saves, {how_to_describe(facts.root)}; {BYSTANDERS}; {FRESH}"
+        hint = f"if they are saves, {facts.describe}; {BYSTANDERS}; {FRESH}"
         yield Hit(facts.root, text, hint, error=error)
         yield from say_each(RULE.code, "its content may be a training state, and no layout places it", paths)
 
@@ -61,8 +61,12 @@ def _may_be_later(file: UnplacedFile, chosen: Checkpoint, optimizer: bool) -> bo
     return file.state and file.size > 0 and file.mtime_ns >= chosen.mtime_ns and not less
 
 
-def how_to_describe(root: str) -> str:
-    """Return the command that prints the lines of ckpt.toml for what no layout places."""
+def how_to_describe(root: str, *, sure: bool) -> str:
+    """Return the command that prints the lines of ckpt.toml for what no layout places; where names do not
+    tell them surely only where to read how they are written: pasted unread they could mix saves.
+    """
+    if not sure:
+        return "describe them in ckpt.toml: docs/adding-a-layout.md"
     return f"'ckpt layouts --guess {quote(root)}' prints the lines for ckpt.toml that describe its files"
 
 
@@ -71,7 +75,7 @@ def ask_whose_share(c: Checkpoint, path: str, root: str) -> CkptError:
     text = (
         f"{path} of {label(c)} is called as the share of one rank, and no layout says which rank loads which"
     )
-    return error_of(RULE, Hit(path, f"{text} file", how_to_describe(root)))
+    return error_of(RULE, Hit(path, f"{text} file", how_to_describe(root, sure=True)))
 
 
 def ask_whose_part(c: Checkpoint, path: str, name: str, hint: str) -> CkptError:
