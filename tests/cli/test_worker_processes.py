@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -216,6 +217,13 @@ def test_answers_of_any_size_and_number_arrive_once(pool: Processes) -> None:
     sizes = [i * 37 % 300_000 for i in range(2345)]
     asked = [pool.submit(bytes, size) for size in sizes]
     assert all(future.result() == bytes(size) for future, size in zip(asked, sizes, strict=True))
+
+
+@pytest.mark.slow
+def test_what_a_copy_says_names_nothing_to_call(pool: Processes) -> None:
+    """It has looked into files of others; what is no plain data ends its work."""
+    with pytest.raises(pickle.UnpicklingError, match="plain data"):
+        pool.submit(Path, "x").result()
 
 
 @pytest.mark.slow

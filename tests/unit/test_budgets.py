@@ -100,8 +100,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(89_519, lambda: count_lines("")),
-    "lines of what decides": Budget(18_061, lambda: count_lines(*DECIDING_FILES)),
+    "lines of the package": Budget(89_529, lambda: count_lines("")),
+    "lines of what decides": Budget(18_071, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(47, count_emitters),
     "functions of planning and layouts outside rules that ask, all of them about the command line": Budget(
         4, lambda: count_emitters("planning", "layouts")
