@@ -197,7 +197,7 @@ class Candidates:
         self.judge = Judge(s, selection, run)
 
     def _best_first(self, candidates: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """In the order that the caller named, else by time: ``settle_order`` has the last word."""
+        """In the order that the caller named, else by time; the rules of the order have the last word."""
         selection = self.selection
         if selection.resume_from == "tracker":
             ranked = order_saves(candidates, "step", selection.prefer, self.places)

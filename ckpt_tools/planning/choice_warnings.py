@@ -155,7 +155,7 @@ def of_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Ite
     found = list(_find_left(s, c, others))
     yield from found
     if others and all(map(is_weights_alone, others)):  # of a lone save its layout says it
-        yield from map(layout_check.find, weights_of_a_trainer(c, ()))
+        yield from map(layout_check.make_finding, weights_of_a_trainer(c, ()))
     if not found and _lost_optimizer(s, c):
         yield missing_part.describe_no_optimizer(c.path)
 

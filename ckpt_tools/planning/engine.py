@@ -168,7 +168,9 @@ class _Run:
             # directories that were checkpoints until their indexes were lost, or before they had one
             out += headless(s, s.members(newest)) if s.found.strange else ()
             out += begun_later(s, self.finished[-1])
-            out += map(layout_check.find, s.layouts.of(self.finished[0]).crosscheck(self.finished, NOTES))
+            out += map(
+                layout_check.make_finding, s.layouts.of(self.finished[0]).crosscheck(self.finished, NOTES)
+            )
         return out
 
     def _check_files(self, level: Level) -> list[Finding]:

@@ -172,7 +172,7 @@ class Review:
         absent = absent or [*filter(_is_error, self._about_seals()), *without_model(s, c)]
         absent += [*filter(_is_error, self.lost), *self._find_mixed()]
         known = {(f.code, f.path) for f in absent}
-        for f in map(layout_check.find, layout.lacks(self.candidate.named, self.run.candidates)):
+        for f in map(layout_check.make_finding, layout.lacks(self.candidate.named, self.run.candidates)):
             absent += [] if (f.code, f.path) in known else [f]
         return absent or self._find_unlisted(c.parts[0].home)
 

@@ -58,7 +58,7 @@ Find = Callable[[Source, Sequence[Tensor]], Iterable[Tensor]]
 def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint], level: Level) -> Iterator[Finding]:
     """What is gone of a checkpoint, beside others of its run and, deeper than by names, its own list."""
     if not c.unfinished:
-        yield from map(layout_check.find, s.layouts.of(c).lost(c, beside))
+        yield from map(layout_check.make_finding, s.layouts.of(c).lost(c, beside))
         yield from list(_unwritten(s, c)) or _left_out(s, c, beside)
         yield from _undescribed(s, c) if s.found.strange else ()
         yield from _unlisted(s, c) if level > Level.PRESENCE else ()

@@ -8,7 +8,7 @@ from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.planning.rules.rule import Effect, Rule
 
 
-def find(flaw: Flaw | Finding) -> Finding:
+def make_finding(flaw: Flaw | Finding) -> Finding:
     """Return the finding of what a layout finds wrong; what a plug-in gives as a finding stays one."""
     if isinstance(flaw, Finding):
         return flaw
