@@ -328,114 +328,6 @@ def cache() -> Target:
 # ---- what other nodes say
 
 
-def peer_seeds() -> list[bytes]:
-    """What nodes of an honest start have put up, one value per line: the key, a space, the value."""
-    name, session = "1" * 32, "2" * 32
-    offer = {"session": session, "watch": {}, "members": [name, "0" * 32]}
-    row = {
-        "id": json.dumps(["megatron", ".", "", 10, None, None, None]),
-        "mtime": 1,
-        "kind": "periodic",
-        "step": 10,
-        "path": "iter_0000010",
-    }
-    listing = {
-        "host": "node-1",
-        "asked": "0" * 16,
-        "ranks": [0, 1],
-        "candidates": [row],
-        "more": False,
-        "earlier": None,
-    }
-    failure = {"error": "no", "hint": "", "exit_code": 4}
-    values = [
-        {
-            "join.0": name,
-            "offer": json.dumps(offer),
-            f"{session}.go": "1",
-            f"{session}.1.all": json.dumps({"ok": True, "read": True, "findings": [], "lacking": []}),
-        },
-        {"join.1": name, f"{session}.ack.1": "1", f"{session}.1.1": json.dumps(listing)},
-        {"join.0": name, "offer": json.dumps({**offer, **failure})},
-        {"join.1": json.dumps({**failure, "name": name, "first": "0" * 32})},
-    ]
-    return ["\n".join(f"{key} {value}" for key, value in one.items()).encode() for one in values]
-
-
-class _Watch:
-    """Nobody is seen, so nobody is missed."""
-
-    offer: Mapping[str, Any] = {}
-
-    def announce(self, name: str) -> None: ...
-    def follow(self, offer: object, first: str) -> None: ...
-    def sleep(self, seconds: float) -> None: ...
-    def close(self) -> None: ...
-    def gone(self, _: str) -> bool:
-        return False
-
-    alive = gone
-
-
-class _Board:
-    """A board on which somebody has put up whatever he likes; where he names ``me`` it is this node's own
-    name.
-    """
-
-    keeper = False
-
-    def __init__(self, values: Mapping[str, bytes]) -> None:
-        self.values, self.name = values, b""
-
-    def put(self, key: str, value: bytes) -> None:
-        if key.startswith("join."):
-            self.name = value
-
-    def get(self, key: str, *_: object) -> bytes | None:
-        found = self.values.get(key)
-        if found is None:  # sessions are made anew each time
-            found = next(
-                (
-                    v
-                    for k, v in self.values.items()
-                    if k.partition(".")[2] and k.partition(".")[2] == key.partition(".")[2]
-                ),
-                None,
-            )
-        return None if found is None else found.replace(b"0" * 32, self.name)
-
-    def drop(self, prefix: str) -> None: ...
-    def watch(self, _: bool) -> _Watch:
-        return _Watch()
-
-
-def peers() -> Target:
-    """A node that meets others, of which one says what he likes: an answer or a clear error, in bounded time."""
-    from ckpt_tools.errors import CkptError
-    from ckpt_tools.job import reported as said
-    from ckpt_tools.job.exchange import Meeting
-    from ckpt_tools.job.waiting import Clock
-
-    rounds = [said.NOTHING, *(value for value in vars(said).values() if isinstance(value, said.Round))]
-
-    def run(data: bytes) -> None:
-        values = dict(line.partition(b" ")[::2] for line in data.split(b"\n"))
-        board = _Board({key.decode("ascii", "replace"): value for key, value in values.items()})
-        for me in (0, 1):
-            for checks in rounds:
-                now = iter(range(1000))
-                met = Meeting(board, me, 2, 1.0, Clock(lambda now=now: float(next(now)), lambda _: None))  # type: ignore[arg-type, misc]
-                with contextlib.suppress(CkptError):
-                    met.join()
-                    answer = met.exchange({}, lambda told: {"n": len(told)}, checks)
-                    assert isinstance(answer, dict)
-
-    return run
-
-
-# ---- names
-
-
 def name_seeds() -> list[bytes]:
     """The trees of all layouts, one path per line."""
     trees = sorted(ROOT.glob("fixtures/layouts/*/*/tree"))
@@ -495,7 +387,6 @@ OTHERS: Mapping[str, Other] = {
     "tracker": Other(tracker_seeds, tracker),
     "strategy": Other(strategy_seeds, strategy),
     "cache": Other(cache_seeds, cache),
-    "peers": Other(peer_seeds, peers),
     "names": Other(name_seeds, names),
     "sealed": Other(_seal_target.seeds, _seal_target.sealed),
 }

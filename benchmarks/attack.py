@@ -8,7 +8,7 @@ answered, what the attacker got.
 The victim is whoever starts this, in a directory of its own; the attacker is another user (uid 61234, by
 seteuid), which needs root. Not as root those rows say so.
 An attack succeeds if the attacker gets what he wanted, if ckpt ends in another way than its documentation
-says (a crash, a bug's exit code 70, a hang), or holds more than 300 MB. SECURITY.md quotes the table.
+says (a crash, a bug's exit code 70, a hang), or holds more than 300 MB.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import _attack_files as files
 import _attack_orders as orders
-import _attack_peers as peers
 from _scene import HOME, Answer, NeedsRootError, Scene, scene
 
 HUGE = 300 * 1000 * 1000
@@ -193,18 +192,6 @@ ATTACKS: Sequence[Attack] = (
         ("an index names a file elsewhere", files.index_path, {2, 4}, ""),
     ),
     *_of(
-        "peer",
-        ("none: an honest peer offers a file", peers.honest_peer, {0}, ""),
-        ("a peer names a path outside the target", peers.hostile_peer({"below": "../../../../PWNED"}), {0, 2, 4, 5}, ""),
-        ("a peer's host name is an option", peers.hostile_peer({"host": "-oProxyCommand=PWNED"}), {2, 5}, ""),
-        ("a peer's path is an option", peers.hostile_peer({"path": "-oPWNED"}), {2, 4, 5}, ""),
-        ("a peer tells a name that nests", peers.hostile_peer({"id": "(" * 100_000}), {2, 4, 5}, ""),
-        ("a peer tells text for numbers", peers.hostile_peer({"mtime": "x", "size": [], "rank": None}), {2, 4, 5}, ""),
-        ("a stranger with another secret takes part", peers.stranger, {2, 5}, ""),
-        ("nodes meet beyond loopback without a secret", peers.beyond_loopback, {2}, "--secret-file"),
-        slow=True,
-    ),
-    *_of(
         "pickle",
         ("a call", files.pickled(files.plain_call), {1}, ""),
         ("a call through a module's import", files.pickled(files.through_a_module), {1}, ""),
@@ -284,38 +271,23 @@ def table(rows: Sequence[Row], markdown: bool) -> str:
     )
 
 
-def quoted(page: str, rows: str) -> str:
-    """A page with that table in its place."""
-    before, begin, rest = page.partition("<!-- attacks -->\n")
-    _, end, after = rest.partition("<!-- /attacks -->")
-    return f"{before}{begin}{rows}\n{end}{after}"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="without bombs, peers and padded pickles")
+    parser.add_argument("--quick", action="store_true", help="without bombs and padded pickles")
     parser.add_argument("--only", default="", help="attacks whose boundary or name holds this text")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument(
-        "--update",
-        type=Path,
-        metavar="PAGE",
-        help="put the table between <!-- attacks --> and <!-- /attacks --> of a page",
-    )
     options = parser.parse_args()
     rows = []
     for attack in ATTACKS:
         if options.only in f"{attack.boundary} {attack.name}" and not (options.quick and attack.slow):
             rows.append(carried_out(attack))
-            if not (options.markdown or options.json or options.update):
+            if not (options.markdown or options.json):
                 print(table(rows[-1:], False).splitlines()[-1], flush=True)
     if options.markdown:
         print(table(rows, True))
-    if options.update:
-        options.update.write_text(quoted(options.update.read_text(), table(rows, True)))
     if options.json:
         print(
             json.dumps(

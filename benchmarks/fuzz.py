@@ -7,7 +7,7 @@ or a clear error, quickly and in little memory.
     instrumentation: milliseconds, memory, what was raised
 
 A target is a format, or something else that another user may have written: a decision, a ckpt.toml, a
-template of a layout, a fault file, trackers, strategy files, records of the cache, messages of peers, the
+template of a layout, a fault file, trackers, strategy files, records of the cache, the
 names in a tree. Without atheris a mutator that knows nothing of coverage takes its place, and the result says
 so.
 

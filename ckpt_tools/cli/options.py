@@ -243,9 +243,8 @@ JOB: dict[str, Any] = {
     "require_mount": Annotated[bool, _switch("require-mount")],
     "view": Annotated[str | None, _setting("view", "DIR")],
     "agree": Annotated[bool, _switch("agree")],
+    "meet": Annotated[str | None, _setting("meet", "DIR")],
     "rendezvous": Annotated[str | None, _setting("rendezvous", "HOST:PORT")],
-    "secret_file": Annotated[str | None, _setting("secret-file", "FILE")],
-    "transfer": Annotated[str | None, _setting("transfer", "COMMAND")],
 }
 """The flags of commands that decide for a job, by parameter."""
 

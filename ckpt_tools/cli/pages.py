@@ -115,9 +115,8 @@ PANELS = {
         "--ranks",
         "--require-mount",
         "--agree",
+        "--meet",
         "--rendezvous",
-        "--secret-file",
-        "--transfer",
         "--timeout",
     ),
     "Seals": (

@@ -28,6 +28,11 @@ from ckpt_tools.storage.urls import is_url
 if TYPE_CHECKING:
     from ckpt_tools.job.staging import Staged
 
+_GONE = {
+    "CKPT_TRANSFER": "copy the files before the start (rsync, scp), and unset it",
+    "CKPT_SECRET_FILE": "unset it: nodes trust the network of the job, as torch does; or say --meet DIR",
+}
+
 __all__ = ["Listener", "Options", "Taken", "decide", "taken"]
 
 
@@ -121,6 +126,7 @@ def decide(
     line = launchers.line_of(command, env)
     membership = _membership(selection, options, line, env)
     _require_common(root, membership.rank)
+    _require_nothing_gone(options, env)
     if membership.nodes > 1 and not options.agree and options.plan_dir is None:
         raise UsageError(
             f"the job has {membership.nodes} nodes, and each would decide alone",
@@ -260,6 +266,13 @@ def _require_common(root: str, rank: int | None) -> None:
             f"{root} is called after rank {rank}: each rank would decide for itself, in its own directory",
             "give all ranks the directory above it: 'ckpt plan' shows what each loads from there",
         )
+
+
+def _require_nothing_gone(options: Options, env: Mapping[str, str]) -> None:
+    """Raises UsageError for a variable that nodes which agree would count on, and that nothing reads."""
+    for name, instead in _GONE.items():
+        if options.agree and env.get(name):
+            raise UsageError(f"nothing reads {name} any more", instead)
 
 
 def _world(env: Mapping[str, str]) -> int | None:

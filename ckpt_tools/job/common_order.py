@@ -1,14 +1,16 @@
-"""The order in which all nodes judge the checkpoints that they have: merged by the first node from what each
-has listed, and checked by every node before it follows it.
+"""The order in which all nodes judge the checkpoints that they have, merged by the first node from what each
+has listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
-from ckpt_tools.job import reported, wire
-from ckpt_tools.job.reported import LISTED, Value
+from ckpt_tools.job.meeting import SAME, Value
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
@@ -16,14 +18,45 @@ from ckpt_tools.model.plan import EarlierStart
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.planner import Planner
+from ckpt_tools.storage.retry import is_directory
 
-Listed = Mapping[str, Mapping[int, Value]]
-"""What names a checkpoint on every node -> the nodes that have a part of it -> what each says of it."""
+LISTED = 32
+"""Candidates that a node names, at most: the newest ones."""
+_UP = "^"
+"""What stands for .. in names: links may lead out of ROOT."""
 
 
-def merged(values: Sequence[Value], planner: Planner, *, transfer: bool) -> Value:
-    """The common order, from what each node has listed. Raises UsageError where the nodes are not those of
-    one job, NoneUsable and NoCheckpoint where there is nothing that all could resume from.
+class Identity(NamedTuple):
+    """A checkpoint on every node; ``base`` is the directory of its run below the root."""
+
+    layout: str
+    base: str
+    prefix: str
+    step: int | None
+    epoch: int | None
+    step_in_epoch: int | None
+    generation: int | None
+
+
+def top(root: str) -> str:
+    """Return the directory that all of a root lies in: a root may be a prefix of several, or a file."""
+    return root if is_directory(root) else os.path.dirname(root)
+
+
+def name_of(path: str, root: str) -> str:
+    """Return what a path is called on every node, wherever each has mounted its disk."""
+    return "/".join(_UP if word == ".." else word for word in os.path.relpath(path, top(root)).split("/"))
+
+
+def identify(c: Checkpoint, root: str) -> str:
+    """Return what names a checkpoint on every node: its Identity as JSON."""
+    base = name_of(c.parts[0].base, root)
+    return json.dumps([c.layout, base, c.parts[0].prefix, c.step, c.epoch, c.step_in_epoch, c.generation])
+
+
+def merge(values: Sequence[Value], planner: Planner) -> Value:
+    """Return the common order. Raises UsageError where the nodes are not those of one job, NoneUsable and
+    NoCheckpoint where there is nothing that all could resume from.
     """
     _require_one_job(values)
     hosts = _hosts(values)
@@ -33,26 +66,17 @@ def merged(values: Sequence[Value], planner: Planner, *, transfer: bool) -> Valu
             listed.setdefault(row["id"], {})[node] = row
     if not listed:
         _require_leave_for_nothing(values, planner)
-    elif not transfer:
-        _require_a_common_one(listed, values, hosts)
-    seen = [_seen(identity, rows, planner.layouts) for identity, rows in listed.items()]
-    return {
-        "order": [
-            _entry(c.path, listed[c.path], values)
-            for c in rank(seen, planner.order, planner.selection.prefer)
-        ],
-        "hosts": hosts,
-        "ranks": [v["ranks"] for v in values],
-    }
+    elif all(len(rows) < len(values) for rows in listed.values()):
+        raise _none_common(values, hosts)
+    seen = [_date(identity, rows, planner.layouts) for identity, rows in listed.items()]
+    ranked = rank(seen, planner.order, planner.selection.prefer)
+    return {"order": [_entry(c.path, listed[c.path], values) for c in ranked], "hosts": hosts}
 
 
 def _require_one_job(values: Sequence[Value]) -> None:
     """Raises UsageError unless all ask the same, and run each rank once."""
     if len({v["asked"] for v in values}) > 1:
-        raise UsageError(
-            "the nodes were started with different options",
-            "start 'ckpt run' with the same options on every node",
-        )
+        raise UsageError("the nodes were started with different options", SAME)
     end = 0
     for first, stop in sorted(v["ranks"] for v in values):
         if first != end or stop < first:
@@ -64,7 +88,7 @@ def _require_one_job(values: Sequence[Value]) -> None:
 
 
 def _hosts(values: Sequence[Value]) -> list[str]:
-    """The names of the nodes, with their number where several have the same."""
+    """Return the names of the nodes, with their number where several have the same."""
     names = [v["host"] for v in values]
     return [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
 
@@ -78,24 +102,22 @@ def _require_leave_for_nothing(values: Sequence[Value], planner: Planner) -> Non
         raise NoCheckpoint("there is no checkpoint on any node")
 
 
-def _require_a_common_one(listed: Listed, values: Sequence[Value], hosts: Sequence[str]) -> None:
-    if any(len(rows) == len(values) for rows in listed.values()):
-        return
+def _none_common(values: Sequence[Value], hosts: Sequence[str]) -> NoneUsable:
     empty = [host for host, v in zip(hosts, values, strict=True) if not v["candidates"]]
     what = "no two nodes have parts of the same checkpoint"
     if empty:
         what = f"{', '.join(empty)} has no checkpoint at all"
-    raise NoneUsable(
+    return NoneUsable(
         f"no checkpoint has parts on every node: {what}",
-        "check that node's disk, or bring the parts there with --transfer COMMAND",
+        "check that node's disk, or copy there what its ranks load",
     )
 
 
-def _seen(identity: str, rows: Mapping[int, Value], layouts: Layouts) -> Checkpoint:
-    """A candidate as all nodes together date it: each clock may be off by its own amount, which cancels out
-    over the same nodes. Its path is what names it on every node.
+def _date(identity: str, rows: Mapping[int, Value], layouts: Layouts) -> Checkpoint:
+    """Return a candidate as all nodes together date it: each clock may be off by its own amount, which
+    cancels out over the same nodes. Its path is what names it on every node.
     """
-    of = wire.parts_of(identity)
+    of = Identity(*json.loads(identity))
     layout = layouts.get(of.layout)
     return Checkpoint(
         layout=of.layout,
@@ -113,32 +135,9 @@ def _seen(identity: str, rows: Mapping[int, Value], layouts: Layouts) -> Checkpo
 
 
 def _entry(identity: str, rows: Mapping[int, Value], values: Sequence[Value]) -> Value:
-    """A candidate in the common order, and the nodes that name no part of it, each with whether it has more
-    than it named.
+    """Return a candidate in the common order, and the nodes that name no part of it, each with whether it
+    has more than it named.
     """
     first = rows[min(rows)]
     without = [(i, v["more"]) for i, v in enumerate(values) if i not in rows]
-    return {
-        "id": identity,
-        "kind": str(Kind(first["kind"])),
-        "step": first["step"],
-        "path": first["path"],
-        "without": without,
-    }
-
-
-def check(order: Value, mine: Collection[str], me: int, size: int, ranks: range) -> None:
-    """Raises UsageError unless the common order is about these nodes, and leaves out no checkpoint that this
-    one has named (``mine``).
-    """
-    if len(order["hosts"]) != size or len(order["ranks"]) != size:
-        raise reported.refuse("node 0", f"there are {len(order['hosts'])} nodes, and here {size}")
-    if order["ranks"][me] != [ranks.start, ranks.stop]:
-        raise reported.refuse("node 0", f"this node runs the ranks {order['ranks'][me]}")
-    ids = [e["id"] for e in order["order"]]
-    if len(set(ids)) != len(ids) or len(ids) > LISTED * size or not set(mine) <= set(ids):
-        raise reported.refuse("node 0", "a checkpoint that this node has is no candidate, or one is twice")
-    for e in order["order"]:
-        without = {node for node, _ in e["without"]}
-        if not without <= set(range(size)) or (me in without) != (e["id"] not in mine):
-            raise reported.refuse("node 0", f"this node has or lacks {e['path']}, which is not so")
+    return {**{key: first[key] for key in ("kind", "step", "path")}, "id": identity, "without": without}

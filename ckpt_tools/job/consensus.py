@@ -4,26 +4,24 @@ that runs on it.
 
 from __future__ import annotations
 
+import json
 import os
-import shlex
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.job import common_order, reported, transfer, wire
-from ckpt_tools.job.exchange import Meeting, failure
-from ckpt_tools.job.hosts import valid
-from ckpt_tools.job.pruning import TRANSFERRED
-from ckpt_tools.job.reported import LISTED, Round, Value
+from ckpt_tools.job import common_order
+from ckpt_tools.job.common_order import LISTED, Identity, identify, name_of, top
+from ckpt_tools.job.meeting import Meeting, Value, failure
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.codec import decode_object, encode_object
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.frozen import replace
-from ckpt_tools.model.part import Kind
-from ckpt_tools.model.plan import Choice, LoadPlan, RankLoad
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Choice, FileLoad, LoadPlan, RankLoad
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.planner import Planner
@@ -35,10 +33,12 @@ if TYPE_CHECKING:
     from ckpt_tools.job.decider import Decider
 
 _T = TypeVar("_T")
+_NAMED = 4
+"""Files on other nodes that findings name, at most."""
 
 
 def agree(decider: Decider) -> LoadPlan:
-    """The plan that all nodes have come to: the choice and the ranks are the same on each, paths and
+    """Return the plan that all nodes have come to: the choice and the ranks are the same on each, paths and
     arguments are the node's own.
 
     Raises on every node what one of them raises; NoneUsable when no checkpoint is sound on all.
@@ -61,31 +61,17 @@ def agree(decider: Decider) -> LoadPlan:
         return replace(_Node(decider, meeting, ranks, cache).plan(), bytes_read=read.bytes)
 
 
-class _Common(NamedTuple):
-    """What all nodes have found of one checkpoint, and what this one has. ``lacking`` are the nodes where it
-    is not usable.
-    """
-
-    mine: Judgement
-    usable: bool
-    read: bool
-    findings: tuple[Finding, ...]
-    lacking: Sequence[int]
-
-
 class _Node:
     """This node's side of the agreement; every node goes through the same exchanges in the same order."""
 
     def __init__(self, decider: Decider, meeting: Meeting, ranks: range, cache: Cache | None) -> None:
-        self.decider, self.meeting, self.ranks, self.cache = decider, meeting, ranks, cache
+        self.decider, self.meeting, self.ranks = decider, meeting, ranks
         world = decider.selection.world_size or decider.world or len(ranks) * meeting.size
         self.selection = replace(decider.selection, ranks=ranks, world_size=world, rank=None)
         self.planner = Planner(decider.root, self.selection, decider.listener.progress, cache)
         self.mine: dict[str, Checkpoint] = {}
         self.hosts: list[str] = []
-        self.nodes_ranks: list[range] = []
         self.entries: dict[CheckpointKey, Value] = {}
-        self.usable: dict[CheckpointKey, Checkpoint] = {}
 
     def plan(self) -> LoadPlan:
         ranked = self._candidates()
@@ -99,60 +85,63 @@ class _Node:
             step_of=lambda c: self.entries[c.key]["step"],
             fallback=not self.selection.no_fallback,
         )
-        plan = self._found(lambda: self._weighed(choice, ranked), reported.LOADED)
-        loaded = {"ranks": self._rows(plan), "fingerprint": plan.fingerprint}
-        answer = self.meeting.exchange(loaded, self._merged, reported.LOADED)
+        plan = self._find(lambda: self._weigh(choice, ranked))
+        host = self.hosts[self.meeting.me]
+        mine = [replace(r, files=tuple(replace(f, node=host) for f in r.files)) for r in plan.by_rank]
+        loaded = {
+            "ranks": [{"rank": r.rank, "files": [encode_object(f) for f in r.files]} for r in mine],
+            "fingerprint": plan.fingerprint,
+        }
+        answer = self.meeting.exchange(loaded, _merge_loads)
         if choice.checkpoint is None:
             if self.selection.allow_fresh:
                 return plan
             raise self._failure(choice, ranked)  # on every node alike: the judgements were common
-        ranks = self._all_ranks(plan, answer["ranks"])
-        return replace(plan, by_rank=ranks, fingerprint=answer["fingerprint"])
+        others = [
+            RankLoad(row["rank"], tuple(decode_object(FileLoad, f) for f in row["files"]))
+            for row in answer["ranks"]
+            if row["rank"] not in self.ranks
+        ]
+        loads = tuple(sorted((*mine, *others), key=lambda r: r.rank))
+        return replace(plan, by_rank=loads, fingerprint=answer["fingerprint"])
 
-    def _found(self, work: Callable[[], _T], checks: Round) -> _T:
-        """What this node has worked out for an exchange; what goes wrong meanwhile goes wrong everywhere."""
+    def _find(self, work: Callable[[], _T]) -> _T:
+        """Return what this node works out for an exchange; what goes wrong here goes wrong everywhere."""
         try:
             return work()
         except CkptError as error:
-            self.meeting.exchange(failure(error), lambda _: {}, checks)
+            self.meeting.exchange(failure(error), lambda _: {})
             raise
 
     # ---- which candidates there are
 
     def _candidates(self) -> list[Checkpoint]:
-        """What any node has, in the common order; without parts where this one has none of it."""
-        listing = self._found(self._listing, reported.LISTING)
-        order = self.meeting.exchange(
-            listing,
-            lambda values: common_order.merged(
-                values, self.planner, transfer=bool(self.decider.options.transfer)
-            ),
-            reported.LISTING,
-        )
-        common_order.check(order, self.mine, self.meeting.me, self.meeting.size, self.ranks)
-        self.hosts, self.nodes_ranks = order["hosts"], [range(*r) for r in order["ranks"]]
-        ranked = [self._known(entry) for entry in order["order"]]
+        """Return what any node has, in the common order; without parts where this one has none of it."""
+        listing = self._find(self._list)
+        order = self.meeting.exchange(listing, lambda values: common_order.merge(values, self.planner))
+        self.hosts = order["hosts"]
+        ranked = [self._know(entry) for entry in order["order"]]
         self.entries = {c.key: entry for c, entry in zip(ranked, order["order"], strict=True)}
         return ranked
 
-    def _listing(self) -> Value:
-        ranked = self._finished()
+    def _list(self) -> Value:
+        ranked = self._find_finished()
         if not ranked:
             self.planner.weigh(None, "there is no checkpoint on this node")
         root = self.planner.root
-        self.mine = {wire.identity(c, root): c for c in ranked[:LISTED]}
+        self.mine = {identify(c, root): c for c in ranked[:LISTED]}
         rows = [
             {
                 "id": i,
                 "mtime": c.mtime_ns,
                 "kind": str(c.kind),
                 "step": self.planner.step(c),
-                "path": wire.name_of(c.path, root),
+                "path": name_of(c.path, root),
             }
             for i, c in self.mine.items()
         ]
         return {
-            "host": self._host(),
+            "host": socket.gethostname(),
             "asked": self.decider.request,
             "ranks": [self.ranks.start, self.ranks.stop],
             "candidates": rows,
@@ -160,8 +149,8 @@ class _Node:
             "earlier": None if rows else decision_log.earlier(root, self.selection),
         }
 
-    def _finished(self) -> list[Checkpoint]:
-        """This node's own candidates, best first. None is no error: another node may have some."""
+    def _find_finished(self) -> list[Checkpoint]:
+        """Return this node's own candidates, best first. None is no error: another node may have some."""
         try:
             ranked = self.planner.candidates()
             self.planner.settled()
@@ -174,32 +163,18 @@ class _Node:
             return []
         return ranked
 
-    def _host(self) -> str:
-        """This machine's name, by which --transfer finds it. Raises UsageError for one that is no word for a
-        command.
-        """
-        name = socket.gethostname()
-        if valid(name):
-            return name
-        if self.decider.options.transfer:
-            raise UsageError(
-                f"the name of this machine, {name!r}, is no host name",
-                "give it one of letters, digits, hyphens and dots",
-            )
-        return f"node-{self.meeting.me}"
-
-    def _known(self, entry: Value) -> Checkpoint:
-        """This node's checkpoint of that identity, or one without parts where it has none."""
+    def _know(self, entry: Value) -> Checkpoint:
+        """Return this node's checkpoint of that identity, or one without parts where it has none."""
         kind = Kind(entry["kind"])
         if mine := self.mine.get(entry["id"]):
             return replace(mine, kind=kind)
-        of, top = wire.parts_of(entry["id"]), wire.top(self.planner.root)
+        of = Identity(*json.loads(entry["id"]))
         return Checkpoint(
             layout=of.layout,
             run=entry["id"],  # no run of this node; it tells apart what differs by its prefix alone
             kind=kind,
             parts=(),
-            path=normal(os.path.join(top, entry["path"])),
+            path=normal(os.path.join(top(self.planner.root), entry["path"])),
             mtime_ns=0,
             step=of.step,
             epoch=of.epoch,
@@ -210,129 +185,78 @@ class _Node:
     # ---- is it sound everywhere
 
     def _judge(self, c: Checkpoint) -> Judgement:
-        entry, carries = self.entries[c.key], self.decider.options.transfer
-        if entry["without"] and not carries:
-            return Judgement(False, self._lacking(c, entry))
-        common, here = self._judged_by_all(c, ()), c
-        if not common.usable:
-            offered = self._offers(c, entry["id"], common.lacking)
-            if carries:
-                here, failures = self._brought(c, entry["id"], offered)
-                common = self._judged_by_all(here, failures)
-            if not common.usable:
-                elsewhere = transfer.on_other_nodes(offered, self.hosts)
-                return Judgement(False, (*common.findings, *elsewhere), common.read)
-        self.usable[c.key] = here
-        return replace(common.mine, read=common.read)
-
-    def _lacking(self, c: Checkpoint, entry: Value) -> tuple[Finding, ...]:
-        texts = (
-            f"{self.hosts[i]} has no part of it" + (f" among its {LISTED} newest" if more else "")
-            for i, more in entry["without"]
-        )
-        return tuple(finding("missing-part", text, path=c.path) for text in texts)
-
-    def _judged_by_all(self, c: Checkpoint, not_brought: Sequence[Finding]) -> _Common:
-        """One exchange of what each node finds of a checkpoint."""
-        mine = self._found(lambda: self._judged_here(c), reported.JUDGEMENT)
+        without = self.entries[c.key]["without"]
+        if without:
+            texts = (
+                f"{self.hosts[i]} has no part of it" + (f" among its {LISTED} newest" if more else "")
+                for i, more in without
+            )
+            return Judgement(False, tuple(finding("missing-part", text, path=c.path) for text in texts))
+        mine = self._find(lambda: self.planner.judge.judge(c))
         value = {
             "ok": mine.usable,
             "read": mine.read,
-            "findings": [encode_object(f) for f in (*not_brought, *mine.findings)],
+            "findings": [encode_object(f) for f in mine.findings],
+            "lacks": [] if mine.usable else self._find_lost(c),
         }
-        answer = self.meeting.exchange(value, self._judgements, reported.JUDGEMENT)
-        self._check_judgement(answer, mine)
-        findings = tuple(decode_object(Finding, f) for f in answer["findings"])
-        return _Common(mine, answer["ok"], answer["read"], findings, answer["lacking"])
+        answer = self.meeting.exchange(value, self._conclude)
+        if answer["ok"]:
+            return replace(mine, read=answer["read"])
+        found = [decode_object(Finding, f) for f in answer["findings"]]
+        return Judgement(False, (*found, *self._find_elsewhere(c, answer["lacks"])), answer["read"])
 
-    def _judged_here(self, c: Checkpoint) -> Judgement:
-        if c.parts:
-            return self.planner.judge.judge(c)
-        text = f"{self.hosts[self.meeting.me]} has no part of it"
-        return Judgement(False, (finding("missing-part", text, path=c.path),))
-
-    def _judgements(self, values: Sequence[Value]) -> Value:
-        """What the first node concludes: usable where it is so on all nodes."""
-        lacking = [i for i, v in enumerate(values) if not v["ok"]]
+    def _conclude(self, values: Sequence[Value]) -> Value:
+        """Return what the first node concludes: usable where it is so on all nodes."""
         rows = [
             {**f, "message": f"{self.hosts[i]}: {f['message']}"}
-            for i in lacking
-            for f in values[i]["findings"]
+            for i, v in enumerate(values)
+            if not v["ok"]
+            for f in v["findings"]
         ]
-        read = any(v["read"] for v in values)
-        return {"ok": not lacking, "read": read, "findings": rows, "lacking": lacking}
+        return {
+            "ok": all(v["ok"] for v in values),
+            "read": any(v["read"] for v in values),
+            "findings": rows,
+            "lacks": sorted({r for v in values for r in v["lacks"]}),
+        }
 
-    def _check_judgement(self, answer: Value, mine: Judgement) -> None:
-        """Raises UsageError where a checkpoint is said to be sound on all nodes without being so here, or not
-        to be and nobody says why.
-        """
-        lacking = set(answer["lacking"])
-        if (
-            not lacking <= set(range(self.meeting.size))
-            or answer["ok"] == bool(lacking)
-            or (self.meeting.me in lacking) == mine.usable
-        ):
-            raise reported.refuse(
-                "node 0", f"this node found the checkpoint {'not ' * mine.usable}usable, which is not so"
+    def _find_lost(self, c: Checkpoint) -> list[int]:
+        """Return the ranks of this node that have no sound file of their own here."""
+        bad, reports = (Verdict.BROKEN, Verdict.UNKNOWN), self.planner.session.reports
+        sound = [p for p in c.parts if p.path not in reports or reports[p.path].verdict not in bad]
+        return sorted(set(self.ranks) - {r for p in sound for r in self._ranks_of(p)})
+
+    def _ranks_of(self, p: Part) -> Sequence[int]:
+        """Return the ranks that load a part: the one in its name, or those at its coordinates."""
+        if p.rank is not None or not p.coords:
+            return [] if p.rank is None else [p.rank]
+        place, topology = set(p.coords), self.planner.topology
+        return [r for r in range(topology.world_size) if place <= topology.coordinates(r).items()]
+
+    def _find_elsewhere(self, c: Checkpoint, lacks: Sequence[int]) -> tuple[Finding, ...]:
+        """Return findings about the first files that lie on another node than their ranks run on."""
+        theirs = set(lacks) - set(self.ranks)
+        here = [(p, set(self._ranks_of(p)) & theirs) for p in c.parts if p.size > 0]
+        rows = [[p.role, min(ranks), p.path] for p, ranks in here if ranks][:_NAMED]
+        answer = self.meeting.exchange({"rows": rows}, lambda values: {"rows": [v["rows"] for v in values]})
+        found = [(host, *row) for host, rows in zip(self.hosts, answer["rows"], strict=True) for row in rows]
+        return tuple(
+            finding(
+                "on-other-node",
+                f"the {role} file of rank {rank} lies on {host}, where that rank does not run",
+                path=path,
             )
-        if lacking and not answer["findings"]:
-            raise reported.refuse("node 0", "a checkpoint is not usable, and nothing is wrong with it")
-
-    # ---- files of other nodes
-
-    def _offers(self, c: Checkpoint, identity: str, lacking: Sequence[int]) -> list[Value]:
-        """What nodes have of the ranks of nodes that lack something, and of ranks that hold the same."""
-        meeting, planner = self.meeting, self.planner
-        want = self._found(
-            lambda: transfer.wanted(planner, c, self.ranks, listed=bool(self.mine)), reported.WANTED
+            for host, role, rank, path in found[:_NAMED]
         )
-        answer = meeting.exchange(
-            {"want": want}, lambda values: {"want": [v["want"] for v in values]}, reported.WANTED
-        )
-        if len(answer["want"]) != meeting.size:
-            raise reported.refuse(
-                "node 0", f"{len(answer['want'])} nodes want files, and here are {meeting.size}"
-            )
-        others = {r for i in lacking if i != meeting.me for r in answer["want"][i]}
-        rows = transfer.offers(planner, self.mine.get(identity), meeting.me, others)
-        offered: list[Value] = meeting.exchange({"rows": rows}, transfer.all_offers, reported.OFFERS)["rows"]
-        for row in offered:
-            transfer.check_offer(row, planner.layouts, wire.parts_of(identity), meeting.size)
-        return offered
-
-    def _brought(
-        self, c: Checkpoint, identity: str, offered: Sequence[Value]
-    ) -> tuple[Checkpoint, Sequence[Finding]]:
-        """The checkpoint with the files that --transfer brings from other nodes to this one, and findings
-        about those that it did not bring.
-        """
-        options = self.decider.options
-        to = os.path.join(self.decider.decisions.place(TRANSFERRED), f"node-{self.meeting.me}")
-        ranks = transfer.wanted(self.planner, c, self.ranks, listed=bool(self.mine))
-        theirs = [row for row in offered if row["node"] != self.meeting.me]
-        carrier = transfer.Transfer(shlex.split(options.transfer), to, options.timeout)
-        new = carrier.missing(self.planner, c, theirs, ranks, self.hosts)
-        if c.parts or not new:
-            return replace(c, parts=(*c.parts, *new)), carrier.failures
-        # This node had nothing: what was brought is a tree of its own, in which the checkpoint is found as in
-        # any other, without what an earlier start brought.
-        self.planner = Planner(to, self.selection, self.decider.listener.progress, self.cache)
-        found = {wire.identity(o, self.planner.root): o for o in self.planner.candidates()}
-        if identity not in found:
-            return c, carrier.failures
-        return transfer.only(found[identity], new, c.kind), carrier.failures
 
     # ---- what all ranks load
 
-    def _weighed(self, choice: Choice, ranked: Sequence[Checkpoint]) -> LoadPlan:
-        """This node's plan. Raises CannotLook where what this node could not look at may change the answer"""
-        chosen = choice.checkpoint
-        if chosen is None:
+    def _weigh(self, choice: Choice, ranked: Sequence[Checkpoint]) -> LoadPlan:
+        """Return this node's plan. Raises CannotLook where what was not looked at may change the answer."""
+        if choice.checkpoint is None:
             error = self._failure(choice, ranked)
             return self.planner.weigh(error.plan or self.planner.nothing(), str(error))
-        here = self.usable[chosen.key]
-        candidates = tuple(here if c.key == chosen.key else c for c in ranked)
-        made = replace(self.planner.finish(choice, here), candidates=candidates)
+        made = replace(self.planner.finish(choice, choice.checkpoint), candidates=tuple(ranked))
         return self.planner.weigh(made, "")
 
     def _failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
@@ -340,40 +264,10 @@ class _Node:
         error.plan = replace(error.plan, candidates=tuple(ranked)) if error.plan else None
         return error
 
-    def _rows(self, plan: LoadPlan) -> list[Value]:
-        """What the ranks of this node load, for the others."""
-        return [wire.row(r, self.hosts[self.meeting.me]) for r in plan.by_rank]
 
-    def _merged(self, values: Sequence[Value]) -> Value:
-        """What the ranks of all nodes load, as the first node concludes it."""
-        from xxhash import xxh3_128_hexdigest
+def _merge_loads(values: Sequence[Value]) -> Value:
+    """Return what the ranks of all nodes load, as the first node concludes it."""
+    from xxhash import xxh3_128_hexdigest
 
-        for i, v in enumerate(values):
-            if strange := [r["rank"] for r in v["ranks"] if r["rank"] not in self.nodes_ranks[i]]:
-                raise reported.refuse(f"node {i}", f"rank {strange[0]} runs there")
-        ranks = sorted((r for v in values for r in v["ranks"]), key=lambda r: int(r["rank"]))
-        digest = xxh3_128_hexdigest("\n".join(v["fingerprint"] for v in values).encode())
-        return {"ranks": ranks, "fingerprint": digest}
-
-    def _all_ranks(self, plan: LoadPlan, rows: Sequence[Value]) -> tuple[RankLoad, ...]:
-        """What all ranks load. Those of this node load what this node has found,
-        whatever others say of them.
-        """
-        mine, loads = [wire.load_of(row) for row in self._rows(plan)], [wire.load_of(row) for row in rows]
-        own, everywhere = {r.rank for r in mine}, {r.rank for r in loads}
-        if everywhere & set(self.ranks) != own or len(everywhere) != len(loads):
-            raise reported.refuse(
-                "node 0", f"other ranks of this node load something than {sorted(own)}, or one does twice"
-            )
-        others = [r for r in loads if r.rank not in self.ranks]
-        for r in others:
-            if not self._runs_where_its_files_are(r):
-                raise reported.refuse("node 0", f"rank {r.rank} loads files of a node where it does not run")
-        return tuple(sorted((*mine, *others), key=lambda r: r.rank))
-
-    def _runs_where_its_files_are(self, load: RankLoad) -> bool:
-        hosts = {f.node for f in load.files}
-        return any(
-            load.rank in ranks and hosts <= {host}
-            for ranks, host in zip(self.nodes_ranks, self.hosts, strict=True)
-        )
+    digest = xxh3_128_hexdigest("\n".join(v["fingerprint"] for v in values).encode())
+    return {"ranks": [r for v in values for r in v["ranks"]], "fingerprint": digest}

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from ckpt_tools import api
 from ckpt_tools.cache.verdicts import Note
 from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
-from ckpt_tools.job import derived, reported, schema
+from ckpt_tools.job import schema
 from ckpt_tools.job.decision import Body, body_of
 from ckpt_tools.job.decisions import Decisions
+from ckpt_tools.job.meeting import SAME
 from ckpt_tools.job.membership import Membership
 from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
@@ -25,7 +26,7 @@ from ckpt_tools.planning import trackers
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.settings import plugins
-from ckpt_tools.settings.checked_json import wrong
+from ckpt_tools.settings.checked_json import Invalid
 from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.trust import OURS
 
@@ -112,9 +113,12 @@ class Decider:
             return self._body(agree(self))
         if not self.rendezvous.needed:
             return self._body(self.plan())
-        return self.rendezvous.join().exchange(
-            {}, lambda _: self._body(self.plan()), reported.Round(reported.NOTHING.said, self._ordered)
-        )
+        body = self.rendezvous.join().exchange({}, lambda _: self._body(self.plan()))
+        try:
+            schema.check({**body, "decision": {"root": self.decisions.root, "decided_at": 0}})
+        except Invalid as e:
+            raise UsageError(f"node 0 has made no decision that ckpt makes: {e}", SAME) from e
+        return body
 
     def digest_saves(self) -> str:
         """A digest of what is decided from: files of candidates, what trackers say, the number of ranks."""
@@ -131,15 +135,6 @@ class Decider:
             told = trackers.told(planner.session, planner.ranked) if files else ()
             seen = f"{files} {[(t.path, t.says) for t in told]} {why} {ranks}"
         return xxhash.xxh3_64_hexdigest(seen.encode("utf-8", "surrogatepass"))
-
-    def _ordered(self, body: object, at: str) -> None:
-        """Raises Invalid for a decision of the first node that says what no decision says: it starts this
-        node's command.
-        """
-        if not isinstance(body, dict) or body.keys() & {"decision", "error"}:
-            wrong(at, "a decision that is still to be written down")
-        schema.check({**body, "decision": {"root": self.decisions.root, "decided_at": 0}})
-        derived.check(body, self.decisions.root, self._layouts)
 
     def plan(self) -> LoadPlan:
         """The plan for the whole job; one without a checkpoint where that is allowed."""

@@ -23,9 +23,8 @@ class Options:
     timeout: float = 600.0
     require_mount: bool = False
     agree: bool = False
+    meet: str = ""
     rendezvous: str = ""
-    secret_file: str = ""
-    transfer: str = ""
     view: str = ""
     stage: str = ""
     keep: int | None = None

@@ -21,8 +21,6 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 
 KEPT_DAYS = 30
-TRANSFERRED = "transferred"
-"""The directory of files that --transfer has brought."""
 _LOOKED_AT = 32
 """Old decisions that one start looks at, at most."""
 _DECISION = re.compile(r"\d{1,9}\.json")
@@ -36,16 +34,10 @@ _GONE = ".gone."
 
 
 def prune(directory: str, keep: str, now: float, trusted: Trust = OURS) -> None:
-    """Remove old decisions below ``directory``, but for the key ``keep``, and files brought from other nodes
-    that no decision names any more. What cannot be read stays.
-    """
+    """Remove old decisions below ``directory``, but for the key ``keep``. What cannot be read stays."""
     oldest = now - KEPT_DAYS * 86400
     with suppress(OSError):
-        entries = [
-            e
-            for e in os.scandir(directory)
-            if e.is_dir(follow_symlinks=False) and e.name not in (keep, TRANSFERRED)
-        ]
+        entries = [e for e in os.scandir(directory) if e.is_dir(follow_symlinks=False) and e.name != keep]
         for entry in entries:
             if entry.name.startswith(_GONE):
                 shutil.rmtree(entry.path, ignore_errors=True)
@@ -55,7 +47,6 @@ def prune(directory: str, keep: str, now: float, trusted: Trust = OURS) -> None:
             for path in [*old[first:], *old[:first]][:_LOOKED_AT]:
                 if not _followed(path, exported, trusted):
                     _remove(path, trusted)
-        _prune_transferred(directory, oldest, trusted)
 
 
 def _last_change(key: str) -> float:
@@ -172,32 +163,3 @@ def _remove(key: str, trusted: Trust) -> None:
     finally:
         os.close(fd)
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _prune_transferred(directory: str, oldest: float, trusted: Trust) -> None:
-    """Remove files that were brought long ago and that no decision names. Raises OSError when a decision
-    cannot be read.
-    """
-    brought = [
-        os.path.join(home, name)
-        for home, _, names in os.walk(os.path.join(directory, TRANSFERRED))
-        for name in names
-    ]
-    old = [path for path in brought if os.lstat(path).st_mtime < oldest and os.lstat(path).st_ctime < oldest]
-    if not old:
-        return
-    named = set[str]()
-    for home, _, names in os.walk(directory):
-        for name in filter(_DECISION.fullmatch, names):
-            if not home.startswith(os.path.join(directory, TRANSFERRED)):
-                named.update(_paths(_json(os.path.join(home, name), trusted)))
-    for path in old:
-        if path not in named:
-            os.unlink(path)
-
-
-def _paths(body: dict[str, Any]) -> Iterator[str]:
-    """Every path that a decision names anywhere: what is one too many stays."""
-    for node in checked_json.nodes(body):
-        if isinstance(node, dict) and isinstance(path := node.get("path"), str):
-            yield path

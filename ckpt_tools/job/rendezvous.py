@@ -11,16 +11,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 
 from ckpt_tools.errors import CkptError, UsageError
-from ckpt_tools.job import secret
-from ckpt_tools.job.boards import Board, Files, Store
 from ckpt_tools.job.decision import Decision
-from ckpt_tools.job.exchange import Meeting, failure, meeting
-from ckpt_tools.job.hosts import loopback, valid
+from ckpt_tools.job.meeting import Board, Files, Meeting, Store, failure, meeting
 from ckpt_tools.job.membership import Membership
 from ckpt_tools.job.options import Options
-from ckpt_tools.job.secret import FLAG, MAKE, Seal
 from ckpt_tools.launchers import LaunchLine
-from ckpt_tools.model.frozen import field, frozen, record
+from ckpt_tools.model.frozen import field, frozen, record, replace
+from ckpt_tools.planning import decision_log
 
 _PORTS = 1 << 16
 
@@ -96,40 +93,19 @@ class Rendezvous:
 
     def _board(self) -> Board:
         membership, options = self.membership, self.options
-        if options.plan_dir is not None:
-            if not membership.place:
-                raise UsageError(
-                    "nothing names this job, so its nodes cannot find each other",
-                    "give torchrun --rdzv-id, or say --job ID, the same on every node",
-                )
-            place = os.path.join(
-                options.plan_dir, f"{membership.place}.meeting"
-            )  # not below the root's own: nodes may mount it elsewhere
-            return Files(place, options.trust)
-        at, job = endpoint(membership, options, self.line, self.env), membership.place or "job"
-        return Store(
-            at.host,
-            at.port,
-            at.keeper,
-            timeout=options.timeout,
-            prefix=job,
-            seal=Seal.of(self._secret(at), job),
-        )
-
-    def _secret(self, at: Endpoint) -> bytes:
-        """What only the nodes of this job know. Raises UsageError where others can reach the place where they
-        meet, and there is none.
-        """
-        if self.options.secret_file:
-            return secret.read(self.options.secret_file, self.options.trust)
-        if loopback(at.host):
-            return b""
-        raise UsageError(
-            f"the nodes meet at {at.host}:{at.port}, where others can reach them, and have no secret to know"
-            " each other by",
-            f"give all nodes one by {FLAG} FILE: {MAKE}; or say --plan-dir DIR on a file system that all of"
-            " them see",
-        )
+        if not options.meet and options.plan_dir is None:
+            at = endpoint(membership, options, self.line, self.env)
+            return Store(
+                at.host, at.port, at.keeper, timeout=options.timeout, prefix=membership.place or "job"
+            )
+        if not membership.place:
+            raise UsageError(
+                "nothing names this job, so its nodes cannot find each other",
+                "give torchrun --rdzv-id, or say --job ID, the same on every node",
+            )
+        # not below the root's own place: nodes may mount it elsewhere
+        place = os.path.join(options.meet or options.plan_dir or "", f"{membership.place}.meeting")
+        return Files(place, options.trust, "--meet" if options.meet else decision_log.FLAG)
 
 
 @frozen
@@ -144,7 +120,7 @@ class Endpoint:
 def endpoint(
     membership: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str]
 ) -> Endpoint:
-    """Where the agreement's store is. Raises UsageError when nothing tells, or what tells names no machine"""
+    """Return where the agreement's store is. Raises UsageError when nothing tells."""
     first = membership.node == 0
     found = (
         _requested(options, first)
@@ -155,15 +131,9 @@ def endpoint(
     if found is None:
         raise UsageError(
             "the address where the nodes meet is unknown",
-            "say --rendezvous HOST:PORT with a free port of the first node, or --plan-dir DIR that all share",
+            "say --meet DIR that all see, or --rendezvous HOST:PORT with a free port of the first node",
         )
-    host = found.host.removeprefix("[").removesuffix("]")
-    if not valid(host):
-        raise UsageError(
-            f"{found.host!r}, where the nodes are to meet, is no host name and no address",
-            "say --rendezvous HOST:PORT",
-        )
-    return Endpoint(host, found.port, found.keeper)
+    return replace(found, host=found.host.removeprefix("[").removesuffix("]"))
 
 
 def _requested(options: Options, first: bool) -> Endpoint | None:

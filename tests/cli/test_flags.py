@@ -289,7 +289,6 @@ OWNERS: list[Owners] = []
 
 # -- what each flag changes ----------------------------------------------------------------------------------
 
-BEYOND = ("--agree", "--nodes", "2", "--node", "0", "--world-size", "2", "--rendezvous", "192.0.2.1:29500")
 ONE_NODE = ("--agree", "--nodes", "2", "--node", "0", "--world-size", "2")
 AWAY = ("s3://bucket/run", "--store-option", "endpoint=http://127.0.0.1:1", "--store-option", "max_retries=0")
 
@@ -368,7 +367,7 @@ DECIDING: dict[str, Case] = {
     "keep": Case(plain, (), ("--keep", "none")),
     "agree": Case(plain, (), ("--agree",)),
     "rendezvous": Case(plain, ONE_NODE, (*ONE_NODE, "--rendezvous", "nowhere")),
-    "secret_file": Case(plain, (*BEYOND, "--secret-file", "absent"), BEYOND),
+    "meet": Case(plain, ONE_NODE, (*ONE_NODE, "--meet", "here")),
     "read": Case(plain, (), ("--read",)),
     "by_rank": Case(per_rank, (), ("--by-rank",)),
     "command": Case(plain, ("--", "train"), ("--", "test")),
@@ -745,11 +744,10 @@ OTHERS: dict[str, dict[str, Case]] = {
         "root": Case(lambda tmp: [], ("--text", "slurm"), ("--text", "slurm", "--root", "/somewhere")),
     },
 }
-ELSEWHERE = {("run", "transfer"), ("hook", "transfer"), ("watch", "once"), ("watch", "seal_good")}
+ELSEWHERE = {("watch", "once"), ("watch", "seal_good")}
 ELSEWHERE |= {("stage", name) for name in CHOICE.keys() - {*STAGED, "history", "fail_on", "resume_args"}}
 ELSEWHERE |= {(command, "same_save") for command in ("plan", "latest", "run", "hook", "stage")}
-"""Two nodes are needed: tests/cluster/test_agree.py holds what it brings against an agreement without it.
-Without --once nothing ends, and a seal stays: tests/cli/test_watch.py has both. --same-save
+"""Without --once nothing ends, and a seal stays: tests/cli/test_watch.py has both. --same-save
 is accepted and has no effect any more.
 """
 

@@ -24,7 +24,7 @@ from run_helpers import CKPT, CLEAN, ckpt, megatron
 from ckpt_tools.job import pruning
 from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.process import Process
-from ckpt_tools.job.pruning import KEPT_DAYS, TRANSFERRED
+from ckpt_tools.job.pruning import KEPT_DAYS
 
 pytestmark = pytest.mark.slow  # processes that live and die
 
@@ -226,34 +226,6 @@ def test_a_process_that_only_names_the_decision(
     started[0].kill()
     started[0].wait()
     assert after(decisions, 365) == set()
-
-
-def test_transferred_files_stay_as_long_as_a_decision_names_them(
-    decisions: Decisions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    brought = Path(decisions.directory, TRANSFERRED, "node-1/iter_20")
-    brought.mkdir(parents=True)
-    for name in ("mine ü", "left"):
-        (brought / name).write_text("part")
-    body = {**FOUND, "ranks": [{"rank": 2, "files": [{"path": str(brought / "mine ü")}]}]}
-    followed_by(decide(decisions, "old", body), **{**GONE, "host": "other"})
-    real = os.lstat
-    monkeypatch.setattr(pruning.os, "lstat", lambda p, **k: _aged(real(p, **k), KEPT_DAYS - 1))
-    assert after(decisions, 0) >= {"old", TRANSFERRED} and sorted(os.listdir(brought)) == ["left", "mine ü"]
-    monkeypatch.setattr(pruning.os, "lstat", lambda p, **k: _aged(real(p, **k), KEPT_DAYS + 1))
-    assert after(decisions, 0) >= {"old", TRANSFERRED} and os.listdir(brought) == ["mine ü"]
-    followed_by(Path(decisions.directory, "old"), **GONE)
-    after(decisions, 3650)
-    assert os.listdir(brought) == []
-
-
-def _aged(st: os.stat_result, days: float) -> Any:
-    from types import SimpleNamespace
-
-    known = {name: getattr(st, name) for name in dir(st) if name.startswith("st_")}
-    return SimpleNamespace(
-        **{**known, "st_mtime": st.st_mtime - days * DAY, "st_ctime": st.st_ctime - days * DAY}
-    )
 
 
 def test_a_start_looks_at_a_few_old_ones_only(decisions: Decisions, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,17 +11,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import broken, megatron
+from run_helpers import CLEAN, broken, megatron
 from two_nodes import WORLD, Nodes, free_port
 
-from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
-from ckpt_tools.job.boards import Files
-from ckpt_tools.job.exchange import Meeting
+from ckpt_tools import job
+from ckpt_tools.errors import CannotLook, CkptError, NoneUsable, UsageError
+from ckpt_tools.job.meeting import Files, Meeting, failure
+from ckpt_tools.model.selection import Selection
 
 
 def together(answers: list[tuple[int, dict[str, str], str]]) -> dict[str, str]:
@@ -202,73 +204,32 @@ def test_what_an_earlier_start_left_is_not_trusted(nodes: Nodes) -> None:
     assert together(nodes.run())["CKPT_STEP"] == "30"
 
 
-@pytest.fixture
-def carrier(tmp_path: Path) -> str:
-    script = tmp_path / "bring.sh"
-    script.write_text(f'#!/bin/sh\necho "$1 $2" >> {tmp_path}/brought\nexec cp "$2" "$3"\n')
-    script.chmod(0o755)
-    return str(script)
-
-
-def test_a_part_on_another_nodes_disk(nodes: Nodes, carrier: str, tmp_path: Path) -> None:
+def test_a_part_on_another_nodes_disk(nodes: Nodes) -> None:
     """Rank 2 was moved to node 1 after a repair; its file stayed on node 0."""
-    lost = nodes.disks[1] / "iter_0000020/mp_rank_02"
-    shutil.move(lost, nodes.disks[0] / "iter_0000020/mp_rank_02")
+    shutil.move(nodes.disks[1] / "iter_0000020/mp_rank_02", nodes.disks[0] / "iter_0000020/mp_rank_02")
     answers = nodes.run()
     assert together(answers)["CKPT_STEP"] == "10"
-    assert all("on-other-node" in err or "step 20" in err for _, _, err in answers)
-    plan = json.loads(Path(answers[0][1]["CKPT_PLAN"]).read_text())
-    assert "on-other-node" in {f["code"] for r in plan["rejected"] for f in r["findings"]}
-    answers = nodes.run("--transfer", carrier)
-    assert together(answers)["CKPT_STEP"] == "20"
-    plan = json.loads(Path(answers[1][1]["CKPT_PLAN"]).read_text())
-    brought = plan["ranks"][2]["files"][0]["path"]
-    assert (
-        not brought.startswith(str(nodes.disks[1]))
-        and Path(brought).read_bytes()
-        == (nodes.disks[0] / "iter_0000020/mp_rank_02/model_optim_rng.pt").read_bytes()
-    )
-    assert (tmp_path / "brought").read_text().count("\n") == 1
-    assert not lost.exists()  # the disk itself is not written
+    for answer in answers:
+        steps, findings = outcomes(answer)
+        assert steps == [(20, "rejected"), (10, "chosen")]
+        assert "the model file of rank 2 lies on" in next(
+            f["message"] for f in findings if f["code"] == "on-other-node"
+        )
 
 
-def test_a_transfer_that_brings_garbage_or_fails(nodes: Nodes, tmp_path: Path) -> None:
-    shutil.move(nodes.disks[1] / "iter_0000020/mp_rank_02", nodes.disks[0] / "iter_0000020/mp_rank_02")
-    bad = tmp_path / "bad.sh"
-    for body, why in {
-        "head -c 100 $2 > $3": "",
-        "exit 3": "bad.sh ended with 3",
-        "kill -9 $$": "killed by signal 9",
-        "true": "No such file",
-    }.items():
-        bad.write_text(f"#!/bin/sh\n{body}\n")
-        bad.chmod(0o755)
-        answers = nodes.run("--transfer", str(bad))
-        assert together(answers)["CKPT_STEP"] == "10"
-        for answer in answers:  # the reason is told on both nodes
-            steps, findings = outcomes(answer)
-            assert steps == [(20, "rejected"), (10, "chosen")] and findings
-            assert not why or any(f["code"] == "on-other-node" and why in f["message"] for f in findings)
-
-
-def test_a_new_node_gets_everything(nodes: Nodes, carrier: str) -> None:
-    shutil.copytree(nodes.disks[1], nodes.disks[0], dirs_exist_ok=True)  # node 0 keeps a copy of all
-    shutil.rmtree(nodes.disks[1])
-    nodes.disks[1].mkdir()
-    assert together(nodes.run("--transfer", carrier))["CKPT_STEP"] == "20"
-
-
-def test_what_an_earlier_start_brought_is_not_taken_for_a_part_of_this_one(
-    nodes: Nodes, carrier: str
+@pytest.mark.parametrize("name", ["CKPT_TRANSFER", "CKPT_SECRET_FILE"])
+def test_a_variable_that_nothing_reads_any_more_is_said(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A file that is not there any more on the node that had it may be of another attempt: what was brought
-    of it before is not used.
-    """
-    test_a_new_node_gets_everything(nodes, carrier)
-    shutil.rmtree(nodes.disks[0] / "iter_0000020/mp_rank_03")
-    answers = nodes.run("--transfer", carrier)
-    assert together(answers)["CKPT_STEP"] == "10"
-    assert outcomes(answers[0])[0] == [(20, "rejected"), (10, "chosen")]
+    monkeypatch.setitem(CLEAN, name, "x")
+    assert all(code == 2 and f"nothing reads {name}" in err for code, _, err in nodes.run())
+
+
+def test_a_directory_of_their_own_to_meet_in(nodes: Nodes, tmp_path: Path) -> None:
+    """Decisions stay on each node's own disk."""
+    answers = nodes.run("--meet", str(tmp_path / "meet"), meet="own")
+    assert together(answers)["CKPT_STEP"] == "20"
+    assert not nodes.shared.exists() and (tmp_path / "meet/j.meeting").is_dir()
 
 
 def test_the_same_path_on_every_node(nodes: Nodes, tmp_path: Path) -> None:
@@ -296,20 +257,89 @@ def test_the_same_path_on_every_node(nodes: Nodes, tmp_path: Path) -> None:
     assert seen["CKPT_STEP"] == "20"
 
 
+# -- in this process: what the first node concludes ----------------------------------------------------------
+
+
+def lie(monkeypatch: pytest.MonkeyPatch, number: int, at: Sequence[str | int], value: Any) -> None:
+    """Let the first node tell all ``value`` there, in the conclusion of a round."""
+    put = Meeting._put
+
+    def change(m: Meeting, key: str, told: dict[str, Any]) -> None:
+        if key == f"{number}.all" and "error" not in told:
+            told = json.loads(json.dumps(told))
+            node: Any = told
+            for name in at[:-1]:
+                node = node[name]
+            node[at[-1]] = value
+        put(m, key, told)
+
+    monkeypatch.setattr(Meeting, "_put", change)
+
+
+def both(decide: Callable[[int], Any]) -> list[Any]:
+    """What two nodes came to: the decision, or its error."""
+
+    def one(n: int) -> Any:
+        try:
+            return decide(n)
+        except CkptError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, range(2)))
+
+
+def test_what_our_ranks_load_is_what_we_have_found(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    lie(monkeypatch, 3, ["ranks", 2, "files", 0, "path"], "/etc/passwd")
+
+    def decide(n: int) -> Any:
+        mine = job.Options(agree=True, plan_dir=str(nodes.shared), job="j", node=n, nodes=2)
+        return job.decide(str(nodes.disks[n]), Selection(world_size=WORLD), mine)
+
+    assert [f["path"] for f in both(decide)[1].decision.files(2)] == [
+        str(nodes.disks[1] / "iter_0000020/mp_rank_02/model_optim_rng.pt")
+    ]
+
+
+def test_a_decision_of_the_first_node_sets_no_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that share ROOT, and meet because their id may come back: the first one decides, the others check
+    what they are told.
+    """
+    root = megatron(tmp_path / "run")
+
+    def decide(n: int) -> Any:
+        line = ["torchrun", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=same", f"--node-rank={n}", "x.py"]
+        return job.decide(str(root), Selection(), job.Options(plan_dir=str(tmp_path / "plans")), line)
+
+    assert [t.decision.step for t in both(decide)] == [20, 20]
+    for at, value in (
+        (["resume", "env"], {"LD_PRELOAD": "/tmp/evil.so"}),
+        (["resume", "env"], {"PATH": "/tmp"}),
+        (["resume", "args"], "--load"),
+        (["resume", "args"], ["--load", "/etc"]),
+        (["resume", "path"], "/etc"),
+        (["ranks"], []),
+        (["ranks", 0, "files"], []),
+        (["checkpoint"], None),
+    ):
+        with monkeypatch.context() as patch:
+            lie(patch, 1, at, value)
+            error = both(decide)[1]
+            assert isinstance(error, UsageError) and "no decision that ckpt makes" in str(error), (at, error)
+
+
 # -- the meeting itself --------------------------------------------------------------------------------------
 
 MEET = """
 import sys
-from ckpt_tools.job.boards import Files
-from ckpt_tools.job.exchange import meeting
-from ckpt_tools.job.reported import Round, only
-from ckpt_tools.settings.checked_json import whole
+from ckpt_tools.job.meeting import Files, meeting
 from ckpt_tools.errors import CkptError
-sums = Round(only({"n": whole, "from": whole}), only({"sum": whole}))
 try:
     with meeting(Files(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])) as m:
         for n in range(int(sys.argv[5])):
-            got = m.exchange({"n": n, "from": m.me}, lambda values: {"sum": sum(v["n"] * 100 + v["from"] for v in values)}, sums)
+            got = m.exchange({"n": n, "from": m.me}, lambda values: {"sum": sum(v["n"] * 100 + v["from"] for v in values)})
         print(got["sum"])
 except CkptError as e:
     print(type(e).__name__, e)
@@ -350,8 +380,6 @@ def test_what_concluding_raises_is_raised_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_one_node_is_raised_everywhere(tmp_path: Path) -> None:
-    from ckpt_tools.job.exchange import failure
-
     def member(i: int) -> str:
         m = Meeting(Files(str(tmp_path / "m")), i, 3, 20)
         m.join()

@@ -63,7 +63,7 @@ def run(job: Job, name: str, **more: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_block_of_shell_is_run() -> None:
     assert len(re.findall(r"```(?:sh|bash)\n", PAGE)) == len(BLOCKS)
-    assert set(BLOCKS) == {*PROCESSES, "agree", "secret", "transfer", "view", "decision"}
+    assert set(BLOCKS) == {*PROCESSES, "agree", "view", "decision"}
 
 
 @pytest.mark.share(6)
@@ -131,25 +131,6 @@ def test_nodes_agree(job: Job) -> None:
     job.resumed(2, "20", plans=2)
 
 
-def test_the_secret_of_the_page_is_one(job: Job) -> None:
-    from ckpt_tools.job import secret
-
-    assert run(job, "secret").returncode == 0
-    assert len(secret.read(str(job.tmp / "home/.ckpt-secret"))) >= secret.LEAST
-
-
-def test_the_transfer_command_gets_node_path_and_target(job: Job) -> None:
-    """scp is a stand-in that copies on this machine."""
-    assert run(job, "transfer").returncode == 0
-    (job.tmp / "stand-ins/scp").write_text('#!/bin/sh\n[ "$1" = -q ] && exec cp "${2#host:}" "$3"\n')
-    (job.tmp / "stand-ins/scp").chmod(0o755)
-    (job.tmp / "there").write_text("part")
-    subprocess.run(
-        [job.tmp / "home/bring", "host", job.tmp / "there", job.tmp / "here"], env=job.env(), check=True
-    )
-    assert (job.tmp / "here").read_text() == "part"
-
-
 def test_the_view_holds_the_chosen_one_alone(job: Job) -> None:
     job.holds("older")
     done = run(job, "view")
@@ -189,7 +170,7 @@ def test_what_the_page_names_is_there() -> None:
         "--ckpt-step",
         "--kill-on-bad-exit",
     }
-    others |= {"--worker_num", "--local_worker_num", "--master_port", "--log_dir", "--join", "--from-literal"}
+    others |= {"--worker_num", "--local_worker_num", "--master_port", "--log_dir", "--join"}
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", PAGE))
     assert used - others <= known, used - others - known
     table = PAGE.partition("## Which form")[2].partition("\n**")[0]
@@ -204,5 +185,5 @@ def test_what_the_page_names_is_there() -> None:
     assert all(
         v.name in PAGE or v.flag in PAGE
         for v in resolve.ENV
-        if v.key in ("plan-dir", "agree", "secret-file", "view", "transfer", "allow-fresh", "require-mount")
+        if v.key in ("plan-dir", "agree", "meet", "view", "allow-fresh", "require-mount")
     )

@@ -1,5 +1,5 @@
-"""Nodes that meet: who fails, or dies by whatever signal, ends the others at once; waiting costs few calls;
-all start or none does.
+"""Nodes that meet: who fails, or is told to end, ends the others at once; a time limit says who is missing;
+waiting costs few calls; all start or none does.
 """
 
 from __future__ import annotations
@@ -9,21 +9,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import CKPT, CLEAN, SAY, megatron
+from run_helpers import CLEAN
 from two_nodes import Nodes, free_port
 
-from ckpt_tools.errors import CannotLook
-from ckpt_tools.job.boards import Board, Files
-from ckpt_tools.job.exchange import Meeting, meeting
+from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.job import meeting as room
 from ckpt_tools.job.files import locked
-from ckpt_tools.job.liveness import Locks
+from ckpt_tools.job.meeting import Board, Files, Meeting, Store, meeting
 from ckpt_tools.job.waiting import MOST, Backoff, Clock
 from ckpt_tools.planning import decision_log
 
@@ -35,18 +34,14 @@ MEMBER = """
 import signal, sys, time
 from ckpt_tools.cli import signals
 from ckpt_tools.errors import CkptError, NoneUsable
-from ckpt_tools.job.boards import Files, Store
-from ckpt_tools.job.exchange import failure, meeting
-from ckpt_tools.job.secret import Seal
+from ckpt_tools.job.meeting import Files, Store, failure, meeting
 
-where, me, size, does = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+where, me, size, does, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], float(sys.argv[5])
 signals.begin()
 signals.work()
-board = Store("127.0.0.1", int(where), me == 0, timeout=600, prefix="t", seal=Seal.of(b"", "t")) if where.isdigit() else Files(where)
+board = Store("127.0.0.1", int(where), me == 0, timeout=600, prefix="t") if where.isdigit() else Files(where)
 try:
-    if does == "wait":
-        print("on", flush=True)
-    with meeting(board, me, size, 600) as m:
+    with meeting(board, me, size, seconds) as m:
         if does == "hang":
             print("on", flush=True)
             while True:
@@ -69,15 +64,17 @@ class Members:
     def __init__(self, where: str) -> None:
         self.where, self.started = where, list[subprocess.Popen[str]]()
 
-    def start(self, *does: str, size: int = 0) -> list[subprocess.Popen[str]]:
-        self.started = [self.one(i, size or len(does), what) for i, what in enumerate(does)]
-        return self.started
-
-    def one(self, i: int, size: int, does: str) -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", MEMBER, self.where, str(i), str(size), does]
-        return subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=CLEAN
-        )
+    def start(self, *does: str, seconds: str = LONG) -> None:
+        self.started = [
+            subprocess.Popen(
+                [sys.executable, "-c", MEMBER, self.where, str(i), str(len(does)), what, seconds],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=CLEAN,
+            )
+            for i, what in enumerate(does)
+        ]
 
     def said(self, n: int) -> str:
         return self.started[n].communicate(timeout=PATIENCE)[0].removeprefix("on\n")
@@ -94,15 +91,12 @@ def members(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Members]
         process.communicate()
 
 
-SIGNALS = [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)]
-
-
 def ways(*hows: Any) -> list[Any]:
     """(board, which node, how it ends): all of them for files; torch takes seconds to import, so only one
     node and the first way by default.
     """
     rows = [(where, who, how) for where in ("files", "torch") for who in (0, 1) for how in hows]
-    slow = [r for r in rows if r[2] is signal.SIGINT or (r[0] == "torch" and r[1:] != (0, hows[0]))]
+    slow = [r for r in rows if r[0] == "torch" and r[1:] != (0, hows[0])]
     return [
         pytest.param(
             *row,
@@ -113,14 +107,14 @@ def ways(*hows: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
-    ("members", "who", "number"), ways(signal.SIGKILL, signal.SIGTERM, signal.SIGINT), indirect=["members"]
+    ("members", "who", "number"), ways(signal.SIGTERM, signal.SIGINT), indirect=["members"]
 )
-def test_a_node_that_dies_ends_the_others_at_once(members: Members, who: int, number: signal.Signals) -> None:
-    """All are there, and one is busy with its disk when it is killed. Nobody waits the ten minutes that they
-    have.
-    """
+def test_a_node_that_is_told_to_end_ends_the_others_at_once(
+    members: Members, who: int, number: signal.Signals
+) -> None:
+    """All are there, and one is busy with its disk. Nobody waits the ten minutes that they have."""
     does = ["hang" if i == who else "" for i in range(3 if members.where.startswith("/") else 2)]
     members.start(*does)
     doomed = members.started[who]
@@ -130,8 +124,23 @@ def test_a_node_that_dies_ends_the_others_at_once(members: Members, who: int, nu
         if i != who:
             text = members.said(i)
             assert text.startswith("CannotLook") and (
-                f"node {who}" in text or "signal" in text or "first node does not answer" in text
+                "signal" in text or "first node does not answer" in text
             ), text
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize(("members", "who", "how"), ways("killed"), indirect=["members"])
+def test_a_node_that_is_killed_is_named_when_the_time_is_over(members: Members, who: int, how: str) -> None:
+    assert how == "killed"
+    members.start(*["hang" if i == who else "" for i in range(2)], seconds="4")
+    doomed = members.started[who]
+    assert doomed.stdout and doomed.stdout.readline() == "on\n"
+    doomed.kill()
+    text = members.said(1 - who)
+    gone = "hear from the first node" in text or "first node does not answer" in text
+    assert text.startswith("CannotLook") and (f"node {who} did not answer" in text or (not who and gone)), (
+        text
+    )
 
 
 @pytest.mark.share(3)
@@ -146,91 +155,8 @@ def test_a_node_that_fails_ends_the_others_at_once(members: Members, who: int, d
     ), text
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda s: s.name)
-@pytest.mark.parametrize("who", [0, 1])
-def test_a_node_that_dies_while_others_are_still_to_come(
-    tmp_path: Path, who: int, number: signal.Signals
-) -> None:
-    members = Members(str(tmp_path / "meeting"))
-    started = members.start("wait", "wait", size=3)
-    doomed, other = started[who], started[1 - who]
-    try:
-        assert (
-            doomed.stdout
-            and doomed.stdout.readline() == "on\n"
-            and other.stdout
-            and other.stdout.readline() == "on\n"
-        )
-        _until_seen(other, tmp_path / "meeting", who)
-        doomed.send_signal(number)
-        text = members.said(1 - who)
-        assert text.startswith("CannotLook") and ("signal" in text or f"node {who} has ended" in text), text
-    finally:
-        for process in members.started:
-            process.kill()
-            process.communicate()
-
-
-class Slow(Files):
-    """A board whose writes take so long that much happens meanwhile: ``then`` by the end of the key."""
-
-    def __init__(self, directory: str, then: Mapping[str, Callable[[], object]]) -> None:
-        super().__init__(directory)
-        self.then = then
-
-    def put(self, key: str, value: bytes) -> None:
-        super().put(key, value)
-        for end, happens in self.then.items():
-            if key.endswith(end):
-                happens()
-
-
-@pytest.mark.parametrize("members", ["files"], indirect=True)
-@pytest.mark.parametrize("me", [0, 1])
-def test_a_node_that_was_met_is_missed_however_fast_it_was(members: Members, me: int) -> None:
-    """The other one has joined, and is killed, while we write: we never waited for it."""
-    doomed = members.one(1 - me, 2, "hang")
-    members.started = [doomed]
-
-    def answered() -> None:
-        while not list(Path(members.where).glob("*.ack.1")):
-            assert doomed.poll() is None
-            time.sleep(0.02)
-
-    def joined() -> None:
-        assert doomed.stdout and doomed.stdout.readline() == "on\n"
-        doomed.kill()
-        doomed.wait()
-
-    board = Slow(members.where, {".ack.1": joined} if me else {"offer": answered, ".go": joined})
-    with (
-        pytest.raises(CannotLook, match=f"node {1 - me} has ended"),
-        meeting(board, me, 2, float(LONG)) as m,
-    ):
-        m.exchange({}, lambda _: {})
-
-
-def _until_seen(other: subprocess.Popen[str], board: Path, who: int) -> None:
-    """Until the other process holds open what the one that is to die has locked: then it has seen it."""
-    while True:
-        names = [(board / f"join.{i}") for i in range(2)]
-        if all(n.exists() for n in names):
-            held = {
-                os.readlink(f"/proc/{other.pid}/fd/{fd}")
-                for fd in os.listdir(f"/proc/{other.pid}/fd")
-                if _links(other.pid, fd)
-            }
-            if str(board / f"alive.{names[who].read_text()}") in held:
-                return
-        time.sleep(0.02)
-
-
-def _links(pid: int, fd: str) -> bool:
-    return os.path.lexists(f"/proc/{pid}/fd/{fd}")
-
-
 def test_what_a_killed_start_left_keeps_nobody_from_meeting(tmp_path: Path) -> None:
-    """Names, locks and sessions of processes that died are no nodes of this start, and no dead ones either."""
+    """Names and sessions of processes that died are no nodes of this start."""
     members = Members(str(tmp_path / "meeting"))
     for number in (signal.SIGKILL, signal.SIGTERM):
         members.start("hang", "hang")
@@ -241,6 +167,122 @@ def test_what_a_killed_start_left_keeps_nobody_from_meeting(tmp_path: Path) -> N
             process.communicate()
     members.start("", "")
     assert [members.said(i) for i in range(2)] == ["started\n"] * 2
+
+
+# -- in this process -----------------------------------------------------------------------------------------
+
+
+def meet(*boards: Board, timeout: float = 600, size: int = 0, does: Callable[[Meeting], Any]) -> list[Any]:
+    """What each node came to: what ``does`` returned, or its error."""
+
+    def member(me: int) -> Any:
+        try:
+            with meeting(boards[me], me, size or len(boards), timeout) as m:
+                return does(m)
+        except CkptError as error:
+            return error
+
+    with ThreadPoolExecutor(len(boards)) as pool:
+        return list(pool.map(member, range(len(boards))))
+
+
+def add(m: Meeting) -> Any:
+    return m.exchange({"n": m.me + 1}, lambda values: {"sum": sum(v["n"] for v in values)})["sum"]
+
+
+def boards(where: Path, number: int) -> list[Board]:
+    return [Files(str(where)) for _ in range(number)]
+
+
+def test_all_who_came_are_told_who_did_not(tmp_path: Path) -> None:
+    found = meet(*boards(tmp_path, 2), size=4, timeout=0.5, does=add)
+    assert [type(f) for f in found] == [CannotLook] * 2
+    assert all("nodes 2, 3 did not come" in str(f) for f in found), found
+
+
+def test_one_that_never_says_that_it_has_heard_is_named(tmp_path: Path) -> None:
+    """The first node starts only where the others do."""
+    m = Meeting(Files(str(tmp_path)), 0, 2, 0.2)
+    m.session = "s"
+    with pytest.raises(CannotLook, match="node 1 did not start"):
+        m.leave()
+
+
+@pytest.mark.parametrize("differs", ["version", "nodes"])
+def test_nodes_of_another_version_or_number_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, differs: str
+) -> None:
+    if differs == "nodes":
+
+        def member(me: int) -> Any:
+            with pytest.raises(UsageError) as raised:
+                Meeting(Files(str(tmp_path)), me, 2 + me, 600).join()
+            return str(raised.value)
+
+        with ThreadPoolExecutor(2) as pool:
+            texts = list(pool.map(member, range(2)))
+    else:
+        put = Meeting._put
+        monkeypatch.setattr(
+            Meeting,
+            "_put",
+            lambda m, key, value: put(m, key, {**value, "version": "0"} if "version" in value else value),
+        )
+        texts = [str(e) for e in meet(*boards(tmp_path, 2), does=add) if isinstance(e, UsageError)]
+    assert len(texts) == 2 and all(t.startswith("node 1 is one of") for t in texts), texts
+
+
+@pytest.mark.parametrize("data", [b"", b"[", b"[" * 200_000, b"null", b"[]", b'"x"', b"\xff", b'{"a": NaN}'])
+def test_what_is_no_message_is_refused_by_all(tmp_path: Path, data: bytes) -> None:
+    class Broken(Files):
+        def put(self, key: str, value: bytes) -> None:
+            super().put(key, data if key.endswith(".1.1") else value)
+
+    found = meet(Files(str(tmp_path)), Broken(str(tmp_path)), does=add)
+    assert all(isinstance(f, UsageError) and "node 1 says what no node" in str(f) for f in found), found
+
+
+def test_an_error_of_another_node_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    said = {"error": "\x1b[2Jgone\r", "hint": "\x07ring", "exit_code": 5}
+    first, second = meet(*boards(tmp_path, 2), does=lambda m: m.exchange(said if m.me else {}, lambda _: {}))
+    assert str(first) == "node 1: \\x1b[2Jgone\\x0d" and first.hint == "\\x07ring"
+    assert isinstance(second, CannotLook)
+
+
+def test_an_offer_of_an_earlier_start_or_version_is_passed_over(tmp_path: Path) -> None:
+    """A directory of decisions outlives starts and versions: what lies there and does not name this process
+    is none of its business.
+    """
+    board = Files(str(tmp_path))
+    board.put("offer", b'{"session": 5, "members": ["0123456789abcdef"]}')
+    board.put("join.0", b"0123456789abcdef")
+    board.put("join.1", b'{"error": "x", "name": "0123456789abcdef"}')
+    assert meet(*boards(tmp_path, 2), does=add) == [3, 3]
+
+
+def test_through_a_store_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun keeps one: it outlives starts, and serves one after the other."""
+    torch = pytest.importorskip("torch.distributed")
+    port = free_port()
+    kept = torch.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+    for _ in range(2):
+        stores = [Store("127.0.0.1", port, False, timeout=60, prefix="job") for _ in range(2)]
+        assert meet(*stores, does=add) == [3, 3]
+    monkeypatch.setattr(room, "_MOST", 100)
+    with pytest.raises(CannotLook, match="torch's store takes 100"):
+        stores[0].put("k", b"x" * 101)
+    del kept
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    import socket
+
+    pytest.importorskip("torch")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(CannotLook, match="could not be opened"),
+    ):
+        Store("127.0.0.1", taken.getsockname()[1], True, timeout=30, prefix="job")
 
 
 # -- through the command -------------------------------------------------------------------------------------
@@ -285,35 +327,6 @@ def test_a_decision_that_cannot_be_written_on_one_node(tmp_path: Path) -> None:
     answers = [(p.communicate(timeout=PATIENCE), p.returncode) for p in running]
     assert [code for _, code in answers] == [5, 5] and all(out == "" for (out, _), _ in answers), answers
     assert "could not be written" in answers[1][0][1] and "node 1: " in answers[0][0][1]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
-def test_a_launcher_that_is_killed_while_it_waits(tmp_path: Path, number: signal.Signals) -> None:
-    """Two launchers of three that share a directory: one is killed while both wait for the third."""
-    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
-    line = ["torchrun", "--nnodes=3", "--nproc-per-node=1", "--rdzv-id=same"]
-    words = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--timeout", LONG, "--"]
-    start = [
-        subprocess.Popen(
-            [*words, *line, f"--node-rank={n}", *SAY], env=CLEAN, stderr=subprocess.PIPE, text=True
-        )
-        for n in range(2)
-    ]
-    try:
-        board = plans / "same.meeting"
-        while not (board / "join.0").exists() or not (board / "join.1").exists():
-            assert start[0].poll() is None and start[1].poll() is None
-            time.sleep(0.05)
-        _until_seen(start[0], board, 1)
-        start[1].send_signal(number)
-        _, err = start[0].communicate(timeout=PATIENCE)
-        assert start[0].returncode == 5 and "node 1" in err, err
-        start[1].communicate(timeout=PATIENCE)
-        assert start[1].returncode in (143, -9)
-    finally:
-        for process in start:
-            process.kill()
-            process.communicate()
 
 
 # -- few calls -----------------------------------------------------------------------------------------------
@@ -366,7 +379,7 @@ def test_a_wait_of_ten_seconds_asks_a_shared_directory_a_few_hundred_times(
     simulated = Simulated()
     with pytest.raises(CannotLook, match="no agreement within 10 s"):
         Meeting(Files(str(tmp_path)), me, 2, 10, simulated.clock).join()
-    assert simulated.at == pytest.approx(10) and sum(calls.values()) <= 200, calls
+    assert simulated.at == pytest.approx(15 if me else 10) and sum(calls.values()) <= 200, calls
 
 
 def test_waiting_for_a_lock_asks_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,50 +400,6 @@ def test_waiting_for_a_lock_asks_few_times(tmp_path: Path, monkeypatch: pytest.M
         ):
             pass
     assert 10 <= len(tried) <= 60
-
-
-# -- what the kernel tells -----------------------------------------------------------------------------------
-
-HOLD = """
-import sys
-from ckpt_tools.job.liveness import Locks
-watch = Locks(sys.argv[1])
-watch.announce("them")
-print("on", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_lock_is_missed_only_by_who_has_seen_it(tmp_path: Path) -> None:
-    seen, late = Locks(str(tmp_path)), Locks(str(tmp_path))
-    assert not seen.gone("them")  # not there yet
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN
-    ) as other:
-        assert other.stdout and other.stdout.readline() == b"on\n"
-        assert not seen.gone("them") and seen.alive("them")
-        other.kill()
-    assert seen.gone("them") and not seen.alive("them")
-    assert not late.gone("them")  # it may be of an earlier start
-    for watch in (seen, late):
-        watch.close()
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.ESTALE])
-def test_where_locks_do_not_work_nothing_is_concluded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    import fcntl
-
-    mine, other = Locks(str(tmp_path)), Locks(str(tmp_path))
-    mine.announce("me")
-
-    def refuse(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "lockf", refuse)
-    mine.announce("again")
-    assert not other.gone("me") and not other.alive("me") and not other.gone("again")
 
 
 def test_a_board_reads_again_what_was_replaced_while_it_read(

@@ -35,9 +35,11 @@ class Nodes:
         self, n: int, *options: str, command: Sequence[str] = SAY, meet: str = ""
     ) -> tuple[list[str], dict[str, str]]:
         """The words of one node's command, and its own environment."""
-        where = ["--rendezvous", meet] if meet else ["--plan-dir", str(self.shared), "--job", "j"]
+        where = {"": ["--plan-dir", str(self.shared)], "own": []}.get(meet, ["--rendezvous", meet])
         nodes = [
             "--agree",
+            "--job",
+            "j",
             "--nodes",
             "2",
             "--node",

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Slurm: every node saves to a disk of its own. The nodes agree on the newest checkpoint that is sound on all of them.
 #
-# Submit it:  sbatch this-file. Needs torch on every node (ckpt-tools[torch]), or --plan-dir DIR on a file system that all see.
+# Submit it:  sbatch this-file. Needs torch on every node (ckpt-tools[torch]), or --meet DIR on a file system that all see, in place of --rendezvous.
 #SBATCH --job-name=train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -16,12 +16,6 @@ RESUME=() # a training loop of your own: RESUME=(--resume-args '--resume {path}'
 
 head="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 port="$((20000 + SLURM_JOB_ID % 10000))"
-
-# The secret by which the nodes recognise each other: nobody else may read it, or they could take part. HOME is a directory that all nodes see.
-export CKPT_SECRET_FILE="$HOME/.ckpt-secret-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"
-rm -f "$CKPT_SECRET_FILE"
-(umask 077 && head -c 32 /dev/urandom | base64 >"$CKPT_SECRET_FILE")
-trap 'rm -f "$CKPT_SECRET_FILE"' EXIT
 
 srun ckpt run "$ROOT" "${RESUME[@]}" --agree --rendezvous "$head:$((port + 10000))" --timeout 10m --allow-none \
     --world-size "$((SLURM_JOB_NUM_NODES * WORKERS))" -- \

@@ -1,0 +1,402 @@
+"""Nodes of one job come to one conclusion: each puts up a value, the first one concludes, and all follow it.
+All get it, or all fail as the first that failed.
+
+Where they meet is trusted: a directory that others cannot write, or a store on the job's own network.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
+from typing import Any, Protocol
+
+from ckpt_tools import __version__
+from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, UsageError
+from ckpt_tools.job.files import write
+from ckpt_tools.job.waiting import Backoff, Clock
+from ckpt_tools.model import ranges
+from ckpt_tools.output.words import printable
+from ckpt_tools.planning import decision_log
+from ckpt_tools.planning.decision_log import safe
+from ckpt_tools.settings import checked_json
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
+
+Value = dict[str, Any]
+SAME = "run the same version of ckpt with the same options on every node"
+_DAY = 86400
+_TRIES = 3
+_FAREWELL = 5.0
+"""Seconds that nodes wait longer than the first one, to hear from it who is missing; and that the first one
+keeps a store after it has failed.
+"""
+_MOST = (8 << 20) - 64
+"""Bytes that torch's store takes (torch/csrc/distributed/c10d/TCPStoreLibUvBackend.cpp, MAX_PAYLOAD_LEN): at
+more it drops the connection.
+"""
+
+
+class Board(Protocol):
+    """Where values are put up for the others: a key holds one value, a later one replaces it. ``keeper``: it
+    ends with this process.
+    """
+
+    keeper: bool
+
+    def put(self, key: str, value: bytes) -> None: ...
+    def get(self, key: str) -> bytes | None: ...
+    def drop(self, prefix: str) -> None:
+        """Forget the keys that begin so; a board that ends with its job may keep them."""
+        ...
+
+
+class Files:
+    """A board in a directory that all nodes see: one file per key, replaced by rename. ``flag`` named it."""
+
+    keeper = False
+
+    def __init__(self, directory: str, trusted: Trust = OURS, flag: str = decision_log.FLAG) -> None:
+        self.directory, self.trusted, self.flag = directory, trusted, flag
+        with ExitStack() as files:
+            try:
+                trust.make(directory, trusted)
+                with trust.named(flag):
+                    self.place = files.enter_context(trust.place(directory, trusted))
+            except OSError as e:
+                hint = f"name a directory that every node can write with {flag}"
+                raise CannotLook(f"{directory} cannot be made: {e.strerror}", hint) from e
+            weakref.finalize(self, files.pop_all().close)
+
+    def put(self, key: str, value: bytes) -> None:
+        write(os.path.join(self.directory, safe(key)), value, self.trusted)
+
+    def get(self, key: str) -> bytes | None:
+        for tries in range(_TRIES):
+            try:
+                with trust.named(self.flag):
+                    return self.place.read(safe(key), decision_log.MOST)
+            except FileNotFoundError:
+                return None
+            except OSError as e:
+                # NFS says ESTALE of a file that was replaced while we opened it
+                if e.errno != errno.ESTALE or tries == _TRIES - 1:
+                    path = os.path.join(self.directory, safe(key))
+                    raise CannotLook(
+                        f"{path} cannot be read: {e.strerror}",
+                        f"is the file system of {self.flag} still there?",
+                    ) from e
+        return None
+
+    def drop(self, prefix: str) -> None:
+        """Forget a session, and what killed nodes left a day ago."""
+        with suppress(OSError):
+            for entry in os.scandir(self.directory):
+                with suppress(OSError):
+                    old = "." in entry.name and time.time() - entry.stat().st_mtime > _DAY
+                    if old or entry.name.startswith(prefix):
+                        os.unlink(entry.path)
+
+
+class Store:
+    """A board in torch's TCPStore; ``host`` of the node that keeps it, ``keeper`` on that node itself."""
+
+    def __init__(self, host: str, port: int, keeper: bool, *, timeout: float, prefix: str) -> None:
+        try:
+            import torch.distributed
+
+            dist: Any = torch.distributed  # its types say nothing of the stores
+        except ImportError as e:
+            raise UsageError(
+                "--agree needs torch, or a directory that all nodes share",
+                "pip install 'ckpt-tools[torch]', or say --meet DIR on a shared file system",
+            ) from e
+        self.keeper = keeper
+        try:
+            store = dist.TCPStore(
+                host, port, None, keeper, timedelta(seconds=timeout), wait_for_workers=False
+            )
+            self.store: Any = dist.PrefixStore(f"ckpt/{prefix}", store)
+        except Exception as e:  # torch raises classes of its own, which differ between versions
+            what = "could not be opened" if keeper else f"did not answer within {timeout:g} s"
+            raise CannotLook(
+                f"the store for the agreement at {host}:{port} {what}: {_first_line(e)}",
+                "check that the first node runs, or say --rendezvous HOST:PORT",
+            ) from e
+
+    def put(self, key: str, value: bytes) -> None:
+        if len(value) > _MOST:
+            raise CannotLook(
+                f"the message of this node has {len(value):,} bytes, and torch's store takes {_MOST:,}",
+                "say --meet DIR on a shared file system",
+            )
+        with _answering():
+            self.store.set(key, value)
+
+    def get(self, key: str) -> bytes | None:
+        with _answering():
+            return bytes(self.store.get(key)) if self.store.check([key]) else None
+
+    def drop(self, prefix: str) -> None:  # noqa: ARG002 - a Board has it
+        return  # the store ends with the launcher that keeps it
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    try:
+        yield
+    except Exception as e:
+        raise CannotLook(
+            f"the first node does not answer any more: {_first_line(e)}", "start again when all nodes are up"
+        ) from e
+
+
+def _first_line(e: Exception) -> str:
+    return str(e).partition("\n")[0][:200]
+
+
+class Meeting:
+    """``me`` of ``size`` nodes, the first of which concludes. Every wait ends after ``timeout`` seconds with
+    CannotLook, which says who is missing.
+
+    What an earlier start left on the board is not followed: each process brings a name that was never used,
+    and a session is the list of them.
+    """
+
+    def __init__(self, board: Board, me: int, size: int, timeout: float, clock: Clock | None = None) -> None:
+        self.board, self.me, self.size, self.timeout, self.clock = board, me, size, timeout, clock
+        self.name, self.session, self.round = secrets.token_hex(16), "", 0
+        self.members = [""] * size
+        self.told = False  # all know how it ended
+
+    def _waiting(self, missing: Callable[[], str]) -> Iterator[None]:
+        backoff = Backoff(self.timeout + (_FAREWELL if self.me else 0), self.clock)
+        while True:
+            yield
+            if not backoff.pause():
+                raise CannotLook(
+                    f"no agreement within {self.timeout:g} s: {missing()}",
+                    "see why on that node, or wait longer with --timeout",
+                )
+
+    def _unheard(self) -> str:
+        return f"node {self.me} did not hear from the first node"
+
+    # ---- coming together
+
+    def join(self) -> None:
+        """Wait until all are there. The first offers a session to those it sees; who is not in it (an earlier
+        start was) makes it offer another.
+        """
+        self.board.put(f"join.{self.me}", self.name.encode())
+        if self.me == 0:
+            self.members[0] = self.name
+            self._conclude_with({}, lambda _: {}, self._gather_members)
+            return
+        mine = {"version": __version__, "nodes": self.size}
+        for _ in self._waiting(self._unheard):
+            offer = self._read("offer", 0)
+            if offer is None or self.name not in offer.get("members", ()):
+                continue
+            if offer["session"] != self.session:
+                self.session = offer["session"]
+                self._put(f"0.{self.me}", mine)
+            if self._heard(0) is not None:
+                return
+
+    def _gather_members(self) -> list[Value]:
+        """Offer sessions until all that were seen last have answered. Raises what one of them raised."""
+        offered: list[str] = []
+        answers: dict[int, Value] = {}
+        missing: list[int] = []
+        for _ in self._waiting(lambda: f"{_nodes(missing)} did not come"):
+            for i in range(1, self.size):
+                self.members[i] = (self.board.get(f"join.{i}") or b"").decode("ascii", "replace")
+            missing[:] = [i for i, name in enumerate(self.members) if not name]
+            if missing:
+                continue
+            if self.members != offered:
+                offered = list(self.members)
+                self._offer()
+            answers = {i: v for i in range(1, self.size) if (v := self._said(0, i)) is not None}
+            missing[:] = sorted(set(range(1, self.size)) - set(answers))
+            if not missing:
+                break
+        for i, answer in answers.items():
+            if answer != {"version": __version__, "nodes": self.size}:
+                raise UsageError(
+                    f"node {i} is one of {answer.get('nodes')} nodes with ckpt {answer.get('version')},"
+                    f" node 0 one of {self.size} with {__version__}",
+                    SAME,
+                )
+        return list(answers.values())
+
+    def _offer(self) -> None:
+        self.session = secrets.token_hex(16)
+        value = {"session": self.session, "members": self.members}
+        self.board.put("offer", json.dumps(value).encode())
+
+    # ---- one exchange after the other
+
+    def exchange(self, value: Value, conclude: Callable[[Sequence[Value]], Value]) -> Value:
+        """Every node's value to the first, its conclusion to every node. What one node raised (``failure``),
+        or concluding raises, is raised on all.
+        """
+        self.round += 1
+        if self.me == 0:
+            return self._conclude_with(value, conclude, lambda: self._gather(value))
+        self._put(f"{self.round}.{self.me}", value)
+        for _ in self._waiting(self._unheard):
+            if (answer := self._heard(self.round)) is not None:
+                return answer
+        raise AssertionError  # waiting ends by an error
+
+    def _conclude_with(
+        self, mine: Value, conclude: Callable[[Sequence[Value]], Value], gather: Callable[[], list[Value]]
+    ) -> Value:
+        try:
+            _require_success(mine, "node 0: ")
+            answer = conclude(gather())
+        except CkptError as error:
+            self._tell(failure(error))
+            raise
+        self._put(f"{self.round}.all", answer)
+        return answer
+
+    def _gather(self, mine: Value) -> list[Value]:
+        """The values of all. Raises what the first node to fail raised."""
+        found: dict[int, Value] = {0: mine}
+        for _ in self._waiting(
+            lambda: f"{_nodes(sorted(set(range(self.size)) - set(found)))} did not answer"
+        ):
+            for i in set(range(self.size)) - set(found):
+                if (value := self._said(self.round, i)) is not None:
+                    found[i] = value
+            if len(found) == self.size:
+                break
+        return [found[i] for i in range(self.size)]
+
+    def _said(self, number: int, i: int) -> Value | None:
+        """What node ``i`` has put up in a round; None while there is nothing. Raises what it raised."""
+        value = self._read(f"{self.session}.{number}.{i}", i)
+        return None if value is None else _require_success(value, f"node {i}: ")
+
+    def _heard(self, number: int) -> Value | None:
+        """What the first node has concluded; None while there is nothing. Raises what it raised."""
+        answer = self._read(f"{self.session}.{number}.all", 0)
+        if answer is not None and "error" in answer:
+            self.told = True
+        return None if answer is None else _require_success(answer, "")
+
+    def _put(self, key: str, value: Value) -> None:
+        self.board.put(f"{self.session}.{key}", json.dumps(value).encode())
+
+    def _read(self, key: str, of: int) -> Value | None:
+        """What a node has put up, or None. Raises UsageError for what is no message."""
+        data = self.board.get(key)
+        if data is None:
+            return None
+        try:
+            value = checked_json.parsed(data)
+        except checked_json.NoJson:
+            value = None
+        if not isinstance(value, dict):
+            raise UsageError(f"node {of} says what no node of this job says ({key})", SAME)
+        return value
+
+    # ---- leaving
+
+    def _tell(self, told: Value) -> None:
+        """Let the others fail where they wait, now or next, instead of waiting for this node."""
+        if self.me == 0 and not self.session:
+            self._offer()  # to those that have come
+        who = str(self.me) if self.me else "all"
+        for number in (self.round, self.round + 1):
+            if self.session and not (self.me == 0 and self._is_concluded(number)):
+                self._put(f"{number}.{who}", told)
+        self.told = True
+
+    def _is_concluded(self, number: int) -> bool:
+        return self.board.get(f"{self.session}.{number}.all") is not None
+
+    def abandon(self, error: BaseException) -> None:
+        """End the meeting for all because of an error that they do not know yet."""
+        if not self.told:
+            with suppress(CkptError):
+                self._tell(failure(_as_told(error)))
+
+    def leave(self) -> None:
+        """Say good-bye; the first node keeps the board until the others have read everything. Raises
+        CannotLook where one of them does not say that it has.
+        """
+        if self.me:
+            if self.session:
+                with suppress(CannotLook):
+                    self._put(f"bye.{self.me}", {})
+            return
+        if self.told and not self.board.keeper:
+            return
+        backoff = Backoff(_FAREWELL if self.told else self.timeout, self.clock)
+        away = list(range(1, self.size))
+        while away := [i for i in away if not self._has_left(i)]:
+            if not backoff.pause():
+                if self.told:
+                    return
+                raise CannotLook(f"{_nodes(away)} did not start", "see why on that node")
+        self.board.drop(f"{self.session}.")
+
+    def _has_left(self, i: int) -> bool:
+        with suppress(CannotLook):
+            return self.board.get(f"{self.session}.bye.{i}") is not None
+        return False
+
+
+@contextmanager
+def meeting(
+    board: Board, me: int, size: int, timeout: float, clock: Clock | None = None
+) -> Iterator[Meeting]:
+    """A meeting that all have joined. What ends it early on this node, a signal too, the others are told."""
+    m = Meeting(board, me, size, timeout, clock)
+    try:
+        m.join()
+        yield m
+    except BaseException as error:
+        m.abandon(error)
+        if isinstance(error, Exception):  # not a signal: whoever sent it waits
+            with suppress(CkptError):
+                m.leave()
+        raise
+    m.leave()
+
+
+def failure(error: CkptError) -> Value:
+    """What a node puts up instead of its value when it cannot go on."""
+    return {"error": str(error), "hint": error.hint, "exit_code": error.exit_code}
+
+
+def _require_success(value: Value, who: str) -> Value:
+    """Raises the error of another node, without anything that could steer a terminal."""
+    if "error" not in value:
+        return value
+    error, hint = ("\n".join(map(printable, str(value.get(k)).split("\n"))) for k in ("error", "hint"))
+    raise BY_EXIT_CODE.get(value.get("exit_code", 5), CannotLook)(f"{who}{error}", hint)
+
+
+def _as_told(error: BaseException) -> CkptError:
+    if isinstance(error, CkptError):
+        return error
+    if isinstance(error, Exception):
+        return CannotLook(
+            f"internal error: {type(error).__name__}: {error}", "report it with what that node printed"
+        )
+    return CannotLook("it was interrupted or terminated by a signal", "start again when all nodes are up")
+
+
+def _nodes(numbers: Sequence[int]) -> str:
+    return f"node{'s' if len(numbers) > 1 else ''} {ranges.words(ranges.ranges(numbers))}"
