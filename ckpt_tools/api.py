@@ -8,11 +8,12 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ckpt_tools.cache.verdicts import Note, remembering
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions, Selection

@@ -8,8 +8,9 @@ import re
 from shlex import quote
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import replace
 
 N, W, E = Severity.NOTE, Severity.WARNING, Severity.ERROR
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from types import ModuleType
 
-from ckpt_tools.model.frozen import field, frozen
+from msgspec import Struct
 
 try:  # Intel's isa-l: three to ten times zlib's speed, releases the GIL
     from isal.isal_zlib import crc32, crc32_combine
@@ -39,15 +39,14 @@ __all__ = [
 ]
 
 
-@frozen
-class Crc:
+class Crc(Struct, frozen=True):
     """A CRC. ``update(data, start)`` goes on from ``start``, which is 0 at first; ``combine(a, b, length)``
     is that of two joined ranges, the second of ``length`` bytes.
     """
 
     name: str
-    update: Callable[[memoryview | bytes, int], int] = field(compare=False, repr=False)
-    combine: Callable[[int, int, int], int] = field(compare=False, repr=False)
+    update: Callable[[memoryview | bytes, int], int]
+    combine: Callable[[int, int, int], int]
 
     def __reduce__(self) -> str:
         return self.name.replace("-", "")  # elsewhere it is what the same constant is there

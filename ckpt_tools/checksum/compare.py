@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.checksum.blocks import Blocks, Picked, divided
 from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.crc import UNIT, InflateError, Progress, crc_of_deflated
 from ckpt_tools.checksum.riding import seated, shared
 from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, Piece, Riders, Sum, Unit, covered
 from ckpt_tools.checksum.work import Outcome, Watch, outcomes
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.storage import HeldSource, Source, Stopped
 from ckpt_tools.storage.cpus import default_jobs
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from msgspec import Struct
+
 from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, power_of_x, times
-from ckpt_tools.model.frozen import frozen
 
 POLYNOMIALS = {CRC32.name: 0xEDB88320, CRC32C.name: 0x82F63B78}
 """Reflected, as the tables of both are."""
@@ -23,8 +24,7 @@ _ONE, _X = 1 << 31, 1 << 30
 """x^0 and x^1: the coefficient of the lowest power is the highest bit."""
 
 
-@frozen
-class Flip:
+class Flip(Struct, frozen=True):
     """Bit ``bit`` (0 is the lowest) of the byte at ``offset`` of the bytes that the CRC covers."""
 
     offset: int

@@ -14,13 +14,14 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import accumulate
 
+from msgspec import Struct
+
 from ckpt_tools.checksum.chunks import CHUNK
 from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME, Crc
 from ckpt_tools.checksum.compare import mismatches
 from ckpt_tools.checksum.crc import Progress
 from ckpt_tools.checksum.sums import ASKED, Extent, Hash, Sum
 from ckpt_tools.checksum.work import Outcome
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.store_checksum import StoreChecksum, StoreChecksums
 from ckpt_tools.storage import Source
 
@@ -76,8 +77,7 @@ def _wholes(told: StoreChecksums) -> Iterator[StoreChecksum]:
             yield StoreChecksum(s.algorithm, value)
 
 
-@frozen
-class Agreement:
+class Agreement(Struct, frozen=True):
     """Whether the bytes that a store keeps are those that ``known`` digests are of, by which ``checksum``."""
 
     same: bool

@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.checksum.combine import CRC32, Crc, crc32c
-from ckpt_tools.model.frozen import frozen, replace
 
 
-@frozen
-class Extent:
+class Extent(Struct, frozen=True):
     """``length`` bytes at ``offset`` of the file."""
 
     offset: int
     length: int
 
 
-@frozen
-class Deflated:
+class Deflated(Struct, frozen=True):
     """A raw-deflate stream of ``length`` bytes at ``offset`` that must inflate to exactly ``size`` bytes."""
 
     offset: int
@@ -65,8 +65,7 @@ ASKED = b""
 """What no checksum is equal to."""
 
 
-@frozen
-class Sum:
+class Sum(Struct, frozen=True):
     """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is
     a second reading that is right as well.
 

@@ -10,10 +10,11 @@ from difflib import get_close_matches
 from importlib.resources import files
 from typing import Annotated
 
+from msgspec import Struct
+
 from ckpt_tools.cli import console
 from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.frozen import frozen
 
 EXAMPLE = "/path/to/checkpoints"
 _PLACE = "@ROOT@"
@@ -27,8 +28,7 @@ Root = Annotated[
 ]
 
 
-@frozen
-class Snippet:
+class Snippet(Struct, frozen=True):
     """``kind`` is the ending of its file. ``about`` is the first sentence of its own comment, or what it
     calls its description.
     """

@@ -7,13 +7,14 @@ import re
 import time
 from typing import Annotated
 
+from msgspec.structs import replace
+
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.words import option
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.settings import parsers
 from ckpt_tools.settings.resolve import Settings
 

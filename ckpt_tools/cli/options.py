@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from ckpt_tools.cli import console
 from ckpt_tools.cli.output import Output, requested
 from ckpt_tools.cli.words import Argument, from_annotations, option
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.frozen import field, frozen, replace
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings import resolve as config
@@ -324,8 +326,7 @@ def _own_layouts(found: config.Settings) -> Layouts:
         raise UsageError(f"{found.file}: {e}", hint) from e
 
 
-@frozen
-class Request:
+class Request(Struct, frozen=True):
     """What ``latest``, ``plan``, ``run`` and ``hook`` are to do. ``rooted``: ROOT was named, ``ranked``: the
     rank was. ``job`` holds the settings about the job that decides, ``given`` the command's own parameters.
     ``resume_args`` are those that the user wants for the command.

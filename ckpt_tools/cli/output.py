@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from ckpt_tools.cli import console
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan, Rejected
 from ckpt_tools.settings import parsers
 
@@ -27,8 +28,7 @@ _LOST = 8
 """Candidates that lost, of which stderr says why, at most."""
 
 
-@frozen
-class Output:
+class Output(Struct, frozen=True):
     """How to answer."""
 
     format: str

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import CkptError, NoCheckpoint, UsageError
 from ckpt_tools.model.finding import Verdict, worst
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.storage.urls import absolute
 

@@ -110,9 +110,10 @@ def prune(
     to = output.requested(FORMATS, given)
     found = options.settings({name: v for name, v in given.items() if not name.startswith("keep_")}, to)
     policy = _policy(given)
+    from msgspec.structs import replace
+
     from ckpt_tools.guard.prune import Policy
     from ckpt_tools.guard.prune import prune as remove
-    from ckpt_tools.model.frozen import replace
 
     selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
     result = remove(

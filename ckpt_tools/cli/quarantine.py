@@ -68,9 +68,10 @@ def quarantine(
     options.on_this_machine([*paths, *([root] if root else ())], options.RENAMES, _INSTEAD)
     home = os.path.abspath(root) if root else options.home_of(paths, whole=damaged)
     names = [os.path.abspath(path) for path in paths]
+    from msgspec.structs import replace
+
     from ckpt_tools.guard.quarantine import quarantine as put_away
     from ckpt_tools.guard.quarantine import restore as bring_back
-    from ckpt_tools.model.frozen import replace
 
     state = found.values.get("state-dir")
     if restore:

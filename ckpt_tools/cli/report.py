@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
+from msgspec.structs import replace
+
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.verify import READING, exit_code
 from ckpt_tools.cli.words import Argument
 from ckpt_tools.errors import CkptError, UsageError
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage.urls import absolute

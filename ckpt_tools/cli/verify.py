@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
+from msgspec.structs import replace
+
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
-from ckpt_tools.model.frozen import replace
 
 FORMATS = ("table", "json", "jsonl")
 READING = (

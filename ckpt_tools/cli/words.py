@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, get_args
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
 
 COMMANDS = (
     "ls",
@@ -40,8 +40,7 @@ COMMANDS = (
 """Each is the function of that name in the module of that name."""
 
 
-@frozen
-class Argument:
+class Argument(Struct, frozen=True):
     """A word that is known by its place. ``after_dashes``: all words after ``--``, a command of its own."""
 
     metavar: str
@@ -49,8 +48,7 @@ class Argument:
     after_dashes: bool = False
 
 
-@frozen
-class Option:
+class Option(Struct, frozen=True):
     """A flag with its names, of one letter after one dash or longer after two; ``metavar`` stands for its
     value.
     """
@@ -65,8 +63,7 @@ def option(*names: str, help: str, metavar: str | None = None) -> Option:
     return Option(names, help, metavar)
 
 
-@frozen
-class Parameter:
+class Parameter(Struct, frozen=True):
     """A parameter of a command's function. ``kind`` is the type of its values: bool, str, list[str], or one
     of the latter two or None.
     """

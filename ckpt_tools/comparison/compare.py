@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ckpt_tools.checksum import chunks, default_jobs
 from ckpt_tools.comparison.difference import Change, Difference, FileDifference, Side, compare, is_index, lone
 from ckpt_tools.comparison.pairs import File, Pair, files, match
@@ -18,7 +20,6 @@ from ckpt_tools.findings import finding
 from ckpt_tools.inspection.digests import file_digest, tensor_digests
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.selection import ReadOptions

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.inspection.digests import placed
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.frozen import field, frozen, record
 from ckpt_tools.model.report import Level, Report, Scalar
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.tensor import Tensor
@@ -38,8 +39,7 @@ class Change(str, Enum):
         return self.value
 
 
-@frozen
-class TensorSide:
+class TensorSide(Struct, frozen=True):
     """A tensor on one side; ``digest`` (XXH3-128, hex) is None when its bytes were not read. A name that
     occurs more than once has the type and shape of the first, and the bytes of all.
     """
@@ -50,8 +50,7 @@ class TensorSide:
     digest: str | None = None
 
 
-@frozen
-class TensorDifference:
+class TensorDifference(Struct, frozen=True):
     """One tensor, and what it is on either side (None: it is not there)."""
 
     name: str
@@ -60,8 +59,7 @@ class TensorDifference:
     b: TensorSide | None
 
 
-@frozen
-class MetadataDifference:
+class MetadataDifference(Struct, frozen=True):
     """One metadata value that is not the same. Only ``change`` tells an absent value from a None."""
 
     key: str
@@ -70,8 +68,7 @@ class MetadataDifference:
     b: Scalar
 
 
-@frozen
-class FileDifference:
+class FileDifference(Struct, frozen=True):
     """A file of A and its counterpart in B, None if there is none. ``name`` is its path below A, else below
     B.
 
@@ -90,8 +87,7 @@ class FileDifference:
     by_store: str = ""
 
 
-@frozen
-class Difference:
+class Difference(Struct, frozen=True):
     """The answer of ``diff``. ``findings`` are those of directories; those of files are in their reports.
     ``bytes_read`` counts both sides.
     """
@@ -128,8 +124,7 @@ class Difference:
         )
 
 
-@record
-class Side:
+class Side(Struct):
     """One file while it is compared: ``digests`` of its tensors, or of the ``whole`` file where no tensor has
     a place, or seals of both sides say it; ``sealed`` is what a seal says of a file that was not written
     since. ``by_store`` is the algorithm of the store's checksum that says what ``whole`` does.

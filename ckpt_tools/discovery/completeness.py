@@ -8,11 +8,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from ckpt_tools.layouts import COORDS, Layout, Layouts, Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.part import Kind, Part
 
 Coordinates = tuple[tuple[str, int], ...]
@@ -79,8 +80,7 @@ class RankFile(NamedTuple):
     restarts: int
 
 
-@record
-class Expected:
+class Expected(Struct):
     """What the checkpoints of one run have between them: the measure for what one of them lacks.
 
     ``ranks`` is how many the run has, ``named`` how many of them their names tell. ``places`` are by kind

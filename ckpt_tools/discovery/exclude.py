@@ -11,8 +11,9 @@ from functools import cached_property
 from glob import escape
 from shlex import quote
 
+from msgspec import Struct, field
+
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.frozen import field, record
 from ckpt_tools.storage.retry import is_directory
 
 _SET = re.compile(r"\[(!?)([^\]]+)\]|.", re.DOTALL)
@@ -20,8 +21,7 @@ STATE = ".ckpt"
 """The directory in a root where commands that change something keep what they put away, and their journal."""
 
 
-@record
-class Excluded:
+class Excluded(Struct, dict=True):
     """``globs`` are relative to the root they are asked about: ``*`` stays within a name, ``**`` stands for
     any number of directories.
 

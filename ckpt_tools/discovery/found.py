@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.discovery.set_aside import is_set_aside
 from ckpt_tools.layouts import Layout, NameFields, Place, Places
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.storage.links import Links
 
@@ -52,8 +53,7 @@ class BareFile(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-@record
-class Discovery:
+class Discovery(Struct):
     """What directory listings show. ``bare`` are files that only a format's suffix recognises; ``trackers``
     maps (name, directory) to the path of a file that some layout calls its tracker or one of its records, and
     ``placed`` are the layouts of those that have the name of a file of another layout. Paths are those of

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.layout import Piece
 from ckpt_tools.layouts.common.templates import TOKENS, compile_template
-from ckpt_tools.model.frozen import field, record
 from ckpt_tools.storage.listing import Names
 from ckpt_tools.storage.retry import ABSENT, is_directory
 from ckpt_tools.storage.urls import absolute
@@ -32,8 +33,7 @@ class Miss(NamedTuple):
     found: str
 
 
-@record
-class Checked:
+class Checked(Struct):
     """One template: how many files it matched, one of them, and the nearest paths that miss it narrowly."""
 
     layout: str

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from ckpt_tools import launchers
 from ckpt_tools.elastic import names
 from ckpt_tools.elastic.guard import Guard
 from ckpt_tools.elastic.replicas import Groups, Replicas, checked, in_world
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.settings import fault_file as _fault_file
 from ckpt_tools.settings import parsers
 from ckpt_tools.settings.declarations import trusted

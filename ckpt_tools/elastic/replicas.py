@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
+from msgspec import Struct
+
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.settings import fault_file
 
 Groups = tuple[tuple[int, ...], ...]
@@ -38,8 +39,7 @@ def checked(group_info: Iterable[Iterable[int]], world_size: int | None) -> Grou
     return groups
 
 
-@frozen
-class Replicas:
+class Replicas(Struct, frozen=True, dict=True):
     """``groups`` of ranks with the same state, of which the first ``writers`` save when training dies (None:
     all).
 

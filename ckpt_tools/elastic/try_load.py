@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Generic, TypeVar, cast
 
+from msgspec import Struct
+
 from ckpt_tools.errors import LoadFailed, NoCheckpoint, UsageError
-from ckpt_tools.model.frozen import frozen
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -18,16 +19,14 @@ def _single(candidates: object) -> bool:
     return isinstance(candidates, (str, bytes)) or hasattr(candidates, "__fspath__")
 
 
-@frozen
-class Attempt(Generic[C]):
+class Attempt(Struct, Generic[C], frozen=True):
     """A candidate that did not load, and why."""
 
     candidate: C
     error: Exception
 
 
-@frozen
-class Loaded(Generic[C, T]):
+class Loaded(Struct, Generic[C, T], frozen=True):
     """What the loader returned for ``candidate``. ``trail`` holds the candidates that failed before it, in
     the order tried.
     """

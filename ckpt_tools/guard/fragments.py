@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from msgspec.structs import replace
+
 from ckpt_tools import __version__
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import UsageError
@@ -19,7 +21,6 @@ from ckpt_tools.guard.writing import opened_home, put, tidy
 from ckpt_tools.inspection.digest_pass import DigestPass, Seen
 from ckpt_tools.inspection.seals import Known, replaces
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile, SealedOne
 from ckpt_tools.reading.mirrored import place

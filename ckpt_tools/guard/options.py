@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
+
 from ckpt_tools.model.seal import Fragment
 from ckpt_tools.model.selection import ReadOptions
 
@@ -12,8 +13,7 @@ if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
 
 
-@frozen
-class SealOptions:
+class SealOptions(Struct, frozen=True):
     """``algorithm`` is that of whole files, ``also`` are further ones; with ``tensors`` each tensor has a
     digest too. ``again`` replaces seals without asking whether the files fit them, ``compare`` reads what is
     sealed already and holds it to its seals, ``dry_run`` writes nothing. ``merge`` makes one seal of

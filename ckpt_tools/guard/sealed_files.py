@@ -6,11 +6,12 @@ import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.findings import finding
 from ckpt_tools.guard.options import SealOptions
 from ckpt_tools.inspection.digest_pass import DigestPass, Seen
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.local import Identity

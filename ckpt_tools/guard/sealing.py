@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
@@ -22,7 +24,6 @@ from ckpt_tools.guard.targets import Target, described, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, require_writable, tidy
 from ckpt_tools.inspection.digest_pass import Seen
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile, SealedOne, Sealing

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.targets import Target
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.planning.engine import find_gaps
 from ckpt_tools.planning.lost_files import without_model

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from ckpt_tools.errors import UsageError
 from ckpt_tools.guard.journal import Store, Swap
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.reading.session import Session
 
 
-@frozen
-class Pointed:
+class Pointed(Struct, frozen=True):
     """A tracker at ``path`` that says ``now``; with ``data`` in it, it says ``then``."""
 
     path: str
@@ -30,8 +30,7 @@ class Pointed:
         return Swap(target, incoming, f"{kept}/{target}")
 
 
-@frozen
-class Wanted:
+class Wanted(Struct, frozen=True):
     """A tracker at ``path`` that says ``now`` (None where it is not there), and is to say ``then``, as
     ``data``.
     """

@@ -8,10 +8,12 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict, blind, worst
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.planning.engine import crosscheck
@@ -23,8 +25,7 @@ from ckpt_tools.storage import counted
 _WRITTEN = frozenset({"in-use", "unfinished-save"})
 
 
-@frozen
-class Checked:
+class Checked(Struct, frozen=True):
     """What came of one verification; ``written``: somebody still writes the checkpoint, so nothing is known.
     ``findings`` have paths and are no notes; ``level`` is what all files were looked at to; of the files that
     are ``hidden`` nothing is known because their index is damaged.

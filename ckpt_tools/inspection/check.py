@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
+
 from ckpt_tools.checksum import Crc, InflateError, Outcome, Progress, Sum, covered, mismatches
 from ckpt_tools.findings import NOT_SEEN, finding, of_file
 from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, structure
@@ -18,7 +20,6 @@ from ckpt_tools.formats.named import MANIFESTS
 from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.inspection.twice import held_against_store, in_doubt, judged, not_kept
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import NO_METADATA, Blank, Level, Region, Report
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import OpenFile, ShortRead, Stopped, opened

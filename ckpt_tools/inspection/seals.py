@@ -11,6 +11,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Claim, Damage
 from ckpt_tools.formats.seals.document import misplaced
@@ -19,7 +21,6 @@ from ckpt_tools.formats.seals.seal import compare, read, whole_of
 from ckpt_tools.inspection.sealed_and_lost import LISTED, gone, in_its_place
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level, Scalar
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import ShortRead, opened

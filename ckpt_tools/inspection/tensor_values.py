@@ -14,12 +14,13 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from ckpt_tools.checksum import Progress
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.floats import KINDS, Kind, chosen, value
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import Source
 
@@ -204,8 +205,7 @@ def _chunks(
             yield at, np.frombuffer(part, f"<u{kind.width}")
 
 
-@frozen
-class _Absurd:
+class _Absurd(Struct, frozen=True):
     """How many numbers are absurd, the byte offset of the first, and what it is."""
 
     count: int = 0

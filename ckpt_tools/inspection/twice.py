@@ -4,10 +4,11 @@ and no older checkpoint is chosen for that.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ckpt_tools.checksum import Progress
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Report
 from ckpt_tools.storage import Stopped
 from ckpt_tools.storage.urls import is_url

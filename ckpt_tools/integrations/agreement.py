@@ -13,6 +13,8 @@ import logging
 import os
 from typing import Any
 
+from msgspec.structs import replace
+
 from ckpt_tools import api, errors, job, launchers
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.integrations.group import Group, joined
@@ -20,7 +22,6 @@ from ckpt_tools.integrations.resumed import Resumed, resumed_by
 from ckpt_tools.job import decision as decisions
 from ckpt_tools.job.decider import digest
 from ckpt_tools.job.decision import Body, Decision
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage.paths import Path, one

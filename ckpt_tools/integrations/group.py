@@ -9,11 +9,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
 
 
-@frozen
-class Group:
+class Group(Struct, frozen=True):
     """All ranks of a job. Both calls are made by all of them, or none."""
 
     rank: int

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from ckpt_tools.job.decision import Decision
-from ckpt_tools.model.frozen import frozen
 
 
-@frozen
-class Resumed:
+class Resumed(Struct, frozen=True):
     """The checkpoint that all ranks agreed on, and what this rank loads of it.
 
     ``path`` is what the framework is given: a directory, a prefix, or the one file that this rank loads; None

@@ -10,6 +10,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.decider import SILENT, Decider, Listener, digest
@@ -19,7 +22,6 @@ from ckpt_tools.job.membership import Membership, of_node, of_worker
 from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.launchers import LaunchLine, Started
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import OPENED_BY_RANKS
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import directories
@@ -36,8 +38,7 @@ _GONE = {
 __all__ = ["Listener", "Options", "Taken", "decide", "taken"]
 
 
-@frozen
-class Taken:
+class Taken(Struct, frozen=True):
     """A decision and whose it is: ``rank`` is None for a launcher, which starts them all. ``staged`` is what
     was brought to this machine for it.
     """

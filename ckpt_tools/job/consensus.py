@@ -10,6 +10,8 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
+
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
@@ -19,7 +21,6 @@ from ckpt_tools.job.meeting import Meeting, Value, failure
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.codec import decode_object, encode_object
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, FileLoad, LoadPlan, RankLoad
 from ckpt_tools.planning import decision_log

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools import api
 from ckpt_tools.cache.verdicts import Note
 from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
@@ -18,7 +21,6 @@ from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.job.starts import with_loop
 from ckpt_tools.layouts import Layouts, layouts_of
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -31,8 +33,7 @@ from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.trust import OURS
 
 
-@frozen
-class Listener:
+class Listener(Struct, frozen=True):
     """What the process that decides calls meanwhile: ``made`` with the plan, for its warnings to be shown
     once per job, ``progress`` while it reads, ``note`` with what it has to say of kept verdicts.
     """
@@ -81,8 +82,7 @@ def digest(selection: Selection) -> str:
     )
 
 
-@frozen
-class Decider:
+class Decider(Struct, frozen=True):
     """Makes the decision where this process is the one to make it."""
 
     root: str

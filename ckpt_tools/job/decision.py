@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job import schema
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output import json as as_json
 from ckpt_tools.planning.other_writers import etag_of
@@ -24,8 +25,7 @@ from ckpt_tools.storage.urls import is_url
 Body = dict[str, Any]
 
 
-@frozen
-class Decision:
+class Decision(Struct, frozen=True):
     """A decision as it stands in the file at ``path``: the JSON of the plan, and under "decision" who made
     it, when and for what.
 

@@ -7,10 +7,12 @@ import os
 import time
 from collections.abc import Mapping
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.process import Process
 from ckpt_tools.launchers import LaunchLine, Started
-from ckpt_tools.model.frozen import field, frozen, replace
 from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.decision_log import safe
 
@@ -18,8 +20,7 @@ _ONCE = frozenset({"slurm", "mpi"})
 """Launchers that give every start an id of its own, as far as they know."""
 
 
-@frozen
-class Membership:
+class Membership(Struct, frozen=True):
     """``key`` names the decision, ``member`` this process in it. ``unique``: the key is of this start and no
     other. ``start`` is what makes it so; "" where only the word of whoever gave the id does.
 

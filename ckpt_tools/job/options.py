@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
+
 from ckpt_tools.storage.trust import OURS, Trust
 
 
-@frozen
-class Options:
+class Options(Struct, frozen=True):
     """How a job comes to its one decision; the defaults are the command's. ``timeout`` in seconds;
     ``plan_dir`` None: this user's own, on this machine. ``words`` are what starts us, for messages.
     """

@@ -6,11 +6,10 @@ import os
 import socket
 from functools import cache
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
 
 
-@frozen
-class Process:
+class Process(Struct, frozen=True):
     """``host`` is this boot of this machine; ``identity`` and ``parent``, who started us, are pid and start
     time, so that each means one process only.
     """

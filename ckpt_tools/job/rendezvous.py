@@ -10,20 +10,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.job.decision import Decision
 from ckpt_tools.job.meeting import Board, Files, Meeting, Store, failure, meeting
 from ckpt_tools.job.membership import Membership
 from ckpt_tools.job.options import Options
 from ckpt_tools.launchers import LaunchLine
-from ckpt_tools.model.frozen import field, frozen, record, replace
 from ckpt_tools.planning import decision_log
 
 _PORTS = 1 << 16
 
 
-@record
-class Rendezvous:
+class Rendezvous(Struct):
     """Entered for as long as the decision is made. ``joined`` is the meeting, once this process has come to
     it; None where the job needs none, or another process of this node decides.
     """
@@ -108,8 +109,7 @@ class Rendezvous:
         return Files(place, options.trust, "--meet" if options.meet else decision_log.FLAG)
 
 
-@frozen
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """Where nodes meet over TCP; ``keeper``: whether this node keeps the store there."""
 
     host: str

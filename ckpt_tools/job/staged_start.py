@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.decider import Listener, planned
@@ -14,7 +17,6 @@ from ckpt_tools.job.membership import Membership, of_worker
 from ckpt_tools.job.options import Options
 from ckpt_tools.job.staging import Damaged, How, Staged, described, of_decision
 from ckpt_tools.layouts import layouts_of
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 
@@ -92,16 +94,14 @@ def _brought(
     return decision, rank, staged
 
 
-@frozen
-class Copied:
+class Copied(Struct, frozen=True):
     """A plan whose files were brought: ``body`` is its JSON with the local paths."""
 
     body: Body
     staged: Staged
 
 
-@frozen
-class Copies:
+class Copies(Struct, frozen=True):
     """What is to be brought where: the files of ``ranks`` (None: of all) below the directory ``home``."""
 
     home: str

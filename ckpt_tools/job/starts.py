@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.rules.choice import restart_loop
@@ -23,8 +25,7 @@ NAME = "starts.jsonl"
 _LISTED = 32
 
 
-@frozen
-class Passed:
+class Passed(Struct, frozen=True):
     """A checkpoint that was there and was not resumed from: the codes of what was against it."""
 
     path: str
@@ -32,8 +33,7 @@ class Passed:
     codes: tuple[str, ...]
 
 
-@frozen
-class Start:
+class Start(Struct, frozen=True):
     """One decision. ``path`` is None for a start from nothing; ``decided_at`` is in seconds since the epoch.
 
     ``passed`` are the better checkpoints that were given up, ``lost_steps`` and ``lost_seconds`` how far the
@@ -51,8 +51,7 @@ class Start:
     lost_seconds: float | None = None
 
 
-@frozen
-class History:
+class History(Struct, frozen=True):
     """The starts of a root, the last one first; ``damaged`` lines say nothing."""
 
     root: str

@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.own_name import named_for
@@ -16,15 +19,13 @@ from ckpt_tools.job.view_inspect import MARKER
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.under_way import TEMPORARY
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import FileLoad, LoadPlan, Resume
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_file
 
 
-@record
-class Tree:
+class Tree(Struct, dict=True):
     """``links`` map paths below the view to absolute paths of files, ``texts`` to the bytes of small files;
     ``ranks`` and ``shared`` are the links of the plan's file entries, in their order.
     """

@@ -8,8 +8,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 
+from msgspec.structs import replace
+
 from ckpt_tools.launchers.launcher import Launcher, LaunchLine, Started
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.settings import plugins
 
 ORDER = {

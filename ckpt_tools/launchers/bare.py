@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, known, number, seen, settled
-from ckpt_tools.model.frozen import replace
 
 _VARIABLES = (
     "CKPT_RANK",

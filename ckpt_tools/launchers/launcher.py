@@ -6,15 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ckpt_tools.model.frozen import frozen, replace
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.model.plan import Known
 from ckpt_tools.settings.parsers import MAX_RANK
 
 SAY = "say --rank N (or set CKPT_RANK), and --world-size N"
 
 
-@frozen
-class Started:
+class Started(Struct, frozen=True):
     """One process's place in the job, each number with the variable that says it. None: the launcher does not
     say, or it is unclear.
     """
@@ -47,8 +48,7 @@ class Started:
     """This process is no rank at all (msrun's scheduler)."""
 
 
-@frozen
-class LaunchLine:
+class LaunchLine(Struct, frozen=True):
     """What a command line says that starts a launcher on each node. None: it says nothing, or no number."""
 
     launcher: str
@@ -80,8 +80,7 @@ class LaunchLine:
         return [*self.before, *ours, "--", *self.command]
 
 
-@frozen
-class Launcher:
+class Launcher(Struct, frozen=True):
     """``variables`` are what it sets; ``reference`` is the source of the facts. ``read_line`` understands the
     command lines that start it.
     """

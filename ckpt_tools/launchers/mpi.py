@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, job_id, known, seen, settled
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import Known
 
 _OPEN_MPI = (

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from ckpt_tools.launchers import torchrun_line
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, known, number, seen, settled
-from ckpt_tools.model.frozen import replace
 
 _PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _VARIABLES = (

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from importlib import import_module
 
+from msgspec import Struct
+
 from ckpt_tools.layouts.common.layout import Layout, Piece, whole
 from ckpt_tools.layouts.common.places import NameFields, Place, Places, Templates
 from ckpt_tools.layouts.common.templates import COORDS, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.settings import plugins
@@ -119,8 +120,7 @@ def _is_sound(plugin: plugins.Plugin) -> bool:
     return True
 
 
-@frozen
-class Layouts:
+class Layouts(Struct, frozen=True, dict=True):
     """The layouts of one question, in the order in which their templates are tried: the user's own first."""
 
     own: tuple[Layout, ...] = ()

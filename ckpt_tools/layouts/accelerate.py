@@ -8,6 +8,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, place_in_run
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
@@ -16,7 +18,6 @@ from ckpt_tools.layouts.hf_trainer import ST, TORCH, fsdp_pieces
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

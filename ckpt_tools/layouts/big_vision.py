@@ -7,10 +7,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.arrays import ROLE, array, lost_arrays
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import Resume
 
 _SAVES = "checkpoint.bv-"

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
@@ -16,7 +18,6 @@ from ckpt_tools.layouts.common.lost_files import without_optimizer
 from ckpt_tools.layouts.dcp import STATE_FORMATS, STATES
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

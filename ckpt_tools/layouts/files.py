@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.held import PIECES, ROLLING, holds_of
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
@@ -16,7 +19,6 @@ from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_
 from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
@@ -35,8 +37,7 @@ _LONGEST = 255
 """Characters of a file's name."""
 
 
-@frozen
-class Loop:
+class Loop(Struct, frozen=True, dict=True):
     """One entry of loops.toml. ``told``: what its number counts, the files tell."""
 
     name: str

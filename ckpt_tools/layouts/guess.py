@@ -13,9 +13,11 @@ from functools import cached_property
 from posixpath import commonpath, dirname
 from typing import NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.layouts.common.templates import compile_template
-from ckpt_tools.model.frozen import frozen, replace
 
 _DATE = r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_T. ]?\d\d[-_.]?\d\d(?:[-_.]?\d\d)?)?(?!\d)"
 _NUMBER = re.compile(rf"{_DATE}|\d+\.\d+|\d+")
@@ -45,8 +47,7 @@ class _Row(NamedTuple):
     numbers: tuple[str, ...]
 
 
-@frozen
-class GuessedPiece:
+class GuessedPiece(Struct, frozen=True, dict=True):
     """Files of one template, the runs and numbers of their saves, and what else their names could mean.
     ``sure``: a word tells each number, or it is that of a step and does not count from 0.
     """
@@ -166,8 +167,7 @@ def _told(texts: Sequence[str]) -> list[str]:
     return fields
 
 
-@frozen
-class _Shape:
+class _Shape(Struct, frozen=True, dict=True):
     """Files whose names differ in their numbers: the ``texts`` around them, and a row for each file."""
 
     texts: tuple[str, ...]

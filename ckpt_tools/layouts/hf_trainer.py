@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts import dcp, deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
@@ -15,7 +17,6 @@ from ckpt_tools.layouts.common.lost_files import lost, stale_index, without_inde
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

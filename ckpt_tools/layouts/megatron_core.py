@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.arrays import array
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
@@ -17,7 +19,6 @@ from ckpt_tools.layouts.dcp import FORMATS, without_common
 from ckpt_tools.layouts.megatron import read_tracker, resume
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Report
 

@@ -11,11 +11,13 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
@@ -100,8 +102,7 @@ _Found = Iterator[tuple[str, Flaw]]
 _Values = list[tuple[Part, int]]
 
 
-@record
-class _Counters:
+class _Counters(Struct):
     """What the files of one run count, grouped so that each group should agree."""
 
     epochs: dict[object, _Values] = field(default_factory=lambda: defaultdict(list))

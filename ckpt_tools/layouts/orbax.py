@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import Resume
 
 JSON = ("json_member",)

@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterator, Sequence
 from math import prod
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.files import FORMATS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

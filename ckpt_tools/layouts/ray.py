@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number
 from ckpt_tools.layouts.common.lost_files import lost
@@ -14,7 +16,6 @@ from ckpt_tools.layouts.files import OBJECTS, TORCH
 from ckpt_tools.layouts.rank_files import DATE, DATED
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 

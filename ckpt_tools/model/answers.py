@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from ckpt_tools.layouts import Layouts
 
 
-@frozen
-class FileReport:
+class FileReport(Struct, frozen=True):
     """A report, with the part that a layout made of the file; ``part`` is None for a file that was recognised
     by its format alone.
     """
@@ -25,8 +25,7 @@ class FileReport:
     report: Report
 
 
-@frozen
-class Summary:
+class Summary(Struct, frozen=True):
     """Counts of one verification. ``below_level`` files were not looked at as deeply as asked;
     ``unrecognised`` were not looked at.
     """
@@ -43,8 +42,7 @@ class Summary:
     unrecognised: int = 0
 
 
-@frozen
-class Sample:
+class Sample(Struct, frozen=True):
     """How much of the contents was read when only a part was requested (``asked``, or ``max_duration`` in
     seconds, which ended the run when ``stopped``).
 
@@ -66,8 +64,7 @@ class Sample:
     oldest_ns: int | None
 
 
-@frozen
-class Verification:
+class Verification(Struct, frozen=True):
     """The answer of ``verify``. ``findings`` are those across files, each with a path; those of one file are
     in its report.
     """
@@ -81,8 +78,7 @@ class Verification:
     sample: Sample | None = None
 
 
-@frozen
-class Tracker:
+class Tracker(Struct, frozen=True):
     """A file beside checkpoints that names the latest one: what it ``says`` (None: not what its framework
     writes), and the checkpoint of that name (None: there is none).
     """
@@ -92,8 +88,7 @@ class Tracker:
     names: Checkpoint | None = None
 
 
-@frozen
-class Scan:
+class Scan(Struct, frozen=True):
     """The answer of ``scan``: the checkpoints of each run, newest first; ``expected`` maps a run to its
     number of ranks, as far as names tell.
 

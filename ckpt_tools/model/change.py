@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import frozen
 
 
-@frozen
-class Change:
+class Change(Struct, frozen=True):
     """One checkpoint, or one file. ``state`` is a word such as "moved" or "would-move"; "stays" for what was
     asked for and is left alone, ``why`` says the reason of either. ``to`` is where it goes, if it goes
     anywhere; ``size`` are the bytes of its ``files``.
@@ -22,8 +22,7 @@ class Change:
     size: int = 0
 
 
-@frozen
-class Changes:
+class Changes(Struct, frozen=True):
     """What came of one command below ``root``. ``operation`` is its number in the journal, None where nothing
     was done; ``findings`` are what else is to be known.
     """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
+
 from ckpt_tools.model.part import Kind, Part
 
 Order = tuple[int, int, int]
@@ -47,8 +48,7 @@ class CheckpointKey(NamedTuple):
     generation: int | None = None
 
 
-@frozen
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """All parts saved for one iteration of one run. ``mtime_ns`` is the median over its required parts;
     where the names of a run are dates, these tell which of its times is whose. ``path`` is their common
     directory. ``restarts`` are those of the run before it, where its layout counts them: epochs begin anew

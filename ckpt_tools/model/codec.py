@@ -51,7 +51,7 @@ def decode(kind: type[T], data: object) -> T:
 
 def encode_object(record: Any) -> dict[str, Any]:
     """A record as an object: its fields by name."""
-    return dict(zip(record.__match_args__, encode(record), strict=True))
+    return dict(zip(type(record).__match_args__, encode(record), strict=True))
 
 
 def decode_object(kind: type[T], data: Mapping[str, Any]) -> T:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import Enum, IntEnum
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
 
 
 class Severity(IntEnum):
@@ -33,8 +33,7 @@ class Verdict(str, Enum):
         return self.value
 
 
-@frozen
-class Finding:
+class Finding(Struct, frozen=True):
     """One observation. ``offset`` is a byte offset in the file at ``path`` when it is known; ``path`` is
     empty inside a report.
 

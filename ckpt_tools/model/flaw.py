@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.frozen import frozen
 
 
-@frozen
-class Flaw:
+class Flaw(Struct, frozen=True):
     """``code`` is one of the catalogue, whose severity and hint it has unless they are given; ``path`` is
     what it is about, "" for the file beside which it is given; the rest is as in a finding.
     """

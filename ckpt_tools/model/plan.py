@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 
 
-@frozen
-class Known:
+class Known(Struct, frozen=True):
     """A number of the topology and where it comes from ("--world-size", "args in the file", …)."""
 
     value: int
@@ -27,8 +27,7 @@ OPENED_BY_RANKS = frozenset({"rng"})
 """Roles of the files that each rank finds by itself where its framework looks for all of a set."""
 
 
-@frozen
-class FileLoad:
+class FileLoad(Struct, frozen=True):
     """One file that a rank loads. ``source_rank`` is the rank that it belongs to; ``reason`` says why a
     substitute is used and what proves it. ``etag`` and ``version`` are those of the object in a store that
     was judged, "" if the store has none.
@@ -48,8 +47,7 @@ class FileLoad:
     version: str = ""
 
 
-@frozen
-class Load:
+class Load(Struct, frozen=True):
     """A part that is chosen for a rank, before the result of its verification is known."""
 
     part: Part
@@ -57,8 +55,7 @@ class Load:
     reason: str = ""
 
 
-@frozen
-class Assignment:
+class Assignment(Struct, frozen=True):
     """Which parts every rank would load, by rank, and which all of them do (``shared``).
 
     ``findings`` of severity error make the candidate unusable; ``groupless`` ranks have neither a file nor a
@@ -77,16 +74,14 @@ class Assignment:
         return list({load.part.path: load.part for load in loads}.values())
 
 
-@frozen
-class RankLoad:
+class RankLoad(Struct, frozen=True):
     """The files one rank loads: all of them in ``LoadPlan.ranks``, its own in ``LoadPlan.by_rank``."""
 
     rank: int
     files: tuple[FileLoad, ...]
 
 
-@frozen
-class Resume:
+class Resume(Struct, frozen=True):
     """The arguments for the layout's own framework: ``path`` is None when ranks load different files."""
 
     path: str | None
@@ -115,8 +110,7 @@ RESUME_WORDS = frozenset(
 """Flags that ``Resume.args`` of our own layouts may hold."""
 
 
-@frozen
-class Rollback:
+class Rollback(Struct, frozen=True):
     """A dying-gasp checkpoint at step ``origin`` could not be resumed from; training resumes from ``target``
     at most.
     """
@@ -137,16 +131,14 @@ class EarlierStart(NamedTuple):
     decided_at: float
 
 
-@frozen
-class Rejected:
+class Rejected(Struct, frozen=True):
     """A better-ranked candidate and why it lost."""
 
     checkpoint: Checkpoint
     findings: tuple[Finding, ...]
 
 
-@frozen
-class Choice:
+class Choice(Struct, frozen=True):
     """The winning checkpoint (None when every candidate lost) and, in order, why every better-ranked one
     lost.
 
@@ -163,8 +155,7 @@ class Choice:
     left_out: tuple[Checkpoint, ...] = ()
 
 
-@frozen
-class LoadPlan:
+class LoadPlan(Struct, frozen=True):
     """For every rank, the files to load, which rank they belong to, and why (docs/json.md has the JSON form).
     ``by_rank`` are the files that not all ranks load, ``shared`` those that all do, ``ranks`` both.
     ``candidates`` are in the order in which they were considered.

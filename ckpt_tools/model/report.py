@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.tensor import Stats
 
 Scalar = int | float | str | bool | None
@@ -72,8 +73,7 @@ class Blank(NamedTuple):
     zeros: int = 0
 
 
-@frozen
-class Report:
+class Report(Struct, frozen=True):
     """The result of one pass over one file. ``coverage`` is the fraction of bytes that a stored checksum
     protects, 0.0 to 1.0.
 

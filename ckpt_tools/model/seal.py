@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct, field
+
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.report import Scalar
 
 _NOTHING: Mapping[str, str] = {}
 """What most files have of the three: a seal names 100,000 files, and an empty dict takes 64 bytes."""
 
 
-@frozen
-class SealedFile:
+class SealedFile(Struct, frozen=True):
     """One file. ``path`` is relative to the directory that the seal is of, with "/"; ``size`` in bytes.
 
     ``digest`` is that of the whole, as ``Seal.algorithm`` says; ``crc32`` and ``crc32c`` are of the whole as
@@ -37,11 +37,10 @@ class SealedFile:
 
 def values(file: SealedFile) -> tuple[object, ...]:
     """What ``SealedFile`` makes the same of again, in the order of its fields."""
-    return tuple(getattr(file, name) for name in file.__match_args__)
+    return tuple(getattr(file, name) for name in file.__struct_fields__)
 
 
-@frozen
-class SealedCheckpoint:
+class SealedCheckpoint(Struct, frozen=True):
     """What the files are: their layout, and where in training they were saved, as far as it is known.
 
     ``parallel`` are sizes such as {"tp": 2}.
@@ -57,16 +56,14 @@ class SealedCheckpoint:
     parallel: Mapping[str, int] = field(default_factory=dict)
 
 
-@frozen
-class Fragment:
+class Fragment(Struct, frozen=True):
     """The share of one rank in a seal that ``world_size`` ranks make."""
 
     rank: int
     world_size: int
 
 
-@frozen
-class Seal:
+class Seal(Struct, frozen=True):
     """The contents of a seal. ``beside`` are the other files of the checkpoint, if each file has a seal of
     its own: while one of those is there, this file is missed if it is gone. ``digest`` is that at the end of
     its text, of one that was read.
@@ -78,7 +75,7 @@ class Seal:
     files: tuple[SealedFile, ...]
     fragment: Fragment | None = None
     beside: tuple[str, ...] = ()
-    digest: str = field(default="", compare=False)
+    digest: str = ""
 
 
 STATES = (
@@ -94,8 +91,7 @@ STATES = (
 """What may come of a checkpoint: in the order of the JSON's counts."""
 
 
-@frozen
-class SealedOne:
+class SealedOne(Struct, frozen=True):
     """The result for one checkpoint, or for one file that is sealed by itself: ``path`` is its directory or
     file, ``seal`` where its seal is (or would be), ``size`` the bytes of its ``files``.
     """
@@ -109,8 +105,7 @@ class SealedOne:
     findings: tuple[Finding, ...] = ()
 
 
-@frozen
-class Sealing:
+class Sealing(Struct, frozen=True):
     """The results for everything below the roots."""
 
     roots: tuple[str, ...]
@@ -118,7 +113,7 @@ class Sealing:
     bytes_read: int = 0
     seconds: float = 0.0
     dry_run: bool = False
-    findings: tuple[Finding, ...] = field(default=())
+    findings: tuple[Finding, ...] = ()
 
     def count(self, state: str) -> int:
         """How many ended so."""

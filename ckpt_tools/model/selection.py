@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ckpt_tools.model.frozen import field, frozen
+from msgspec import Struct, field
+
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.stores import StoreOptions
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from ckpt_tools.layouts import Layouts
 
 
-@frozen
-class Trust:
+class Trust(Struct, frozen=True):
     """Whose files this user trusts besides their own and root's: files that a group may write, files of
     owners by uid, and everything below some directories.
 
@@ -30,8 +30,7 @@ class Trust:
     directories: tuple[str, ...] = ()
 
 
-@frozen
-class ReadOptions:
+class ReadOptions(Struct, frozen=True):
     """How files are read, for every request.
 
     ``jobs`` is how many threads or processes read at once, 0 for one per CPU; ``io`` says how contents are
@@ -78,8 +77,7 @@ class ReadOptions:
     stores: StoreOptions | None = None
 
 
-@frozen
-class Selection:
+class Selection(Struct, frozen=True):
     """The request of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are those of the
     commands.
 

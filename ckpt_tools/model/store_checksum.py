@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ckpt_tools.model.frozen import field, frozen
+from msgspec import Struct
 
 
-@frozen
-class StoreChecksum:
+class StoreChecksum(Struct, frozen=True):
     """``value`` by ``algorithm`` (crc32, crc32c, crc64nvme, md5, sha1, sha256, sha512), CRCs with the highest
     byte first.
 
@@ -19,9 +18,9 @@ class StoreChecksum:
     """
 
     algorithm: str
-    value: bytes = field(repr=False)
+    value: bytes
     parts: tuple[int, ...] = ()
-    part_values: tuple[bytes, ...] = field(default=(), repr=False)
+    part_values: tuple[bytes, ...] = ()
     weak: bool = False
     claimed: bool = False
     of_content: bool = False
@@ -32,8 +31,7 @@ class StoreChecksum:
         return not self.parts
 
 
-@frozen
-class StoreChecksums:
+class StoreChecksums(Struct, frozen=True):
     """All that a store says of one version of an object, which has ``size`` bytes."""
 
     url: str

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
 
 Pairs = tuple[tuple[str, str], ...]
 """Options as (key, value), each a text as the store's library has it."""
 
 
-@frozen
-class StoreOptions:
+class StoreOptions(Struct, frozen=True):
     """``flags`` count for every store that is opened, ``tables`` for stores whose URL lies at or below a
     prefix: (prefix, options).
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
 
 
 class Box(NamedTuple):
@@ -14,8 +14,7 @@ class Box(NamedTuple):
     stop: tuple[int, ...]
 
 
-@frozen
-class Tensor:
+class Tensor(Struct, frozen=True):
     """One tensor as its file describes it: ``shape`` in elements, ``offset`` and ``nbytes`` in bytes of the
     file.
 
@@ -34,8 +33,7 @@ class Tensor:
     pieces: tuple[tuple[int, int], ...] = ()
 
 
-@frozen
-class Stats:
+class Stats(Struct, frozen=True):
     """One tensor's numbers. ``count`` is how many were looked at: bytes that an earlier tensor shares count
     there, a complex number is two.
 

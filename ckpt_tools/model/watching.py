@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct, field
+
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import field, frozen
 
 TYPES = ("started", "checkpoint", "gone", "pass", "restart", "hook", "pruned", "problem", "stopped")
 
 
-@frozen
-class Event:
+class Event(Struct, frozen=True):
     """One thing that was seen. ``time`` in seconds since the epoch, ``root`` is None where it is about no
     directory alone; ``fields`` depend on the ``type`` (docs/json.md).
     """

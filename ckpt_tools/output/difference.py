@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools import __version__
 from ckpt_tools.model.finding import Severity, Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.store_checksum import NAMES
 from ckpt_tools.output import json as as_json

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
+
 from ckpt_tools.model.plan import LoadPlan
 
 
-@frozen
-class Failure:
+class Failure(Struct, frozen=True):
     """Why ``command`` has no answer. ``plan`` holds every rejected candidate when choosing got that far;
     ``rule`` is the id of the rule that asks or stops, "" for none.
     """

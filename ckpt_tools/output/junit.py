@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterable, Iterator
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from msgspec import Struct
+
 from ckpt_tools.model.answers import FileReport, Verification
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import FileLoad, LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import chosen, counted, place, unseen
@@ -21,8 +22,7 @@ from ckpt_tools.output.words import printable
 FAILED, ERROR, SKIPPED = "failure", "error", "skipped"
 
 
-@frozen
-class Case:
+class Case(Struct, frozen=True):
     """``outcome`` is empty for a case that passed; ``told`` is what it says all the same."""
 
     classname: str

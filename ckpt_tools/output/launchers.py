@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+
+import msgspec
+from msgspec.structs import fields
 
 from ckpt_tools.launchers import Launcher, Started, package_of
 from ckpt_tools.model.plan import Known
@@ -33,7 +35,7 @@ def catalogue(known: Sequence[tuple[Launcher, Started | None]], here: Started | 
         }
         for launcher, started in known
     ]
-    return emit.catalogue("launchers", entries, detected=asdict(here) if here else None)
+    return emit.catalogue("launchers", entries, detected=msgspec.to_builtins(here) if here else None)
 
 
 def _row(launcher: Launcher, started: Started | None, env: Mapping[str, str]) -> Sequence[str]:

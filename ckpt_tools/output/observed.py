@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import View
 from ckpt_tools.output.words import plural, size
 
 
-@frozen
-class Observed:
+class Observed(Struct, frozen=True):
     """``title`` and ``sentence`` say what came out; ``findings`` are the worst first, and each has the path
     of what it is about. Notes are among them only where everything is to be listed.
     ``empty`` where nothing was recognised.

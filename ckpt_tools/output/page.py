@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import Struct
+
 from ckpt_tools.findings import filled
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.output.words import printable, wrapped
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ STYLE = {
 """Words that say something about health; all other cells are plain."""
 
 
-@frozen
-class View:
+class View(Struct, frozen=True):
     """How a page is shown. ``width`` None means no terminal: nothing is wrapped. ``verbose`` lists all;
     ages are measured from ``now``. ``warnings_fail`` where the exit code says so of warnings too.
     """
@@ -175,8 +175,7 @@ def _console(file: io.StringIO) -> Console:
     )
 
 
-@frozen
-class _Field:
+class _Field(Struct, frozen=True):
     """Where a column's cells stand in a line."""
 
     index: int

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec import Struct
+
 from ckpt_tools.errors import NoCheckpoint
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.json import absolute
@@ -23,8 +24,7 @@ MOST = 100
 """Files with a series of their own: each costs the server memory for as long as it keeps data."""
 
 
-@frozen
-class Gauge:
+class Gauge(Struct, frozen=True):
     """One metric with all of its samples, each with its labels."""
 
     name: str

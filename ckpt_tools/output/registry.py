@@ -9,9 +9,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from msgspec import Struct
+
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.answers import Verification
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import PLAIN, View
@@ -23,8 +24,7 @@ VERIFICATION, PLAN, FAILURE = "verification", "plan", "failure"
 _KINDS: Mapping[type, str] = {Verification: VERIFICATION, LoadPlan: PLAN, Failure: FAILURE}
 
 
-@frozen
-class Output:
+class Output(Struct, frozen=True):
     """One format. ``renders`` has for each kind of document that it can show (``verification``, ``plan``,
     ``failure``) the function that does, or "module:function", which is imported when it is needed.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ckpt_tools import __version__
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.output.json import absolute, dump, finding
 from ckpt_tools.output.page import PLAIN, Page, View, relative
 from ckpt_tools.output.words import plural, size, span

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.model.answers import FileReport, Sample, Verification
 from ckpt_tools.model.finding import Severity, Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Report
 from ckpt_tools.output.contents import byte_map
 from ckpt_tools.output.page import FEW, PLAIN, STYLE, Page, View, known, relative

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.errors import NoCheckpoint, UsageError
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import LoadPlan, Resume
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import decision_log

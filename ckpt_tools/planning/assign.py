@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.layouts.common.rank_grid import ALONE, Topology
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Assignment, Load
 from ckpt_tools.planning.facts import Evidence, Gap, StandIn

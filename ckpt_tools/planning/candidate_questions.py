@@ -6,12 +6,13 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.discovery.exclude import either, without
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.pickles import unlisted
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.equal_files import of_other_models, when

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from shlex import quote
 
+from msgspec.structs import replace
+
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
@@ -18,7 +20,6 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, comparable
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level

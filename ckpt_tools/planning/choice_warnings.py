@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.discovery.found import Discovery
 from ckpt_tools.discovery.unrecognised import is_other
@@ -15,7 +17,6 @@ from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.lost_files import is_weights_alone, weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection

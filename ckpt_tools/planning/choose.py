@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
+from msgspec import Struct
+
 from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Assignment, Choice, Rejected, Rollback
 
 
-@frozen
-class Judgement:
+class Judgement(Struct, frozen=True):
     """What the judge says of one candidate: usable or not, why, whether file bodies had to be read for it,
     and what each rank would load.
     """

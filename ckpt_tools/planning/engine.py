@@ -7,6 +7,8 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 
+from msgspec.structs import replace
+
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.sidecars import NOTES
@@ -16,7 +18,6 @@ from ckpt_tools.formats.common.tensor_pieces import incomplete
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Tensor

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.inspection.recognise import by_layout
 from ckpt_tools.layouts.common.loop_counters import steps_told
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.tensor import Tensor

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from ckpt_tools.discovery.completeness import Expected
 from ckpt_tools.layouts import Layout, Layouts, Piece
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.part import Kind, Part, Unseen
 from ckpt_tools.model.ranges import Ranges
 from ckpt_tools.model.report import Report
@@ -19,8 +20,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.model.tensor import Tensor
 
 
-@frozen
-class RunFacts:
+class RunFacts(Struct, frozen=True):
     """The finished saves of one layout in one directory: ``name`` is its path below ROOT, with the prefix of
     its files if the layout tells runs by it. ``places`` are the directories of its saves, ``newest_ns`` is
     when the newest was written. ``keeps`` are the layouts of which its framework keeps saves beside its own,
@@ -42,8 +42,7 @@ class RunFacts:
     newest_ns: int = 0
 
 
-@frozen
-class UnplacedFile:
+class UnplacedFile(Struct, frozen=True):
     """A file below ROOT that no layout places. ``format`` is that of its content, None where that is none
     that is known; ``state`` says whether such a format can hold a training state, ``optimizer`` whether an
     optimizer's state is in it, None where that cannot be read, ``step`` is what it tells, ``broken`` that it
@@ -61,8 +60,7 @@ class UnplacedFile:
     inside: bool = False
 
 
-@frozen
-class UnplacedFacts:
+class UnplacedFacts(Struct, frozen=True):
     """What no layout places below ROOT; ``optimizer`` says that the choice holds an optimizer's state."""
 
     root: str
@@ -77,8 +75,7 @@ When = tuple[int, ...]
 """
 
 
-@frozen
-class StateFile:
+class StateFile(Struct, frozen=True):
     """One file of a save, for what is compared between the saves of a run. ``home`` is the directory of its
     save, "" where it lies among the files of others. ``place`` is what is the same for it at all steps: its
     role, rank, coordinates and name. Files of one ``content`` are equal as far as was looked.
@@ -105,8 +102,7 @@ class StateFile:
     state: bool = False
 
 
-@frozen
-class SavesFacts:
+class SavesFacts(Struct, frozen=True):
     """Saves of one run beside each other: all that save rules see.
 
     ``saves`` are those that are judged; ``files`` are theirs, and those that they are compared with, with the
@@ -157,8 +153,7 @@ class OwnFile(NamedTuple):
     signature: str
 
 
-@frozen
-class Evidence:
+class Evidence(Struct, frozen=True):
     """What files tell about replicas; each of these may read them.
 
     ``tensors`` of a part; ``own_files`` that a rank itself wrote in the place of a part, nearest first;
@@ -170,8 +165,7 @@ class Evidence:
     differences: Callable[[Part, Part], Sequence[str]] | None = None
 
 
-@frozen
-class StandIn:
+class StandIn(Struct, frozen=True):
     """A file in place of one that a rank lacks. ``source`` says that both hold the same: by ``by_layout`` the
     layout alone. With ``strict`` that is not enough.
     """
@@ -186,8 +180,7 @@ class StandIn:
     strict: bool
 
 
-@frozen
-class Gap:
+class Gap(Struct, frozen=True):
     """Ranks, of a job of ``world``, without a file of a role that they can load. ``group`` says who holds the
     same state, "" if nobody does; ``damaged`` that files of their own are there. Of those ``asked`` for only
     the caller knows a group.
@@ -202,8 +195,7 @@ class Gap:
     ranks: Ranges = ()
 
 
-@frozen
-class LeftTracker:
+class LeftTracker(Struct, frozen=True):
     """A tracker where there is no checkpoint, and what it names, or the lost ``target`` of a link. ``sure``:
     only trackers are called so. ``writer`` is the layout that writes the file, if it is no tracker there.
     """
@@ -216,8 +208,7 @@ class LeftTracker:
     writer: Layout | None = None
 
 
-@frozen
-class LaunchFacts:
+class LaunchFacts(Struct, frozen=True):
     """What is below ROOT where nothing that was ``asked`` for was ever finished. The ``young`` of the saves
     that were ``begun`` may still be written. ``whole`` is a save or file that only was not renamed,
     ``remains`` the layout that alone writes a file that is left; ``homes`` are called as directories of

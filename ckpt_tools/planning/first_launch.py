@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 
+from msgspec.structs import replace
+
 from ckpt_tools import formats
 from ckpt_tools.discovery.quarantined import origins
 from ckpt_tools.discovery.sidecars import read_tracker
@@ -16,7 +18,6 @@ from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import LaunchFacts, LeftTracker

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import filterfalse, islice
 
+from msgspec.structs import replace
+
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.common.tensor_pieces import incomplete
 from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Assignment, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from shlex import quote
 
+from msgspec.structs import replace
+
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CkptError
 from ckpt_tools.findings import filled
@@ -13,7 +15,6 @@ from ckpt_tools.layouts import Layouts
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.candidates import number

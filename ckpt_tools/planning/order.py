@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, apart, comparable
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.choose import rank
 
@@ -173,8 +175,7 @@ class SmallerJob(NamedTuple):
     newest: Checkpoint
 
 
-@frozen
-class OrderFacts:
+class OrderFacts(Struct, frozen=True):
     """What the rules of the order see. ``by_time`` and ``by_step`` are the newest usable ones of ``saves``,
     in comparable places. ``named`` is the tracker that names that one of the two which loses or, where
     both are one, ``tracked``, and was written later. ``step_flag``: --order step leads to ``by_step``.

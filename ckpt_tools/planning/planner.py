@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
+from msgspec.structs import replace
+
 from ckpt_tools.errors import (
     CannotLook,
     CkptError,
@@ -18,7 +20,6 @@ from ckpt_tools.errors import (
 from ckpt_tools.layouts.common.rank_grid import ALONE
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import (
     Assignment,

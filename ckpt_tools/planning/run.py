@@ -9,10 +9,11 @@ from functools import cached_property
 from heapq import merge
 from itertools import islice
 
+from msgspec import Struct
+
 from ckpt_tools.discovery.completeness import Expected
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.frozen import frozen
 
 _EACH_WAY = 2
 """How many saves before it, and after it, a checkpoint is compared with."""
@@ -56,8 +57,7 @@ class Siblings:
         return [o for way in (before, after) for o in islice(filter(is_alike, way), _EACH_WAY)]
 
 
-@frozen
-class Run:
+class Run(Struct, frozen=True, dict=True):
     """``checkpoints`` are all its finished ones, ``candidates`` those that no filter hides, ``unfinished``
     saves that never finished. ``saved`` is how many ranks wrote the files, where anything tells.
     """
@@ -75,8 +75,7 @@ class Run:
         return Siblings(self.candidates)
 
 
-@frozen
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A checkpoint under judgement: as its files' names show it, and ``whole``, with what its indexes add."""
 
     named: Checkpoint

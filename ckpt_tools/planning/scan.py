@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import NOT_SEEN
@@ -11,7 +13,6 @@ from ckpt_tools.layouts.common.layout import whole
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection

@@ -7,6 +7,8 @@ from itertools import accumulate, chain, islice, pairwise
 from math import prod
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools import launchers
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.group import essential
@@ -17,7 +19,6 @@ from ckpt_tools.layouts.common.rank_grid import ALONE, Topology
 from ckpt_tools.layouts.common.templates import COORDS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.report import Level, Report

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model.answers import Tracker
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.planning.rules.choice.tracker_stale import RULE, TrackerFacts, check, find_missing

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools import formats
 from ckpt_tools.discovery.exclude import without, without_all
 from ckpt_tools.discovery.found import BareFile
@@ -22,7 +24,6 @@ from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.layouts.guess import guess
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level, Report

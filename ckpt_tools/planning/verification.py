@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools import formats
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.discovery.group import group
@@ -15,7 +17,6 @@ from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model.answers import FileReport, Summary, Verification
 from ckpt_tools.model.finding import Finding, Verdict, blind, worst
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.model.frozen import field, record
 from ckpt_tools.reading.processes import Processes
 from ckpt_tools.storage.threads import Threads
 
@@ -37,8 +38,7 @@ MPIRUN = (
 )
 
 
-@record
-class Engine:
+class Engine(Struct):
     """An executor, and what its interface does not tell: ``width`` says how many calls run at once (0: no
     worker is there). Workers that are ``here`` see the same files; what they leave undone is read when it is
     asked for.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from msgspec import Struct
+
 from ckpt_tools import formats
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.counters import is_optimizer_state
@@ -11,7 +13,6 @@ from ckpt_tools.layouts import files
 from ckpt_tools.layouts.common.held import Holds
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, numbers
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Tensor
@@ -25,8 +26,7 @@ _ARRAYS = (*files.ARRAYS, *files.OBJECTS, "eqx")
 _MLX_COUNTERS = frozenset({"step", "learning_rate"})
 
 
-@frozen
-class State:
+class State(Struct, frozen=True):
     """What a file tells: ``holds`` is None if it could not be read, ``strange`` says that it is in no format
     of states, ``count`` how many steps its optimizer took.
     """

@@ -10,12 +10,13 @@ from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from ckpt_tools.cache.codec import Seen, unpack
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.inspection.check import Ask, Inspection, Told, steps_twice
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plain import encode
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.reader import Reader

@@ -10,10 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.held import piece_for
 from ckpt_tools.layouts.common.templates import TOKENS
 from ckpt_tools.layouts.files import loop_of
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.reading.held_state import State, read_state
 from ckpt_tools.reading.session import Session

@@ -10,13 +10,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from ckpt_tools.cache.codec import Places, Seen, pack, unpack
 from ckpt_tools.cache.locks import turn
 from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy, Claim
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.settings.plugins import tool_version

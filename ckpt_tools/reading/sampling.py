@@ -18,6 +18,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 import xxhash
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ckpt_tools.cache.codec import Seen
 from ckpt_tools.cache.verdicts import Cache, Entry
@@ -28,7 +30,6 @@ from ckpt_tools.inspection.check import Ask, Told, driven, steps_twice
 from ckpt_tools.inspection.digest_pass import Wanted
 from ckpt_tools.model import answers
 from ckpt_tools.model.finding import Verdict, worst
-from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.inspecting import Inspecting, inspection_of, settled
 from ckpt_tools.reading.prefetch import unknown_requests
@@ -47,8 +48,7 @@ number is a time at which a run ended before the block did.
 _QUESTION, _DIGEST, _DEPTH = b"when its blocks were checked", 8, int(Level.CONTENT)
 
 
-@record
-class File:
+class File(Struct):
     """``home`` is a number that its place in the tree gives it, ``times`` has one for each of its ``blocks``,
     ``done`` those that this run has read. ``picked`` is being read, of the file that ``identity`` tells.
     """

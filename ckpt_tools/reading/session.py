@@ -12,6 +12,8 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.discovery.file_stat import stat_of
@@ -29,7 +31,6 @@ from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.layouts import Layouts, Piece, layouts_of, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions

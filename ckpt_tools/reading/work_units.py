@@ -6,8 +6,9 @@ import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import Struct, field
+
 from ckpt_tools.formats import Claim
-from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.report import Level
 
 if TYPE_CHECKING:
@@ -39,8 +40,7 @@ class Request(NamedTuple):
     claims: tuple[Claim, ...] = ()
 
 
-@record
-class Open:
+class Open(Struct):
     """A file that is judged here: ``steps`` are those of an inspection, or of a pass that digests it. Of what
     they ``ask`` (Wanted) the ``content`` is out.
     """

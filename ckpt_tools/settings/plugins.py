@@ -15,17 +15,18 @@ from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.settings import directories, installed, parsers
 from ckpt_tools.settings.installed import GROUPS, EntryPoint, Package
 from ckpt_tools.storage import ShortRead, Stopped
 
 if TYPE_CHECKING:
-    from dataclasses import Field
+    from msgspec.structs import FieldInfo
 
 API_VERSION = 1
 """Raised when something is taken away that docs/plugins.md promises, and never for what is added."""
@@ -266,7 +267,7 @@ def _value(entry: EntryPoint) -> Any:
 
 def _guarded(value: Any, entry: EntryPoint) -> Any:
     """The same value, whose functions say whose they are when they fail."""
-    from dataclasses import fields
+    from msgspec.structs import fields
 
     changed = dict[str, Any]()
     for f in fields(value):
@@ -292,10 +293,10 @@ def _render(how: Callable[..., Any] | str) -> Callable[..., Any]:
     return render
 
 
-def _default(f: Field[Any]) -> object:
-    from dataclasses import MISSING
+def _default(f: FieldInfo) -> object:
+    from msgspec import NODEFAULT
 
-    return f.default_factory() if f.default_factory is not MISSING else f.default
+    return f.default_factory() if f.default_factory is not NODEFAULT else f.default
 
 
 def _calling(function: Callable[..., Any], entry: EntryPoint, name: str) -> Callable[..., Any]:

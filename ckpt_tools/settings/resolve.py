@@ -10,8 +10,9 @@ import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.model.frozen import field, frozen, record
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.model.stores import Pairs, StoreOptions
 from ckpt_tools.settings.declarations import BY_KEY, ENV, SIZES, Variable, trusted
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["BY_KEY", "ENV", "SIZES", "Settings", "Variable", "nearest", "resolve"]
 
 
-@frozen
-class Settings:
+class Settings(Struct, frozen=True):
     """Values by key, only those that were given; ``origins`` says for each where. ``notes`` are to be shown
     to the user, and so is why a configuration file was ``refused``. ``trust`` says whose orders count.
 
@@ -137,8 +137,7 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-@record
-class _Search:
+class _Search(Struct):
     """The nearest configuration file from ``cwd`` upward, for as far as nobody else can put one or take one
     away.
 
@@ -319,8 +318,7 @@ def resolve(
     )
 
 
-@record
-class _Given:
+class _Given(Struct):
     """The values that were given so far, each parsed, and where each comes from."""
 
     believed: Trust

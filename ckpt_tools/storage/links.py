@@ -8,12 +8,12 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
-from ckpt_tools.model.frozen import field, record
+from msgspec import Struct, field
+
 from ckpt_tools.storage.retry import is_directory, patiently
 
 
-@record
-class Links:
+class Links(Struct):
     """``inside`` maps links to the directories below ``root`` that they lead to, spelled as ``root`` is;
     ``outside`` those that lead elsewhere. ``followed`` are those that say more than the names of what they
     lead to, ``unseen`` those of which nobody can say where they lead; ``met`` those that ``follow`` met.

@@ -6,8 +6,9 @@ import os
 import stat
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import Trust
 
 
@@ -26,8 +27,7 @@ def unfit(message: str, hint: str) -> Untrusted:
     return error
 
 
-@frozen
-class Opened:
+class Opened(Struct, frozen=True):
     """One directory or file on the way, open. ``vouched``: whether it lies in a trusted directory; there may
     be thousands of these, so that is only asked where something is wrong.
     """

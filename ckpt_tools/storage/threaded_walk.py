@@ -11,7 +11,8 @@ from heapq import heappop, heappush
 from threading import Condition, Thread
 from typing import Generic
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
+
 from ckpt_tools.storage.listing import Entries, EntryFilter, Inspect, T, all_of, below, entries_of, stat
 from ckpt_tools.storage.retry import status
 
@@ -20,8 +21,7 @@ HELD = 20_000
 _CHUNK = 32  # files that one thread asks about in a row
 
 
-@frozen
-class Listed(Generic[T]):
+class Listed(Struct, Generic[T], frozen=True):
     """What is known of one directory: its own stat, its entries, and what ``inspect`` made of them."""
 
     stat: os.stat_result

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 
-from ckpt_tools.model.frozen import field, frozen, record
+from msgspec import Struct, field
+
 from ckpt_tools.model.selection import Trust
 from ckpt_tools.storage.ownership import Opened, Untrusted, hint, owner, readers, unfit, writers
 
@@ -103,8 +104,7 @@ def directory(path: str, trust: Trust = OURS) -> Iterator[int]:
         yield found.fd
 
 
-@frozen
-class Place:
+class Place(Struct, frozen=True):
     """Such a directory, open: what lies in it is found without walking there again."""
 
     fd: int
@@ -209,8 +209,7 @@ def _path_of(at: int, name: str) -> str:
         return name
 
 
-@record
-class _Walk:
+class _Walk(Struct, dict=True):
     """The way to ``path``, from the root directory on, after every link was followed."""
 
     path: str

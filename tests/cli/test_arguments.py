@@ -6,13 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sample_results as sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from one_question import Asker
 from run_helpers import OLD, SAY, ckpt, megatron
 

@@ -10,7 +10,6 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 import torch
 import warm
 from large_runs import BIG, flip, megatron, part, settle
+from msgspec.structs import replace
 from shards import copy, optimizer, shard
 
 from ckpt_tools import errors

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from fixture_trees import damage, materialise, questions, selection
 from hypothesis import given
 from hypothesis import strategies as st
 from large_runs import BIG, flip, megatron, part, settle
+from msgspec.structs import replace
 from owners import Owners
 
 from ckpt_tools import errors
@@ -97,7 +97,7 @@ def plain(value: object) -> str:
         return f"{type(value).__name__}({', '.join(map(plain, value))})"
     if isinstance(value, dict):
         return plain(list(value.items()))
-    fields = getattr(value, "__dataclass_fields__", None)
+    fields = getattr(type(value), "__match_args__", None)
     return plain([getattr(value, f) for f in fields]) if fields else repr(value)
 
 

@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sample_results as sample
+from msgspec.structs import replace
 
 import ckpt_tools
 from ckpt_tools import __version__, api, cli

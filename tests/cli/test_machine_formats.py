@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import machine_readers as read
@@ -15,6 +14,7 @@ import pytest
 import sample_results as sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from one_question import Asker
 from places import DOCS, FIXTURES, LAYOUT_TREES
 from progress_lines import FIELDS

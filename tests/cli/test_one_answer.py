@@ -10,12 +10,12 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixture_trees import CASES, below, damage, materialise, selection
+from msgspec.structs import replace
 from one_question import COMMANDS, Answer, Asker
 from run_helpers import broken, broken_body, megatron, torchrun_env
 

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from base64 import b64encode
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import synthetic_reports
 from fixture_trees import CASES, materialise, overwrite
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from one_question import Asker
 from places import FIXTURES, PACKAGE
 from run_helpers import broken, megatron

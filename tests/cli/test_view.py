@@ -15,13 +15,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 from fixture_trees import CASES, QUESTIONS, selection, setup
+from msgspec.structs import replace
 from real_loaders import dcp_home, load_dcp, load_torch, tensors
 from run_helpers import ckpt
 

@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import small_files
+from msgspec.structs import replace
 from places import FORMAT_FILES
 
 from ckpt_tools import Level, NoneUsable, Selection, Verification, plan, scan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from pathlib import Path
 
@@ -22,7 +21,7 @@ CHECK = BY_NAME["torch_zip"].checks[Level.STRUCTURE]
 def told(data: bytes) -> tuple[list[Finding], dict[str, object]]:
     anatomy = Anatomy()
     found = [*structure(BytesSource(data), anatomy, CHECK)]
-    return found, {f.name: getattr(anatomy, f.name) for f in dataclasses.fields(Anatomy)}
+    return found, {name: getattr(anatomy, name) for name in Anatomy.__match_args__}
 
 
 def anew(data: bytes) -> tuple[list[Finding], dict[str, object]]:

@@ -10,11 +10,11 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from places import ROOT
 from scripts import loaded
 

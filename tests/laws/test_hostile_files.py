@@ -10,13 +10,13 @@ import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import xxhash
 from fixture_trees import damage, materialise, questions, selection
+from msgspec.structs import replace
 from mutated import mutants
 from run_helpers import CLEAN, megatron, one_file_per_rank
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from examples import examples
 from hypothesis import given, note
 from hypothesis import strategies as st
 from memory import brief_directory
+from msgspec.structs import replace
 from oracle import Answer, Question, Save, Tree, answer
 
 from ckpt_tools import errors

@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from simulated_frameworks import FRAMEWORKS, Framework
 from simulated_job import START, Job, Save
 
@@ -171,7 +171,7 @@ class Day:
 
 
 def vars_of(selection: Selection) -> dict[str, object]:
-    return {name: getattr(selection, name) for name in selection.__dataclass_fields__}
+    return {name: getattr(selection, name) for name in type(selection).__match_args__}
 
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]

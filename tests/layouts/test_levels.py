@@ -4,11 +4,11 @@ lead to, and a rank is told what the plan of all ranks tells it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fixture_trees import TREES, materialise
+from msgspec.structs import replace
 
 from ckpt_tools import CkptError, Level, LoadPlan, Selection, latest, plan
 

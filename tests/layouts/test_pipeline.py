@@ -4,7 +4,6 @@ may do.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import small_files
 from fixture_trees import tree
+from msgspec.structs import replace
 from places import FORMAT_FILES, LAYOUT_TREES
 
 from ckpt_tools import errors
@@ -169,7 +169,7 @@ def test_a_dying_gasp_beside_periodic_checkpoints_is_one_job(tmp_path: Path) -> 
     made = plan(str(root), newest)
     assert made.checkpoint is not None
     assert (made.checkpoint.kind, made.checkpoint.step) == (Kind.DYING_GASP, 11)
-    back = plan(str(root), dataclasses.replace(newest, fault_ranks=frozenset({1}), save_interval=4))
+    back = plan(str(root), replace(newest, fault_ranks=frozenset({1}), save_interval=4))
     assert back.checkpoint is not None
     assert (back.checkpoint.kind, back.checkpoint.step) == (Kind.PERIODIC, 8)
     assert back.rollback is not None

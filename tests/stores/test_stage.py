@@ -9,13 +9,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kill_points import Commands
+from msgspec.structs import replace
 from run_helpers import CKPT, CLEAN, SAY, broken_body, ckpt, megatron, torchrun_env
 from small_files import deepspeed_model, deepspeed_zero
 from stores.asking import variables

@@ -6,11 +6,11 @@ import errno
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 from obstore.store import LocalStore
 
 from ckpt_tools.errors import CannotLook

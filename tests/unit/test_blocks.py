@@ -9,7 +9,6 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -17,6 +16,7 @@ from crc32c import crc32c
 from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ckpt_tools.checksum import (
     Crc32c,

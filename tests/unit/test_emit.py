@@ -6,12 +6,12 @@ import json
 import os
 import re
 import subprocess
-from dataclasses import replace
 
 import pytest
 import sample_results as sample
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.common.format import Anatomy

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.errors import CannotLook, UsageError

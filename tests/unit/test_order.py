@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.checkpoint import Checkpoint

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.guard.prune.policy import Policy, Save, kept

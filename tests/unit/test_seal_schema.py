@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 from places import FIXTURES, ROOT
 
 from ckpt_tools.errors import CannotLook
@@ -30,7 +31,7 @@ def test_the_schema_has_every_field_that_a_seal_can_have() -> None:
     full = SealedFile(
         **{
             name: getattr(file, name)
-            for name in file.__match_args__
+            for name in file.__struct_fields__
             if name not in ("counters", "also", "tensors")
         },
         counters={"step": 3, "lr": 0.5},
@@ -77,14 +78,14 @@ def test_a_seal_of_many_files_is_read_line_by_line(monkeypatch: pytest.MonkeyPat
     seal = many(6000)
     data = document.text(seal)
     monkeypatch.setattr(json_text, "MAX_MEMORY", 9 << 20)
-    assert document.parsed(data) == seal
+    assert replace(document.parsed(data), digest="") == seal
     with pytest.raises(Damage, match="more than 9 MiB of memory"):
         document.parsed(data.replace(b"[\n", b"[", 1))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_a_seal_of_few_files_is_read_as_well(n: int) -> None:
-    assert document.parsed(document.text(many(n))) == many(n)
+    assert replace(document.parsed(document.text(many(n))), digest="") == many(n)
 
 
 def test_lines_that_are_no_files_are_refused() -> None:

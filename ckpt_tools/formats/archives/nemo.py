@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from ckpt_tools.checksum.sums import Deflated, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.tar import Member, walk
@@ -22,7 +24,6 @@ from ckpt_tools.formats.pickles.judged import RUNS
 from ckpt_tools.formats.torch import torch_legacy, torch_zip
 from ckpt_tools.formats.torch.legacy_magic import is_proto
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, Source, Window
 

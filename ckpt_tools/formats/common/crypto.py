@@ -14,7 +14,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from ckpt_tools.model.frozen import field, frozen
+from msgspec import Struct
+
 from ckpt_tools.storage import ShortRead, Source
 
 UNIT = 16
@@ -36,15 +37,17 @@ class Block(NamedTuple):
     tag_at: int = 0
 
 
-@frozen
-class Scheme:
+class Scheme(Struct, frozen=True):
     """A cipher with its key: AES-GCM with a nonce of the first ``nonce`` bytes of the IV,
     AES-CBC or SM4-CBC.
     """
 
     mode: str
-    key: bytes = field(repr=False)
+    key: bytes
     nonce: int = 12
+
+    def __repr__(self) -> str:
+        return f"Scheme({self.mode!r})"  # a key is for no log
 
     @property
     def fits(self) -> bool:

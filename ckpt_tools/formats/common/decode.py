@@ -13,12 +13,13 @@ from functools import partial
 from io import BytesIO
 from typing import Any
 
+from msgspec.structs import replace
+
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.zstd import stream
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.storage import Source
 
 RATIO, FLOOR = 1100, 4 << 30

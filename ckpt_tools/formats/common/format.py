@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import field, frozen, record, replace
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Guard, Level, Region, Report, Scalar, Unlisted
@@ -63,8 +65,7 @@ class Claim(NamedTuple):
     stem: bool = False
 
 
-@record
-class Anatomy:
+class Anatomy(Struct):
     """What a structure pass learns about one file; checks fill it in.
 
     ``metadata`` holds the scalars that matter (``epoch``, ``step_num``, ``args.world_size`` …), ``keys``
@@ -97,12 +98,15 @@ class Anatomy:
     decoded: int = 0
     depth: int = 0
     windows: list[tuple[int, int]] = field(default_factory=list)
-    key: bytes | None = field(default=None, repr=False)
+    key: bytes | None = None
     regions: list[Region] | None = None
     stats: list[Stats] = field(default_factory=list)
     identity: Identity | None = None
     sealed: dict[str, str] = field(default_factory=dict)
     files: list[SealedFile] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"Anatomy({len(self.tensors)} tensors)"  # a key is for no log
 
     def explain(self, offset: int, length: int, what: str, guard: Guard = Guard.STRUCTURE) -> None:
         """Say what some bytes are that no checksum in ``sums`` covers (those are explained by their sums)."""
@@ -140,8 +144,7 @@ def nothing_beside(_home: str, _notes: Notes) -> Iterator[Finding]:
     return iter(())
 
 
-@frozen
-class Format:
+class Format(Struct, frozen=True):
     """What some bytes are. ``magic`` sees the first HEAD bytes and the file's size; ``suffixes`` are the
     names that may hold it.
 

@@ -13,6 +13,8 @@ from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, inside, structure
 from ckpt_tools.formats.common.limited import limited
@@ -24,7 +26,6 @@ from ckpt_tools.formats.safetensors import safetensors
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import BytesSource, Source

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from ckpt_tools.formats.common.decode import decompress
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, inside
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.torch import torch_legacy
 from ckpt_tools.formats.torch.legacy_magic import legacy_magic
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 

@@ -11,6 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from msgspec import Struct, field
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
 from ckpt_tools.formats.common.json_cursor import Cursor
@@ -18,7 +20,6 @@ from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_INDEXED, MAX_NAME, MAX_TENSORS, remember
 from ckpt_tools.formats.safetensors.safetensors_index import MAX_SHARDS, begins_so, read_index
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
@@ -28,8 +29,7 @@ _WHOLE_BYTES = ("float", "int", "uint", "bfloat", "complex")
 """How the types begin that Keras counts as h5py stores them; it counts a bool as a bit."""
 
 
-@record
-class _Map:
+class _Map(Struct):
     """What an index says, shared by all its claims: group -> its shards, shard -> its groups. ``held`` are
     the variables that the shards turn out to hold, name -> bytes, -1 for one whose bytes Keras counts
     otherwise.

@@ -20,6 +20,8 @@ from ntpath import dirname as directory_on_windows
 from os.path import basename, dirname, isabs, normpath
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
@@ -28,7 +30,6 @@ from ckpt_tools.formats.common.pointers import stands_for
 from ckpt_tools.formats.common.stored_digests import LENGTHS, Digest, can_compare, claim, needs_blake3
 from ckpt_tools.formats.named import CHECKSUM_NAMES
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 

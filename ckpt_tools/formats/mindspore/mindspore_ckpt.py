@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
@@ -26,7 +29,6 @@ from ckpt_tools.formats.mindspore.records import (
     records,
 )
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import field, record, replace
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Guard, Level, Report
 from ckpt_tools.storage import Source
@@ -72,8 +74,7 @@ def _trailer(reader: Reader, anatomy: Anatomy) -> Iterator[Finding]:
             )
 
 
-@record
-class _Walk:
+class _Walk(Struct):
     """What is known so far of the records: ``pending`` is a tensor of which more pieces may follow,
     ``pieces`` are its records.
 

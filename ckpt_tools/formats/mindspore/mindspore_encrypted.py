@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from msgspec.structs import replace
+
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.crypto import (
@@ -31,7 +33,6 @@ from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.encrypted_blocks import Framing, framing
 from ckpt_tools.formats.mindspore.records import CIPHERS, FINAL_MODE
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import ShortRead, Source
 

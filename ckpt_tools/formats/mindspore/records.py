@@ -14,12 +14,13 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.protobuf import SMALL, Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, is_single, near_miss, scalar
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.report import Guard, Scalar
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import ShortRead
@@ -59,8 +60,7 @@ def _meant(word: str, known: tuple[str, ...]) -> str | None:
     return near_miss(word, known)
 
 
-@record
-class Content:
+class Content(Struct):
     """One TensorProto, or the joined pieces of a tensor that the writer split (over 512 MiB): same tag,
     adjacent, each with the full dims.
 

@@ -10,6 +10,8 @@ import math
 import re
 from collections.abc import Iterator
 
+from msgspec import Struct, field
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.tensors import (
@@ -23,7 +25,6 @@ from ckpt_tools.formats.common.tensors import (
 )
 from ckpt_tools.formats.msgpack.tokens import Token, Tokens
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.report import Scalar
 from ckpt_tools.model.tensor import Tensor
 
@@ -46,8 +47,7 @@ _SMALL = re.compile(r"float[468]_e\w+")
 _OTHER = re.compile(r"(?:str|bytes|void)(\d{1,9})|(?:datetime|timedelta)64(?:\[\w+\])?")
 
 
-@record
-class _Level:
+class _Level(Struct):
     """A map or an array that is being read: the entries that are ``left``, its current ``key``, and what a
     chunked array needs to know: the index of its ``first`` tensor, and its numbers, if they are a few.
     """

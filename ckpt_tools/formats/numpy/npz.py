@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import DEFLATED, STORED, Record, of_numpy, protect, read_zip, unsummed
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format, structure
@@ -14,7 +16,6 @@ from ckpt_tools.formats.numpy.npy import MAGIC, read_array, read_array_header, t
 from ckpt_tools.formats.pickles.judged import RUNS
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source, Window
 

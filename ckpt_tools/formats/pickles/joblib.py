@@ -10,6 +10,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format, structure
 from ckpt_tools.formats.named import JOBLIB_SUFFIXES
@@ -17,7 +19,6 @@ from ckpt_tools.formats.pickles.judged import read_otherwise
 from ckpt_tools.formats.pickles.pickle_plain import magic as is_pickle
 from ckpt_tools.formats.pickles.pickle_plain import read_plain
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import ShortRead, Source
 

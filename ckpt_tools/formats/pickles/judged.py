@@ -8,6 +8,8 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from msgspec.structs import replace
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, structure
 from ckpt_tools.formats.pickles.globals import (
@@ -35,7 +37,6 @@ from ckpt_tools.formats.pickles.reader import (
 )
 from ckpt_tools.formats.torch.legacy_magic import is_proto, legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source
 

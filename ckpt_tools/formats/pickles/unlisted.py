@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from shlex import quote
 
+from msgspec.structs import replace
+
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Verdict, worst
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Report, Unlisted
 
 _MOST = 8  # named one by one

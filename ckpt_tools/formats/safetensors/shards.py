@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct, field
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import field, record
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 
-@record
-class Map:
+class Map(Struct):
     """What an index says, shared by all its claims: tensor -> shard, shard -> its tensors, ``total`` the text
     of metadata.total_size.
 

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.checksum import chunks
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.common.json_text import MAX_SIZE, parse
 from ckpt_tools.formats.seals.names import fragment_name, is_fragment, of_one_file
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile
 
 SCHEMA = "ckpt-tools/seal/v1"
@@ -94,7 +95,7 @@ def closed(body: bytes | bytearray) -> bytes:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__match_args__}
+    return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
 def _row(file: SealedFile) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 def _described(seal: Seal) -> dict[str, Scalar]:
     """What the seal is of, and what it holds, a name and a value for each."""
     c, f = seal.checkpoint, seal.fragment
-    known = {name: getattr(c, name) for name in c.__match_args__ if name != "parallel"}
+    known = {name: getattr(c, name) for name in c.__struct_fields__ if name != "parallel"}
     return {
         **{name: value for name, value in known.items() if value is not None},
         **c.parallel,

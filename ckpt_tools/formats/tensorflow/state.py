@@ -14,9 +14,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.notes import Notes
 
 LIMIT = 1 << 20

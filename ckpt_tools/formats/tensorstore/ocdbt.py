@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
 from ckpt_tools.formats.common.tensors import remember
 from ckpt_tools.formats.tensorstore import ocdbt_nodes as db
 from ckpt_tools.formats.tensorstore.ocdbt_parts import record, say
 from ckpt_tools.formats.tensorstore.ocdbt_record import MANIFEST
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 

@@ -11,6 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.checksum import CRC32C, Extent, Sum
 from ckpt_tools.formats.common.decode import most
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage
@@ -21,7 +24,6 @@ from ckpt_tools.formats.tensorstore.ocdbt_values import Value, apart, arrays_in,
 from ckpt_tools.formats.tensorstore.zarr_array import Coding
 from ckpt_tools.formats.tensorstore.zarr_chunk import check_chunk
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
@@ -31,8 +33,7 @@ _PARSING = 16
 _SNIFFED = Coding(None, ("zstd",))
 
 
-@frozen
-class Parts:
+class Parts(Struct, frozen=True):
     """The claim on a data file: which nodes and values lie in it. Two nodes may name the same value, so it
     compares by what it says.
     """

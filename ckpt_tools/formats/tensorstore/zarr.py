@@ -12,13 +12,14 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
+from msgspec import Struct
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format, nothing
 from ckpt_tools.formats.common.json_text import mapping, read_json
 from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS, Array, Coding, array_of
 from ckpt_tools.formats.tensorstore.zarr_chunk import check_chunk
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
@@ -30,8 +31,7 @@ _KEYS = (
 _FIRST = re.compile(rb'\s?\{\s*"(?:%s)"\s*:' % _KEYS.encode())
 
 
-@frozen
-class Chunk:
+class Chunk(Struct, frozen=True):
     """The claim on a chunk's file: all of it is one chunk of this coding."""
 
     SENT: ClassVar[bool] = True
@@ -43,8 +43,7 @@ class Chunk:
         yield from check_chunk(source, anatomy, 0, source.size, self.coding, what="the chunk")
 
 
-@frozen
-class Described:
+class Described(Struct, frozen=True):
     """The claim on an array's metadata of an index (a format) that names its directory: the chunks belong to
     what the index describes, and each was written. The metadata's own format checks them.
     """

@@ -12,6 +12,8 @@ import struct
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.tar import NAMES, members
 from ckpt_tools.formats.common.format import Anatomy, Damage, Format
@@ -23,7 +25,6 @@ from ckpt_tools.formats.pickles.stubs import Global, Persistent, Pickled
 from ckpt_tools.formats.torch.names import named
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, extent
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source

@@ -8,6 +8,8 @@ import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import (
     DEFLATED,
@@ -32,7 +34,6 @@ from ckpt_tools.formats.torch.script import code_of_script
 from ckpt_tools.formats.torch.serialization_id import NAME, serialization_id
 from ckpt_tools.formats.torch.tensors import Place, Storage
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source
 

@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.limited import limited
@@ -16,7 +18,6 @@ from ckpt_tools.formats.common.zeros import ZEROS
 from ckpt_tools.formats.dcp.data_files import Piece, check_object, check_tensor
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.report import Guard
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source

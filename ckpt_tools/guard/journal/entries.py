@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
+from msgspec import Struct
+
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.guard.journal.steps import Identity, Move, Step, Swap, parts
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust
@@ -32,8 +33,7 @@ class Status(Enum):
     UNDONE = "undone"
 
 
-@frozen
-class Operation:
+class Operation(Struct, frozen=True):
     """What one command does to a tree; ``number`` grows with time, ``at`` is in seconds since the epoch.
     ``command`` is the word after ``ckpt``, ``why`` is for people, ``of`` the number of what an undo takes
     back.
@@ -48,8 +48,7 @@ class Operation:
     of: int | None = None
 
 
-@frozen
-class Journal:
+class Journal(Struct, frozen=True):
     """Entries in a directory that is ours alone. All raise CannotLook, and Untrusted where others can write
     there.
     """

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 
+from msgspec import Struct
+
 from ckpt_tools.guard.journal.renames import rename_to_free_name
-from ckpt_tools.model.frozen import frozen
 
 
-@frozen
-class Identity:
+class Identity(Struct, frozen=True):
     """Which file or directory it is, whatever it is called, and that nobody has written it since. A rename
     changes neither; the number of a device would not outlive a restart.
     """
@@ -37,8 +37,7 @@ class State(Enum):
     GONE = "gone"
 
 
-@frozen
-class Move:
+class Move(Struct, frozen=True):
     """Give what is at ``source`` the name ``target``, in one rename that never replaces anything; both are
     paths below the root. ``what`` is set when the step is planned.
     """
@@ -70,8 +69,7 @@ class Move:
         return Move(self.target, self.source, self.what)
 
 
-@frozen
-class Swap:
+class Swap(Struct, frozen=True):
     """Put the file ``incoming`` in the place of the file ``target``, in one rename, and keep the old one as
     ``kept``; all are paths below the root. There is no moment without a file at ``target``.
     """
@@ -115,8 +113,7 @@ class Swap:
 Step = Move | Swap
 
 
-@frozen
-class Tree:
+class Tree(Struct, frozen=True):
     """A root, opened: what lies below it is reached without following a link, so that nobody can lead a
     command out of it. All raise OSError.
     """

@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard.journal.emptying import emptied
 from ckpt_tools.guard.journal.entries import Journal, Operation, Status
 from ckpt_tools.guard.journal.steps import Move, State, Step, Tree
 from ckpt_tools.model.change import Change
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
@@ -37,8 +39,7 @@ _HINTS = {
 }
 
 
-@frozen
-class Store:
+class Store(Struct, frozen=True):
     """The state of a root, held by this process alone. Paths are relative to the root. ``back`` are the moves
     by which a command that was interrupted was taken back.
     """

@@ -8,6 +8,9 @@ from contextlib import nullcontext, suppress
 from glob import escape
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.api import plan
 from ckpt_tools.cache.verdicts import remembering
 from ckpt_tools.discovery import group as grouping
@@ -21,7 +24,6 @@ from ckpt_tools.guard.prune.protected import Claims, always, bests, name_of, nee
 from ckpt_tools.guard.writing import DELETE_ELSEWHERE, require_writable
 from ckpt_tools.model.change import Change, Changes
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import filters
@@ -78,8 +80,7 @@ def _finished(d: Deletion) -> Change:
     return Change(d.paths[0], "removed", why, None, d.label, len(d.objects), size)
 
 
-@frozen
-class _Pruning:
+class _Pruning(Struct, frozen=True):
     """One command; ``store`` is held where it is to be done, or ``deleter`` where the root is in a store."""
 
     root: str

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from msgspec import Struct
+
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
 from ckpt_tools.guard.kept_file import replaced
 from ckpt_tools.guard.prune.looked_at import Entry
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, directories
@@ -34,8 +35,7 @@ _MARKS = frozenset({"commit", "item_commit", "metadata", "tree", "manifest", "in
 _STAGES = 4
 
 
-@frozen
-class Doomed:
+class Doomed(Struct, frozen=True):
     """An object that is to be deleted, as it was verified; those of an earlier ``stage`` go first."""
 
     key: str
@@ -50,8 +50,7 @@ class Doomed:
         return of is not None and (of.size, of.mtime_ns, of.etag) == same
 
 
-@frozen
-class Deletion:
+class Deletion(Struct, frozen=True):
     """A checkpoint that is to be deleted: ``paths`` are the directories and the files that it consists of."""
 
     label: str
@@ -147,8 +146,7 @@ def _now(deletion: Deletion) -> dict[str, Object]:
 # ---- the note, and who may delete
 
 
-@frozen
-class Deleter:
+class Deleter(Struct, frozen=True):
     """Deletes below one root, whose only process for that it is. ``directory`` holds its note."""
 
     root: str

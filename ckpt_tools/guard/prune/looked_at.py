@@ -6,13 +6,15 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.guard.quarantine.chosen import Group, groups
 from ckpt_tools.guard.verifying import Checked, verify_all
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict, blind
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -29,8 +31,7 @@ Seen = tuple[tuple[int, str, int, int, int], ...]
 """(number of the path, file below it, inode, bytes, time of the last write in ns) of each file."""
 
 
-@frozen
-class Entry:
+class Entry(Struct, frozen=True):
     """One checkpoint: ``members`` are all its files, with those that its indexes name; ``checked`` is None
     where it was not verified, because its question does not arise, ``why`` says the reason of either.
     ``seen`` is what lay there before it was verified.

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
+from msgspec import Struct
+
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
 
 _MINUTE = 60 * 10**9
 
 
-@frozen
-class Policy:
+class Policy(Struct, frozen=True):
     """What to keep of each run; a checkpoint stays that any of them keeps. ``keep_within`` is in seconds,
     ``max_total`` in bytes.
 
@@ -57,8 +57,7 @@ class Policy:
         )
 
 
-@frozen
-class Save:
+class Save(Struct, frozen=True):
     """A checkpoint of a run, as policies see it: ``size`` is in bytes; ``step`` is None where nothing tells
     it.
     """

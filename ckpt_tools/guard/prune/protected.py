@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cache, partial
 from itertools import takewhile
 
+from msgspec import Struct
+
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
 from ckpt_tools.guard.prune.in_use import decided, led_to
@@ -15,7 +17,6 @@ from ckpt_tools.guard.prune.looked_at import Entry, age
 from ckpt_tools.guard.prune.pins import all_pinned
 from ckpt_tools.guard.trackers import naming
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
@@ -27,8 +28,7 @@ from ckpt_tools.storage.retry import is_directory, is_file
 from ckpt_tools.storage.urls import is_url, real_path
 
 
-@frozen
-class Claims:
+class Claims(Struct, frozen=True):
     """What holds on to paths below a root, as real paths: ``plans`` are those of ``ckpt plan``, one a run."""
 
     root: str

@@ -6,6 +6,9 @@ import os
 from collections.abc import Collection, Sequence
 from glob import escape
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.findings import finding
@@ -15,7 +18,6 @@ from ckpt_tools.guard.quarantine.chosen import Group, groups, named
 from ckpt_tools.guard.trackers import Pointed, naming, pointed
 from ckpt_tools.model.change import Change, Changes
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
@@ -47,8 +49,7 @@ def quarantine(
         return _Question(root, selection, damaged, store).answer(paths)
 
 
-@frozen
-class _Question:
+class _Question(Struct, frozen=True):
     """One command; ``store`` is held where it is to be done."""
 
     root: str

@@ -7,17 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from shlex import quote
 
+from msgspec import Struct
+
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.formats.seals.names import beside, signature_beside
 from ckpt_tools.guard.targets import Target, targets
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import is_file, status, there
 
 
-@frozen
-class Group:
+class Group(Struct, frozen=True):
     """What goes together: a checkpoint with a directory of its own, or the files of one that has none."""
 
     paths: tuple[str, ...]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
+
 from ckpt_tools.formats.lost_indexes import text_of, whole_sets
 from ckpt_tools.guard.repair.damage import Bench
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session
 
 
-@frozen
-class Index:
+class Index(Struct, frozen=True):
     """The bytes of an index, and one of the shards that it was made from."""
 
     path: str

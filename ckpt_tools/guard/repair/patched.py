@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
+
 from ckpt_tools.storage import Source
 
 
-@frozen
-class Patch:
+class Patch(Struct, frozen=True):
     """``length`` bytes at ``offset``: the ``data``, or what the file ``copy_of`` has there."""
 
     offset: int

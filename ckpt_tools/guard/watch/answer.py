@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
 from ckpt_tools.guard.watch.options import DAY, WatchOptions
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.session import Session
 
@@ -17,8 +19,7 @@ _BUDGET = 60.0
 """Seconds: as 'ckpt run' has it. What was verified before is in the cache."""
 
 
-@frozen
-class Answer:
+class Answer(Struct, frozen=True):
     """``exit_code`` is what 'ckpt plan' would end with, ``why`` its message. ``tracker`` says whether the
     tracker names what is chosen, None where there is none.
     """

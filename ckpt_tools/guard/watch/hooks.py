@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import BinaryIO
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
 
 _TAIL = 2000
 """Bytes of what a command prints that are kept: its last ones."""
@@ -21,8 +21,7 @@ _GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 
 
-@frozen
-class Ended:
+class Ended(Struct, frozen=True):
     """How a command ended: its exit code (minus the signal), None where it could not be started; ``in_time``
     is False where it was ended. ``output`` is the end of what it printed.
     """

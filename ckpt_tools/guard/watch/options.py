@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from ckpt_tools.guard.prune import Policy
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.selection import ReadOptions
 
 DAY = 86400.0
 
 
-@frozen
-class WatchOptions:
+class WatchOptions(Struct, frozen=True):
     """All times are in seconds. A directory is listed again after ``rescan``, whatever the events say, and a
     checkpoint verified again after ``every``; ``once`` ends after one pass.
 

@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import xxhash
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.records import Record
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.planning.other_writers import etag_of
 from ckpt_tools.planning.trackers import as_told
 from ckpt_tools.reading.session import Session
@@ -28,8 +29,7 @@ _RETRY = 10.0
 """What could not be looked at is tried again after so many times as long as it took."""
 
 
-@frozen
-class Listed:
+class Listed(Struct, frozen=True):
     """A checkpoint as a listing shows it. The ``window`` are those next to it in its run, and itself;
     ``moment`` changes when anything does that its verification depends on.
     """
@@ -42,8 +42,7 @@ class Listed:
     finished: bool
 
 
-@frozen
-class Due:
+class Due(Struct, frozen=True):
     """A checkpoint to verify, and why: new, changed, retry or scrub."""
 
     listed: Listed

@@ -10,11 +10,12 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard.kept_file import replaced
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust
@@ -25,8 +26,7 @@ NAME, LOCK = "watch.json", "watch.lock"
 _MOST = 256 << 20
 
 
-@frozen
-class Record:
+class Record(Struct, frozen=True):
     """What the last verification of a checkpoint came to. ``stamp`` tells its files from other ones of the
     same names, ``checked_at`` is in seconds since the epoch, ``state`` is good, suspect, bad or unknown;
     ``codes`` are those of its findings; ``unsealed`` is what was to be sealed and could not be.
@@ -42,8 +42,7 @@ class Record:
     unsealed: bool = False
 
 
-@frozen
-class Starts:
+class Starts(Struct, frozen=True):
     """The starts of jobs that were seen: when the last one was, the step that it resumed from, and how many
     in a row before it had resumed from the same.
     """
@@ -104,8 +103,8 @@ class Records:
 
     def save(self) -> None:
         """Write everything aside, sync it, and rename it. Raises OSError and Untrusted."""
-        rows = {key: asdict(record) for key, record in self.known.items()}
-        starts = asdict(self.starts)
+        rows = {key: to_builtins(record) for key, record in self.known.items()}
+        starts = to_builtins(self.starts)
         value = {"schema": SCHEMA, "checkpoints": rows, "starts": starts}
         replaced(self.directory, NAME, json.dumps(value).encode("ascii"), self.trusted)
         self.changed = False

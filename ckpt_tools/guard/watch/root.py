@@ -10,6 +10,8 @@ from itertools import pairwise
 from math import inf
 from statistics import median
 
+from msgspec.structs import replace
+
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.findings import finding
@@ -23,7 +25,6 @@ from ckpt_tools.guard.watch.records import Record, Records, Starts
 from ckpt_tools.guard.watch.tally import STATES, Tally
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.watching import Event
 from ckpt_tools.planning import decision_log

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec import Struct, field
+
 from ckpt_tools.guard.watch.answer import Answer
-from ckpt_tools.model.frozen import field, record
 
 STATES = ("good", "suspect", "bad", "unknown", "waiting")
 
 
-@record
-class Tally:
+class Tally(Struct):
     """The counts of one root since this process began, and how things are. Times are seconds since the
     epoch; ``up``: the last listing worked.
     """

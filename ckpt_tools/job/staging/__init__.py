@@ -9,6 +9,9 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.staging import records
@@ -18,7 +21,6 @@ from ckpt_tools.job.staging.locks import Lock
 from ckpt_tools.job.staging.place import Place
 from ckpt_tools.job.staging.records import LINES, NOTE, Record, seen
 from ckpt_tools.job.staging.wanted import Staging, Wanted, described
-from ckpt_tools.model.frozen import field, frozen, replace
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.storage.stores.copies import digest_of_file
 from ckpt_tools.storage.trust import OURS, Trust
@@ -27,8 +29,7 @@ from ckpt_tools.storage.writes import write_all
 __all__ = ["Damaged", "How", "Lock", "Staged", "Staging", "bring", "described"]
 
 
-@frozen
-class How:
+class How(Struct, frozen=True):
     """How files are brought: ``keep`` is how many staged checkpoints may stay, with this one (None: all).
     ``planned`` are the URLs of those that are loaded; ``progress`` is called with bytes that came, and
     those that are to come. ``anew``: what lies there already counts by its bytes, not by its times.
@@ -44,8 +45,7 @@ class How:
     anew: bool = False
 
 
-@frozen
-class Staged:
+class Staged(Struct, frozen=True):
     """What lies there now: ``fetched`` files of ``bytes`` bytes were brought for it, ``files`` it has for
     this node. ``removed`` are names of others that went. ``lock`` is open: as long as it is, nobody removes
     this one.

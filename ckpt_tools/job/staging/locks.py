@@ -9,16 +9,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from msgspec import Struct
+
 from ckpt_tools.job.waiting import Backoff
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
 _FOREVER = float(1 << 40)
 
 
-@frozen
-class Lock:
+class Lock(Struct, frozen=True):
     """A file that is locked by whoever has it open: flock(2), which the kernel lets go of with the process,
     and which a command that is started inherits.
     """

@@ -11,10 +11,11 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.staging.locks import Lock
 from ckpt_tools.job.staging.records import ASIDE, NOTE, finished, unfinished
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.output.words import size as words_of_size
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
@@ -41,8 +42,7 @@ class _Earlier(NamedTuple):
     name: str
 
 
-@frozen
-class Place:
+class Place(Struct, frozen=True):
     """The directory ``home``, and in it the checkpoint ``name``."""
 
     home: str

@@ -8,11 +8,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.staging.records import OWN_NAMES
 from ckpt_tools.job.view_tree import Tree
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.storage.stores.refresh import learn_versions, object_of
 from ckpt_tools.storage.stores.store import Object
@@ -26,8 +27,7 @@ _NOWHERE = "/-"
 """Where a tree is said to lie until its name is known."""
 
 
-@frozen
-class Wanted:
+class Wanted(Struct, frozen=True):
     """One file: its name below the staged checkpoint, the object that it is a copy of, and the ``ranks`` that
     load it; None: every node needs it.
     """
@@ -60,8 +60,7 @@ class Wanted:
         return Wanted(name, row["url"], of, None if ranks is None else tuple(ranks))
 
 
-@frozen
-class Staging:
+class Staging(Struct, frozen=True):
     """A checkpoint as it is to lie in ``directory``; ``texts`` are the small files that are written anew,
     such as a tracker that names it.
     """

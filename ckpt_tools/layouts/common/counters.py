@@ -10,12 +10,13 @@ from itertools import groupby, pairwise, repeat
 from math import gcd
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.layout import Metadata, whole
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

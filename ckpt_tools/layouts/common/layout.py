@@ -8,19 +8,19 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from ckpt_tools.layouts.common.templates import Template
+from msgspec import Struct
+
+from ckpt_tools.layouts.common.templates import Edges, compile_template, edges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report, Scalar
 
 
-@frozen
-class Piece(Template):
+class Piece(Struct, frozen=True, dict=True):
     """One kind of file in a layout.
 
     ``replicated_over`` names the axes along which ranks hold the same state; ``sharded`` says that no flag
@@ -106,6 +106,43 @@ class Piece(Template):
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
+    @cached_property
+    def depth(self) -> int:
+        """Directory components in the template."""
+        return self.template.count("/")
+
+    @cached_property
+    def home(self) -> int:
+        """How many of these components, from the first, lead to the checkpoint's own directory: up to the one
+        that names a step or nothing but itself; 0 without one, and where a checkpoint has several.
+        """
+        if self.apart:
+            return 0
+        named = [
+            re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")
+        ]
+        if not any(named):  # release/, cat-state/, or a directory whose name says nothing
+            plain = re.compile(r".*\{name\}.*|(\{prefix\}-)?[^{<]*")
+            named = [plain.fullmatch(top) is not None for top in self.template.split("/")]
+        return next((i for i, says in enumerate(named[:-1], 1) if says), 0)
+
+    @cached_property
+    def directory(self) -> re.Pattern[str]:
+        return re.compile(compile_template(self.template.rpartition("/")[0]))
+
+    @cached_property
+    def file_template(self) -> str:
+        return self.template.rpartition("/")[2]
+
+    @cached_property
+    def file(self) -> re.Pattern[str]:
+        return re.compile(compile_template(self.file_template))
+
+    @cached_property
+    def edges(self) -> Edges:
+        """How the names of its files begin and end."""
+        return edges(self.file_template)
+
 
 Metadata = Mapping[str, Scalar]
 Steps = tuple[int | None, int | None, int | None]  # step, epoch, step_in_epoch
@@ -156,8 +193,7 @@ def no_place(_part: Part, _siblings: Sequence[tuple[Part, Metadata]]) -> int | N
     return None
 
 
-@frozen
-class Layout:
+class Layout(Struct, frozen=True, dict=True):
     """How a directory is arranged.
 
     ``tracker`` is the file beside the checkpoints that names the latest, ``read_tracker`` turns its bytes

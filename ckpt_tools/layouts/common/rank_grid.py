@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
+from msgspec import Struct, field
+
 from ckpt_tools.layouts import COORDS
-from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.plan import Known
 
 ALONE = "a single file without a rank"
@@ -21,8 +22,7 @@ _Axis = tuple[str, int, int]
 """Name, stride (how many ranks lie between neighbours on it) and size: unpacked for every rank of a job."""
 
 
-@frozen
-class Topology:
+class Topology(Struct, frozen=True, dict=True):
     """How many ranks there are and how they are arranged.
 
     ``sizes`` are parallel sizes, ``order`` the fastest-varying axis first. ``strategy`` holds the groups of

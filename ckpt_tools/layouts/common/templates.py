@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache
 from typing import NamedTuple
 
 COORDS = ("tp", "pp", "ep", "dp", "cp")
@@ -154,47 +154,3 @@ def _closing(words: Sequence[str]) -> int:
         if not deep:
             return i
     return len(words)
-
-
-class Template:
-    """What a template tells by itself: how deep its files lie, and how their names read."""
-
-    template: str
-    apart: bool = False
-
-    @cached_property
-    def depth(self) -> int:
-        """Directory components in the template."""
-        return self.template.count("/")
-
-    @cached_property
-    def home(self) -> int:
-        """How many of these components, from the first, lead to the checkpoint's own directory: up to the one
-        that names a step or nothing but itself; 0 without one, and where a checkpoint has several.
-        """
-        if self.apart:
-            return 0
-        named = [
-            re.search(r"\{(step|epoch|generation)\b", top) is not None for top in self.template.split("/")
-        ]
-        if not any(named):  # release/, cat-state/, or a directory whose name says nothing
-            plain = re.compile(r".*\{name\}.*|(\{prefix\}-)?[^{<]*")
-            named = [plain.fullmatch(top) is not None for top in self.template.split("/")]
-        return next((i for i, says in enumerate(named[:-1], 1) if says), 0)
-
-    @cached_property
-    def directory(self) -> re.Pattern[str]:
-        return re.compile(compile_template(self.template.rpartition("/")[0]))
-
-    @cached_property
-    def file_template(self) -> str:
-        return self.template.rpartition("/")[2]
-
-    @cached_property
-    def file(self) -> re.Pattern[str]:
-        return re.compile(compile_template(self.file_template))
-
-    @cached_property
-    def edges(self) -> Edges:
-        """How the names of its files begin and end."""
-        return edges(self.file_template)

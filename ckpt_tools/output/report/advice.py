@@ -6,10 +6,11 @@ import os
 import shlex
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotNewest, UsageError
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan, Rejected
 from ckpt_tools.output.json import Object
 from ckpt_tools.output.report.gathered import Gathered, Start, causes, worst_of
@@ -24,8 +25,7 @@ _BEGINNINGS: tuple[tuple[type[CkptError], str], ...] = (
 )
 
 
-@frozen
-class Advice:
+class Advice(Struct, frozen=True):
     """One sentence, how good the news are, and (what for, command) of what can be copied."""
 
     verdict: Verdict

@@ -6,11 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.model.answers import FileReport
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.finding import worst as judged
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.output.json import Object, finding, outcomes
 from ckpt_tools.output.report.gathered import Gathered, causes, worst_of
@@ -21,8 +23,7 @@ REASONS = 8
 """Findings of one checkpoint that are listed."""
 
 
-@frozen
-class Row:
+class Row(Struct, frozen=True):
     """One checkpoint with the ``root`` it lies below (an index), its ``outcome`` in the plan that considered
     it ("" where none did) and the findings for which it lost.
     """
@@ -33,8 +34,7 @@ class Row:
     lost: tuple[Finding, ...] = ()
 
 
-@frozen
-class Table:
+class Table(Struct, frozen=True):
     """The checkpoints of a report in one order, and where each is in it."""
 
     rows: tuple[Row, ...]

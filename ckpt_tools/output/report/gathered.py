@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct, field
+
 from ckpt_tools.errors import CkptError
 from ckpt_tools.model.answers import Scan, Verification
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.frozen import field, frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Region
 
@@ -15,8 +16,7 @@ WORST = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
 """Verdicts in the order in which they need attention."""
 
 
-@frozen
-class Start:
+class Start(Struct, frozen=True):
     """What a job that starts now from ``root`` would resume from; ``run`` is None where none was asked for.
     Where there is no answer, ``error`` says why, and ``plan`` has what was considered until then.
     """
@@ -27,8 +27,7 @@ class Start:
     error: CkptError | None = None
 
 
-@frozen
-class Gathered:
+class Gathered(Struct, frozen=True):
     """The answers that one report shows, any of which may be missing. ``made_at`` is in seconds since 1970,
     ``maps`` are those of the bytes of damaged files, by path; ``runs_omitted`` counts those that no plan was
     made for.

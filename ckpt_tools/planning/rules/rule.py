@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable
 from enum import Enum, IntEnum
 from typing import Any
 
+from msgspec import Struct
+
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 
@@ -56,8 +57,7 @@ class Effect(IntEnum):
         return self.name.lower()
 
 
-@frozen
-class Hit:
+class Hit(Struct, frozen=True):
     """One place where a rule holds: ``path`` is what it is about, ``hint`` what to do next where that is not
     the rule's ``answer``. ``severity`` is that of the code and ``effect`` that of the rule unless they are
     given, ``code`` that of the rule. With ``of_file`` it belongs to the report on the file at ``path``.
@@ -107,8 +107,7 @@ def hit_of(f: Flaw | Finding, path: str) -> Hit:
     return Hit(path, f.message, f.hint, f.severity, code=f.code, of_file=True, offset=f.offset)
 
 
-@frozen
-class Rule:
+class Rule(Struct, frozen=True):
     """``id`` is ``scope/name``, stable, and the path of its file below planning/rules; ``code`` is the code
     of its findings, "" where it only asks or stops, and ``more`` are further ones. ``needs`` is how deep the
     files must have been read for it. ``answer`` is the flag or the lines of ckpt.toml that settle it, ``why``

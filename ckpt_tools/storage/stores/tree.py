@@ -14,7 +14,8 @@ from itertools import chain, islice, pairwise, takewhile
 from threading import RLock
 from typing import NamedTuple
 
-from ckpt_tools.model.frozen import record
+from msgspec import Struct
+
 from ckpt_tools.storage import signed
 from ckpt_tools.storage.stalls import watched
 from ckpt_tools.storage.stores.store import CLOUDS, FOLDER, PAGE, WEAK, Object, Store
@@ -32,8 +33,7 @@ class _Facts(NamedTuple):
     version: str
 
 
-@record
-class _Directory:
+class _Directory(Struct):
     """The objects in one directory, and the directories; ``whole`` when that is all it has."""
 
     objects: dict[str, _Facts]

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from ckpt_tools.model.frozen import frozen
+from msgspec import Struct
+
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
 _NAMED = 8
@@ -10,8 +11,7 @@ How = int | tuple[int, int | None] | None
 """By its time (ns after ckpt began), its sizes before and now (None: gone), or its directory's time."""
 
 
-@frozen
-class WriterFacts:
+class WriterFacts(Struct, frozen=True):
     """What was ``written`` while ckpt looked, by path, and why that is ``unknown`` of others."""
 
     root: str

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from msgspec import Struct
+
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 
-@frozen
-class ExportFacts:
+class ExportFacts(Struct, frozen=True):
     """The ``chosen`` save, all ``saves`` and exports, and the paths of which something is ``said``."""
 
     chosen: Checkpoint

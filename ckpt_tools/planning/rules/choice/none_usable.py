@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.findings import CODES, filled
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.plan import Choice, LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -14,8 +15,7 @@ from ckpt_tools.planning.rules.choice import rollback
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 
-@frozen
-class UnusableFacts:
+class UnusableFacts(Struct, frozen=True):
     """A choice of none of the saves that exist: how many, and the codes of what is wrong with them."""
 
     root: str

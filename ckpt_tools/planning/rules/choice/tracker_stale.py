@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from shlex import quote
 
+from msgspec import Struct
+
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
@@ -21,8 +22,7 @@ _WRITE_IT = (
 _MAY_BE_RIGHT = "it was written after that save, so it may be right: look which of the two is meant"
 
 
-@frozen
-class TrackerFacts:
+class TrackerFacts(Struct, frozen=True):
     """A tracker beside the finished ``saves`` of a run: what it says (None for garbage), and when it was
     written. ``incomplete`` are saves that lack parts. ``repaired``: ckpt repair writes this one.
     """

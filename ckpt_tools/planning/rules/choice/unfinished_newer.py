@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
+
 from ckpt_tools.discovery.completeness import label, why_unfinished
 from ckpt_tools.findings import WAIT
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.frozen import frozen
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save import unfinished as save_unfinished
 
@@ -21,8 +22,7 @@ hundreds.
 _LOST = "bring back what was removed; if nothing was saved there, move the directory away"
 
 
-@frozen
-class Begun:
+class Begun(Struct, frozen=True):
     """A save that never finished, and how far it is if it may still be written; ``doubtful``: nothing tells
     whether it is newer than the choice.
     """
@@ -32,8 +32,7 @@ class Begun:
     doubtful: bool
 
 
-@frozen
-class BegunFacts:
+class BegunFacts(Struct, frozen=True):
     """The unfinished saves that may go before the ``chosen`` one, the newest first; all if none is."""
 
     root: str

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from math import prod
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.layouts.common.saved_by import told_place
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.frozen import frozen, replace
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Assignment
 from ckpt_tools.model.selection import Selection
@@ -25,8 +27,7 @@ _PLACES = ("tp", "pp")
 """Those of them that names of files show."""
 
 
-@frozen
-class LoadFacts:
+class LoadFacts(Struct, frozen=True):
     """A save, the job that is to load it, and which rank would load which file."""
 
     save: Checkpoint

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ckpt_tools.discovery.completeness import listed
 from ckpt_tools.errors import CkptError, NoneUsable
-from ckpt_tools.model.frozen import replace
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.planning.facts import LaunchFacts
 from ckpt_tools.planning.filters import belongs
