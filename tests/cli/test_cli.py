@@ -559,7 +559,6 @@ HEAVY = (
     "pydantic",
     "typer",
     "click",
-    "inspect",
 )
 LOADED = """
 import sys
@@ -573,7 +572,7 @@ sys.exit(code)
 
 @pytest.mark.slow
 def test_latest_loads_only_what_it_needs(tmp_path):
-    """Hooks run it on every rank: typer takes a third of that time, and a dataclass imports inspect."""
+    """Hooks run it on every rank: typer takes a third of that time."""
     (tmp_path / "rank_0").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", LOADED, "latest", str(tmp_path), "--rank", "0", "--allow-none"],

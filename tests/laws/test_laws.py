@@ -7,16 +7,17 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from described import LAYOUTS, START, harm, question, tree, write
 from examples import examples
 from hypothesis import given, note
 from hypothesis import strategies as st
 from memory import brief_directory
-from msgspec.structs import replace
 from oracle import Answer, Question, Save, Tree, answer
 
 from ckpt_tools import errors
@@ -257,8 +258,14 @@ def test_neither_the_directory_s_order_nor_its_place_matters_and_nothing_is_modi
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "scandir", lambda path=".": Shuffled(path, shuffle, real))
             again = asked(root, q)
-        assert (again if isinstance(again, str) else replace(again, bytes_verified=0, bytes_read=0)) == (
-            first if isinstance(first, str) else replace(first, bytes_verified=0, bytes_read=0)
+        assert (
+            again
+            if isinstance(again, str)
+            else msgspec.structs.replace(again, bytes_verified=0, bytes_read=0)
+        ) == (
+            first
+            if isinstance(first, str)
+            else msgspec.structs.replace(first, bytes_verified=0, bytes_read=0)
         )
         write(made, other, shuffle)
         assert told(asked(other, q), other) == told(first, root)

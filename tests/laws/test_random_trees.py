@@ -182,7 +182,7 @@ TREES = st.lists(st.sampled_from(LAYOUTS), min_size=1, max_size=2).flatmap(
     lambda some: st.lists(entries(some), min_size=1, max_size=24)
 )
 QUESTIONS = st.builds(
-    Selection,
+    lambda **asked: Selection(**asked),  # noqa: PLW0108 - else Hypothesis looks for its annotations
     level=st.sampled_from([Level.PRESENCE, Level.STRUCTURE, Level.CONTENT]),
     world_size=st.sampled_from([None, None, 1, 2, 4]),
     replicas_all=st.booleans(),

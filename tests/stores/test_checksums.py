@@ -8,11 +8,11 @@ import base64
 import hashlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import obstore
 import pytest
-from msgspec.structs import replace
 from stores.bucket import Bucket
 from stores.faults import denied, expired_token
 from stores.proxy import Proxy, Rule

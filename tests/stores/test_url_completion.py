@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import shells
-from msgspec.structs import replace
 from places import FIXTURES
 from stores.asking import as_user, variables
 from stores.bucket import Bucket

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import small_files
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from oracle import File, Question, Save, Tree, there
 
 Draw = st.DataObject

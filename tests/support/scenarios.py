@@ -9,10 +9,11 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fixture_trees import damage, materialise, overwrite, selection
+from msgspec.structs import replace
 
 from ckpt_tools import errors
 from ckpt_tools.api import plan, scan
