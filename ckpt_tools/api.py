@@ -102,8 +102,8 @@ def verify(
     files under the same paths, and the answer is the same.
 
     Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone. Raises
-    UsageError when there is no path, when a part of the contents is requested at another level, and for
-    ``by_store`` without a store.
+    UsageError when there is no path, when a part of the contents is requested at another level or of an
+    engine, and for ``by_store`` without a store.
     """
     options = ReadOptions(
         jobs=jobs,
@@ -128,6 +128,9 @@ def verify(
     )
     asked = _asked(sample, max_duration, level)
     roots = [absolute(p) for p in several(paths)]
+    if engine is not None and asked is not None:
+        why = "workers read whole files, and not the part that --sample or --max-duration asks for"
+        raise UsageError(why, "leave out --scheduler; several hosts can read --sample n/t each by itself")
     if engine is not None and any(map(is_url, roots)):
         from ckpt_tools.reading.engines import require_nothing_untold
 

@@ -13,7 +13,7 @@ from ckpt_tools.checksum.blocks import Blocks, Picked, divided
 from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.crc import UNIT, InflateError, Progress, crc_of_deflated
 from ckpt_tools.checksum.riding import seated, shared
-from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, Piece, Riders, Sum, Unit, covered
+from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, Piece, Sum, Unit, covered
 from ckpt_tools.checksum.work import Outcome, Watch, outcomes
 from ckpt_tools.storage import HeldSource, Source, Stopped
 from ckpt_tools.storage.cpus import default_jobs
@@ -252,22 +252,17 @@ def _compare(
     progress: Progress | None,
     *,
     watch: Watch | None,
-    given: Iterable[tuple[Unit, Outcome]] | None = None,
     picked: Picked | None = None,
 ) -> Iterator[tuple[Sum, Outcome]]:
-    """The sums that do not match, from what their units give: ``given`` by others, or worked out here. Raises
-    Stopped after them.
-    """
-    riders: Riders = {}
-    if given is None:
-        units, riders = shared(sums, units)
+    """The sums that do not match, from what their units give. Raises Stopped after them."""
+    units, riders = shared(sums, units)
     found, stopped = _Found(units), None
     units = units if picked is None else picked.of(units)
-    if given is None:
-        most = _share(source.size, jobs)
-        given = outcomes(source, sums, units, jobs, most, riders=riders, progress=progress, watch=watch)
+    most = _share(source.size, jobs)
     try:
-        for u, got in given:
+        for u, got in outcomes(
+            source, sums, units, jobs, most, riders=riders, progress=progress, watch=watch
+        ):
             found.add(u, got)
             if picked is not None:
                 picked.took(u)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckpt_tools.cache.codec import unpack
@@ -11,12 +10,10 @@ from ckpt_tools.guard.targets import Target
 from ckpt_tools.inspection.digest_pass import DigestPass, Seen
 from ckpt_tools.model.plain import decode, encode
 from ckpt_tools.model.seal import SealedFile
-from ckpt_tools.reading import work_units
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.inspecting import seen_from_here
 from ckpt_tools.reading.reader import Reader
-from ckpt_tools.reading.scheduler import AHEAD, Scheduler, other, unseen
-from ckpt_tools.reading.work_units import Request
+from ckpt_tools.reading.scheduler import AHEAD, BATCH, Request, Scheduler, other, unseen
 from ckpt_tools.storage import Identity, opened
 
 Outcome = Seen | OSError
@@ -32,8 +29,6 @@ class Digesting(Scheduler[Outcome]):
     A worker that sees anything else under a name has seen nothing: what it digested is not what is sealed.
     """
 
-    by_ctime = True
-
     def __init__(
         self,
         engine: Engine,
@@ -46,28 +41,11 @@ class Digesting(Scheduler[Outcome]):
         self._reading, self._names, self._before = reading, names, before
 
     def sent(self, request: Request) -> tuple[Any, ...] | None:
-        """Return what a worker needs to digest a file. One of whose tensors or other digests are wanted is
-        not cut: these are of the whole.
-        """
-        how = self._reading
-        is_whole = how.tensors or how.also or how.algorithm != "xxh3"
-        if not is_whole and self.is_large(request):
+        if any(c.joint for c in request.claims):
             return None
-        claims = tuple(map(encode, request.claims))
+        how, claims = self._reading, tuple(map(encode, request.claims))
         wanted = self._names[request.path], how.algorithm, how.also, how.tensors
         return "seal", request.path, request.expect, how.require, claims, wanted
-
-    def steps(self, request: Request) -> Generator[Any, Any, Outcome]:
-        name = self._names[request.path]
-        try:
-            return (yield from self._reading.steps(request.path, name, request.expect, request.claims))
-        except OSError as e:  # nobody can look at the file
-            return e
-
-    def ended(self, made: Outcome, opened_ns: int, *, changed: bool) -> Outcome:  # noqa: ARG002 - nothing is kept
-        if changed and not isinstance(made, OSError):
-            return OSError(errno.ESTALE, "size or modification time changed while the file was read")
-        return made
 
     def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Outcome | None:  # noqa: ARG002 - nothing is kept
         """Return what a worker saw, if it is the file that is here."""
@@ -111,7 +89,7 @@ def batches(targets: Iterable[Target], sizes: Mapping[str, int], width: int) -> 
         some.append(target)
         files += len(target.files)
         size += sum(sizes.get(path, 0) for path in target.files)
-        if files >= _FILES or size >= 4 * AHEAD * work_units.UNIT * max(2, width):
+        if files >= _FILES or size >= 4 * AHEAD * BATCH * max(2, width):
             yield some
             some, files, size = [], 0, 0
     if some:

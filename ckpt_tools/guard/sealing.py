@@ -30,9 +30,9 @@ from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile, SealedOne,
 from ckpt_tools.planning.engine import crosscheck
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
+from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import formats_allowed
 from ckpt_tools.reading.unseen import not_seen
-from ckpt_tools.reading.work_units import Request
 from ckpt_tools.storage import Identity, counted
 from ckpt_tools.storage.retry import status, there
 

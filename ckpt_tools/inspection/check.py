@@ -6,7 +6,7 @@ import errno
 import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -64,13 +64,11 @@ def unreadable(path: str, error: OSError) -> Report:
     return _report(Inspection(path, Level.PRESENCE), -1, [found], None)
 
 
-Ask = tuple[OpenFile, "list[Sum]", "list[tuple[int, int]]"]
-"""The content of a file that is asked for: its stored checksums, and the list to which the zero pages that no
-checksum covers are to be added.
-"""
 Told = Iterator[tuple[Sum, Outcome]]
-Asked = TypeVar("Asked")
-Came = TypeVar("Came")
+Read = Callable[[OpenFile, "list[Sum]", "list[tuple[int, int]]"], Told]
+"""Reads the content of a file: called with it, its stored checksums, and the list to which the zero pages
+that no checksum covers are to be added. Yields the checksums that do not match; may raise as reading does.
+"""
 
 
 def inspect(
@@ -106,38 +104,26 @@ def inspect(
             asks_store=True,
         )
 
-    def read(ask: Ask) -> Told:
-        source, sums, empty = ask
+    def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Told:
         return mismatches(source, sums, jobs=jobs, progress=progress, gaps=True, watch=watching(empty))
 
-    return driven(steps_twice(once, hold=True) if again else once().steps(hold=True), read)
+    return inspect_twice(once, read, hold=True) if again else once().run(read, hold=True)
 
 
-def steps_twice(
-    once: Callable[[], Inspection], *, hold: bool = False
-) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
-    """The steps of an inspection, and of another where the first shows what may have been damaged on its way
-    here: then its content is asked for a second time.
+def inspect_twice(
+    once: Callable[[], Inspection], read: Read, *, hold: bool = False
+) -> tuple[Report, Anatomy]:
+    """Return what an inspection finds, and another where the first shows what may have been damaged on its
+    way here: then its content is read a second time.
     """
     first = once()
-    report, anatomy = yield from first.steps(hold=hold)
+    report, anatomy = first.run(read, hold=hold)
     if first.proven or not in_doubt(report):
         return report, anatomy
     again = once()
-    second, anatomy = yield from again.steps(hold=hold)
+    second, anatomy = again.run(read, hold=hold)
     report = judged(report, second, stopped=again.stopped)
     return (report if again.as_kept else held_against_store(report, first.progress)), anatomy
-
-
-def driven(steps: Generator[Asked, Told, Came], read: Callable[[Asked], Told]) -> Came:
-    """What steps come to, each content that they ask for ``read`` here."""
-    try:
-        asked = next(steps)
-        while True:
-            asked = steps.send(read(asked))
-    except StopIteration as done:
-        came: Came = done.value
-        return came
 
 
 class Inspection:
@@ -179,9 +165,8 @@ class Inspection:
         self.zeros = 0
         self.found: list[Finding] = []
 
-    def steps(self, *, hold: bool = False) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
-        """Read the file. Its content is asked for with a yield, at most once, and what is sent back are its
-        mismatches, which may raise as reading does.
+    def run(self, read: Read, *, hold: bool = False) -> tuple[Report, Anatomy]:
+        """Read the file, its content with ``read``, at most once.
 
         With ``hold`` a small file whose content will be asked for is read at once.
         """
@@ -192,7 +177,7 @@ class Inspection:
             return unreadable(self.path, e), self.anatomy
         with source:
             try:
-                yield from self._levels(source)
+                self._levels(source, read)
             except ShortRead as e:
                 at, more = e.offset + e.got, e.wanted - e.got
                 why = f"the file ends at byte {at}, where {more} more bytes belong"
@@ -208,7 +193,7 @@ class Inspection:
             found = _held_still(source, self.anatomy, self.found)
             return _report(self, source.size, found, source), self.anatomy
 
-    def _levels(self, source: OpenFile) -> Generator[Ask, Told, None]:
+    def _levels(self, source: OpenFile, read: Read) -> None:
         """One level after the other, as far as is asked for and as makes sense."""
         name, found = self.path.rpartition("/")[2], self.found
         self.format, wrong = recognise(source, name, self.expect, self.claims)
@@ -219,12 +204,12 @@ class Inspection:
             self._structure(source, self.format, name)
             self.reached = Level.STRUCTURE
         if self.level >= Level.CONTENT and not cut_short(found, source.size):
-            yield from self._content(source)
+            self._content(source, read)
             if worst(self.found) is not Verdict.BROKEN:  # of each tensor in a store: a request
                 every = not is_url(self.path)
-                read = source.bytes_read
+                done = source.bytes_read
                 self.zeros = sum(1 for _ in zero_tensors(source, self.anatomy.tensors, every=every))
-                source.bytes_read = read  # no byte counts twice
+                source.bytes_read = done  # no byte counts twice
             self.reached = Level.CONTENT
         if self.level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
             self.reached = self._deeper(source, self.format)
@@ -247,10 +232,10 @@ class Inspection:
             found += _missing_keys(anatomy, self.require)
         found += _other_role(name, anatomy)
 
-    def _content(self, source: OpenFile) -> Generator[Ask, Told, None]:
+    def _content(self, source: OpenFile, read: Read) -> None:
         empty, sealed = list[tuple[int, int]](), dict[int, Sum]()
         kept, sound = self._kept(source), worst(self.found) is not Verdict.BROKEN
-        told = yield source, self.anatomy.sums if kept is None else kept.sums, empty
+        told = read(source, self.anatomy.sums if kept is None else kept.sums, empty)
         for s, actual in told if kept is None else kept.taken(told):
             if s.code == "seal-mismatch":
                 sealed[len(self.found)] = s

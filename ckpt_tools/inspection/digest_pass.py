@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools import formats
@@ -17,7 +16,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Claim
 from ckpt_tools.formats.common.zero_pages import watching
 from ckpt_tools.formats.seals.whole_digests import hash_of
-from ckpt_tools.inspection.check import Inspection, Told, driven
+from ckpt_tools.inspection.check import Inspection, Told
 from ckpt_tools.inspection.digests import tensor_digests
 from ckpt_tools.inspection.twice import held_against_store, in_doubt, judged
 from ckpt_tools.model.finding import Finding, Verdict
@@ -35,8 +34,6 @@ _COUNTER = re.compile(
 )
 """Names of numbers that are others in every save."""
 _COUNTERS = 16
-Wanted = tuple[OpenFile, "list[Sum]", "list[tuple[int, int]] | None"]
-"""As ``Ask``; None where nobody asks for zero pages."""
 _XXH3 = 16
 _CRC = 4
 
@@ -65,44 +62,27 @@ class DigestPass(NamedTuple):
 
     def read(self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim]) -> Seen:
         """A file that the seal calls ``name``. Raises OSError where nobody can look at it."""
-        return self._driven(self.steps(path, name, expect, claims, hold=True))
-
-    def plain(self, path: str, name: str) -> Seen:
-        """A file of which only an index could say what it is. Raises OSError where nobody can look at it."""
-        return self._driven(self._plain(path, name))
-
-    def _driven(self, steps: Generator[Wanted, Told, Seen]) -> Seen:
-        def read(wanted: Wanted) -> Told:
-            source, sums, empty = wanted
-            return mismatches(
-                source,
-                sums,
-                jobs=self.jobs,
-                progress=self.progress,
-                gaps=empty is not None,
-                watch=None if empty is None else watching(empty),
-            )
-
-        return driven(steps, read)
-
-    def steps(
-        self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim], *, hold: bool = False
-    ) -> Generator[Wanted, Told, Seen]:
-        """The same, as ``steps_twice``: its content is asked for with a yield, a second time where it may
-        have been damaged on its way here. Raises OSError where nobody can look at it.
-        """
-        seen = yield from self._steps(path, name, expect, claims, hold=hold)
+        seen = self._once(path, name, expect, claims)
         if seen.report is None or not in_doubt(seen.report):
             return seen
-        again = yield from self._steps(path, name, expect, claims, hold=hold)
+        again = self._once(path, name, expect, claims)  # it may have been damaged on its way here
         report = held_against_store(judged(seen.report, again.report), self.progress)
         return Seen(report, None, again.identity)
 
-    def _steps(
-        self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim], *, hold: bool
-    ) -> Generator[Wanted, Told, Seen]:
+    def _read(self, source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]] | None) -> Told:
+        """Yield what does not match; ``empty`` is None where nobody asks for zero pages."""
+        return mismatches(
+            source,
+            sums,
+            jobs=self.jobs,
+            progress=self.progress,
+            gaps=empty is not None,
+            watch=None if empty is None else watching(empty),
+        )
+
+    def _once(self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim]) -> Seen:
         if not (expect or claims or formats.names.known(os.path.basename(path))):
-            return (yield from self._plain(path, name))  # many bytes begin as JSON does
+            return self.plain(path, name)  # many bytes begin as JSON does
         inspection = Inspection(
             path,
             Level.CONTENT,
@@ -115,16 +95,15 @@ class DigestPass(NamedTuple):
             asks_store=True,
         )
         found = _Digests(0, ())
-        with closing(inspection.steps(hold=hold)) as steps:
-            try:
-                source, sums, empty = next(steps)
-                found = self._wanted(source.size)
-                told = yield source, [*sums, *found.sums], empty
-                steps.send(found.taken(told))
-            except StopIteration as done:
-                report, anatomy = done.value
+
+        def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Told:
+            nonlocal found
+            found = self._wanted(source.size)
+            return found.taken(self._read(source, [*sums, *found.sums], empty))
+
+        report, anatomy = inspection.run(read, hold=True)
         if report.format is None and not report.findings:
-            return (yield from self._plain(path, name))
+            return self.plain(path, name)
         if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or not found.complete:
             return Seen(report, None, anatomy.identity)
         tensors = (
@@ -133,17 +112,15 @@ class DigestPass(NamedTuple):
         file = found.file(name, self.algorithm, counters(report.metadata), tensors)
         return Seen(report, file, anatomy.identity)
 
-    def _wanted(self, size: int) -> _Digests:
-        others = [n for n in (self.algorithm, *self.also) if n != "xxh3"]
-        return _Digests(size, dict.fromkeys(others))
-
-    def _plain(self, path: str, name: str) -> Generator[Wanted, Told, Seen]:
-        """A file of no format that anybody here knows."""
+    def plain(self, path: str, name: str) -> Seen:
+        """Read a file of no format that anybody here knows: only an index could say what it is. Raises
+        OSError where nobody can look at it.
+        """
         with opened(path, self.io) as source:
             found, wrong = self._wanted(source.size), list[Finding]()
             if source.size:
                 kept = _kept(source, found.sums)
-                told = yield source, found.sums if kept is None else kept.sums, None
+                told = self._read(source, found.sums if kept is None else kept.sums, None)
                 for _ in found.taken(told if kept is None else kept.taken(told)):
                     raise AssertionError("nothing is stored that could differ")
                 wrong += kept.findings() if kept is not None else ()
@@ -153,6 +130,10 @@ class DigestPass(NamedTuple):
                 report = Report(path, None, source.size, Verdict.BROKEN, Level.CONTENT, findings=tuple(wrong))
                 return Seen(report, None)
             return Seen(None, found.file(name, self.algorithm, {}, {}), source.identity())
+
+    def _wanted(self, size: int) -> _Digests:
+        others = [n for n in (self.algorithm, *self.also) if n != "xxh3"]
+        return _Digests(size, dict.fromkeys(others))
 
 
 def _kept(source: OpenFile, sums: Sequence[Sum]) -> KeptChecksum | None:

@@ -129,7 +129,7 @@ class Verifier(NamedTuple):
         if self.sample is not None:
             from ckpt_tools.reading.sampling import Sampling
 
-            Sampling(self.sample, s, cache, self.engine).read(self.level)
+            Sampling(self.sample, s, cache).read(self.level)
         else:
             prefetch(s, s.parts, depth, bare=True, engine=self.engine)
         for part in s.parts:

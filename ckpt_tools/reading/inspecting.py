@@ -6,23 +6,21 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Generator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from ckpt_tools.cache.codec import Seen, unpack
 from ckpt_tools.findings import finding
-from ckpt_tools.formats import Anatomy
-from ckpt_tools.inspection.check import Ask, Inspection, Told, steps_twice
-from ckpt_tools.model.finding import Verdict
+from ckpt_tools.inspection.check import Inspection, inspect
+from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.model.plain import encode
 from ckpt_tools.model.report import Level, Report
+from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.reader import Reader
-from ckpt_tools.reading.scheduler import Scheduler, other, unseen
-from ckpt_tools.reading.work_units import Request
-from ckpt_tools.storage import Identity, opened
+from ckpt_tools.reading.scheduler import Request, Scheduler, other, unseen
+from ckpt_tools.storage import Identity, count, opened
 from ckpt_tools.storage.retry import status
 
 _SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
@@ -32,26 +30,35 @@ of its own, and a wrong offset (EINVAL) is wrong everywhere.
 
 
 class Inspecting(Scheduler[Seen]):
-    """Has files inspected: their reports come back."""
+    """Has files inspected: their reports come back. What claims add up over several files is looked at here,
+    in their order, before a file goes out (``_joint``).
+    """
+
+    def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
+        super().__init__(engine, reader, over)
+        self._joint: dict[str, Report] = {}
 
     def sent(self, request: Request) -> tuple[Any, ...] | None:
-        if self.is_large(request):
+        if any(c.joint for c in request.claims) and not self._is_joined(request):
             return None
-        reader, claims = self.reader, tuple(map(encode, request.claims))
+        reader, claims = self.reader, tuple(encode(c) for c in request.claims if not c.joint)
         io, key = (reader.io, reader.key) if self.engine.here else ("pread", None)
         how = io, key, reader.options.require
         return "whole", request.path, int(request.level), request.expect, how, claims
 
-    def steps(self, request: Request) -> Generator[Ask, Told, tuple[Report, Anatomy]]:
-        how = {"progress": self.reader.progress, "asks_store": self.pick is None}
-        return steps_twice(partial(inspection_of, request, self.reader, **how))
-
-    def ended(self, made: tuple[Report, Anatomy], opened_ns: int, *, changed: bool) -> Seen:
-        report, anatomy = made
-        if changed:
-            found = finding("in-use", "size or modification time changed while the file was read")
-            report, anatomy.identity = replace(report, findings=(found,), verdict=Verdict.UNKNOWN), None
-        return Seen(report, anatomy.places, settled(anatomy.identity, opened_ns))
+    def _is_joined(self, request: Request) -> bool:
+        """Look at the structure of a file with all claims; return False if it is better read here."""
+        report, _ = inspect(
+            request.path,
+            Level.STRUCTURE,
+            expect=request.expect,
+            claims=request.claims,
+            jobs=1,
+            require=self.reader.options.require,
+        )
+        count(-report.bytes_read)  # its worker reads the same
+        self._joint[request.path] = report
+        return report.verdict in (Verdict.OK, Verdict.SUSPECT)
 
     def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Seen | None:
         _, came, bytes_read = answer
@@ -60,6 +67,13 @@ class Inspecting(Scheduler[Seen]):
         if made is None:
             return None
         report, places = made
+        if (own := self._joint.pop(request.path, None)) is not None:
+            said_last = "not-checksummed"  # which is for those to say who read all
+            more = (f for f in own.findings if f.code != said_last or f in report.findings)
+            findings = tuple(dict.fromkeys((*more, *report.findings)))
+            unknown = report.verdict is Verdict.UNKNOWN
+            verdict = Verdict.UNKNOWN if unknown else worst(findings)
+            report = replace(report, findings=findings, verdict=verdict)
         if self.engine.here:
             mine = settled(Identity(*identity) if identity else None, begun_ns)
         elif here := seen_from_here(request, host, report, identity):

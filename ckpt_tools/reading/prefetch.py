@@ -16,8 +16,8 @@ from ckpt_tools.model.finding import cut_short
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.reader import WAIT
+from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session, formats_allowed
-from ckpt_tools.reading.work_units import Request
 from ckpt_tools.storage import Stopped
 from ckpt_tools.storage.cpus import default_jobs
 from ckpt_tools.storage.urls import is_url

@@ -11,11 +11,10 @@ import os
 import time
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING
 
 import xxhash
 from msgspec import Struct, field
@@ -23,23 +22,19 @@ from msgspec.structs import replace
 
 from ckpt_tools.cache.codec import Seen
 from ckpt_tools.cache.verdicts import Cache, Entry
-from ckpt_tools.checksum import Blocks, Picked, grid_of, mismatches
+from ckpt_tools.checksum import Blocks, Picked, Sum, grid_of, mismatches
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.common.zero_pages import watching
-from ckpt_tools.inspection.check import Ask, Told, driven, steps_twice
-from ckpt_tools.inspection.digest_pass import Wanted
+from ckpt_tools.inspection.check import Told, inspect_twice
 from ckpt_tools.model import answers
 from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.model.report import Level
-from ckpt_tools.reading.inspecting import Inspecting, inspection_of, settled
+from ckpt_tools.reading.inspecting import inspection_of, settled
 from ckpt_tools.reading.prefetch import unknown_requests
+from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session
-from ckpt_tools.reading.work_units import Request
 from ckpt_tools.settings.sample_size import Share
-from ckpt_tools.storage import Identity
-
-if TYPE_CHECKING:
-    from ckpt_tools.reading.engines import Engine
+from ckpt_tools.storage import Identity, OpenFile
 
 DAMAGED = -1
 """Instead of a time: the block did not match, so it comes first. 0 is never checked; any other negative
@@ -132,8 +127,8 @@ class Asked:
 class Sampling:
     """What was asked, of one root."""
 
-    def __init__(self, asked: Asked, s: Session, cache: Cache | None, engine: Engine | None) -> None:
-        self.asked, self.s, self.reader, self.engine = asked, s, s.reader, engine
+    def __init__(self, asked: Asked, s: Session, cache: Cache | None) -> None:
+        self.asked, self.s, self.reader = asked, s, s.reader
         self.cache, self.now_ns = cache, time.time_ns()
         self.at_once = asked.max_duration is None and asked.share is not None and asked.share.parts > 0
 
@@ -181,9 +176,7 @@ class Sampling:
                 self._keep_times(f, f.seen.identity)
 
     def _contents(self, todo: Todo) -> None:
-        """Read until the time is over, by the engine where there is one."""
-        if self.engine is not None:
-            todo = [left for some in rounds(todo) for left in self._by_engine(self.engine, some)]
+        """Read until the time is over."""
         for f, numbers in todo:
             if self._is_over():
                 return
@@ -193,17 +186,6 @@ class Sampling:
         self.reader.stopped = self.reader.stopped or self.reader.spent
         return self.reader.stopped
 
-    def _by_engine(self, engine: Engine, todo: dict[str, tuple[File, Sequence[int]]]) -> Todo:
-        """Return what is to be read here all the same."""
-
-        def pick(request: Request, ask: Wanted) -> Picked | None:
-            return self._pick(*todo[request.path], ask)
-
-        inspecting = Inspecting(engine, self.reader, pick, self._is_over)
-        for request, seen in inspecting.read([f.request for f, _ in todo.values()]):
-            self._take(todo.pop(request.path)[0], seen)
-        return list(todo.values())
-
     # ---- one file
 
     def _look(self, f: File, numbers: Sequence[int]) -> None:
@@ -211,8 +193,8 @@ class Sampling:
         reader, opened_ns, f.picked = self.reader, time.time_ns(), None
         reader.opened(f.request.path)
 
-        def read(ask: Ask) -> Told:
-            picked, (source, sums, empty) = self._pick(f, numbers, ask), ask
+        def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Told:
+            picked = self._pick(f, numbers, source, sums)
             if picked is not None and not picked.numbers:
                 return iter(())
             return mismatches(
@@ -227,7 +209,7 @@ class Sampling:
 
         once = partial(inspection_of, f.request, reader, progress=reader.advance, io=reader.io)
         try:
-            report, anatomy = driven(steps_twice(once), read)
+            report, anatomy = inspect_twice(once, read)
         except BaseException:  # Ctrl-C
             self._break_off(f, opened_ns)
             raise
@@ -239,9 +221,8 @@ class Sampling:
             self._note(f, f.picked)
             self._keep_times(f, settled(f.identity, opened_ns))
 
-    def _pick(self, f: File, numbers: Sequence[int], ask: Wanted) -> Picked | None:
+    def _pick(self, f: File, numbers: Sequence[int], source: OpenFile, sums: Sequence[Sum]) -> Picked | None:
         """Return the blocks to read now; None where there is nothing to divide."""
-        source, sums, _ = ask
         grid, f.identity, share = grid_of(sums, source.size), None, self.asked.share
         with suppress(OSError):  # nobody can tell, which is said in the end
             f.identity = source.identity()
@@ -346,17 +327,6 @@ def by_file(todo: Todo) -> Todo:
     for f, numbers in todo:
         out.setdefault(f.request.path, (f, []))[1].extend(numbers)
     return [out[path] for path in sorted(out)]
-
-
-def rounds(todo: Todo) -> Iterator[dict[str, tuple[File, Sequence[int]]]]:
-    """Yield the same by path, in as many pieces as are needed for no file to be twice in one."""
-    out: dict[str, tuple[File, Sequence[int]]] = {}
-    for f, numbers in todo:
-        if f.request.path in out:
-            yield out
-            out = {}
-        out[f.request.path] = f, numbers
-    yield out
 
 
 def join_looks(before: Seen | None, seen: Seen) -> Seen:

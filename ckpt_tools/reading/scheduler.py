@@ -1,93 +1,81 @@
-"""Many files read by an engine: work of equal bytes, each unit read by one of its workers, the reports put
-together here.
-
-A file that is no larger than two units is inspected whole by a worker, its structure too: that takes a small
-read per record, which is slow over a network. Of larger ones, and those that only make sense together, the
-structure is read here and the content is cut into ranges, so that one huge file is read by many workers; what
-they found is then judged here exactly as if this process had read it.
+"""Many files read by an engine: each by one of its workers, small ones together in one call. The reports are
+put together here.
 """
 
 from __future__ import annotations
 
-import resource
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from ckpt_tools.checksum import Picked
-from ckpt_tools.checksum.remote import Content
+from msgspec import Struct, field
+
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.inspection.check import Told
-from ckpt_tools.inspection.digest_pass import Wanted
+from ckpt_tools.formats import Claim
 from ckpt_tools.model.report import Level
-from ckpt_tools.reading import engines, work_units
+from ckpt_tools.reading import engines
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.reader import Reader
-from ckpt_tools.reading.work_units import EACH, FILES, Open, Request, Unit, portions, unit_of
 from ckpt_tools.reading.worker import work
 from ckpt_tools.settings.plugins import tool_version
-from ckpt_tools.storage import OpenFile, Stopped, count, stalls
-from ckpt_tools.storage.retry import status
+from ckpt_tools.storage import Stopped, count, stalls
 
 AHEAD = 3
-"""Units handed out per call that runs at once: a worker that is done finds its next one waiting."""
+"""Batches handed out per call that runs at once: a worker that is done finds its next one waiting."""
+BATCH = 256 * 1024 * 1024
+"""Bytes of a batch: a tenth of a second on a fast node, while handing one out takes milliseconds here."""
+FILES, EACH = 256, 32
+"""Files in a batch at most, and how many batches each worker gets at least, so that all end at about the same
+time.
+"""
 _HEADER = 64 * 1024
 """What the structure of a file counts for."""
 _BEAT = 0.1
 """Seconds between two looks at whether somebody wants to stop."""
-Pick = Callable[[Request, Wanted], "Picked | None"]
 Came = TypeVar("Came")
 
 
-class Scheduler(ABC, Generic[Came]):
-    """Hands out work to an engine. ``pick`` says which blocks of a file are to be read, nothing more is
-    handed out when it is ``over``. What comes of a file is for those to say who want it:
+class Request(NamedTuple):
+    """A file to read to ``level``; ``size`` and ``mtime_ns`` as its directory showed them."""
 
-    ``sent`` is what a worker is told who reads it whole, None where it is begun here. ``steps`` are those of
-    a file that is begun here: its content is asked for with a yield. ``ended`` says what came of them,
-    ``answered`` what a worker on a host found (None: it is better read here), ``unknown`` that nobody lived
-    to say it.
-    With ``by_ctime`` a worker must see the file with the same time of its last change as well.
+    path: str
+    size: int
+    mtime_ns: int
+    level: Level
+    expect: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+
+class Batch(Struct):
+    """Files that one call reads, and what its worker is told of each."""
+
+    begun_ns: int = field(default_factory=time.time_ns)
+    requests: list[Request] = field(default_factory=list)
+    sent: list[tuple[Any, ...]] = field(default_factory=list)
+    bytes: int = 0
+
+
+class Scheduler(ABC, Generic[Came]):
+    """Hands out files to an engine, until it is ``over``. What comes of one is for those to say who want it:
+    ``sent`` is what its worker is told, None for one that is better read here; ``answered`` what a worker on
+    a host found (None: it is better read here), ``unknown`` that nobody lived to say it.
     """
 
-    by_ctime = False
-
-    def __init__(
-        self,
-        engine: Engine,
-        reader: Reader,
-        pick: Pick | None = None,
-        over: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.engine, self.reader, self.pick, self.over = engine, reader, pick, over
-        self._out: dict[Future[Any], Unit] = {}
-        self._open, self._unit, self._files = 0, work_units.UNIT, FILES
-        self._whole, self._ranges = Unit(), Unit()
-        self._most = max(32, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+    def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
+        self.engine, self.reader, self.over = engine, reader, over
+        self._out: dict[Future[Any], Batch] = {}
         self._heard = time.monotonic()
-        self._done: list[tuple[Request, Came]] = []
-        self._asked: list[Open] = []
 
     @abstractmethod
     def sent(self, request: Request) -> tuple[Any, ...] | None: ...
-
-    @abstractmethod
-    def steps(self, request: Request) -> Generator[Any, Told, Any]: ...
-
-    @abstractmethod
-    def ended(self, made: Any, opened_ns: int, *, changed: bool) -> Came: ...
 
     @abstractmethod
     def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Came | None: ...
 
     @abstractmethod
     def unknown(self, request: Request, why: str) -> Came: ...
-
-    def is_large(self, request: Request) -> bool:
-        """Return True for a file whose content is better read by many workers."""
-        return request.size > 2 * self._unit and request.level is Level.CONTENT
 
     def count(self, request: Request, bytes_read: int) -> None:
         """Take note that a worker has read so much of a file."""
@@ -100,131 +88,58 @@ class Scheduler(ABC, Generic[Came]):
         be read here. The list is emptied: a million take as much memory as their reports. Raises CannotLook
         when an engine elsewhere is gone, and Stopped when workers here are to be waited for no longer.
         """
-        requests.reverse()
-        width = max(2, self.engine.width())
-        self._unit = unit_of(sum(max(0, r.size) for r in requests), width)
-        self._files = max(1, min(FILES, len(requests) // (EACH * width)))
         self._heard = time.monotonic()
         try:
-            while requests and not self.over():
-                self._hand_out(requests.pop())
-                while self._is_busy() or self._open >= self._most:
-                    self._collect()
-                yield from self._taken()
-            self._whole = self._submit(self._whole)
-            self._ranges = self._submit(self._ranges)
-            while self._out or self._asked:
-                self._ask()  # again, of what is read once more before it is called damaged
-                self._ranges = self._submit(self._ranges)
-                self._collect()
-                yield from self._taken()
-            yield from self._taken()
-        except Stopped:
-            yield from self._taken()
-            raise
+            for batch in self._batches(requests):
+                if self.over():
+                    break
+                self._submit(batch)
+                while len(self._out) >= AHEAD * max(2, self.engine.width()):
+                    yield from self._collect()
+            while self._out:
+                yield from self._collect()
         finally:
-            self._abandon()
+            for future in self._out:
+                future.cancel()
+            self._out.clear()
 
-    def _is_busy(self) -> bool:
-        return len(self._out) >= AHEAD * max(2, self.engine.width())
+    def _batches(self, requests: list[Request]) -> Iterator[Batch]:
+        files = max(1, min(FILES, len(requests) // (EACH * max(2, self.engine.width()))))
+        requests.reverse()
+        batch = Batch()
+        while requests:
+            request = requests.pop()
+            if (sent := self._sent(request)) is None:
+                continue
+            batch.requests.append(request)
+            batch.sent.append(sent)
+            batch.bytes += _HEADER if request.level is Level.STRUCTURE else max(request.size, 0)
+            if batch.bytes >= BATCH or len(batch.sent) >= files:
+                yield batch
+                batch = Batch()
+        if batch.sent:
+            yield batch
 
-    def _taken(self) -> Iterator[tuple[Request, Came]]:
-        done, self._done = self._done, []
-        yield from done
-
-    def _abandon(self) -> None:
-        """Cancel what is still out, and close what was opened for it."""
-        for future in self._out:
-            future.cancel()
-        for unit in [*self._out.values(), self._ranges]:
-            for owner, _ in unit.owners:
-                if isinstance(owner, Open):
-                    owner.steps.close()
-        for one in self._asked:
-            one.steps.close()
-        self._out.clear()
-
-    # ---- what goes out
-
-    def _hand_out(self, request: Request) -> None:
+    def _sent(self, request: Request) -> tuple[Any, ...] | None:
+        """Return what a worker is told; None of what no other process may see."""
+        if self.reader.options.explain or (self.reader.key is not None and not self.engine.here):
+            return None
         try:
-            sent = None if self._is_ours(request) else self.sent(request)
+            return self.sent(request)
         except TypeError:  # it holds what is not for other processes
-            sent = None
-        if sent is not None:
-            size = _HEADER if request.level is Level.STRUCTURE else request.size
-            self._whole.add(request, (), size, *sent)
-            if self._is_full(self._whole):
-                self._whole = self._submit(self._whole)
-        elif not self.engine.here:
-            self._go_on(Open(request, self.steps(request), time.time_ns()), None)
-            self._ask()
-            if self._open >= self._most:
-                self._ranges = self._submit(self._ranges)
+            return None
 
-    def _is_ours(self, request: Request) -> bool:
-        """Return True for a file that no worker may read whole."""
-        options, elsewhere = self.reader.options, not self.engine.here
-        hidden = elsewhere and self.reader.key is not None
-        return self.pick is not None or hidden or options.explain or any(c.joint for c in request.claims)
-
-    def _is_full(self, unit: Unit) -> bool:
-        return unit.bytes >= self._unit or len(unit.files) >= self._files
-
-    def _submit(self, unit: Unit) -> Unit:
-        """Hand out a unit, and return the next one."""
-        if not unit.files:
-            return unit
+    def _submit(self, batch: Batch) -> None:
         try:
-            self._out[self.engine.executor.submit(work, tool_version(), tuple(unit.files))] = unit
+            self._out[self.engine.executor.submit(work, tool_version(), tuple(batch.sent))] = batch
         except Exception as e:
             raise self.engine.failed(e) or e from e
-        return Unit()
 
-    def _go_on(self, one: Open, found: Told | None) -> None:
-        """Judge a file as far as it goes, until its content is asked for."""
-        try:
-            one.ask = one.steps.send(found)  # type: ignore[arg-type]  # None begins
-        except StopIteration as done:
-            self._done.append((one.request, self.ended(done.value, one.opened_ns, changed=one.changed)))
-        else:
-            self._asked.append(one)
-
-    def _ask(self) -> None:
-        """Have the contents read that were asked for."""
-        asked, self._asked = self._asked, []
-        for one in asked:
-            source, sums, _ = one.ask
-            try:
-                picked = None if self.pick is None else self.pick(one.request, one.ask)
-                content = Content(source.size, sums, picked)
-            except TypeError:  # it holds what is not for other machines, such as a key
-                source.bytes_read = 0  # it will be counted when it is read
-                one.steps.close()
-                continue
-            one.content, one.results, one.wrong, one.changed = content, {}, None, False
-            self._open += 1
-            one.left = 1  # until all of it is out
-            times = source.stat.st_mtime_ns, *((source.stat.st_ctime_ns,) if self.by_ctime else ())
-            for numbers, size in portions(content, self._unit - self._ranges.bytes, self._unit):
-                if one.left > 1 and self.over():
-                    break
-                one.left += 1
-                items = tuple(content.items[i] for i in numbers)
-                self._ranges.add(one, numbers, size, "read", source.path, items, source.size, *times)
-                if self._is_full(self._ranges):
-                    self._ranges = self._submit(self._ranges)
-                while self.pick is not None and self._is_busy():  # so that little is out when it is over
-                    self._collect()
-            self._close(one)
-
-    # ---- what comes back
-
-    def _collect(self) -> None:
-        """Wait for some unit and take in what it found."""
+    def _collect(self) -> Iterator[tuple[Request, Came]]:
+        """Wait for some batch and yield what it found."""
         done, _ = wait(self._out, timeout=_BEAT, return_when=FIRST_COMPLETED)
         for future in done:
-            self._take(self._out.pop(future), future)
+            yield from self._take(self._out.pop(future), future)
         self.reader.progress(0)
         here, width, now = self.engine.here, self.engine.width(), time.monotonic()
         if done or (width and not here):
@@ -237,7 +152,7 @@ class Scheduler(ABC, Generic[Came]):
                 "start workers, and look into their logs for why they end",
             )
 
-    def _take(self, unit: Unit, future: Future[Any]) -> None:
+    def _take(self, batch: Batch, future: Future[Any]) -> Iterator[tuple[Request, Came]]:
         try:
             version, host, defect, answers = future.result()
         except (Exception, CancelledError) as e:
@@ -245,7 +160,8 @@ class Scheduler(ABC, Generic[Came]):
                 return  # it is read here
             if (gone := self.engine.failed(e)) is not None:
                 raise gone from e
-            self._give_up(unit)
+            why = "every worker that read it died: look into their logs, for memory and for the file system"
+            yield from ((request, self.unknown(request, why)) for request in batch.requests)
             return
         if version != tool_version():
             raise CannotLook(
@@ -259,58 +175,9 @@ class Scheduler(ABC, Generic[Came]):
                 f"the worker on {host} failed: {defect}",
                 "if it has enough memory, this is a bug in ckpt: please report it",
             ) from None
-        for (owner, numbers), answer in zip(unit.owners, answers, strict=True):
-            if isinstance(owner, Open):
-                self._take_ranges(owner, numbers, host, answer)
-            elif (came := self.answered(owner, unit.begun_ns, host, answer)) is not None:
-                self._done.append((owner, came))
-
-    def _give_up(self, unit: Unit) -> None:
-        """Nobody lived to say what is in these files."""
-        why = "every worker that read it died: look into their logs, for memory and for the file system"
-        for owner, _ in unit.owners:
-            if isinstance(owner, Open):
-                owner.wrong = owner.wrong or OSError(0, why)
-                self._close(owner)
-            else:
-                self._done.append((owner, self.unknown(owner, why)))
-
-    def _take_ranges(self, one: Open, numbers: tuple[int, ...], host: str, answer: Sequence[Any]) -> None:
-        wrong, came, read = answer
-        state, results, empty = came or ("", (), ())
-        source, _, gaps = one.ask
-        source.bytes_read += read
-        self.reader.opened(one.request.path)
-        self.reader.progress(read)
-        if gaps is not None:
-            gaps.extend(empty)
-        for i, result in zip(numbers, results, strict=False):  # fewer, when the last of them is a failure
-            one.results[i] = ("os", result[1], f"{result[2]} (on {host})") if result[0] == "os" else result
-        if wrong or state:
-            one.changed |= state == "changed" or _is_replaced(source)
-            one.wrong = one.wrong or OSError(0, unseen(wrong, host) if wrong else other(host))
-        self._close(one)
-
-    def _close(self, one: Open) -> None:
-        """Judge a file when all of it has come back."""
-        one.left -= 1
-        if not one.left:
-            self._open -= 1
-            self._go_on(one, self._found(one))
-
-    def _found(self, one: Open) -> Told:
-        if one.wrong is not None:
-            raise one.wrong
-        yield from one.content.found(one.ask[0], one.results, self.reader.progress)
-
-
-def _is_replaced(source: OpenFile) -> bool:
-    """Return True if the name stands for another file by now."""
-    try:
-        now = status(source.path)
-    except OSError:
-        return True
-    return (now.st_size, now.st_mtime_ns) != (source.stat.st_size, source.stat.st_mtime_ns)
+        for request, answer in zip(batch.requests, answers, strict=True):
+            if (came := self.answered(request, batch.begun_ns, host, answer)) is not None:
+                yield request, came
 
 
 def unseen(why: str, host: str) -> str:

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ckpt_tools.cache.codec import pack
-from ckpt_tools.checksum.remote import Item, read_items
-from ckpt_tools.formats.common.zero_pages import MOST, watching
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.digest_pass import DigestPass
 from ckpt_tools.model.plain import decode, encode
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import values
 from ckpt_tools.settings.plugins import tool_version
-from ckpt_tools.storage import counted, opened
+from ckpt_tools.storage import counted
 
 
 def work(version: str, files: tuple[tuple[Any, ...], ...]) -> tuple[str, str, str, tuple[Any, ...]]:
@@ -69,18 +67,4 @@ def _digest(
     return packed, packed is not None or seen.report is None, file, seen.identity and tuple(seen.identity)
 
 
-def _read_ranges(path: str, items: tuple[Item, ...], size: int, *times: int) -> tuple[Any, ...]:
-    """Return whether it is an "other" file or was "changed" meanwhile, else "", results, and runs of zero
-    pages. The times are those of its last write and, where it must be the same as well, of its last change.
-    Raises OSError.
-    """
-    empty: list[tuple[int, int]] = []
-    with opened(path) as source:
-        stat = source.stat
-        if (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)[: 1 + len(times)] != (size, *times):
-            return "other", (), ()
-        results = tuple(read_items(source, items, watching(empty)))
-        return "changed" if source.changed() else "", results, tuple(empty[:MOST])
-
-
-_WORK: dict[str, Callable[..., tuple[Any, ...]]] = {"whole": _inspect, "seal": _digest, "read": _read_ranges}
+_WORK: dict[str, Callable[..., tuple[Any, ...]]] = {"whole": _inspect, "seal": _digest}

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 import warm
-from dask_cluster import Cluster, alone
 from large_runs import megatron, part, settle
 from places import FIXTURES
 from safetensors.torch import save_file
@@ -449,86 +448,7 @@ def test_the_configuration_file(tmp_path: Path) -> None:
 # -- engines -------------------------------------------------------------------------------------------------
 
 
-def by_engine(root: Path, **more: Any) -> Verification:
-    with ThreadPoolExecutor(3) as threads:
-        return asked(root, engine=Engine(threads, "threads"), **more)
-
-
-def told(result: Verification) -> Any:
-    answer = json.loads(emit.render(result))
-    for name in ("seconds", "bytes_read"):
-        del answer["summary"][name]
-    del answer["sample"]["oldest"]
-    return answer
-
-
-SHARES = ("1/2", "2/2", "100%")
-PARTS = [
-    pytest.param(
-        root,
-        share,
-        id=f"{root.relative_to(FIXTURES)}-{share}",
-        marks=[] if SHARES[n % 3] == share else pytest.mark.exhaustive,
-    )
-    for n, root in enumerate(ROOTS)
-    for share in SHARES
-]
-"""Each tree with one of the shares, which take turns; with all of them by night."""
-
-
-@pytest.mark.share(18)
-@pytest.mark.slow
-@pytest.mark.parametrize(("root", "share"), PARTS)
-def test_an_engine_reads_the_same_part(
-    root: Path, share: str, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "a"))
-    here = told(asked(root, sample=share))
-    monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "b"))
-    assert told(by_engine(root, sample=share)) == here
-
-
-@pytest.mark.slow
-def test_an_engine_is_handed_nothing_more_when_the_time_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enough_for: Callable[[int], Any]
-) -> None:
-    from ckpt_tools.reading import work_units
-
-    monkeypatch.setattr(work_units, "UNIT", MiB)
-    one(tmp_path / "run/a.pt", 40)
-    settle()
-    runs = []
-    while not runs or runs[-1].never:
-        result = by_engine(tmp_path / "run", max_duration=60.0, progress=enough_for(4 * MiB))
-        assert (
-            result.sample is not None
-            and result.sample.stopped
-            and 0 < result.sample.blocks_read < 30
-            and result.verdict is Verdict.OK
-        )
-        runs.append(result.sample)
-        assert len(runs) < 15
-    assert len(runs) > 1
-
-
-@pytest.mark.cluster
-@pytest.mark.exhaustive
-def test_dask_reads_a_part(tmp_path: Path) -> None:
-    one(tmp_path / "run/large.pt", 24)
-    flip(one(tmp_path / "run/small.pt", 3))
-    (tmp_path / "dask").mkdir()
-    cluster = Cluster(tmp_path / "dask")
-    try:
-        codes = []
-        for n in (1, 2, 3):
-            words = ("verify", str(tmp_path / "run"), "--sample", f"{n}/3", "--json", "-q")
-            here, there = alone(*words, cache=str(tmp_path / "own")), cluster.run(*words, unit=4 * MiB)
-            mine, theirs = json.loads(here[1]), json.loads(there[1])
-            assert mine["files"] == theirs["files"] and here[0] == there[0], there[2]
-            assert {**mine["sample"], "oldest": 0} == {**theirs["sample"], "oldest": 0}
-            codes.append(here[0])
-        assert sorted(codes) == [0, 0, 1]
-        read = sum(length for rows in cluster.reads().values() for _, _, length in rows)
-        assert read == mine["sample"]["bytes"]  # by the workers: each byte of contents once
-    finally:
-        cluster.close()
+@pytest.mark.parametrize("part", [{"sample": "1/2"}, {"max_duration": 60.0}], ids=str)
+def test_workers_read_no_part(part: dict[str, Any]) -> None:
+    with ThreadPoolExecutor(1) as threads, pytest.raises(errors.UsageError, match="whole files"):
+        asked(ROOTS[0], engine=Engine(threads, "threads"), **part)

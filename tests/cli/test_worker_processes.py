@@ -25,7 +25,7 @@ from ckpt_tools.cache.codec import Seen
 from ckpt_tools.reading import worker
 from ckpt_tools.reading.inspecting import Inspecting
 from ckpt_tools.reading.processes import Processes
-from ckpt_tools.reading.work_units import Request
+from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.storage import worker_processes
 
 pytestmark = pytest.mark.slow  # copies of the process, and hundreds of files for them

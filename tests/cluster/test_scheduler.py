@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from dask_cluster import Cluster, alone, without_time
 from places import FIXTURES
 from run_helpers import CLEAN, megatron
@@ -25,7 +24,7 @@ from scheduled import MIB, Threads, big, flip, mpirun, not_its_own_crash
 from ckpt_tools import Level, api, guard
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.output import json as emit
-from ckpt_tools.reading import engines, work_units, worker
+from ckpt_tools.reading import engines, worker
 from ckpt_tools.reading.engines import Engine
 
 ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
@@ -50,14 +49,9 @@ def alike(root: Path, level: Level = Level.CONTENT, **more: Any) -> str:
 
 @pytest.mark.share(48)
 @pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.relative_to(FIXTURES).as_posix())
-def test_every_fixture_has_the_same_report(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Good and damaged ones of every format and layout: cut into ranges as small as the format allows, and
-    looked at whole.
-    """
-    here = alike(root)
-    for unit in (200, work_units.UNIT):
-        monkeypatch.setattr(work_units, "UNIT", unit)
-        assert asked(root) == here, unit
+def test_every_fixture_has_the_same_report(root: Path) -> None:
+    """Good and damaged ones of every format and layout."""
+    assert asked(root) == alike(root)
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +72,8 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("unit", [200, work_units.UNIT])
-def test_seals_are_compared_by_workers(sealed: Path, unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seals_are_compared_by_workers(sealed: Path) -> None:
     """What seals say of a file goes with it, and leads to the same findings, to the tensors that are hit."""
-    monkeypatch.setattr(work_units, "UNIT", unit)
     text = asked(sealed)
     assert text == alike(sealed)
     assert "seal-mismatch" in text and "tensors hit" in text and "seal-extra" in text
@@ -92,25 +84,6 @@ def test_seals_are_compared_by_workers(sealed: Path, unit: int, monkeypatch: pyt
 @pytest.mark.parametrize("name", ["torch_zip", "dcp", "tf_bundle", "mindspore_ckpt"])
 def test_other_levels(name: str, level: Level) -> None:
     assert asked(FIXTURES / "formats" / name, level) == alike(FIXTURES / "formats" / name, level)
-
-
-@pytest.mark.parametrize("megabytes", [1, 3])
-def test_a_record_of_many_ranges(tmp_path: Path, megabytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One CRC-32 over more bytes than a thread takes in one go, and a range of zeros in the middle of what no
-    checksum covers.
-    """
-    from safetensors.torch import save_file
-
-    monkeypatch.setattr(work_units, "UNIT", megabytes * MIB)
-    torch.save({"epoch": 1, "state_dict": {"w": torch.randn(5000, 4096)}}, tmp_path / "a.pt")
-    torch.save({"epoch": 1, "state_dict": {"w": torch.randn(5000, 4096)}}, tmp_path / "b.pt")
-    flip(tmp_path / "b.pt", 70 * MIB)
-    save_file({"w": torch.randn(1000, 4099)}, tmp_path / "c.safetensors")
-    with open(tmp_path / "c.safetensors", "r+b") as f:
-        f.seek(8 * MIB)
-        f.write(bytes(8192))
-    text = asked(tmp_path)
-    assert text == alike(tmp_path) and [c in text for c in ("crc-mismatch", "zero-pages")] == [True, True]
 
 
 def test_with_a_cache_the_second_run_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +113,7 @@ def test_with_a_cache_the_second_run_reads_nothing(tmp_path: Path, monkeypatch: 
     ("name", "suffix"), [("dcp", ".distcp"), ("tf_bundle", ".data-00000-of-00001"), ("ocdbt", "")]
 )
 def test_files_that_an_index_explains_are_looked_at_by_workers_too(name: str, suffix: str) -> None:
-    """What the index says of them goes with them; only what adds up over files stays here."""
+    """What the index says of them goes with them; what adds up over files is looked at here."""
     looks: dict[str, int] = {}
 
     def note(files: Any) -> None:
@@ -157,19 +130,13 @@ def _plain(value: object) -> bool:
     return all(map(_plain, value)) if type(value) is tuple else type(value) in (int, str, bytes, type(None))
 
 
-@pytest.mark.share(2)
-@pytest.mark.parametrize("unit", [200, work_units.UNIT])
-def test_only_plain_data_is_sent(unit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_units, "UNIT", unit)
+def test_only_plain_data_is_sent() -> None:
     sent = list[bytes]()
     for root in (FIXTURES / "formats", FIXTURES / "layouts/dcp", FIXTURES / "formats/tf_bundle/good"):
         with Threads() as threads:
             api.verify([str(root)], engine=Engine(threads, "threads"))
         sent += threads.sent
     assert len(sent) > 2 and all(_plain(pickle.loads(data)) for data in sent)
-    # which one thread would have to feed; its ranges are sent
-    assert not any(b"Crc32c" in data for data in sent)
-    assert unit > 200 or any(b"CRC32C" in data for data in sent)
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda p: p.name)
@@ -189,39 +156,9 @@ def test_a_key_is_never_sent(tmp_path: Path, key: Path) -> None:
 # ---- files that change, and machines that see others
 
 
-def once(do: Callable[[], object]) -> Callable[[Any], None]:
-    """Does it when the first unit with ranges goes out."""
-    left = [do]
-
-    def before(files: Any) -> None:
-        if left and files[0][0] == "read":
-            left.pop()()
-
-    return before
-
-
-def ranges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(work_units, "UNIT", MIB)
-    return big(tmp_path / "model.pt", 4)
-
-
 def codes(text: str) -> tuple[str, list[str]]:
     file = json.loads(text.replace('bytes_read": ', 'bytes_read": ').replace(", , ", ", "))["files"][0]
     return file["verdict"], [f["code"] for f in file["findings"]]
-
-
-def test_changed_after_its_structure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = ranges(monkeypatch, tmp_path)
-    assert codes(asked(tmp_path, before=once(lambda: os.truncate(file, file.stat().st_size - 100)))) == (
-        "unknown",
-        ["in-use"],
-    )
-
-
-def test_replaced_by_another_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = ranges(monkeypatch, tmp_path)
-    other = big(tmp_path / "new", 3)
-    assert codes(asked(tmp_path, before=once(lambda: os.replace(other, file)))) == ("unknown", ["in-use"])
 
 
 def test_gone_for_everybody_is_said_as_from_here(tmp_path: Path) -> None:
@@ -231,20 +168,8 @@ def test_gone_for_everybody_is_said_as_from_here(tmp_path: Path) -> None:
 
 
 def test_the_worker_sees_another_file_of_this_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In ranges and whole: it is neither ok nor broken."""
-    file, real = ranges(monkeypatch, tmp_path), worker.opened
-
-    def older_source(path: str) -> Any:
-        source = real(path)
-        source.stat = os.stat(FIXTURES)
-        return source
-
-    monkeypatch.setattr(worker, "opened", older_source)
-    verdict, found = codes(text := asked(tmp_path))
-    assert (verdict, found) == ("unknown", ["unreadable"]) and "there is another file of this name" in text
-    monkeypatch.setattr(worker, "opened", real)
-    monkeypatch.setattr(work_units, "UNIT", 1 << 40)
-    inspect = worker.inspect
+    """It is neither ok nor broken."""
+    file, inspect = big(tmp_path / "model.pt", 4), worker.inspect
 
     def older(path: str, *args: Any, **more: Any) -> Any:
         shutil.copyfile(file, copy := tmp_path.parent / "older.pt")
@@ -282,38 +207,32 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.exhaustive
 def test_dask_gives_the_same_bytes(cluster: Cluster, sealed: Path, tmp_path: Path) -> None:
-    """Real processes over files of every format, with whole files and with ranges; both workers read. Over all
-    trees threads do the same above.
-    """
-    for root, units in ((FIXTURES / "formats", (100_000,)), (sealed, (100_000, 256 << 20))):
+    """Real processes over files of every format; both workers read. Over all trees threads do the same above."""
+    for root in (FIXTURES / "formats", sealed):
         words = ("verify", str(root), "--json", "--quiet", "--no-cache")
-        here = alone(*words, cache=str(tmp_path))
-        for unit in units:
-            there = cluster.run(*words, unit=unit)
-            assert (
-                there[0] == here[0]
-                and without_time(there[1]).splitlines() == without_time(here[1]).splitlines()
-            ), there[2]
+        here, there = alone(*words, cache=str(tmp_path)), cluster.run(*words)
+        assert there[0] == here[0], there[2]
+        assert without_time(there[1]).splitlines() == without_time(here[1]).splitlines()
     assert len([pid for pid, reads in cluster.reads().items() if reads]) == 2
 
 
-def test_one_file_is_read_by_several_workers_and_one_killed_in_the_middle_is_replaced(tmp_path: Path) -> None:
+def test_several_workers_read_and_one_killed_in_the_middle_is_replaced(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, READ_RATE="30e6")
     try:
         (tmp_path / "run").mkdir()
-        file = big(tmp_path / "run/model.pt", 48)
-        words = ("verify", str(file), "--json", "--quiet", "--no-cache")
-        here, there = alone(*words, cache=str(tmp_path)), cluster.run(*words, unit=8 * MIB)
+        files = [big(tmp_path / f"run/model_{i}.pt", 24) for i in range(2)]
+        words = ("verify", str(tmp_path / "run"), "--json", "--quiet", "--no-cache")
+        here, there = alone(*words, cache=str(tmp_path)), cluster.run(*words, batch=8 * MIB)
         assert (there[0], without_time(there[1])) == (here[0], without_time(here[1]))
         shares = [sum(n for _, _, n in reads) for reads in cluster.reads().values()]
-        size = file.stat().st_size
-        # every byte once; the rest is structure
-        assert len(shares) == 2 and min(shares) > size // 4 and sum(shares) <= size < sum(shares) + MIB
+        size = sum(file.stat().st_size for file in files)
+        # every byte once
+        assert len(shares) == 2 and min(shares) > size // 4 and abs(size - sum(shares)) < MIB
 
-        flip(file, 20 * MIB)
+        flip(files[0], 20 * MIB)
         cluster.forget_reads()
         here = alone(*words, cache=str(tmp_path))
-        process = cluster.begin(*words, unit=8 * MIB)
+        process = cluster.begin(*words, batch=8 * MIB)
         cluster.until(lambda: all(len(r) > 3 for r in cluster.reads().values()) and len(cluster.reads()) == 2)
         victim = cluster.workers[0]
         victim.send_signal(signal.SIGKILL)
@@ -338,29 +257,24 @@ def test_a_file_that_kills_its_readers_and_one_that_they_do_not_see(tmp_path: Pa
         for name in ("good", "poison", "elsewhere"):
             (tmp_path / "run" / name).mkdir(parents=True)
             big(tmp_path / "run" / name / "model.pt", 3)  # larger than what is read at once
-        for unit in (256 << 20, 1_560_000):  # whole, and in units of which each ends a worker
-            code, out, err = cluster.run(
-                "verify",
-                str(tmp_path / "run/poison"),
-                str(tmp_path / "run/elsewhere"),
-                "--json",
-                "--no-cache",
-                unit=unit,
-            )
-            assert code == 5 and "files" in out, err + out
-            said = {
-                Path(f["path"]).parent.name: (f["verdict"], [x["message"] for x in f["findings"]])
-                for f in json.loads(out)["files"]
-            }
-            assert (
-                said["poison"][0] == "unknown" and "every worker that read it died" in said["poison"][1][-1]
-            )
-            host = os.uname().nodename
-            assert (
-                said["elsewhere"][0] == "unknown"
-                and f"No such file or directory on {host}" in said["elsewhere"][1][-1]
-            )
-            assert 0 < sum(w.poll() is None for w in cluster.workers) < 5
+        words = (
+            "verify",
+            str(tmp_path / "run/poison"),
+            str(tmp_path / "run/elsewhere"),
+            "--json",
+            "--no-cache",
+        )
+        code, out, err = cluster.run(*words)
+        assert code == 5 and "files" in out, err + out
+        said = {
+            Path(f["path"]).parent.name: (f["verdict"], [x["message"] for x in f["findings"]])
+            for f in json.loads(out)["files"]
+        }
+        verdict, words = said["poison"]
+        assert verdict == "unknown" and "every worker that read it died" in words[-1]
+        verdict, words = said["elsewhere"]
+        assert verdict == "unknown" and f"No such file or directory on {os.uname().nodename}" in words[-1]
+        assert 0 < sum(w.poll() is None for w in cluster.workers) < 5
         code, out, err = cluster.run("verify", str(tmp_path / "run/good"), "--json", "--no-cache")
         assert code == 0, err
     finally:
@@ -372,9 +286,10 @@ def test_a_scheduler_that_goes_away_is_exit_5(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, READ_RATE="5e6")
     try:
         (tmp_path / "run").mkdir()
-        big(tmp_path / "run/model.pt", 48)
+        for name in ("a", "b"):
+            big(tmp_path / f"run/{name}.pt", 48)
         words = ("verify", str(tmp_path / "run"), "--json", "--no-cache")
-        process = cluster.begin(*words, unit=8 * MIB)
+        process = cluster.begin(*words)
         cluster.until(lambda: len(cluster.reads()) == 2)
         cluster.scheduler.kill()
         out, err = process.communicate(timeout=1000)

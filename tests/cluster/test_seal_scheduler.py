@@ -21,7 +21,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.seals.names import NAME
 from ckpt_tools.guard import by_workers
 from ckpt_tools.model.seal import Sealing
-from ckpt_tools.reading import work_units, worker
+from ckpt_tools.reading import worker
 from ckpt_tools.reading.engines import Engine
 
 ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
@@ -41,31 +41,23 @@ def seals_below(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.share(48)
-@pytest.mark.parametrize("unit", [200, pytest.param(work_units.UNIT, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.relative_to(FIXTURES).as_posix())
-def test_every_fixture_has_the_same_seals(
-    root: Path, unit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Good and damaged ones of every format and layout, cut into small ranges and read whole."""
-    monkeypatch.setattr(work_units, "UNIT", unit)
+def test_every_fixture_has_the_same_seals(root: Path, tmp_path: Path) -> None:
+    """Good and damaged ones of every format and layout."""
     here = guard.seal(root, seal_dir=str(tmp_path / "here"))
     there = by_threads(root, seal_dir=str(tmp_path / "there"))
     assert facts(there) == facts(here)
     assert seals_below(tmp_path / "there") == seals_below(tmp_path / "here")
 
 
-@pytest.mark.share(8)
-@pytest.mark.parametrize("unit", [MIB, work_units.UNIT])
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "more",
     [{}, {"digest": "sha256"}, {"also": ["md5", "sha512"]}, {"tensors": True}],
     ids=["xxh3", "sha256", "also", "tensors"],
 )
-def test_every_digest_is_the_same(
-    more: dict[str, Any], unit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_digest_is_the_same(more: dict[str, Any], tmp_path: Path) -> None:
     """A file of more than one chunk, of records that are CRC-protected, and one of no format."""
-    monkeypatch.setattr(work_units, "UNIT", unit)
     home = tmp_path / "run/step_3"
     home.mkdir(parents=True)
     big(home / "model.pt", 72)
@@ -76,8 +68,7 @@ def test_every_digest_is_the_same(
     assert seals_below(tmp_path / "there") == seals_below(tmp_path / "here")
 
 
-def test_bytes_are_read_once_and_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_units, "UNIT", MIB)
+def test_bytes_are_read_once_and_by_workers(tmp_path: Path) -> None:
     file = big(tmp_path / "model.pt", 4)
     done = by_threads(file)
     assert done.count("sealed") == 1
@@ -95,7 +86,6 @@ def refused(done: Sealing, root: Path, state: str) -> None:
     assert not [p for p in root.rglob("*") if "ckpt-seal" in p.name]
 
 
-@pytest.mark.parametrize("unit", [MIB, 1 << 40], ids=["in ranges", "whole"])
 @pytest.mark.parametrize(
     "how",
     [
@@ -105,14 +95,11 @@ def refused(done: Sealing, root: Path, state: str) -> None:
     ],
     ids=["cut", "gone", "written"],
 )
-def test_what_changes_while_workers_read_it(
-    how: Callable[[Path], object], unit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(work_units, "UNIT", unit)
+def test_what_changes_while_workers_read_it(how: Callable[[Path], object], tmp_path: Path) -> None:
     file, left = big(tmp_path / "model.pt", 4), [how]
 
     def before(files: Any) -> None:
-        if left and files[0][0] in ("read", "seal"):
+        if left and files[0][0] == "seal":
             left.pop()(file)
 
     done = by_threads(tmp_path, before)
@@ -139,21 +126,18 @@ def test_a_file_of_the_checkpoint_that_changes_when_it_was_read(
 
 
 @pytest.mark.parametrize("time", ["mtime", "ctime"])
-@pytest.mark.parametrize("unit", [MIB, 1 << 40], ids=["in ranges", "whole"])
 def test_a_worker_that_sees_another_file_of_this_name(
-    time: str, unit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    time: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy that its machine has at the same place, of the same size and even the same time of its write."""
-    monkeypatch.setattr(work_units, "UNIT", unit)
     file = big(tmp_path / "run/model.pt", 4) if (tmp_path / "run").mkdir() is None else Path()
     copy = tmp_path / "elsewhere.pt"
     (shutil.copy2 if time == "ctime" else shutil.copyfile)(file, copy)
     flip(copy, 2 * MIB)
     if time == "ctime":
         shutil.copystat(file, copy)
-    real = worker.DigestPass.read, worker.opened
-    monkeypatch.setattr(worker.DigestPass, "read", lambda self, path, *more: real[0](self, str(copy), *more))
-    monkeypatch.setattr(worker, "opened", lambda path, *more, **named: real[1](str(copy), *more, **named))
+    real = worker.DigestPass.read
+    monkeypatch.setattr(worker.DigestPass, "read", lambda self, path, *more: real(self, str(copy), *more))
     done = by_threads(tmp_path / "run")
     refused(done, tmp_path / "run", "unreadable")
     assert "there is another file of this name" in done.checkpoints[0].findings[0].message
@@ -208,11 +192,10 @@ def test_dask_makes_the_same_seals(cluster: Cluster, tree: Path, tmp_path: Path)
     words = ("seal", str(tree), "--json", "--quiet", "--tensors")
     here = alone(*words, "--seal-dir", str(tmp_path / "here"), cache=str(tmp_path))
     assert here[0] == 1 and "sealed" in here[1]
-    for unit in (100_000, 256 << 20):
-        away = tmp_path / f"there-{unit}"
-        code, out, err = cluster.run(*words, "--seal-dir", str(away), unit=unit)
-        assert (code, states(out)) == (1, states(here[1])), err
-        assert seals_below(away) == seals_below(tmp_path / "here")
+    away = tmp_path / "there"
+    code, out, err = cluster.run(*words, "--seal-dir", str(away))
+    assert (code, states(out)) == (1, states(here[1])), err
+    assert seals_below(away) == seals_below(tmp_path / "here")
     assert len([pid for pid, reads in cluster.reads().items() if reads]) == 2
 
 
@@ -232,8 +215,9 @@ def test_a_worker_killed_in_the_middle_and_one_file_that_kills_them_all(tmp_path
     try:
         for name in ("good", "poison", "elsewhere"):
             (tmp_path / "run" / name).mkdir(parents=True)
-        file = big(tmp_path / "run/good/model.pt", 160)  # a worker takes a chunk of 64 MiB at least
-        process = cluster.begin("seal", str(tmp_path / "run/good"), "--json", unit=8 * MIB)
+        file = big(tmp_path / "run/good/model.pt", 80)
+        big(tmp_path / "run/good/other.pt", 80)
+        process = cluster.begin("seal", str(tmp_path / "run/good"), "--json", batch=8 * MIB)
         cluster.until(lambda: sum(len(r) > 3 for r in cluster.reads().values()) > 1)
         victim = next(w for w in cluster.workers if len(cluster.reads().get(w.pid, ())) > 3)
         victim.send_signal(signal.SIGKILL)
@@ -258,13 +242,13 @@ def test_a_scheduler_that_goes_away_seals_nothing(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, READ_RATE="5e6")
     try:
         (tmp_path / "run").mkdir()
-        big(tmp_path / "run/model.pt", 160)
-        process = cluster.begin("seal", str(tmp_path / "run"), "--json", unit=8 * MIB)
+        names = [big(tmp_path / f"run/{name}.pt", 80).name for name in ("a", "b")]
+        process = cluster.begin("seal", str(tmp_path / "run"), "--json", batch=8 * MIB)
         cluster.until(lambda: len(cluster.reads()) == 2)
         cluster.scheduler.kill()
         out, err = process.communicate(timeout=1000)
         assert process.returncode == 5 and "is gone" in err, out
-        assert [p.name for p in (tmp_path / "run").iterdir()] == ["model.pt"]
+        assert [p.name for p in (tmp_path / "run").iterdir()] == names
     finally:
         cluster.close()
 

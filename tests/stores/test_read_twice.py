@@ -20,7 +20,6 @@ from stores.proxy import Proxy, Rule
 
 from ckpt_tools import api, guard
 from ckpt_tools.model.report import Level
-from ckpt_tools.reading import work_units
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.storage import retry
 from ckpt_tools.storage.stores import mounts, store
@@ -88,27 +87,18 @@ def test_what_gives_orders(case: str, tmp_path: Path, behind: Callable[[Fault | 
         assert same or said.code == 5, (fault, said.text)
 
 
-@pytest.mark.parametrize("words", [(), ("--sample", "100%")], ids=["", "sample"])
-@pytest.mark.parametrize("unit", [200, work_units.UNIT], ids=["ranges", "whole"])
-def test_what_workers_read(
-    unit: int,
-    words: tuple[str, ...],
-    tmp_path: Path,
-    behind: Callable[[Fault | None], Calls],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(work_units, "UNIT", unit)
+def test_what_workers_read(tmp_path: Path, behind: Callable[[Fault | None], Calls]) -> None:
     shutil.copytree(FIXTURES / "layouts/megatron/tp/tree/iter_0000030", tmp_path / "top/run/iter_0000030")
     calls = behind(None).calls
     key = "run/iter_0000030/mp_rank_00/model_optim_rng.pt"
     with Threads() as threads:
-        engine, sample = Engine(threads, "threads"), words[1] if words else None
-        api.verify([ROOT], Level.CONTENT, engine=engine, sample=sample)
+        engine = Engine(threads, "threads")
+        api.verify([ROOT], Level.CONTENT, engine=engine)
         numbers = [c.number for c in calls if c.kind == "read" and c.key == key]
         for number in numbers[:: max(1, len(numbers) // 4)]:
             fault = Fault("garbled", Call("read", key, number), stays=False)
             behind(fault)
-            done = api.verify([ROOT], Level.CONTENT, engine=engine, sample=sample)
+            done = api.verify([ROOT], Level.CONTENT, engine=engine)
             verdicts = {
                 row.report.path.rpartition("/run/")[2]: row.report.verdict.value for row in done.files
             }
@@ -116,11 +106,7 @@ def test_what_workers_read(
             assert set(verdicts.values()) == {"ok"}
 
 
-@pytest.mark.parametrize("unit", [200, work_units.UNIT], ids=["ranges", "whole"])
-def test_what_workers_digest(
-    unit: int, tmp_path: Path, behind: Callable[[Fault | None], Calls], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(work_units, "UNIT", unit)
+def test_what_workers_digest(tmp_path: Path, behind: Callable[[Fault | None], Calls]) -> None:
     shutil.copytree(FIXTURES / "layouts/megatron/tp/tree/iter_0000030", tmp_path / "top/run/iter_0000030")
     key = "run/iter_0000030/mp_rank_00/model_optim_rng.pt"
     for number in (1, 4):

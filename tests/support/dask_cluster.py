@@ -14,7 +14,7 @@ from places import ROOT, SUPPORT
 from run_helpers import CLEAN
 
 RUN = (
-    "import sys; from ckpt_tools.reading import work_units; work_units.UNIT = {unit}; from ckpt_tools.reading"
+    "import sys; from ckpt_tools.reading import scheduler; scheduler.BATCH = {batch}; from ckpt_tools.reading"
     " import engines; engines.GRACE = {grace}; from ckpt_tools.cli import main; main()"
 )
 
@@ -98,12 +98,12 @@ class Cluster:
         for p in self.notes.iterdir():
             os.truncate(p, 0)  # a worker writes at its end, wherever that is
 
-    def begin(self, *words: str, unit: int = 256 << 20, grace: float = 60.0) -> subprocess.Popen[str]:
-        """``ckpt`` with these words, asking these workers, with units of so many bytes."""
+    def begin(self, *words: str, batch: int = 256 << 20, grace: float = 60.0) -> subprocess.Popen[str]:
+        """``ckpt`` with these words, asking these workers, with batches of so many bytes."""
         asked = [
             sys.executable,
             "-c",
-            RUN.format(unit=unit, grace=grace),
+            RUN.format(batch=batch, grace=grace),
             *words,
             "--scheduler",
             f"file:{self.file}",
@@ -112,8 +112,8 @@ class Cluster:
             asked, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
-    def run(self, *words: str, unit: int = 256 << 20, grace: float = 60.0) -> tuple[int, str, str]:
-        process = self.begin(*words, unit=unit, grace=grace)
+    def run(self, *words: str, batch: int = 256 << 20, grace: float = 60.0) -> tuple[int, str, str]:
+        process = self.begin(*words, batch=batch, grace=grace)
         out, err = process.communicate(timeout=1000)
         return process.returncode, out, err
 

@@ -28,9 +28,7 @@ from ckpt_tools.checksum import (
     compare,
     grid_of,
     mismatches,
-    remote,
 )
-from ckpt_tools.checksum.remote import Content, read_items
 from ckpt_tools.settings.sample_size import Share, share
 from ckpt_tools.storage import BytesSource
 
@@ -46,7 +44,6 @@ def small() -> Iterator[None]:
             (blocks, "LEAST", 256),
             (blocks, "LARGEST", 2048),
             (compare, "GAP", 16),
-            (remote, "GAP", 16),
         ):
             patch.setattr(module, name, value)
         yield
@@ -137,16 +134,6 @@ def numbers(home: int, s: Share, count: int) -> list[int]:
     return [k for k in range(count) if s.has(home, k)]
 
 
-def by_engine(source: Recorded, file: File, picked: Picked | None) -> list[Sum]:
-    content = Content(source.size, file.sums, picked)
-    return [
-        s
-        for s, _ in content.found(
-            source, dict(enumerate(read_items(source, content.items, lambda *_: None))), None
-        )
-    ]
-
-
 def here(source: Recorded, file: File, picked: Picked | None) -> list[Sum]:
     if picked is not None and not picked.numbers:
         return []
@@ -154,19 +141,16 @@ def here(source: Recorded, file: File, picked: Picked | None) -> list[Sum]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("read", [here, by_engine])
 @given(file=FILES, parts=st.integers(1, 9), home=st.integers(0, 2**64), hurt=st.integers(0, 2**30))
 @example(file=LONG, parts=7, home=3, hurt=0)
 @example(file=RECORDS, parts=2, home=0, hurt=5)
 @examples(150)
-def test_all_parts_are_the_whole_and_none_is_read_twice(
-    read, file: File, parts: int, home: int, hurt: int
-) -> None:
+def test_all_parts_are_the_whole_and_none_is_read_twice(file: File, parts: int, home: int, hurt: int) -> None:
     data = bytearray(file.data)
     if data:
         data[hurt % len(data)] ^= 1
     whole = Recorded(bytes(data))
-    wrong = read(whole, file, None)
+    wrong = here(whole, file, None)
     grid = grid_of(file.sums, len(data))
     if not len(grid):
         assert whole.reads.total() == 0
@@ -179,7 +163,7 @@ def test_all_parts_are_the_whole_and_none_is_read_twice(
     together, found, done = Counter[int](), list[Sum](), list[int]()
     for n in range(1, parts + 1):
         source, picked = Recorded(bytes(data)), Picked(grid, numbers(home, share(f"{n}/{parts}"), len(grid)))
-        said = read(source, file, picked)
+        said = here(source, file, picked)
         assert one or source.reads.total() == sum(grid.lengths[k] for k in picked.numbers)
         assert {grid.at(at) for at in source.reads} <= picked.numbers
         assert (

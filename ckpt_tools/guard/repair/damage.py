@@ -13,13 +13,13 @@ from ckpt_tools.checksum.combine import CRC32, CRC32C
 from ckpt_tools.checksum.sums import Deflated, Extent
 from ckpt_tools.formats import Anatomy, format_of, names, structure
 from ckpt_tools.formats.common.zero_pages import watching
-from ckpt_tools.inspection.check import Inspection
+from ckpt_tools.inspection.check import Inspection, Told
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.session import Session, formats_allowed
-from ckpt_tools.storage import LocalSource, ShortRead
+from ckpt_tools.storage import LocalSource, OpenFile, ShortRead
 
 _CRC_DIGITS = 8
 
@@ -68,13 +68,13 @@ class Bench:
             key=s.reader.key,
             io=s.options.io,
         )
-        steps, wrong = inspection.steps(hold=True), list[Sum]()
-        try:
-            source, sums, empty = next(steps)
+        wrong = list[Sum]()
+
+        def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Told:
             told = mismatches(source, sums, jobs=s.options.jobs, gaps=True, watch=watching(empty))
-            steps.send(_noting(told, wrong))
-        except StopIteration as done:
-            report, anatomy = done.value
+            return _noting(told, wrong)
+
+        report, anatomy = inspection.run(read, hold=True)
         beside = list(self._beside(report, anatomy, named)) if report.verdict is Verdict.BROKEN else []
         if report.verdict is Verdict.BROKEN and report.format is None:
             beside += _by_name(path)

@@ -24,8 +24,8 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
+from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session, formats_allowed
-from ckpt_tools.reading.work_units import Request
 from ckpt_tools.storage.rate import Rate
 from ckpt_tools.storage.stores.copies import Copy, copying, fetch_rest
 from ckpt_tools.storage.stores.mounts import store_of, tree_of
