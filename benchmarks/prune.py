@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from ckpt_tools.guard.journal.emptying import emptied
-from ckpt_tools.guard.journal.steps import Move, Tree
+from ckpt_tools.guard.journal import Step
+from ckpt_tools.guard.tree import Tree
 
 
 def made(root: Path, files: int, directories: int, size: int) -> Path:
@@ -35,9 +35,9 @@ def ours(root: Path) -> tuple[float, float]:
     """Seconds until it is out of sight, and until it is gone."""
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     tree, started = Tree(str(root), fd), time.perf_counter()
-    Move("checkpoint", ".ckpt/trash/000001/checkpoint").planned(tree).do(tree)
+    Step("checkpoint", ".ckpt/trash/000001/checkpoint").plan(tree).do(tree)
     moved = time.perf_counter()
-    assert not emptied(tree, ".ckpt/trash")
+    assert not tree.remove_below(".ckpt/trash")
     os.close(fd)
     return moved - started, time.perf_counter() - started
 

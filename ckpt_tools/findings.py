@@ -144,7 +144,7 @@ CODES: dict[str, Code] = {
         Code("lone-number", W, "a directory is numbered like that of a rank, and the one of rank 0 is not there", "bring the other directories back, or rename it if its number means something else"),
         Code("set-aside", N, "a copy that somebody made by hand is never chosen", "to resume from it, give it a name that the run's checkpoints have; to silence this note, move it away from the run"),
         Code("in-quarantine", N, "a checkpoint in quarantine is never chosen, but still counts as existing", "to bring it back: ckpt quarantine --restore PATH; while only such checkpoints are left, a job does not start from nothing"),
-        Code("repaired-unwitnessed", W, "a flipped bit was located and repaired by one CRC, and nothing else proves the repair", "compare it with a copy (ckpt repair --from DIR), or seal it ('ckpt seal CHECKPOINT') to accept it as it is"),
+        Code("repaired-unwitnessed", W, "a flipped bit was located and repaired by one CRC, and nothing else proves the repair", "compare it with a copy, or seal it ('ckpt seal CHECKPOINT') to accept it as it is"),
         Code("restart-loop", W, "several starts in a row resumed from the same checkpoint, and none has saved a later one", "look at how those jobs ended before starting it once more: 'ckpt plan ROOT --history' lists them"),
         Code("versions-kept", N, "deleted objects stay in the bucket as older versions", "set up a lifecycle rule of the bucket that removes old versions; until then they cost money"),
         Code("passed-over", N, "a file or checkpoint that is no older than the choice was not considered: it is named as the best or an export, or holds no later training state", "nothing has to be done, unless training went on from it"),

@@ -106,10 +106,10 @@ def _quarantined(found: Settings, to: output.Output) -> int:
     options.on_this_machine(
         [found.root], options.RENAMES, "nothing was put away there: leave out --quarantine"
     )
-    from ckpt_tools.guard.quarantine import listed
+    from ckpt_tools.guard.quarantine import list_quarantine
     from ckpt_tools.output import changes
 
-    result = listed(found.root, state_dir=found.values.get("state-dir"), trust=found.trust)
+    result = list_quarantine(found.root, state_dir=found.values.get("state-dir"), trust=found.trust)
     to.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
     return 0 if result.changes else NoCheckpoint.exit_code
 

@@ -155,7 +155,6 @@ PANELS = {
     "Changes": (
         "--apply",
         "--dry-run",
-        "--from",
         "--accept-odds",
         "--tracker",
         "--damaged",
@@ -195,8 +194,8 @@ PANELS = {
 
 EXAMPLES = {
     "repair": (
-        ("ckpt repair run", "say what can be repaired, and from what"),
-        ("ckpt repair run --from kept --apply", "repair from the copies in another tree"),
+        ("ckpt repair run", "say what can be repaired, and how"),
+        ("ckpt repair run --apply", "repair what is proven, and say what is not"),
         ("ckpt repair run --accept-odds 0.001 --apply", "also flip back bits that only a CRC locates"),
         ("ckpt repair run --tracker --apply", "make the tracker name what plan chooses"),
         ("ckpt repair run --json", "the same for a program (docs/json.md)"),

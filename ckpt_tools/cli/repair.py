@@ -18,14 +18,6 @@ def repair(
         list[str],
         Argument("PATH", "Checkpoints, files of them, or directories."),
     ],
-    copies: Annotated[
-        list[str] | None,
-        option(
-            "--from",
-            metavar="DIR",
-            help="A tree with copies, such as a backup or another node's tree. May be repeated.",
-        ),
-    ] = None,
     accept_odds: Annotated[
         str | None,
         option(
@@ -63,9 +55,9 @@ def repair(
     color: options.Color = None,
     config: options.Config = None,
 ) -> int:
-    """Repair damaged files at and below PATH: from replicas and copies (--from), if their bytes fit the
-    stored checksums; or by flipping back the one bit that a CRC locates, if a seal, a second checksum or
-    --accept-odds confirms it. The damaged file goes to quarantine; the repaired one keeps its times, mode and
+    """Repair damaged files at and below PATH: flip back the one bit that a CRC locates, if a seal, a second
+    checksum or --accept-odds confirms it; write the lost directory of a torch archive and the index of a
+    sharded model anew. The damaged file goes to quarantine; the repaired one keeps its times, mode and
     owner. Without --apply nothing is done.
 
     Exit codes: 0 all damage is repaired, or would be; 1 some of it stays; 2 a question that only you can
@@ -75,9 +67,7 @@ def repair(
     to = output.requested(FORMATS, given)
     found = options.settings({name: v for name, v in given.items() if name != "root"}, to, tuple(paths))
     output.broken_plugins()
-    options.on_this_machine(
-        [*paths, *(copies or ()), *([root] if root else ())], options.RENAMES, options.DOWNLOAD
-    )
+    options.on_this_machine([*paths, *([root] if root else ())], options.RENAMES, options.DOWNLOAD)
     home = os.path.abspath(root) if root else _home(paths)
     from ckpt_tools.guard import repair as mending
 
@@ -88,7 +78,6 @@ def repair(
         result = mending.repair(
             home,
             paths,
-            copies=copies or (),
             accept_odds=_probability(accept_odds),
             apply=apply,
             state_dir=state,

@@ -11,27 +11,32 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ckpt_tools import __version__
+from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Claim
 from ckpt_tools.formats.seals import document, names
 from ckpt_tools.formats.seals.names import NAME
+from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.fragments import merged, of_one_rank, remove_fragments
 from ckpt_tools.guard.options import SealOptions
 from ckpt_tools.guard.sealed_files import Identities, digest_pass, identities, sealed_files, state_of
-from ckpt_tools.guard.soundness import Soundness
 from ckpt_tools.guard.targets import Target, described, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, require_writable, tidy
 from ckpt_tools.inspection.digest_pass import Seen
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile, SealedOne, Sealing
-from ckpt_tools.planning.engine import crosscheck
+from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.planning.engine import crosscheck, find_gaps
+from ckpt_tools.planning.lost_files import without_model
+from ckpt_tools.planning.unfinished import TORN, hint_of
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.scheduler import Request
-from ckpt_tools.reading.session import formats_allowed
+from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import Identity, counted
 from ckpt_tools.storage.retry import status, there
@@ -40,6 +45,85 @@ if TYPE_CHECKING:
     from ckpt_tools.guard.by_workers import Outcome
     from ckpt_tools.guard.signing import Signer
     from ckpt_tools.reading.engines import Engine
+
+
+class Soundness:
+    """Judges targets by reports that have been made; each checkpoint and run is looked at once. With
+    ``again`` what earlier seals say does not count.
+    """
+
+    def __init__(self, session: Session, again: bool) -> None:
+        self.session, self.again = session, again
+        self._expected: dict[tuple[str, str], completeness.Expected] = {}
+        self._gaps: dict[CheckpointKey, list[Finding]] = {}
+
+    def against(self, target: Target) -> list[Finding]:
+        """Why a target must not be sealed; nothing where it may be."""
+        if target.checkpoint is not None and (gaps := self._lacks(target.checkpoint, target)):
+            return gaps
+        return [f for path in target.files for f in self._wrong(path)] + self._contradicted(target)
+
+    def _lacks(self, c: Checkpoint, target: Target) -> list[Finding]:
+        """What the checkpoint lacks, or that its save goes on."""
+        if c.key not in self._gaps:
+            self._gaps[c.key] = self._look(c, target)
+        return self._gaps[c.key]
+
+    def _look(self, c: Checkpoint, target: Target) -> list[Finding]:
+        s, siblings = self.session, target.siblings
+        if c.unfinished:
+            return [finding("unfinished-save", "the save never finished", path=c.path, hint=hint_of(s, c))]
+        run = c.layout, c.run
+        if run not in self._expected:
+            finished = [o for o in siblings if not o.unfinished]
+            self._expected[run] = completeness.expected(finished, s.layouts)
+        found = find_gaps(c, self._expected[run]) or [*without_model(s, c)]
+        gaps = [f for f in found if f.severity is not Severity.NOTE]
+        torn = any(map(self._is_torn, c.parts))
+        if (gaps or torn) and s.unfinished(c, siblings):
+            why = gaps[0].message if gaps else "its newest files end early: it may still be written"
+            return [finding("unfinished-save", why, path=c.path, hint=hint_of(s, c))]
+        return [f for f in gaps if f.severity is Severity.ERROR]
+
+    def _is_torn(self, part: Part) -> bool:
+        """Whether a file ends early of which nobody says that it was finished."""
+        report = self.session.reports.get(part.path)
+        return report is not None and any(
+            f.code in TORN and f.severity is Severity.WARNING for f in report.findings
+        )
+
+    def _wrong(self, path: str) -> list[Finding]:
+        """What keeps a file from being sealed, as far as its structure tells."""
+        report = self.session.reports.get(path)
+        if report is None or report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN):
+            return []
+        if report.verdict is Verdict.UNKNOWN and _is_gone(path):
+            return [finding("in-use", "it was removed after it was listed", path=path)]
+        found = [f for f in report.findings if f.severity is not Severity.NOTE]
+        errors = {f.code for f in found if f.severity is Severity.ERROR}
+        if self.again and report.verdict is Verdict.BROKEN and errors == {CODE}:
+            return []
+        return [replace(f, path=path) for f in found]
+
+    def _contradicted(self, target: Target) -> list[Finding]:
+        """Files that an earlier seal names and that are gone; an earlier seal that cannot be used: what it
+        said is not known.
+        """
+        seals = self.session.indexes.seals
+        if seals is None or self.again:
+            return []
+        seals.read_all()
+        found = [replace(f, path=target.seal) for f in seals.findings.get(target.seal, ())]
+        found += (f for path in (target.path, *target.files) for f in seals.about.get(path, ()))
+        return [f for f in dict.fromkeys(found) if f.severity is Severity.ERROR or f.code == "seal-broken"]
+
+
+def _is_gone(path: str) -> bool:
+    """Whether nothing is there any more: who prunes meanwhile hides nothing."""
+    try:
+        return not there(path)
+    except OSError:
+        return False
 
 
 def seal_below(
@@ -265,3 +349,31 @@ def _size(path: str) -> int:
         return status(path).st_size
     except OSError:
         return 0
+
+
+def seal_verified(s: Session, c: Checkpoint, options: ReadOptions) -> Sealing:
+    """Seal a checkpoint that is known to be good, as the session shows it. It is read once more for that: no
+    digest of it was taken before its neighbours had been compared with it, or of one that is suspect.
+
+    The verdict that is kept of each file then rests on the seal too, so that ``plan`` need not compare the
+    two. Raises CannotLook where the seal cannot be written.
+    """
+    homes = {part.home for part in c.parts}
+    paths = sorted(homes) if all(homes) else [part.path for part in c.parts]
+    parts = s.members(c).parts
+    before = {part.path: _basis(s, part.path) for part in parts}
+    result = seal_below(paths, SealOptions(read=options))
+    for one in result.checkpoints:
+        if one.state == "sealed":
+            base = one.path if os.path.basename(one.seal) == NAME else os.path.dirname(one.path)
+            s.indexes.add_seal(one.seal, base)
+    for part in parts:
+        expect = formats_allowed(part, s.layouts.piece_of(part))
+        s.reader.sealed(part.path, expect, before[part.path], _basis(s, part.path))
+    return result
+
+
+def _basis(s: Session, path: str) -> str | None:
+    """What stands for the indexes and seals behind a file."""
+    s.indexes.claims(path)
+    return s.indexes.based(path)

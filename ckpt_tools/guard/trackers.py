@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.guard.journal import Store, Swap
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.reading.session import Session
@@ -21,13 +20,6 @@ class Pointed(Struct, frozen=True):
     now: int | str
     then: int | str
     data: bytes
-
-    def swap(self, store: Store, root: str, kept: str) -> Swap:
-        """The step that does it; the new file is written aside first. Raises OSError."""
-        target = os.path.relpath(self.path, root)
-        incoming = f"{store.place('incoming')}/{target}"
-        store.write(incoming, self.data, like=target)
-        return Swap(target, incoming, f"{kept}/{target}")
 
 
 class Wanted(Struct, frozen=True):

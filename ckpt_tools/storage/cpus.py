@@ -9,21 +9,36 @@ from __future__ import annotations
 
 import math
 import os
-import re
-from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+
+MOST = 32
+"""Threads at most, unless somebody asks for more."""
 
 
-class _Mount(NamedTuple):
-    """A hierarchy of control groups: its group ``root`` is the directory ``point``."""
+def read_quota(proc: str = "/proc/self", mounted: str = "/sys/fs/cgroup") -> float:
+    """The least number of CPUs that a control group of this process, or one above it, pays for; infinite
+    without any quota. A container sees the last part of its groups' paths, or none of it.
+    """
+    least = math.inf
+    for line in _read(f"{proc}/cgroup").splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = f"{mounted}/cpu" if controllers else mounted
+        names = [name for name in path.split("/") if name not in ("", "..")]
+        for depth in range(len(names) + 1):
+            home = "/".join([top, *names[:depth]])
+            words = _read(f"{home}/cpu.max").split()
+            words = words or [
+                *_read(f"{home}/cpu.cfs_quota_us").split(),
+                *_read(f"{home}/cpu.cfs_period_us").split(),
+            ]
+            if len(words) == 2 and all(w.isascii() and w.isdigit() for w in words) and "0" not in words:
+                least = min(least, int(words[0]) / int(words[1]))  # else "max", -1, or no such file
+    return least
 
-    root: str
-    point: str
-    version: int
 
-
-def _text(path: str) -> str:
+def _read(path: str) -> str:
     """What a small file of the kernel says; "" when there is none."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as f:
@@ -32,82 +47,14 @@ def _text(path: str) -> str:
         return ""
 
 
-def _mounts(mountinfo: str) -> Iterator[_Mount]:
-    """The hierarchies that may hold quotas (proc(5): mountinfo)."""
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        words, kind = before.split(" "), after.split(" ")
-        if len(words) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
-            continue
-        if kind[0] == "cgroup" and "cpu" not in kind[2].split(","):
-            continue
-        root, point = (re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), w) for w in words[3:5])
-        yield _Mount(root, point, 2 if kind[0] == "cgroup2" else 1)
-
-
-def _groups(cgroup: str) -> Iterator[tuple[int, str]]:
-    """(version, path of the group) of the hierarchies that may hold quotas (cgroups(7): /proc/pid/cgroup)."""
-    for line in cgroup.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            yield 2, path
-        elif "cpu" in controllers.split(","):
-            yield 1, path
-
-
-def _directories(mount: _Mount, group: str) -> Iterator[str]:
-    """A group's directory and those above it, as far as they are mounted here: a container sees the last part
-    of the path, or none of it.
-    """
-    root = mount.root.rstrip("/")
-    below = group[len(root) :].strip("/") if f"{group}/".startswith(f"{root}/") else ""
-    names = [] if ".." in below.split("/") else [n for n in below.split("/") if n]
-    for depth in range(len(names), -1, -1):
-        yield "/".join([mount.point.rstrip("/"), *names[:depth]])
-
-
-def _allowed(directory: str, version: int) -> float:
-    """CPUs that one group's quota pays for; infinite without one."""
-    if version == 2:
-        words = _text(f"{directory}/cpu.max").split()
-    else:
-        words = [
-            *_text(f"{directory}/cpu.cfs_quota_us").split(),
-            *_text(f"{directory}/cpu.cfs_period_us").split(),
-        ]
-    if len(words) != 2 or not all(w.isascii() and w.isdigit() for w in words) or "0" in words:
-        return math.inf  # "max", -1, or no such file
-    return int(words[0]) / int(words[1])
-
-
-def quota(proc: str = "/proc/self") -> float:
-    """The least number of CPUs that a control group of this process, or one above it, pays for; infinite
-    without any quota.
-    """
-    groups, mounts = list(_groups(_text(f"{proc}/cgroup"))), list(_mounts(_text(f"{proc}/mountinfo")))
-    found = (
-        _allowed(directory, version)
-        for version, group in groups
-        for mount in mounts
-        if mount.version == version
-        for directory in _directories(mount, group)
-    )
-    return min(found, default=math.inf)
-
-
 @lru_cache(1)
 def usable() -> int:
     """CPUs that this process may use, at least one. A part of a CPU counts as one: a thread that waits for
     its turn costs less than a CPU that idles.
     """
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    paid = quota()
+    paid = read_quota()
     return max(1, there if math.isinf(paid) else min(there, math.ceil(paid)))
-
-
-MOST = 32
-"""Threads at most, unless somebody asks for more."""
 
 
 def default_jobs() -> int:

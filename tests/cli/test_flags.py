@@ -26,7 +26,7 @@ from own_pickles import CALL, adding
 from own_plugins import install
 from owners import SOMEBODY, Owners
 from places import FIXTURES
-from run_helpers import OLD, broken, broken_body, megatron, one_file_per_rank, torchrun_env
+from run_helpers import OLD, broken, megatron, one_file_per_rank, torchrun_env
 from small_files import mindspore, saved, tensor, trainer
 from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_before
 
@@ -556,13 +556,6 @@ WATCH: dict[str, Case] = {
 }
 
 
-def kept(tmp: Path) -> Path:
-    """A bit is flipped, and another tree has the file as it was."""
-    shutil.copytree(plain(tmp), tmp / "kept")
-    broken_body(tmp / "run")
-    return tmp / "run"
-
-
 def behind_and_locked(tmp: Path) -> Path:
     """Another command is at work."""
     root = behind(tmp)
@@ -616,7 +609,6 @@ def four_ranks(tmp: Path) -> Path:
 
 REPAIR: dict[str, Case] = {
     "paths": Case(lambda tmp: [with_a_bit(tmp)][:0], ("run/iter_0000020",), ("run/iter_0000010",)),
-    "copies": Case(kept, (), ("--from", "kept")),
     "accept_odds": Case(with_a_bit, (), ("--accept-odds", "0.001")),
     "tracker": Case(behind, (), ("--tracker",)),
     "root": Case(with_a_bit, (), ("--root", ".")),

@@ -15,7 +15,7 @@ from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
 from ckpt_tools.checksum.single_bit import Flip, flipped_bit, longest, odds
 from ckpt_tools.formats import FORMATS
 from ckpt_tools.guard.repair.damage import Bench, Damaged, crc_of, extents_of, length_of
-from ckpt_tools.guard.repair.evidence import Copies, mend
+from ckpt_tools.guard.repair.mending import mend
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 
@@ -70,14 +70,14 @@ def mended(bench: Bench, path: Path, bits: list[int]) -> tuple[bytes | None, flo
         data[bit // 8] ^= 1 << bit % 8
     path.write_bytes(data)
     try:
-        found = mend(bench, bench.look(str(path)), Copies())
+        found = mend(bench, bench.look(str(path)))
     finally:
         path.write_bytes(whole)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     if found is None:
         return None, 0
-    for patch in found.patches:
-        data[patch.offset : patch.offset + patch.length] = patch.data
+    for at, value in found.bits.items():
+        data[at] = value
     return bytes(data), found.odds
 
 

@@ -166,7 +166,6 @@ def test_a_lost_prefix_is_no_first_launch(s3: Bucket, tmp_path: Path) -> None:
     ("words", "says"),
     [
         ("repair URL", "download it"),
-        ("repair LOCAL --from URL", "download it"),
         ("repair LOCAL --root URL", "download it"),
         ("quarantine URL/iter_0000010", "prune --damaged"),
         ("quarantine --damaged URL", "prune --damaged"),

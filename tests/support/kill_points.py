@@ -158,5 +158,5 @@ def bytes_of(root: Path) -> set[str]:
     """What is in the files below a root, wherever they lie, but for the journal and its lock: nothing is lost
     while this stays.
     """
-    own = (".ckpt/journal/", ".ckpt/lock")
+    own = (".ckpt/journal.jsonl", ".ckpt/lock")
     return {text for path, text in files_of(root).items() if not path.startswith(own)}

@@ -10,13 +10,12 @@ import pytest
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Move, Operation, Status, Swap
-from ckpt_tools.guard.journal.steps import Tree
+from ckpt_tools.guard.journal import Operation, Status, Step
 from ckpt_tools.storage.ownership import Untrusted
 
 
 def text_of(root: Path) -> dict[str, str]:
-    found = (p for p in root.rglob("*") if p.is_file() and "journal" not in p.parts and p.name != "lock")
+    found = (p for p in root.rglob("*") if p.is_file() and p.name not in ("journal.jsonl", "lock"))
     return {str(p.relative_to(root)): p.read_text() for p in found}
 
 
@@ -29,13 +28,18 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+def begun(root: Path) -> list[int]:
+    with journal.opened(str(root), to_change=False) as store:
+        return [op.number for op in store.journal.operations if op.status is Status.BEGUN]
+
+
 def swapped(root: Path) -> Operation:
     with journal.opened(str(root)) as store:
         incoming = f"{store.place('incoming')}/a"
         (root / incoming).parent.mkdir(parents=True)
         (root / incoming).write_text("new")
         kept = store.place("quarantine")
-        steps = [Swap("a", incoming, f"{kept}/a"), Move("b", f"{kept}/b")]
+        steps = [Step(incoming, "a", f"{kept}/a"), Step("b", f"{kept}/b")]
         return store.run("repair", "for a test", steps)
 
 
@@ -51,7 +55,7 @@ def test_done_and_undone(root: Path) -> None:
         assert store.last_to_undo() is None
     with journal.opened(str(root)) as store:  # what was made is swept
         assert text_of(root) == before
-        assert [op.status for op in store.journal.operations()] == [Status.DONE, Status.UNDONE]
+        assert [op.status for op in store.journal.operations] == [Status.DONE, Status.UNDONE]
 
 
 def test_what_was_written_since_is_not_undone(root: Path) -> None:
@@ -69,21 +73,21 @@ def test_what_was_written_since_is_not_undone(root: Path) -> None:
 def test_an_interrupted_operation_is_taken_back(root: Path, steps: int) -> None:
     before = text_of(root)
     with journal.opened(str(root)) as store:
-        planned = tuple(step.planned(store.tree) for step in (Move("a", ".ckpt/x/a"), Move("b", ".ckpt/x/b")))
-        store.journal.write(Operation(1, "quarantine", "", 1.0, planned))
+        planned = tuple(step.plan(store.tree) for step in (Step("a", ".ckpt/x/a"), Step("b", ".ckpt/x/b")))
+        store.journal.begin(Operation(1, "quarantine", "", 1.0, planned))
         for step in planned[:steps]:
             step.do(store.tree)
-    assert [op.number for op in journal.interrupted(str(root))] == [1]
+    assert begun(root) == [1]
     with journal.opened(str(root)) as store:
         assert text_of(root) == before
         assert len(store.changes()) == steps
-    assert not journal.interrupted(str(root))
+    assert not begun(root)
 
 
 def test_what_was_saved_anew_stays_and_what_went_is_swept(root: Path) -> None:
     with journal.opened(str(root)) as store:
-        planned = (Move("a", ".ckpt/trash/000001/a").planned(store.tree),)
-        store.journal.write(Operation(1, "prune", "", 1.0, planned))
+        planned = (Step("a", ".ckpt/trash/000001/a").plan(store.tree),)
+        store.journal.begin(Operation(1, "prune", "", 1.0, planned))
         planned[0].do(store.tree)
     (root / "a").write_text("saved anew")
     with journal.opened(str(root)) as store:
@@ -107,9 +111,9 @@ def test_a_step_that_fails_takes_those_before_it_back(root: Path) -> None:
     before = text_of(root)
     (root / "taken").write_text("mine")
     with journal.opened(str(root)) as store, pytest.raises(CannotLook, match="nothing is lost"):
-        store.run("quarantine", "", [Move("a", ".ckpt/x/a"), Move("b/c", "taken")])
+        store.run("quarantine", "", [Step("a", ".ckpt/x/a"), Step("b/c", "taken")])
     assert text_of(root) == {**before, "taken": "mine"}
-    assert not journal.interrupted(str(root))
+    assert not begun(root)
 
 
 def test_one_at_a_time(root: Path) -> None:
@@ -121,12 +125,12 @@ def test_one_at_a_time(root: Path) -> None:
 @pytest.mark.parametrize("path", ["../a", "/etc/passwd", "b/../../a", "", "b//c", "./a", "a\0b"], ids=repr)
 def test_no_journal_leads_out_of_its_root(root: Path, path: str) -> None:
     with journal.opened(str(root)) as store:
-        planned = Move("a", ".ckpt/x/a").planned(store.tree)
-        store.journal.write(Operation(1, "quarantine", "", 1.0, (planned,)))
-    (entry,) = (root / ".ckpt/journal").iterdir()
-    body = json.loads(entry.read_text())
-    body["steps"][0]["move"] = ["a", path]
-    entry.write_text(json.dumps(body))
+        planned = Step("a", ".ckpt/x/a").plan(store.tree)
+        store.journal.begin(Operation(1, "quarantine", "", 1.0, (planned,)))
+    lines = root / ".ckpt/journal.jsonl"
+    body = json.loads(lines.read_text())
+    body["steps"][0][1] = path
+    lines.write_text(json.dumps(body) + "\n")
     with pytest.raises(CannotLook, match="is damaged"), journal.opened(str(root)):
         raise AssertionError
     assert (root / "a").read_text() == "a"
@@ -137,22 +141,46 @@ def test_no_link_is_followed(root: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere/e").write_text("e")
     (root / "link").symlink_to(tmp_path / "elsewhere")
     with journal.opened(str(root)) as store, pytest.raises(CannotLook, match="link"):
-        store.run("quarantine", "", [Move("link/e", ".ckpt/x/e")])
+        store.run("quarantine", "", [Step("link/e", ".ckpt/x/e")])
     assert (tmp_path / "elsewhere/e").exists()
 
 
 def test_the_journal_of_somebody_else_is_refused(root: Path) -> None:
     swapped(root)
-    (root / ".ckpt/journal").chmod(0o777)
+    (root / ".ckpt/journal.jsonl").chmod(0o666)
     with pytest.raises(Untrusted), journal.opened(str(root)):
         raise AssertionError
 
 
 def test_a_file_that_was_given_its_second_name_is_moved_once(root: Path) -> None:
     with journal.opened(str(root)) as store:
-        tree: Tree = store.tree
-        step = Move("a", ".ckpt/x/a").planned(tree)
+        tree = store.tree
+        step = Step("a", ".ckpt/x/a").plan(tree)
         tree.make_above(step.target)
         os.link(root / "a", root / ".ckpt/x/a")
         step.do(tree)
     assert not (root / "a").exists() and (root / ".ckpt/x/a").read_text() == "a"
+
+
+def test_a_line_that_was_never_ended_was_never_begun(root: Path) -> None:
+    before = text_of(root)
+    swapped(root)
+    lines = root / ".ckpt/journal.jsonl"
+    whole = lines.read_bytes()
+    for cut in range(whole.index(b"\n") + 1):
+        lines.write_bytes(whole[:cut])
+        with journal.opened(str(root), to_change=False) as store:
+            assert not store.journal.operations
+    lines.write_bytes(whole[:-3])  # begun, and not said to be done
+    with journal.opened(str(root)) as store:
+        assert [op.status for op in store.journal.operations] == [Status.UNDONE]
+    assert text_of(root) == before
+
+
+def test_many_operations_are_forgotten(root: Path) -> None:
+    with journal.opened(str(root)) as store:
+        for n in range(401):
+            store.run("quarantine" if n == 400 else "prune", "", [])
+    with journal.opened(str(root)) as store:
+        assert [op.number for op in store.journal.operations] == list(range(401, 201, -1))
+        assert store.last_to_undo() and store.place("trash") == ".ckpt/trash/000402"

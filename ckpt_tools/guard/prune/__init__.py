@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpt_tools.guard.prune.command import prune
-from ckpt_tools.guard.prune.pins import pin, pinned
+from ckpt_tools.guard.prune.pins import pin
 from ckpt_tools.guard.prune.policy import Policy
 
-__all__ = ["Policy", "pin", "pinned", "prune"]
+__all__ = ["Policy", "pin", "prune"]

@@ -17,7 +17,7 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Move, Operation, Store
+from ckpt_tools.guard.journal import Operation, Step, Store
 from ckpt_tools.guard.prune.looked_at import Entry, entries, freed, identities
 from ckpt_tools.guard.prune.policy import Policy, Save, kept
 from ckpt_tools.guard.prune.protected import Claims, always, bests, name_of, needed, not_removable
@@ -217,7 +217,7 @@ class _Pruning(Struct, frozen=True):
         """Move checkpoints into the trash; return also those that are not what they were when looked at."""
         place = store.place("trash")
         below = {path: os.path.relpath(path, self.root) for e in going for path in e.group.paths}
-        steps = [Move(below[path], f"{place}/{below[path]}") for e in going for path in _mark_first(e)]
+        steps = [Step(below[path], f"{place}/{below[path]}") for e in going for path in _mark_first(e)]
         operation = store.run("prune", ", ".join(e.group.label for e in going), steps)
         in_trash = {path: os.path.join(self.root, place, name) for path, name in below.items()}
         return operation, [

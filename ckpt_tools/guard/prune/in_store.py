@@ -4,19 +4,18 @@ is left is no checkpoint whenever it ends, and a note on this machine by which t
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
-from ckpt_tools.guard.kept_file import replaced
+from ckpt_tools.guard.own_files import hold_lock, replace_file
 from ckpt_tools.guard.prune.looked_at import Entry
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.reading.session import Session
@@ -211,7 +210,7 @@ class Deleter(Struct, frozen=True):
         ]
         body = json.dumps({"schema": SCHEMA, "root": self.root, "checkpoints": rows}).encode("ascii")
         try:
-            replaced(self.directory, NOTE, body, self.trusted)
+            replace_file(self.directory, NOTE, body, self.trusted)
         except OSError as e:
             hint = "nothing is removed: name a directory that can be written with --state-dir"
             raise CannotLook(f"{self.directory} cannot be written: {e.strerror}", hint) from e
@@ -252,20 +251,10 @@ def opened(root: str, state_dir: str | None, trusted: Trust = OURS) -> Iterator[
     finished first. Raises CannotLook, and Untrusted.
     """
     directory = place(state_dir or directories.pruned(), root)
-    try:
-        trust.make(directory, trusted)
-        with trust.directory(directory, trusted) as at:
-            fd = trust.create(LOCK, os.O_RDWR, at, trusted)
-    except OSError as e:
-        hint = "name a directory that can be written with --state-dir"
-        raise CannotLook(f"{directory} cannot be made: {e.strerror}", hint) from e
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            busy = e.errno in (errno.EAGAIN, errno.EACCES)
-            why = "another process of this machine removes checkpoints there" if busy else e.strerror
-            raise CannotLook(f"{root}: {why}", "wait until it has ended") from e
+    with hold_lock(directory, LOCK, trusted, partial(_is_busy, root)):
         yield Deleter(root, directory, trusted)
-    finally:
-        os.close(fd)
+
+
+def _is_busy(root: str, _: str) -> CannotLook:
+    why = "another process of this machine removes checkpoints there"
+    return CannotLook(f"{root}: {why}", "wait until it has ended")

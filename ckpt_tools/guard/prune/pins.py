@@ -12,67 +12,41 @@ from typing import Any
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, NoCheckpoint
 from ckpt_tools.guard import journal
+from ckpt_tools.guard.groups import Group, groups, named
 from ckpt_tools.guard.journal import Store
-from ckpt_tools.guard.quarantine.chosen import Group, groups, named
+from ckpt_tools.guard.own_files import replace_file
 from ckpt_tools.model.change import Change, Changes
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.settings import checked_json
-from ckpt_tools.storage import trust
+from ckpt_tools.storage import opened, trust
 from ckpt_tools.storage.listing import names_of
-from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.urls import is_url
-from ckpt_tools.storage.writes import write_all
 
 PINS = "pins"
 """The directory in ``.ckpt`` with a file for each path that is pinned."""
 
 
-def pinned(root: str, trusted: Trust = OURS) -> frozenset[str]:
-    """The paths that are pinned, as seen from ``root``. Raises CannotLook, also where a pin cannot be read:
-    what it is of must not go.
-    """
-    home = os.path.join(root, STATE, PINS)
-    if is_url(root):
-        return _uploaded(home)
-    try:
-        names = [name for name in os.listdir(home) if name.endswith(".json")]
-        return frozenset(_read(os.path.join(home, name), trusted) for name in names)
-    except FileNotFoundError:
-        return frozenset()
-    except OSError as e:
-        raise CannotLook(f"which checkpoints are pinned cannot be read: {e.filename}: {e.strerror}") from e
-    except (ValueError, KeyError, TypeError) as e:
-        raise CannotLook(f"a pin in {home} is damaged: {e!r}", "pin its checkpoint again") from e
-
-
-def all_pinned(root: str, trusted: Trust = OURS) -> frozenset[str]:
+def all_pinned(root: str) -> frozenset[str]:
     """Return the absolute paths that are pinned, whichever directory at, above or below ``root`` the pins
-    were set with. Whoever may write a pin can keep something from being removed, and nothing else.
-
-    Raises CannotLook.
+    were set with. Raises CannotLook.
     """
-    out = {os.path.join(root, name) for name in pinned(root, trusted)}
-    if is_url(root):
-        return frozenset(out)
-    above = root
-    homes = list[str]()
-    while (parent := os.path.dirname(above)) != above:
-        above = parent
-        homes.append(above)
-    homes += (home for home, below, _ in os.walk(root) if STATE in below and home != root)
-    for home in homes:
-        out |= {os.path.join(home, name) for name in _uploaded(os.path.join(home, STATE, PINS))}
-    return frozenset(out)
+    homes = [root]
+    if not is_url(root):
+        while (above := os.path.dirname(homes[-1])) != homes[-1]:
+            homes.append(above)
+        homes += (home for home, below, _ in os.walk(root) if STATE in below and home != root)
+    return frozenset(os.path.join(home, name) for home in homes for name in read_pins(home))
 
 
-def _uploaded(home: str) -> frozenset[str]:
-    """Pins that were uploaded with a tree. Whoever may write there can keep something from being removed, and
-    nothing else. Raises CannotLook.
+def read_pins(root: str) -> frozenset[str]:
+    """The paths that are pinned, as seen from ``root``. They may be anybody's, also uploaded with a tree:
+    whoever may write a pin can keep something from being removed, and nothing else.
+
+    Raises CannotLook, also where a pin cannot be read: what it is of must not go.
     """
-    from ckpt_tools.storage import opened
-
-    out = set[str]()
+    home, out = os.path.join(root, STATE, PINS), set[str]()
     try:
         for name in filter(lambda name: name.endswith(".json"), sorted(names_of(home))):
             with opened(f"{home}/{name}", hold=True) as source:
@@ -83,7 +57,7 @@ def _uploaded(home: str) -> frozenset[str]:
     except OSError as e:
         raise CannotLook(f"which checkpoints are pinned cannot be read: {e.filename}: {e.strerror}") from e
     except (ValueError, KeyError, TypeError) as e:
-        raise CannotLook(f"a pin in {home} is damaged: {e!r}", "upload that file again, or remove it") from e
+        raise CannotLook(f"a pin in {home} is damaged: {e!r}", "pin its checkpoint again") from e
     return frozenset(out)
 
 
@@ -115,7 +89,7 @@ def pin(
 def _wanted(root: str, paths: Sequence[str], remove: bool, selection: Selection) -> list[tuple[str, str]]:
     """(path below the root, label) of what is to be pinned, or has a pin that is to be removed."""
     if remove:
-        there = pinned(root, selection.trust)
+        there = read_pins(root)
         return [(name, "") for name in dict.fromkeys(_pin_at(root, path, there) for path in paths)]
     s = open_session(root, selection.read_options())
     s.add_members()
@@ -146,16 +120,7 @@ def _put(store: Store, name: str, trusted: Trust) -> None:
     body = json.dumps({"schema": "ckpt-tools/pin/v1", "path": name}).encode()
     try:
         trust.make(home, trusted)
-        with trust.directory(home, trusted) as at:
-            aside = f"{_file(name)}.tmp"
-            fd = trust.create(aside, os.O_WRONLY | os.O_TRUNC, at, trusted)
-            try:
-                write_all(fd, body)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.rename(aside, _file(name), src_dir_fd=at, dst_dir_fd=at)
-            os.fsync(at)
+        replace_file(home, _file(name), body, trusted)
     except OSError as e:
         raise CannotLook(f"{name} cannot be pinned: {e.strerror}", "make room, then run it again") from e
 
@@ -170,8 +135,3 @@ def _taken(store: Store, name: str, trusted: Trust) -> None:
         return
     except OSError as e:
         raise CannotLook(f"the pin of {name} cannot be removed: {e.strerror}") from e
-
-
-def _read(path: str, trusted: Trust) -> str:
-    body: Any = checked_json.parsed(trust.read(path, checked_json.MOST, trusted))
-    return str(body["path"])

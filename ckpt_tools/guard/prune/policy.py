@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from msgspec import Struct
@@ -123,9 +123,9 @@ def _by_time(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save, str]
         since = last - int(policy.keep_within * 1e9)
         yield from ((s, "saved shortly before the last one") for s in saves if s.at_ns >= since)
     for number, word, period in (
-        (policy.keep_hourly, "hour", _hour),
-        (policy.keep_daily, "day", _day),
-        (policy.keep_weekly, "week", _week),
+        (policy.keep_hourly, "hour", "%Y-%m-%d %H"),
+        (policy.keep_daily, "day", "%Y-%m-%d"),
+        (policy.keep_weekly, "week", "%G-%V"),
     ):
         yield from ((s, f"the last of its {word}") for s in _last_of_each(number or 0, period, saves))
     if policy.keep_per_minutes:
@@ -133,11 +133,12 @@ def _by_time(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save, str]
             yield save, f"the first within {policy.keep_per_minutes} minutes"
 
 
-def _last_of_each(number: int, period: Callable[[int], str], saves: Sequence[Save]) -> Iterator[Save]:
+def _last_of_each(number: int, period: str, saves: Sequence[Save]) -> Iterator[Save]:
     """The latest of each of the last periods (of UTC) that have one."""
     seen = set[str]()
     for save in sorted(saves, key=lambda s: s.at_ns, reverse=True):
-        if (now := period(save.at_ns)) not in seen and len(seen) < number:
+        now = time.strftime(period, time.gmtime(save.at_ns // 10**9))
+        if now not in seen and len(seen) < number:
             seen.add(now)
             yield save
 
@@ -149,19 +150,3 @@ def _first_within(span_ns: int, saves: Sequence[Save]) -> Iterator[Save]:
         if before is None or save.at_ns - before >= span_ns:
             before = save.at_ns
             yield save
-
-
-def _hour(at_ns: int) -> str:
-    return _named("%Y-%m-%d %H", at_ns)
-
-
-def _day(at_ns: int) -> str:
-    return _named("%Y-%m-%d", at_ns)
-
-
-def _week(at_ns: int) -> str:
-    return _named("%G-%V", at_ns)
-
-
-def _named(form: str, at_ns: int) -> str:
-    return time.strftime(form, time.gmtime(at_ns // 10**9))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ckpt_tools.guard.repair.files import repair
-from ckpt_tools.guard.repair.pointers import repair_trackers
+from ckpt_tools.guard.repair.command import repair, repair_trackers
 
 __all__ = ["repair", "repair_trackers"]

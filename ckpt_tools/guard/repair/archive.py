@@ -39,7 +39,7 @@ class _Record(NamedTuple):
     end: int
 
 
-def rebuilt(path: str) -> tuple[int, bytes] | None:
+def rebuild_directory(path: str) -> tuple[int, bytes] | None:
     """(where the directory belongs, its bytes) for an archive whose records all fit their CRCs up to there;
     None where there is no such record, or a part of one more behind them. Raises OSError.
     """

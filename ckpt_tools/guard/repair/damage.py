@@ -139,18 +139,6 @@ def crc_of(s: Sum) -> Crc | None:
     return s.hash if isinstance(s.hash, Crc) and extents_of(s) is not None else None
 
 
-def place_in_file(s: Sum, offset: int) -> int | None:
-    """Where in the file a byte lies that a sum covers, by its number among them; None for one that lies in no
-    file.
-    """
-    for p in s.pieces:
-        length = len(p) if isinstance(p, bytes) else p.length
-        if offset < length:
-            return None if isinstance(p, bytes) else p.offset + offset
-        offset -= length
-    return None
-
-
 def length_of(s: Sum) -> int:
     """Bytes that a sum covers."""
     return sum(len(p) if isinstance(p, bytes) else p.length for p in s.pieces)

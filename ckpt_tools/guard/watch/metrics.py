@@ -4,17 +4,45 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.guard.watch.answer import Answer
 from ckpt_tools.guard.watch.options import WatchOptions
-from ckpt_tools.guard.watch.tally import Tally
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
     from prometheus_client.core import CounterMetricFamily
+
+STATES = ("good", "suspect", "bad", "unknown", "waiting")
+
+
+class Tally(Struct):
+    """The counts of one root since this process began, and how things are. Times are seconds since the
+    epoch; ``up``: the last listing worked.
+    """
+
+    root: str
+    up: bool = False
+    passed_at: float = 0.0
+    states: Counter[str] = field(default_factory=Counter)
+    codes: Counter[str] = field(default_factory=Counter)
+    verifications: Counter[str] = field(default_factory=Counter)
+    hooks: Counter[str] = field(default_factory=Counter)
+    problems: Counter[str] = field(default_factory=Counter)
+    bytes_read: int = 0
+    seconds: float = 0.0
+    good_step: int | None = None
+    good_at: float | None = None
+    interval: float | None = None
+    answer: Answer | None = None
+    again: int = 0
+
 
 _GAUGES = (
     ("ckpt_watch_up", "Whether the directory could be listed.", lambda t: float(t.up)),

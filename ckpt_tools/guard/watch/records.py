@@ -4,18 +4,17 @@ time.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.guard.kept_file import replaced
+from ckpt_tools.errors import UsageError
+from ckpt_tools.guard.own_files import hold_lock, replace_file
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust
@@ -106,7 +105,7 @@ class Records:
         rows = {key: to_builtins(record) for key, record in self.known.items()}
         starts = to_builtins(self.starts)
         value = {"schema": SCHEMA, "checkpoints": rows, "starts": starts}
-        replaced(self.directory, NAME, json.dumps(value).encode("ascii"), self.trusted)
+        replace_file(self.directory, NAME, json.dumps(value).encode("ascii"), self.trusted)
         self.changed = False
 
     @contextmanager
@@ -115,33 +114,13 @@ class Records:
         and CannotLook.
         """
         path = os.path.join(self.directory, LOCK)
-        try:
-            trust.make(self.directory, self.trusted)
-            with trust.directory(self.directory, self.trusted) as at:
-                fd = trust.create(LOCK, os.O_RDWR, at, self.trusted)
-        except OSError as e:
-            hint = "name a directory that can be written with --state-dir"
-            raise CannotLook(f"{path} cannot be made: {e.strerror}", hint) from e
-        try:
-            self._lock(fd, path)
-            with suppress(OSError):  # only for the message of the next one
-                os.ftruncate(fd, 0)
-                os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
-            yield
-        finally:
-            os.close(fd)
 
-    @staticmethod
-    def _lock(fd: int, path: str) -> None:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            who = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another process"
+        def is_busy(who: str) -> UsageError:
             hint = "end it first; two that are to watch one directory need a --state-dir each"
-            raise UsageError(f"{who} watches this directory already ({path})", hint) from None
-        except OSError as e:
-            hint = "name a directory on a file system with flock with --state-dir"
-            raise CannotLook(f"{path} cannot be locked: {e.strerror}", hint) from e
+            return UsageError(f"{who} watches this directory already ({path})", hint)
+
+        with hold_lock(self.directory, LOCK, self.trusted, is_busy):
+            yield
 
 
 def _record(row: dict[str, object]) -> Record:

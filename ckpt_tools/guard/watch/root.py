@@ -19,10 +19,10 @@ from ckpt_tools.guard.prune import prune
 from ckpt_tools.guard.verifying import Checked, verified
 from ckpt_tools.guard.watch.answer import Answer, answer, selection
 from ckpt_tools.guard.watch.hooks import call
+from ckpt_tools.guard.watch.metrics import STATES, Tally
 from ckpt_tools.guard.watch.options import DAY, WatchOptions
 from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, listed, stamp_now
 from ckpt_tools.guard.watch.records import Record, Records, Starts
-from ckpt_tools.guard.watch.tally import STATES, Tally
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind
@@ -206,10 +206,10 @@ class WatchedRoot:
         """Seal what is good, if that is asked for: how it ended, and whether to try again."""
         if not self.options.seal or state != "good":
             return None, False
-        from ckpt_tools.guard.watch.sealing import seal
+        from ckpt_tools.guard.sealing import seal_verified
 
         try:
-            result = seal(s, c, self.options.read)
+            result = seal_verified(s, c, self.options.read)
         except CkptError as e:
             self.problem("seal-failed", str(e))
             return "failed", True

@@ -1,0 +1,235 @@
+"""Checkpoints out of their framework's sight, and back: renamed below ``.ckpt/quarantine``, never deleted."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from glob import escape
+from shlex import quote
+
+from msgspec.structs import replace
+
+from ckpt_tools.api import plan, verify
+from ckpt_tools.discovery.exclude import STATE
+from ckpt_tools.discovery.quarantined import QUARANTINE
+from ckpt_tools.errors import CkptError, NoCheckpoint, UsageError
+from ckpt_tools.findings import finding
+from ckpt_tools.guard import journal
+from ckpt_tools.guard.groups import Group, groups, named
+from ckpt_tools.guard.journal import Operation, State, Status, Step
+from ckpt_tools.guard.trackers import Pointed, naming, pointed
+from ckpt_tools.model.change import Change, Changes
+from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.reading.opening import open_session
+from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.trust import OURS, Trust
+
+
+def quarantine(
+    root: str,
+    paths: Sequence[str] = (),
+    *,
+    damaged: bool = False,
+    apply: bool = False,
+    state_dir: str | None = None,
+    selection: Selection | None = None,
+) -> Changes:
+    """Put checkpoints below ``root`` into its quarantine: those at or below ``paths``, or with ``damaged``
+    all that have damage, but for the one that ``plan`` resumes from all the same. Without ``apply`` it only
+    says what it would do.
+
+    A tracker that names one of them is pointed at what ``plan`` chooses then, where it chooses something.
+    ``selection`` says how to read and what to plan. Raises UsageError, NoCheckpoint where a path is none, and
+    CannotLook.
+    """
+    sel, root = selection or Selection(cache=True), os.path.abspath(root)
+    with journal.opened(root, state_dir, sel.trust) if apply else nullcontext() as store:
+        s = open_session(root, sel.read_options())
+        s.add_members()
+        found = groups(s)
+        wanted = _find_damaged(found, root, sel) if damaged else named(found, paths, root)
+        chosen = _plan_without(root, sel, ()) if damaged and wanted else None
+        why = {g: _why_it_stays(g, chosen, sel.settle, s.now_ns) for g in wanted}
+        away = [g for g in wanted if not why[g]]
+        below = [_path_below(root, path) for g in away for path in g.paths]
+        trackers, findings = _point_trackers(s, sel, away, below)
+        number = _move(store, root, away, below, trackers) if store and away else None
+        rows = [*(store.changes() if store else ()), *_rows(why, trackers, apply)]
+        return Changes("quarantine", root, apply, tuple(rows), findings, number)
+
+
+def _move(
+    store: journal.Store, root: str, away: Sequence[Group], below: Sequence[str], trackers: Sequence[Pointed]
+) -> int:
+    steps = [store.step_to_write(os.path.relpath(t.path, root), t.data) for t in trackers]
+    steps += [Step(path, f"{store.place(QUARANTINE)}/{path}") for path in below]
+    names = ", ".join(g.label or os.path.basename(g.path) for g in away)
+    return store.run("quarantine", names, steps).number
+
+
+def _rows(why: Mapping[Group, str], trackers: Sequence[Pointed], done: bool) -> Iterator[Change]:
+    """First what stays, and ``why``."""
+    for g in sorted(why, key=lambda g: not why[g]):
+        state = "stays" if why[g] else "moved" if done else "would-move"
+        size = 0 if done and not why[g] else g.size
+        yield Change(g.path, state, why[g], None, g.label, len(g.files), size)
+    for t in trackers:
+        said = f"it named {t.now}, and names {t.then} then"
+        yield Change(t.path, "pointed" if done else "would-point", said)
+
+
+def _point_trackers(
+    s: Session, sel: Selection, away: Sequence[Group], below: Collection[str]
+) -> tuple[list[Pointed], tuple[Finding, ...]]:
+    """The trackers that name what goes, made to name what is resumed from then; and those that cannot be."""
+    gone = [g.checkpoint for g in away if g.checkpoint]
+    dangling = naming(s, gone)
+    then = _plan_without(s.root, sel, below) if dangling else None
+    made = pointed(s, gone, then.checkpoint) if then and then.checkpoint else []
+    text = "it names what goes into quarantine, and 'ckpt plan' chooses nothing that it could name"
+    left = sorted({*dangling} - {t.path for t in made})
+    return made, tuple(
+        finding("dangling-tracker", text, path=path, severity=Severity.WARNING) for path in left
+    )
+
+
+def _find_damaged(found: Sequence[Group], root: str, sel: Selection) -> list[Group]:
+    """Those that have damage."""
+    seen = verify(
+        root,
+        jobs=sel.jobs,
+        settle=sel.settle,
+        key_file=sel.key_file,
+        cache=sel.cache,
+        max_age=sel.max_age,
+        io=sel.io,
+        limit_rate=sel.limit_rate,
+        trust=sel.trust,
+        layouts=sel.layouts,
+    )
+    bad = {row.report.path for row in seen.files if row.report.verdict is Verdict.BROKEN}
+    bad |= {f.path for f in seen.findings if f.severity is Severity.ERROR and f.path}
+    return [g for g in found if any(map(g.holds, bad)) or g.path in bad]
+
+
+def _why_it_stays(group: Group, chosen: LoadPlan | None, settle: float, now_ns: int) -> str:
+    times = [os.lstat(path).st_mtime_ns for path in group.files if os.path.lexists(path)]
+    if (now_ns - max(times, default=0)) / 1e9 < settle:
+        return "written a moment ago, so it may be in use: wait, or say --settle 0s"
+    resumed = chosen.checkpoint if chosen else None
+    if resumed and group.checkpoint and group.checkpoint.key == resumed.key:
+        return "a job resumes from it all the same, because other files stand in for the damaged ones"
+    return ""
+
+
+def _plan_without(root: str, sel: Selection, away: Collection[str]) -> LoadPlan | None:
+    """What a job would resume from without these paths; None where nothing."""
+    try:
+        return plan(root, replace(sel, exclude=(*sel.exclude, *map(escape, away))))
+    except CkptError:
+        return None
+
+
+def _path_below(root: str, path: str) -> str:
+    """A path as seen from the root. Raises UsageError for what does not lie below it."""
+    below = os.path.relpath(path, root)
+    if below.split("/")[0] in (".", ".."):
+        text = f"{path} does not lie below {root}, in which its quarantine would be"
+        raise UsageError(text, f"say --root {os.path.dirname(path)}")
+    return below
+
+
+# ---- and back
+
+
+def restore(
+    root: str,
+    paths: Sequence[str],
+    *,
+    apply: bool = False,
+    state_dir: str | None = None,
+    trust: Trust = OURS,
+) -> Changes:
+    """Bring back what ``paths`` name: directories below ``.ckpt/quarantine``, or the paths that files and
+    checkpoints had. Without ``apply`` it only says what it would do.
+
+    Raises NoCheckpoint where nothing of the kind lies there, UsageError where something else has its name by
+    now, and CannotLook.
+    """
+    root = os.path.abspath(root)
+    with journal.opened(root, state_dir, trust, to_change=apply) as store:
+        found = list(dict.fromkeys(pair for path in paths for pair in _find_moves(store, root, path)))
+        steps = [step.inverse() for _, step in found]
+        for step in steps:
+            if store.tree.identity(step.target) is not None:
+                there = os.path.join(root, step.target)
+                raise UsageError(f"{there} exists, and is not replaced", "move it away first")
+        number = store.run("restore", ", ".join(s.target for s in steps), steps).number if apply else None
+        if apply:
+            store.close_over({op.number for op, _ in found})
+        rows = (_row(root, step, apply) for step in steps)
+        return Changes("restore", root, apply, (*store.changes(), *rows), (), number)
+
+
+def _find_moves(store: journal.Store, root: str, path: str) -> Iterator[tuple[Operation, Step]]:
+    """The moves of operations whose things a path means, that are still where they were moved to."""
+    below = os.path.relpath(path, root)
+    found = False
+    for operation in store.journal.operations:
+        if operation.command != "quarantine" or operation.status is not Status.DONE:
+            continue
+        for step in operation.steps:
+            meant = any(f"{own}/".startswith(f"{below}/") for own in (step.source, step.target))
+            if meant and not step.kept and step.state(store.tree) is State.DONE:
+                found = True
+                yield operation, step
+        if found and not below.startswith(STATE):
+            return  # the last time that it was put away
+    if not found:
+        text = f"nothing that 'ckpt quarantine' put away was {path}"
+        hint = f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
+        raise NoCheckpoint(text, hint)
+
+
+def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
+    """Take back the last repair or quarantine below ``root``. Without ``apply`` it only says what it would
+    do.
+
+    Raises NoCheckpoint where there is none, UsageError where a file is no longer what it left, and
+    CannotLook.
+    """
+    root = os.path.abspath(root)
+    with journal.opened(root, state_dir, trust, to_change=apply) as store:
+        operation = store.last_to_undo()
+        if operation is None:
+            raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}")
+        steps = store.backwards(operation)
+        number = store.undo(operation).number if apply else None
+        rows = [_row(root, step, apply) for step in steps]
+        return Changes("undo", root, apply, (*store.changes(), *rows), (), number)
+
+
+def _row(root: str, step: Step, done: bool) -> Change:
+    source, target = os.path.join(root, step.source), os.path.join(root, step.target)
+    if step.kept:
+        return Change(target, "replaced" if done else "would-replace", f"by {source}")
+    return Change(source, "moved" if done else "would-move", "", target)
+
+
+def list_quarantine(root: str, *, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
+    """What lies in the quarantine of ``root``, the last that was put away first. Raises CannotLook."""
+    root, rows = os.path.abspath(root), list[Change]()
+    with journal.opened(root, state_dir, trust, to_change=False) as store:
+        for op in store.journal.operations:
+            why = f"{op.command}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(op.at))}"
+            for step in op.steps:
+                was, there = (step.target, step.kept) if step.kept else (step.source, step.target)
+                if there.startswith(f"{STATE}/{QUARANTINE}/") and store.tree.identity(there) is not None:
+                    rows.append(
+                        Change(os.path.join(root, there), "in-quarantine", why, os.path.join(root, was))
+                    )
+    return Changes("ls", root, applied=False, changes=tuple(rows))
