@@ -268,10 +268,6 @@ def environment() -> str:
             " and all files are read."
         ),
         (
-            "`nothing-installed` beside it records for which states of Python's path no package adds anything to"
-            " ckpt ([plugins.md](plugins.md)).\n"
-        ),
-        (
             "When many processes of a node ask at once, one of them reads a file and the others wait for its"
             " verdict. If the file system keeps no change time (some FUSE and object"
         ),

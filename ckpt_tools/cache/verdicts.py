@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckpt_tools.cache.locks import inside
-from ckpt_tools.settings import plugins
 from ckpt_tools.settings.directories import verdicts as directory
 from ckpt_tools.storage import Identity
 from ckpt_tools.storage import trust as orders
@@ -229,8 +228,6 @@ class Cache:
             raise OSError(0, "it is being repaired") from None
         except OSError:  # a file system without locks
             pass
-        with suppress(OSError):
-            plugins.remember(self.directory)
         db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
         try:
             self._prepare(db)

@@ -21,7 +21,7 @@ from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.settings import directories, installed, parsers
+from ckpt_tools.settings import installed, parsers
 from ckpt_tools.settings.installed import GROUPS, EntryPoint, Package
 from ckpt_tools.storage import ShortRead, Stopped
 
@@ -69,11 +69,7 @@ class Installed:
     """What the packages of this Python add. Each group is imported when somebody asks for it."""
 
     def __init__(self) -> None:
-        self.places = installed.listed()
-        line = self.places.line
-        self.known = line != "" and line in installed.kept(directories.verdicts(os.environ))
-        nothing = list[EntryPoint](), list[installed.Unlisted]()
-        self.entry_points, unlisted = nothing if self.known else installed.entry_points(self.places)
+        self.entry_points, unlisted = installed.entry_points(installed.listed())
         self.broken = [Broken(f"plug-ins in {u.path}", u.why) for u in unlisted]
         self._groups: dict[str, dict[str, Plugin]] = {}
         for entry in self.entry_points:
@@ -141,16 +137,6 @@ def forget() -> None:
         _state.found, _state.version = None, None
     for keeper in _state.keepers:
         keeper()
-
-
-def remember(directory: str) -> None:
-    """Keep, in the directory of verdicts, that no package adds anything, where that was found. Raises
-    OSError.
-    """
-    found = _state.found
-    if found is not None and not (found.known or found.entry_points or found.broken):
-        found.known = True
-        installed.keep(directory, found.places)
 
 
 def kept_by(keeper: Callable[[], None]) -> None:
