@@ -100,7 +100,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(86_442, lambda: count_lines("")),
+    "lines of the package": Budget(86_371, lambda: count_lines("")),
     "lines of what decides": Budget(17_820, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(46, count_emitters),
     "functions of planning and layouts outside rules that ask, all of them about the command line": Budget(
@@ -111,7 +111,7 @@ BUDGETS = {
     "flags": Budget(132, count_flags),
     "fields of a Layout": Budget(56, lambda: len(Layout.__match_args__)),
     "fields of a Piece": Budget(37, lambda: len(Piece.__match_args__)),
-    "words of README and docs, without pages that are made": Budget(63_153, count_words_of_docs),
+    "words of README and docs, without pages that are made": Budget(63_099, count_words_of_docs),
 }
 """Each number only falls."""
 
